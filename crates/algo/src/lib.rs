@@ -1,0 +1,1 @@
+//! Collective algorithms as pure schedules, their costs, the choice among them, and a checker that proves them.

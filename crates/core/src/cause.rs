@@ -1,0 +1,144 @@
+//! Why a group can no longer work: the one first cause that all its ranks report.
+
+use crate::{OpKind, Signature};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// Names a group within a job: equal on its members, different for every other group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupId(pub u64);
+
+/// The group of all ranks.
+pub const WORLD: GroupId = GroupId(0);
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == WORLD { f.write_str("world") } else { write!(f, "group {:08x}", self.0 as u32) }
+    }
+}
+
+/// A rank of the job and where it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Peer {
+    /// Rank in the job (not in a subgroup).
+    pub rank: usize,
+    /// Host name and process, as `host:pid`; a thread's name for ranks in one process.
+    pub host: String,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} ({})", self.rank, self.host)
+    }
+}
+
+/// How a peer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its connection closed or was reset without a farewell: the process died, or the network cut it off.
+    Died,
+    /// It left in order (finalize, or its group was dropped) while others still needed it.
+    Left,
+    /// It was unwinding from a panic.
+    Panicked,
+    /// Nothing answers at the address it advertised.
+    Unreachable,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Died => "died (its connection closed without a farewell)",
+            Self::Left => "left the group (finalize or drop) while others still needed it",
+            Self::Panicked => "panicked",
+            Self::Unreachable => "cannot be reached at the address it advertised",
+        })
+    }
+}
+
+/// The first thing that went wrong in a group. All its ranks report the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A rank is gone.
+    Lost {
+        /// Who.
+        peer: Peer,
+        /// How.
+        how: Loss,
+    },
+    /// An operation did not finish in time.
+    TimedOut {
+        /// The rank whose deadline passed first.
+        reporter: Peer,
+        /// Its operation.
+        op: OpKind,
+        /// The operation's place in the group's sequence.
+        seq: u64,
+        /// How long it waited.
+        waited: Duration,
+        /// Who had not come to that operation, as far as is known.
+        missing: Vec<Peer>,
+    },
+    /// Two ranks called different things at the same place of the sequence.
+    Mismatch {
+        /// The operation's place in the group's sequence.
+        seq: u64,
+        /// One side.
+        left: (Peer, Signature),
+        /// The other.
+        right: (Peer, Signature),
+    },
+    /// A peer sent what no correct peer sends.
+    Protocol {
+        /// Who sent it.
+        peer: Peer,
+        /// What it was.
+        what: String,
+    },
+    /// A rank called `abort`.
+    Aborted {
+        /// Who.
+        peer: Peer,
+        /// Its words.
+        reason: String,
+    },
+}
+
+impl Cause {
+    /// The rank at fault, where one is.
+    pub fn culprit(&self) -> Option<&Peer> {
+        match self {
+            Self::Lost { peer, .. } | Self::Protocol { peer, .. } | Self::Aborted { peer, .. } => Some(peer),
+            Self::TimedOut { missing, .. } => missing.first(),
+            Self::Mismatch { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { peer, how } => write!(f, "{peer} {how}"),
+            Self::TimedOut { reporter, op, seq, waited, missing } => {
+                write!(f, "{reporter} waited {:.1} s in {op} #{seq}; ", waited.as_secs_f64())?;
+                match missing.as_slice() {
+                    [] => f.write_str("all ranks had arrived, but the data did not"),
+                    some => {
+                        f.write_str("not arrived:")?;
+                        some.iter().enumerate().try_for_each(|(i, p)| write!(f, "{} {p}", if i > 0 { "," } else { "" }))
+                    }
+                }
+            }
+            Self::Mismatch { seq, left, right } => write!(
+                f,
+                "ranks disagree at operation #{seq}: {} called {}, but {} called {}",
+                left.0, left.1, right.0, right.1
+            ),
+            Self::Protocol { peer, what } => write!(f, "{peer} broke the protocol: {what}"),
+            Self::Aborted { peer, reason } => write!(f, "{peer} aborted the group: {reason}"),
+        }
+    }
+}

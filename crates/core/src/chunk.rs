@@ -1,0 +1,100 @@
+//! Who owns which part of a buffer.
+
+use std::ops::Range;
+
+/// The range of chunk `index` when `len` elements are dealt to `parts` owners as evenly as possible.
+///
+/// Chunks are contiguous, in order, cover `0..len` exactly, and differ by at most one element.
+///
+/// # Panics
+/// If `index >= parts`.
+pub fn chunk(index: usize, parts: usize, len: usize) -> Range<usize> {
+    assert!(index < parts, "chunk {index} of {parts}");
+    // u128: `index * len` may not fit a usize.
+    let at = |i: usize| (i as u128 * len as u128 / parts as u128) as usize;
+    at(index)..at(index + 1)
+}
+
+/// Where each rank's block lies in a buffer that holds one block a rank, in rank order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// `starts[r]..starts[r + 1]` is the block of rank `r`.
+    starts: Vec<usize>,
+}
+
+impl Layout {
+    /// `len` elements dealt as evenly as [`chunk`] does.
+    pub fn even(world_size: usize, len: usize) -> Self {
+        Self { starts: (0..world_size).map(|r| chunk(r, world_size, len).start).chain([len]).collect() }
+    }
+
+    /// One block of `counts[r]` elements for each rank `r`.
+    pub fn from_counts(counts: &[usize]) -> Self {
+        let mut starts = vec![0];
+        starts.extend(counts.iter().scan(0usize, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        }));
+        Self { starts }
+    }
+
+    /// Number of blocks.
+    pub fn world_size(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Elements in all blocks together.
+    pub fn len(&self) -> usize {
+        *self.starts.last().expect("a layout has at least one boundary")
+    }
+
+    /// Whether all blocks are empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The block of `rank`.
+    pub fn block(&self, rank: usize) -> Range<usize> {
+        self.starts[rank]..self.starts[rank + 1]
+    }
+
+    /// The blocks of `ranks` (consecutive, in order) as one range.
+    pub fn blocks(&self, ranks: Range<usize>) -> Range<usize> {
+        self.starts[ranks.start]..self.starts[ranks.end]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_and_are_even() {
+        for parts in 1..20 {
+            for len in 0..60 {
+                let layout = Layout::even(parts, len);
+                let mut end = 0;
+                for i in 0..parts {
+                    let range = chunk(i, parts, len);
+                    assert_eq!(range, layout.block(i));
+                    assert_eq!(range.start, end);
+                    assert!(range.len() == len / parts || range.len() == len / parts + 1);
+                    end = range.end;
+                }
+                assert_eq!(end, len);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_of_huge_buffers_do_not_overflow() {
+        assert_eq!(chunk(9_999, 10_000, usize::MAX).end, usize::MAX);
+    }
+
+    #[test]
+    fn counts_become_blocks() {
+        let layout = Layout::from_counts(&[2, 0, 3]);
+        assert_eq!((layout.block(0), layout.block(1), layout.block(2)), (0..2, 2..2, 2..5));
+        assert_eq!((layout.len(), layout.world_size()), (5, 3));
+    }
+}

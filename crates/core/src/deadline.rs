@@ -1,0 +1,57 @@
+//! Time limits as values: computed once, compared often, never a running clock.
+
+use std::time::{Duration, Instant};
+
+/// The moment at which waiting ends.
+///
+/// A deadline is made from a caller's `now`; it never looks at a clock itself, so code that takes one runs under a
+/// simulated clock as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    started: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// Ends `limit` after `now`.
+    pub fn after(now: Instant, limit: Duration) -> Self {
+        Self { started: now, limit }
+    }
+
+    /// What is left at `now`; zero once it has passed.
+    pub fn remaining(&self, now: Instant) -> Duration {
+        self.limit.saturating_sub(self.elapsed(now))
+    }
+
+    /// How long this deadline has been running at `now`.
+    pub fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started)
+    }
+
+    /// Whether it has passed at `now`.
+    pub fn has_passed(&self, now: Instant) -> bool {
+        self.remaining(now).is_zero()
+    }
+
+    /// The whole time it grants.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_down_to_zero_and_stays() {
+        let start = Instant::now();
+        let deadline = Deadline::after(start, Duration::from_secs(2));
+        assert_eq!(deadline.remaining(start), Duration::from_secs(2));
+        assert_eq!(deadline.remaining(start + Duration::from_secs(1)), Duration::from_secs(1));
+        assert!(!deadline.has_passed(start));
+        assert!(deadline.has_passed(start + Duration::from_secs(2)));
+        assert_eq!(deadline.remaining(start + Duration::from_secs(9)), Duration::ZERO);
+        assert!(!Deadline::after(start, Duration::MAX).has_passed(start + Duration::from_secs(9)));
+    }
+}

@@ -1,0 +1,233 @@
+//! The one error type: whose trouble it is, and what a person reading the log needs.
+
+use crate::{Cause, GroupId, Loss, OpKind, Peer, Signature};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What every fallible call of phalanx returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Which call failed, where, and how far it had come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Context {
+    /// The operation.
+    pub op: OpKind,
+    /// Its place in the group's sequence of collectives (0 for point-to-point).
+    pub seq: u64,
+    /// The group.
+    pub group: GroupId,
+    /// This rank within the job.
+    pub rank: usize,
+    /// Ranks in the group.
+    pub world_size: usize,
+    /// Payload bytes this rank had received, and all it was to receive.
+    pub bytes: (u64, u64),
+    /// Time since the operation began on this rank.
+    pub elapsed: Duration,
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}/{}: {}", self.rank, self.world_size, self.op)?;
+        if self.seq > 0 {
+            write!(f, " #{}", self.seq)?;
+        }
+        write!(f, " in {}", self.group)?;
+        if self.bytes.1 > 0 {
+            write!(f, ", {} of {} bytes received", self.bytes.0, self.bytes.1)?;
+        }
+        write!(f, ", after {:.3} s", self.elapsed.as_secs_f64())
+    }
+}
+
+/// Everything that can go wrong, by whose trouble it is.
+///
+/// After [`Misuse`](Self::Misuse), [`Unsupported`](Self::Unsupported) and [`NoMessage`](Self::NoMessage) nothing
+/// was sent and the group works on. After [`PeerLost`](Self::PeerLost), [`Timeout`](Self::Timeout),
+/// [`Mismatch`](Self::Mismatch), [`Protocol`](Self::Protocol) and [`Aborted`](Self::Aborted) the group is poisoned:
+/// the contents of the buffers of that call are unspecified, and every later call returns
+/// [`Poisoned`](Self::Poisoned) with the first cause.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The caller asked for something impossible. Nothing was sent; the group is fine.
+    #[error("{op}: {what}")]
+    Misuse {
+        /// The operation.
+        op: OpKind,
+        /// What is wrong with the call, and what would be right.
+        what: String,
+    },
+    /// This backend cannot do this. Nothing was sent; the group is fine.
+    #[error("{op} is not supported by the {backend} backend: {hint}")]
+    Unsupported {
+        /// The operation.
+        op: OpKind,
+        /// The backend's name.
+        backend: &'static str,
+        /// What to do instead.
+        hint: String,
+    },
+    /// No message came within the time given to `recv_timeout`. The group is fine; the message may still come.
+    #[error("{at}: no message with tag {tag} from {from} within {:.3} s", waited.as_secs_f64())]
+    NoMessage {
+        /// From whom it was awaited.
+        from: Peer,
+        /// Its tag.
+        tag: u64,
+        /// How long.
+        waited: Duration,
+        /// Which call.
+        at: Box<Context>,
+    },
+    /// A rank died, left, or cannot be reached. The group is poisoned.
+    #[error("{at}: {peer} {how}")]
+    PeerLost {
+        /// Who.
+        peer: Peer,
+        /// How.
+        how: Loss,
+        /// Which call on this rank.
+        at: Box<Context>,
+    },
+    /// The operation did not finish in time. The group is poisoned.
+    #[error("{at}: {cause}")]
+    Timeout {
+        /// Who had not arrived, as far as is known.
+        missing: Vec<Peer>,
+        /// The report of the rank whose deadline passed first.
+        cause: Box<Cause>,
+        /// Which call on this rank.
+        at: Box<Context>,
+    },
+    /// Ranks called different operations, or the same with other types, counts or roots. No data was used. The group is poisoned.
+    #[error("{at}: ranks disagree at operation #{seq}: {} called {}, but {} called {}", left.0, left.1, right.0, right.1)]
+    Mismatch {
+        /// Where in the group's sequence they disagreed.
+        seq: u64,
+        /// One side: who, and what it called where.
+        left: Box<(Peer, Signature)>,
+        /// The other side.
+        right: Box<(Peer, Signature)>,
+        /// Which call on this rank.
+        at: Box<Context>,
+    },
+    /// A peer sent what no correct peer sends. The group is poisoned.
+    #[error("{at}: {peer} broke the protocol: {what}")]
+    Protocol {
+        /// Who.
+        peer: Peer,
+        /// What it sent.
+        what: String,
+        /// Which call on this rank.
+        at: Box<Context>,
+    },
+    /// Somebody called `abort`. The group is poisoned.
+    #[error("{at}: {peer} aborted the group: {reason}")]
+    Aborted {
+        /// Who.
+        peer: Peer,
+        /// Its words.
+        reason: String,
+        /// Which call on this rank.
+        at: Box<Context>,
+    },
+    /// The group failed earlier and does nothing more. Nothing was sent.
+    #[error("{op}: the group failed earlier and can no longer be used: {cause}")]
+    Poisoned {
+        /// The operation that was refused.
+        op: OpKind,
+        /// What happened first.
+        cause: Box<Cause>,
+    },
+    /// The ranks did not find each other.
+    #[error("rank {rank}/{world_size}: the ranks did not come together within {:.1} s: {what}", waited.as_secs_f64())]
+    Rendezvous {
+        /// This rank.
+        rank: usize,
+        /// Ranks expected.
+        world_size: usize,
+        /// Who is missing, or what did not answer.
+        what: String,
+        /// How long it was tried.
+        waited: Duration,
+    },
+    /// The configuration (arguments or environment) makes no sense.
+    #[error("configuration: {what}")]
+    Config {
+        /// What is wrong and what to set.
+        what: String,
+    },
+    /// Something this machine does not have.
+    #[error("{what} is not available (tried: {tried})")]
+    Unavailable {
+        /// What is missing.
+        what: String,
+        /// Where it was looked for.
+        tried: String,
+    },
+    /// The operating system refused.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done, to what.
+        doing: String,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+    /// An object could not be encoded or decoded, or is over the size limit. The group is fine.
+    #[error("{op}: {what}")]
+    Object {
+        /// The operation.
+        op: OpKind,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A bug in phalanx. Please report it.
+    #[error("a bug in phalanx, please report it: {what}")]
+    Internal {
+        /// What was found.
+        what: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`] from what was being done and what the system said.
+    pub fn io(doing: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Io { doing: doing.into(), source: Arc::new(source) }
+    }
+
+    /// An [`Error::Misuse`].
+    pub fn misuse(op: OpKind, what: impl Into<String>) -> Self {
+        Self::Misuse { op, what: what.into() }
+    }
+
+    /// An [`Error::Config`].
+    pub fn config(what: impl Into<String>) -> Self {
+        Self::Config { what: what.into() }
+    }
+
+    /// The error of the call `at` when its group fails for `cause`.
+    pub fn from_cause(cause: Cause, at: Context) -> Self {
+        let at = Box::new(at);
+        match cause {
+            Cause::Lost { peer, how } => Self::PeerLost { peer, how, at },
+            Cause::TimedOut { ref missing, .. } => {
+                Self::Timeout { missing: missing.clone(), cause: Box::new(cause), at }
+            }
+            Cause::Mismatch { seq, left, right } => {
+                Self::Mismatch { seq, left: Box::new(left), right: Box::new(right), at }
+            }
+            Cause::Protocol { peer, what } => Self::Protocol { peer, what, at },
+            Cause::Aborted { peer, reason } => Self::Aborted { peer, reason, at },
+        }
+    }
+
+    /// Whether the group can still be used after this error.
+    pub fn group_is_usable(&self) -> bool {
+        matches!(
+            self,
+            Self::Misuse { .. } | Self::Unsupported { .. } | Self::NoMessage { .. } | Self::Object { .. }
+        )
+    }
+}

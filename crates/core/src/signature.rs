@@ -1,0 +1,220 @@
+//! What one call looks like to the other ranks: the part on which all of them must agree.
+
+use crate::{DType, ReduceOp};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which operation a call performs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the variants are the names of the methods of a process group")]
+pub enum OpKind {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+    Barrier,
+    Send,
+    Recv,
+    Split,
+    Init,
+    Finalize,
+}
+
+impl OpKind {
+    /// The name of the method: `all_reduce`, `recv`, …
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Barrier => "barrier",
+            Self::Send => "send",
+            Self::Recv => "recv",
+            Self::Split => "split",
+            Self::Init => "init",
+            Self::Finalize => "finalize",
+        }
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where in the user's program an operation was called.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CallSite {
+    /// Source file, as the compiler saw it.
+    pub file: String,
+    /// Line in that file.
+    pub line: u32,
+}
+
+impl CallSite {
+    /// Longest file name that travels to other ranks; of a longer one only the end does.
+    pub const FILE_LEN_MAX: usize = 200;
+
+    /// The site of the caller of the `#[track_caller]` function that calls this.
+    #[track_caller]
+    pub fn caller() -> Self {
+        Self::from(std::panic::Location::caller())
+    }
+}
+
+impl From<&std::panic::Location<'_>> for CallSite {
+    fn from(at: &std::panic::Location<'_>) -> Self {
+        let file = at.file();
+        let cut = file.len().saturating_sub(Self::FILE_LEN_MAX);
+        let cut = (cut..=file.len()).find(|&i| file.is_char_boundary(i)).unwrap_or(0);
+        Self { file: file[cut..].to_owned(), line: at.line() }
+    }
+}
+
+impl fmt::Display for CallSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// One call as the other ranks must see it too: everything that has to agree, and where it was made.
+///
+/// Two calls [match](Self::matches) when all but the call site is equal. The
+/// [fingerprint](Self::fingerprint) says so in 64 bits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// The operation.
+    pub op: OpKind,
+    /// Element type; `None` where nothing is carried (barrier).
+    pub dtype: Option<DType>,
+    /// Elements: the length that must be equal on all ranks, or the sum of the counts that must.
+    pub count: u64,
+    /// How values are combined, in reductions.
+    pub reduce: Option<ReduceOp>,
+    /// The special rank, where there is one.
+    pub root: Option<u32>,
+    /// Hash of what else must agree (per-rank counts); zero when there is nothing.
+    pub detail: u64,
+    /// Where the program made the call. Not compared.
+    pub site: CallSite,
+}
+
+impl Signature {
+    /// Whether two ranks mean the same operation.
+    pub fn matches(&self, other: &Self) -> bool {
+        self.fingerprint() == other.fingerprint()
+            && (self.op, self.dtype, self.count, self.reduce, self.root, self.detail)
+                == (other.op, other.dtype, other.count, other.reduce, other.root, other.detail)
+    }
+
+    /// 64 bits over everything that must agree (FNV-1a). Not a defence against forgery: links are authenticated.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = Fnv::default();
+        hash.word(self.op as u64);
+        hash.word(self.dtype.map_or(u64::MAX, |d| d as u64));
+        hash.word(self.count);
+        hash.word(self.reduce.map_or(u64::MAX, |r| r as u64));
+        hash.word(self.root.map_or(u64::MAX, u64::from));
+        hash.word(self.detail);
+        hash.0
+    }
+
+    /// Hash of per-rank counts for [`detail`](Self::detail).
+    pub fn detail_of(counts: &[usize]) -> u64 {
+        let mut hash = Fnv::default();
+        hash.word(counts.len() as u64);
+        for &n in counts {
+            hash.word(n as u64);
+        }
+        hash.0
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(", self.op)?;
+        let mut comma = "";
+        if let Some(dtype) = self.dtype {
+            write!(f, "{dtype} x {}", self.count)?;
+            comma = ", ";
+        }
+        if let Some(reduce) = self.reduce {
+            write!(f, "{comma}{reduce}")?;
+            comma = ", ";
+        }
+        if let Some(root) = self.root {
+            write!(f, "{comma}root {root}")?;
+        }
+        write!(f, ") at {}", self.site)
+    }
+}
+
+/// FNV-1a, 64 bits: small, fixed for ever, good enough to tell calls apart.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn word(&mut self, word: u64) {
+        for byte in word.to_le_bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Signature {
+        Signature {
+            op: OpKind::AllReduce,
+            dtype: Some(DType::F32),
+            count: 10,
+            reduce: Some(ReduceOp::Sum),
+            root: None,
+            detail: 0,
+            site: CallSite { file: "a.rs".into(), line: 1 },
+        }
+    }
+
+    #[test]
+    fn every_field_but_the_site_counts() {
+        let a = base();
+        assert!(a.matches(&Signature { site: CallSite { file: "b.rs".into(), line: 9 }, ..base() }));
+        for other in [
+            Signature { op: OpKind::Broadcast, ..base() },
+            Signature { dtype: Some(DType::F64), ..base() },
+            Signature { dtype: None, ..base() },
+            Signature { count: 11, ..base() },
+            Signature { reduce: Some(ReduceOp::Avg), ..base() },
+            Signature { root: Some(0), ..base() },
+            Signature { detail: Signature::detail_of(&[4, 6]), ..base() },
+        ] {
+            assert!(!a.matches(&other), "{other}");
+            assert_ne!(a.fingerprint(), other.fingerprint(), "{other}");
+        }
+    }
+
+    #[test]
+    fn reads_well() {
+        assert_eq!(base().to_string(), "all_reduce(f32 x 10, sum) at a.rs:1");
+        let barrier = Signature { op: OpKind::Barrier, dtype: None, reduce: None, ..base() };
+        assert_eq!(barrier.to_string(), "barrier() at a.rs:1");
+    }
+}

@@ -1,0 +1,1 @@
+//! Process groups: every collective, blocking and asynchronous, over any transport.

@@ -1,0 +1,1 @@
+//! Element-wise reduction kernels of phalanx.

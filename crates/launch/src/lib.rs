@@ -1,0 +1,1 @@
+//! Starts the ranks of a phalanx job, watches them, and cleans up.

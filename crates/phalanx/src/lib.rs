@@ -1,0 +1,1 @@
+//! Distributed training for Rust: collectives, process groups and data-parallel training.

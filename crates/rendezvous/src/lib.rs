@@ -1,0 +1,1 @@
+//! How ranks find each other: stores in memory, in a file, over TCP; configuration from the environment.

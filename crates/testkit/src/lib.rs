@@ -1,0 +1,1 @@
+//! Worlds in one process, oracles and conformance suites for testing multi-rank code.

@@ -1,0 +1,1 @@
+//! How phalanx moves bytes between two ranks: frames, handshake, threads, TCP.
