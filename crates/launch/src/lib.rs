@@ -1,1 +1,65 @@
 //! Starts the ranks of a phalanx job, watches them, and cleans up.
+//!
+//! [`Launch`] describes a job of N copies of one program on this host; [`run`](Launch::run) starts them, shows
+//! what they write line by line, and returns how it ended as an [`Outcome`], with an exit code and a report that
+//! names the rank that failed first. The command `phalanx run` is this and flags.
+//!
+//! ```no_run
+//! use phalanx_launch::Launch;
+//!
+//! // A program that starts its own ranks: itself, told by the environment which rank it is.
+//! let myself = std::env::current_exe().expect("the path of this program");
+//! let outcome = Launch::new(myself).args(std::env::args_os().skip(1)).ranks(4).run()?;
+//! if !outcome.is_success() {
+//!     eprintln!("{outcome}");
+//! }
+//! std::process::exit(outcome.exit_code());
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), phalanx_core::Error>(())
+//! ```
+//!
+//! # The environment of a rank
+//! What this process has, what [`Launch::env`] adds, and on top, for each rank:
+//!
+//! | Variable | |
+//! |---|---|
+//! | `PHALANX_RANK`, `PHALANX_WORLD_SIZE`, `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE`, `PHALANX_NODE_RANK` | who it is |
+//! | `PHALANX_STORE` | `tcp://host:port` of the store, which the launcher hosts: there is no port to choose and none to lose to another program |
+//! | `PHALANX_SECRET` | the job's secret, fresh for each job; not on any command line, in no log and in no error |
+//! | `PHALANX_JOB_ID` | the job's name |
+//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `TORCHELASTIC_RUN_ID` | the same under torchrun's names |
+//! | `MASTER_ADDR`, `MASTER_PORT` | this host and a port that was free, for other software |
+//! | `OMP_NUM_THREADS`, `RAYON_NUM_THREADS` | cores this process may use / ranks, at least 1; unless already set, here or by [`Launch::env`] |
+//!
+//! stdin is empty for every rank: N programs cannot share one keyboard, and in process groups of their own they would be
+//! stopped for trying.
+//!
+//! # How a job ends
+//! - **All ranks exit with 0**: [`Outcome::Success`].
+//! - **A rank fails**: for half a second exits are collected, because the others fail of the first death
+//!   and may be seen before it; a death by signal then counts as the root, otherwise the earliest exit. The rest get
+//!   SIGTERM, the [grace period](Launch::grace), and SIGKILL.
+//! - **The launcher is asked to end** by SIGINT, SIGTERM or SIGHUP: the same signal goes to all ranks, then as above. A
+//!   second one kills at once. Signals that were ignored when the launcher started (`nohup`) stay ignored.
+//! - **The launcher is killed**: on Linux the kernel kills every rank with it. Processes that ranks have started
+//!   themselves are out of its reach then.
+//!
+//! Signals go to a rank's process group, so they reach what it has started; and what it leaves behind in its group when
+//! it ends is killed.
+//!
+//! Deliberately absent: containers, several hosts, restarts.
+
+mod job;
+mod launch;
+mod lines;
+mod logs;
+mod outcome;
+mod plan;
+mod process;
+#[cfg(unix)]
+mod signals;
+mod supervise;
+
+pub use launch::{Launch, Running};
+pub use outcome::{ExitKind, Failure, Outcome, TAIL_LINES};
+pub use plan::RANKS_MAX;

@@ -1,0 +1,92 @@
+//! Processes on Unix: one process group a rank.
+
+use crate::outcome::ExitKind;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdout, Command};
+use std::thread;
+
+/// A running rank.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    /// Its process, and the process group that it leads.
+    pid: Pid,
+}
+
+impl Process {
+    /// Starts `command` in a process group of its own.
+    ///
+    /// On Linux the rank is killed when the *thread* that calls this ends, for whatever reason. What the rank starts
+    /// in turn is not: only [`reap`](Self::reap) ends that.
+    pub(crate) fn start(mut command: Command) -> io::Result<Self> {
+        command.process_group(0);
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        die_with_this_thread(&mut command);
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        Ok(Self { child, pid })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The reading ends of its stdout and stderr, which must have been piped; only once.
+    pub(crate) fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
+        self.child.stdout.take().zip(self.child.stderr.take())
+    }
+
+    /// Calls `ended` on another thread as soon as the process has ended, and leaves it to be reaped: until then its
+    /// number, which is also its group's, cannot be given to a stranger.
+    pub(crate) fn watch(&self, ended: impl FnOnce(ExitKind) + Send + 'static) -> io::Result<()> {
+        let pid = self.pid;
+        let wait = move || loop {
+            return match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => ExitKind::Code(code),
+                    (None, Some(signal)) => ExitKind::Signal(signal),
+                    (None, None) => ExitKind::Unknown,
+                },
+                Ok(None) | Err(_) => ExitKind::Unknown,
+            };
+        };
+        thread::Builder::new().name("phalanx-wait".to_owned()).spawn(move || ended(wait())).map(drop)
+    }
+
+    /// Sends `signal` to the process and to all it started that are still in its group.
+    pub(crate) fn signal(&self, signal: i32) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            // An error means that nobody is left to receive it.
+            let _ = kill_process_group(self.pid, signal);
+        }
+    }
+
+    /// Kills what the process, which has ended, left behind in its group; then forgets it.
+    pub(crate) fn reap(&mut self) {
+        self.signal(Signal::KILL.as_raw());
+        // An error means that it was reaped by somebody else.
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[allow(unsafe_code, reason = "there is no safe way to run code between fork and exec")]
+fn die_with_this_thread(command: &mut Command) {
+    let launcher = rustix::process::getpid();
+    let hook = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The launcher may have died before the line above took effect; then nobody will send the signal.
+        if rustix::process::getppid() == Some(launcher) {
+            Ok(())
+        } else {
+            Err(rustix::io::Errno::SRCH.into())
+        }
+    };
+    // SAFETY: between fork and exec only async-signal-safe things are allowed. The closure makes two system calls,
+    // prctl and getppid, without going through libc; it takes no lock, and neither allocates nor frees memory: what
+    // it captured is a number, and the errors are numbers too.
+    unsafe { command.pre_exec(hook) };
+}
