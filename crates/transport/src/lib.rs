@@ -1,1 +1,28 @@
-//! How phalanx moves bytes between two ranks: frames, handshake, threads, TCP.
+//! How phalanx moves bytes between two ranks.
+//!
+//! Bottom up: [`Secret`] and [`handshake`] keep strangers out; [`Reception`] is the one thread of a process that
+//! accepts, dials, and serves control messages; [`Transport`] moves bytes between this rank and each
+//! peer of a group, with two implementations, threads of one process ([`thread`]) and TCP ([`tcp`]); [`Wire`]
+//! cuts messages into tagged frames on top of any of them, so that two operations in flight can't be mixed up.
+//!
+//! Deliberately absent: collectives, groups, rendezvous.
+
+mod bell;
+mod frame;
+pub mod handshake;
+mod reception;
+mod secret;
+mod socket;
+pub mod tcp;
+pub mod thread;
+mod transport;
+mod wire;
+
+pub use bell::Bell;
+pub use frame::{FRAME_LEN_MAX, Header, Key, Lane};
+pub use reception::{
+    Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, open_session,
+};
+pub use secret::Secret;
+pub use transport::{Direction, LinkFault, Transport, Wait};
+pub use wire::{Arrival, Outbound, Sent, Wire, WireFault};

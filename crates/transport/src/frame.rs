@@ -1,0 +1,148 @@
+//! What the wire sees: a 40-byte header, perhaps a signature, then payload.
+//!
+//! ```text
+//!  0      1      2        4          8         16        24          32            40
+//!  | lane | zero | sig_len | frame_len | id      | step, 0 | message_len | fingerprint |  signature  | payload
+//! ```
+//! All numbers little endian. A message is one frame or several in a row; the first frame of an operation to each peer
+//! carries the operation's [`Signature`](phalanx_core::Signature), so that a mismatch can name both call sites.
+
+use phalanx_core::Signature;
+
+/// Bytes of a header.
+pub(crate) const HEADER_LEN: usize = 40;
+/// Most payload bytes in one frame.
+pub const FRAME_LEN_MAX: usize = 1 << 20;
+/// Longest signature accepted: fixed fields and the end of a file name.
+pub(crate) const SIGNATURE_LEN_MAX: usize = 512;
+
+/// Which stream of messages a frame belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Collectives; the id is the operation's place in the group's sequence.
+    Collective = 1,
+    /// Point-to-point; the id is the tag.
+    Message = 2,
+    /// The sender leaves in order; nothing follows.
+    Farewell = 3,
+}
+
+/// What a frame belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The stream.
+    pub lane: Lane,
+    /// The sequence number or tag.
+    pub id: u64,
+}
+
+/// The fixed part of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What it belongs to.
+    pub key: Key,
+    /// Which message of its operation, as the schedule counts.
+    pub step: u32,
+    /// Payload bytes of this frame.
+    pub frame_len: u32,
+    /// Payload bytes of the whole message.
+    pub message_len: u64,
+    /// The sender's [`Signature::fingerprint`].
+    pub fingerprint: u64,
+    /// Bytes of the encoded signature that follows the header; 0 for none.
+    pub(crate) signature_len: u16,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = self.key.lane as u8;
+        bytes[2..4].copy_from_slice(&self.signature_len.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.frame_len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.id.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.step.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.message_len.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.fingerprint.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks a header; an error says what is wrong with it.
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, String> {
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let lane = match bytes[0] {
+            1 => Lane::Collective,
+            2 => Lane::Message,
+            3 => Lane::Farewell,
+            other => return Err(format!("a frame of unknown kind {other}")),
+        };
+        let header = Self {
+            key: Key { lane, id: u64_at(8) },
+            step: u32_at(16),
+            frame_len: u32_at(4),
+            message_len: u64_at(24),
+            fingerprint: u64_at(32),
+            signature_len: u16::from_le_bytes([bytes[2], bytes[3]]),
+        };
+        if header.frame_len as usize > FRAME_LEN_MAX || u64::from(header.frame_len) > header.message_len {
+            return Err(format!(
+                "a frame of {} bytes in a message of {}",
+                header.frame_len, header.message_len
+            ));
+        }
+        if header.signature_len as usize > SIGNATURE_LEN_MAX {
+            return Err(format!("a signature of {} bytes", header.signature_len));
+        }
+        if bytes[1] != 0 || bytes[20..24] != [0; 4] {
+            return Err("reserved bytes that are not zero".into());
+        }
+        Ok(header)
+    }
+}
+
+/// Encodes a signature for the wire.
+pub(crate) fn encode_signature(signature: &Signature) -> Vec<u8> {
+    let bytes = postcard::to_stdvec(signature).expect("signatures are plain data");
+    assert!(bytes.len() <= SIGNATURE_LEN_MAX, "file names in call sites are cut to fit");
+    bytes
+}
+
+pub(crate) fn decode_signature(bytes: &[u8]) -> Result<Signature, String> {
+    postcard::from_bytes(bytes).map_err(|error| format!("a signature that cannot be read ({error})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            key: Key { lane: Lane::Message, id: 0xfeed_beef_dead },
+            step: 7,
+            frame_len: 9,
+            message_len: 10,
+            fingerprint: u64::MAX - 1,
+            signature_len: 3,
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_wire() {
+        assert_eq!(Header::decode(&header().encode()), Ok(header()));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_reason() {
+        let refused = |change: &dyn Fn(&mut [u8; HEADER_LEN])| {
+            let mut bytes = header().encode();
+            change(&mut bytes);
+            Header::decode(&bytes).expect_err("should be refused")
+        };
+        assert!(refused(&|b| b[0] = 0).contains("unknown kind"));
+        assert!(refused(&|b| b[7] = 255).contains("bytes in a message"));
+        assert!(refused(&|b| b[4] = 11).contains("bytes in a message"));
+        assert!(refused(&|b| b[3] = 255).contains("signature"));
+        assert!(refused(&|b| b[1] = 1).contains("reserved"));
+        assert!(refused(&|b| b[21] = 1).contains("reserved"));
+    }
+}

@@ -1,0 +1,404 @@
+//! The handshake with which every socket begins: both ends prove that they know the job's secret.
+//!
+//! ```text
+//! dialer                                      acceptor
+//!   | Opening    magic, version, purpose, nonce_d |
+//!   |-------------------------------------------->|
+//!   |           Challenge  magic, version, nonce_a |
+//!   |<--------------------------------------------|
+//!   | Proof      identity, HMAC("dialer", all so far)
+//!   |-------------------------------------------->|   verified before anything else is believed
+//!   |  Verdict   status, HMAC("acceptor", all so far)
+//!   |<--------------------------------------------|
+//! ```
+//!
+//! Fresh nonces on both sides make replay useless, the labels make reflection useless, and each MAC covers everything
+//! said before it, identity and status included. The dialer proves itself first, so a stranger learns nothing that is
+//! derived from the secret. All messages have fixed lengths: nothing is allocated for a stranger.
+//! What this does not do: encrypt. Who can rewrite packets between two ranks can still hijack an authenticated connection.
+//!
+//! Pure state machines: bytes in, bytes out; nonces are arguments.
+
+use crate::Secret;
+use hmac::{Hmac, KeyInit, Mac};
+use phalanx_core::GroupId;
+use sha2::Sha256;
+use std::fmt;
+
+const MAGIC: [u8; 4] = *b"PHLX";
+/// Changes whenever anything on the wire does; both ends must have the same.
+pub const VERSION: u16 = 1;
+const NONCE: usize = 32;
+const MAC: usize = 32;
+const OPENING: usize = 8 + NONCE;
+const CHALLENGE: usize = 8 + NONCE;
+const IDENTITY: usize = 16;
+const PROOF: usize = IDENTITY + MAC;
+const VERDICT: usize = 8 + MAC;
+
+/// Bytes nobody could have foreseen, made anew for each handshake.
+pub type Nonce = [u8; NONCE];
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// A client of the rendezvous store.
+    Store = 1,
+    /// A rank's line to the arbiter on rank 0.
+    Control = 2,
+    /// A link that carries the data of one group.
+    Data = 3,
+}
+
+/// Who is calling, and what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hello {
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// The caller's rank in the job; 0 for store clients, which have no rank yet.
+    pub rank: u32,
+    /// Ranks in the caller's job.
+    pub world_size: u32,
+    /// The group of a data link.
+    pub group: GroupId,
+}
+
+impl Hello {
+    /// A client of the rendezvous store.
+    pub fn store() -> Self {
+        Self { purpose: Purpose::Store, rank: 0, world_size: 0, group: phalanx_core::WORLD }
+    }
+}
+
+/// The acceptor's answer to a caller that knows the secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Come in.
+    Welcome = 0,
+    /// That rank is connected already.
+    Taken = 1,
+    /// Both ends dialled at once, and the other connection is kept.
+    Crossed = 2,
+    /// Nobody here serves that purpose, or the rank or world size does not fit this job.
+    Unwanted = 3,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Welcome => "welcome",
+            Self::Taken => "a process with this rank is connected already (was a rank started twice?)",
+            Self::Crossed => "the connection made from the other side is kept",
+            Self::Unwanted => "this rank, world size or purpose does not belong to the job at that address",
+        })
+    }
+}
+
+/// Why a handshake failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The other side does not speak this protocol at all.
+    NotPhalanx,
+    /// Another version of it.
+    Version(u16),
+    /// The other side does not know the job's secret.
+    WrongSecret,
+    /// It knows the secret but sent values outside their range.
+    Malformed,
+    /// The acceptor said no.
+    Status(Status),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPhalanx => f.write_str("it does not speak phalanx"),
+            Self::Version(v) => write!(f, "it speaks wire version {v}, this build speaks {VERSION}"),
+            Self::WrongSecret => f.write_str("it does not know this job's secret"),
+            Self::Malformed => f.write_str("it sent values out of range"),
+            Self::Status(status) => status.fmt(f),
+        }
+    }
+}
+
+type Transcript = Vec<u8>;
+
+fn mac(secret: &Secret, label: &str, transcript: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("HMAC takes keys of any length");
+    mac.update(b"phalanx handshake 1 ");
+    mac.update(label.as_bytes());
+    mac.update(transcript);
+    mac
+}
+
+fn opening(purpose: u8, nonce: &Nonce) -> [u8; OPENING] {
+    let mut bytes = [0; OPENING];
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[6] = purpose;
+    bytes[8..].copy_from_slice(nonce);
+    bytes
+}
+
+fn check_opening(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes[..4] != MAGIC {
+        return Err(Refusal::NotPhalanx);
+    }
+    match u16::from_le_bytes([bytes[4], bytes[5]]) {
+        VERSION => Ok(()),
+        other => Err(Refusal::Version(other)),
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// The calling side.
+#[derive(Debug)]
+pub struct Dialer {
+    secret: Secret,
+    hello: Hello,
+    transcript: Transcript,
+    proved: bool,
+}
+
+/// What the dialer does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DialerStep {
+    /// Send these bytes, then read on.
+    Send(Vec<u8>),
+    /// The other side is genuine and welcomes us.
+    Done,
+}
+
+impl Dialer {
+    /// Begins; the bytes are the first to send.
+    pub fn new(secret: Secret, hello: Hello, nonce: Nonce) -> (Self, Vec<u8>) {
+        let transcript = opening(hello.purpose as u8, &nonce).to_vec();
+        let first = transcript.clone();
+        (Self { secret, hello, transcript, proved: false }, first)
+    }
+
+    /// How many bytes [`handle`](Self::handle) wants next.
+    pub fn wants(&self) -> usize {
+        if self.proved { VERDICT } else { CHALLENGE }
+    }
+
+    /// Takes exactly [`wants`](Self::wants) bytes.
+    ///
+    /// # Errors
+    /// The handshake has failed; close the connection.
+    pub fn handle(&mut self, bytes: &[u8]) -> Result<DialerStep, Refusal> {
+        assert_eq!(bytes.len(), self.wants(), "the caller reads exactly what is wanted");
+        if !self.proved {
+            check_opening(bytes)?;
+            self.transcript.extend_from_slice(bytes);
+            self.transcript.extend_from_slice(&self.hello.rank.to_le_bytes());
+            self.transcript.extend_from_slice(&self.hello.world_size.to_le_bytes());
+            self.transcript.extend_from_slice(&self.hello.group.0.to_le_bytes());
+            let mut proof = self.transcript[OPENING + CHALLENGE..].to_vec();
+            proof.extend_from_slice(&mac(&self.secret, "dialer", &self.transcript).finalize().into_bytes());
+            self.proved = true;
+            return Ok(DialerStep::Send(proof));
+        }
+        self.transcript.extend_from_slice(&bytes[..8]);
+        mac(&self.secret, "acceptor", &self.transcript)
+            .verify_slice(&bytes[8..])
+            .map_err(|_| Refusal::WrongSecret)?;
+        match bytes[0] {
+            0 => Ok(DialerStep::Done),
+            1 => Err(Refusal::Status(Status::Taken)),
+            2 => Err(Refusal::Status(Status::Crossed)),
+            3 => Err(Refusal::Status(Status::Unwanted)),
+            _ => Err(Refusal::Malformed),
+        }
+    }
+}
+
+/// The called side.
+#[derive(Debug)]
+pub struct Acceptor {
+    secret: Secret,
+    nonce: Nonce,
+    transcript: Transcript,
+    purpose: Option<Purpose>,
+}
+
+/// What the acceptor does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AcceptorStep {
+    /// Send these bytes, then read on.
+    Send(Vec<u8>),
+    /// The caller knows the secret and says who it is: decide, and send the [`verdict`](Acceptor::verdict).
+    Proved(Hello),
+}
+
+impl Acceptor {
+    /// Waits for a caller.
+    pub fn new(secret: Secret, nonce: Nonce) -> Self {
+        Self { secret, nonce, transcript: Vec::new(), purpose: None }
+    }
+
+    /// How many bytes [`handle`](Self::handle) wants next.
+    pub fn wants(&self) -> usize {
+        if self.purpose.is_some() { PROOF } else { OPENING }
+    }
+
+    /// Takes exactly [`wants`](Self::wants) bytes.
+    ///
+    /// # Errors
+    /// The caller is a stranger; close the connection without a word.
+    pub fn handle(&mut self, bytes: &[u8]) -> Result<AcceptorStep, Refusal> {
+        assert_eq!(bytes.len(), self.wants(), "the caller reads exactly what is wanted");
+        let Some(purpose) = self.purpose else {
+            // A wrong version gets our own opening as an answer, so that its error can name both.
+            if let Err(Refusal::NotPhalanx) = check_opening(bytes) {
+                return Err(Refusal::NotPhalanx);
+            }
+            self.purpose = Some(match bytes[6] {
+                1 => Purpose::Store,
+                2 => Purpose::Control,
+                3 => Purpose::Data,
+                _ => return Err(Refusal::Malformed),
+            });
+            self.transcript.extend_from_slice(bytes);
+            let challenge = opening(0, &self.nonce);
+            self.transcript.extend_from_slice(&challenge);
+            return Ok(AcceptorStep::Send(challenge.to_vec()));
+        };
+        check_opening(&self.transcript)?;
+        self.transcript.extend_from_slice(&bytes[..IDENTITY]);
+        mac(&self.secret, "dialer", &self.transcript)
+            .verify_slice(&bytes[IDENTITY..])
+            .map_err(|_| Refusal::WrongSecret)?;
+        let group = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        Ok(AcceptorStep::Proved(Hello {
+            purpose,
+            rank: u32_at(bytes, 0),
+            world_size: u32_at(bytes, 4),
+            group: GroupId(group),
+        }))
+    }
+
+    /// The last message, after [`AcceptorStep::Proved`].
+    pub fn verdict(mut self, status: Status) -> Vec<u8> {
+        let mut bytes = vec![0; 8];
+        bytes[0] = status as u8;
+        self.transcript.extend_from_slice(&bytes);
+        bytes.extend_from_slice(&mac(&self.secret, "acceptor", &self.transcript).finalize().into_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello { purpose: Purpose::Data, rank: 3, world_size: 8, group: GroupId(0x0102_0304_0506_0708) }
+    }
+
+    fn secret() -> Secret {
+        Secret::from_hex(&"5a".repeat(32)).unwrap()
+    }
+
+    /// Runs a handshake; `tamper` may change each message: 0 opening, 1 challenge, 2 proof, 3 verdict.
+    fn run(
+        ours: &Secret,
+        theirs: &Secret,
+        mut tamper: impl FnMut(usize, &mut Vec<u8>),
+    ) -> (Result<Hello, Refusal>, Result<(), Refusal>) {
+        let (mut dialer, mut message) = Dialer::new(ours.clone(), hello(), [1; 32]);
+        let mut acceptor = Acceptor::new(theirs.clone(), [2; 32]);
+        let closed = Err(Refusal::WrongSecret);
+        tamper(0, &mut message);
+        let mut message = match acceptor.handle(&message) {
+            Ok(AcceptorStep::Send(m)) => m,
+            Ok(AcceptorStep::Proved(_)) => unreachable!("nothing is proved by an opening"),
+            Err(refusal) => return (Err(refusal), closed),
+        };
+        tamper(1, &mut message);
+        let mut message = match dialer.handle(&message) {
+            Ok(DialerStep::Send(m)) => m,
+            Ok(DialerStep::Done) => unreachable!("nothing is proved by a challenge"),
+            Err(refusal) => return (Err(Refusal::WrongSecret), Err(refusal)),
+        };
+        tamper(2, &mut message);
+        let proved = match acceptor.handle(&message) {
+            Ok(AcceptorStep::Proved(hello)) => hello,
+            Ok(AcceptorStep::Send(_)) => unreachable!("the proof is the last message"),
+            Err(refusal) => return (Err(refusal), closed),
+        };
+        let mut message = acceptor.verdict(Status::Welcome);
+        tamper(3, &mut message);
+        (Ok(proved), dialer.handle(&message).map(|step| assert_eq!(step, DialerStep::Done)))
+    }
+
+    #[test]
+    fn both_sides_agree_when_they_share_a_secret() {
+        assert_eq!(run(&secret(), &secret(), |_, _| ()), (Ok(hello()), Ok(())));
+    }
+
+    #[test]
+    fn another_secret_is_refused_before_anything_is_believed() {
+        let other = Secret::from_hex(&"a5".repeat(32)).unwrap();
+        assert_eq!(run(&other, &secret(), |_, _| ()).0, Err(Refusal::WrongSecret));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_every_message_is_noticed() {
+        for (message, len) in [OPENING, CHALLENGE, PROOF, VERDICT].into_iter().enumerate() {
+            for bit in 0..len * 8 {
+                let (acceptor, dialer) = run(&secret(), &secret(), |i, bytes| {
+                    if i == message {
+                        bytes[bit / 8] ^= 1 << (bit % 8);
+                    }
+                });
+                assert!(acceptor.is_err() || dialer.is_err(), "message {message}, bit {bit}");
+                if message < 3 {
+                    assert!(acceptor.is_err(), "message {message}, bit {bit}: the acceptor let it in");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_reflected_or_replayed_proof_is_refused() {
+        // Replay: a recorded proof against a fresh challenge.
+        let (mut dialer, first) = Dialer::new(secret(), hello(), [1; 32]);
+        let mut old = Acceptor::new(secret(), [2; 32]);
+        let Ok(AcceptorStep::Send(challenge)) = old.handle(&first) else { panic!("challenge expected") };
+        let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof expected") };
+        let mut fresh = Acceptor::new(secret(), [3; 32]);
+        fresh.handle(&first).unwrap();
+        assert_eq!(fresh.handle(&proof), Err(Refusal::WrongSecret));
+        // Reflection: the dialer's own MAC as the acceptor's verdict.
+        let mut verdict = vec![0; 8];
+        verdict.extend_from_slice(&proof[IDENTITY..]);
+        assert_eq!(dialer.handle(&verdict), Err(Refusal::WrongSecret));
+    }
+
+    #[test]
+    fn strangers_and_other_versions_are_named() {
+        let mut acceptor = Acceptor::new(secret(), [2; 32]);
+        let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n.....";
+        assert_eq!(acceptor.handle(&http[..OPENING]), Err(Refusal::NotPhalanx));
+        let (_, dialer) = run(&secret(), &secret(), |i, bytes| {
+            if i == 1 {
+                bytes[4] = 9;
+            }
+        });
+        assert_eq!(dialer, Err(Refusal::Version(9)));
+    }
+
+    #[test]
+    fn the_status_reaches_the_dialer() {
+        let (mut dialer, first) = Dialer::new(secret(), hello(), [1; 32]);
+        let mut acceptor = Acceptor::new(secret(), [2; 32]);
+        let Ok(AcceptorStep::Send(challenge)) = acceptor.handle(&first) else { panic!("challenge expected") };
+        let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof expected") };
+        acceptor.handle(&proof).unwrap();
+        assert_eq!(dialer.handle(&acceptor.verdict(Status::Taken)), Err(Refusal::Status(Status::Taken)));
+    }
+}

@@ -1,0 +1,145 @@
+//! A connection in the middle of its handshake, in either role, without blocking.
+
+use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Refusal, Status};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+#[derive(Debug)]
+enum Role {
+    Acceptor(Box<Acceptor>),
+    Dialer(Dialer),
+    /// The last bytes are on their way out.
+    Finished,
+}
+
+/// Where a handshake stands.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// Needs more bytes, or room to write.
+    Pending,
+    /// The caller proved itself: answer with [`HalfOpen::answer`].
+    Proved(Hello),
+    /// Over and well; the stream is ready for use.
+    Done,
+    /// Over and not well.
+    Failed(Failure),
+}
+
+/// Why it failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Refused(Refusal),
+    Io(io::Error),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                f.write_str("it closed the connection during the handshake (another job, or another secret?)")
+            }
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+/// A nonblocking stream and its handshake.
+#[derive(Debug)]
+pub(super) struct HalfOpen {
+    pub(super) stream: TcpStream,
+    /// When to give up on it.
+    pub(super) until: Instant,
+    role: Role,
+    /// Bytes of the message being read. All messages of strangers fit.
+    input: [u8; 64],
+    have: usize,
+    output: Vec<u8>,
+}
+
+impl HalfOpen {
+    pub(super) fn accepted(stream: TcpStream, acceptor: Acceptor, until: Instant) -> Self {
+        let role = Role::Acceptor(Box::new(acceptor));
+        Self { stream, until, role, input: [0; 64], have: 0, output: Vec::new() }
+    }
+
+    pub(super) fn dialled(stream: TcpStream, dialer: Dialer, first: Vec<u8>, until: Instant) -> Self {
+        Self { stream, until, role: Role::Dialer(dialer), input: [0; 64], have: 0, output: first }
+    }
+
+    /// Whether it waits for room to write (else for bytes to read).
+    pub(super) fn is_writing(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Queues the answer to [`Progress::Proved`].
+    pub(super) fn answer(&mut self, status: Status) {
+        if let Role::Acceptor(acceptor) = std::mem::replace(&mut self.role, Role::Finished) {
+            self.output.extend(acceptor.verdict(status));
+        }
+    }
+
+    /// Does what can be done now.
+    pub(super) fn advance(&mut self) -> Progress {
+        loop {
+            match self.flush() {
+                Ok(true) => {}
+                Ok(false) => return Progress::Pending,
+                Err(error) => return Progress::Failed(Failure::Io(error)),
+            }
+            let wants = match &self.role {
+                Role::Acceptor(acceptor) => acceptor.wants(),
+                Role::Dialer(dialer) => dialer.wants(),
+                Role::Finished => return Progress::Done,
+            };
+            match self.fill(wants) {
+                Ok(true) => {}
+                Ok(false) => return Progress::Pending,
+                Err(error) => return Progress::Failed(Failure::Io(error)),
+            }
+            self.have = 0;
+            let message = &self.input[..wants];
+            match &mut self.role {
+                Role::Acceptor(acceptor) => match acceptor.handle(message) {
+                    Ok(AcceptorStep::Send(bytes)) => self.output = bytes,
+                    Ok(AcceptorStep::Proved(hello)) => return Progress::Proved(hello),
+                    Err(refusal) => return Progress::Failed(Failure::Refused(refusal)),
+                },
+                Role::Dialer(dialer) => match dialer.handle(message) {
+                    Ok(DialerStep::Send(bytes)) => self.output = bytes,
+                    Ok(DialerStep::Done) => self.role = Role::Finished,
+                    Err(refusal) => return Progress::Failed(Failure::Refused(refusal)),
+                },
+                Role::Finished => return Progress::Done,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads until `wants` bytes are there, and never a byte more: what follows belongs to the next reader.
+    fn fill(&mut self, wants: usize) -> io::Result<bool> {
+        while self.have < wants {
+            match self.stream.read(&mut self.input[self.have..wants]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.have += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,228 @@
+//! Length-prefixed messages over an authenticated stream: four bytes of length (little endian), then the message.
+
+use phalanx_core::{Deadline, Error, Result};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Longest message either side accepts: an address book of 100,000 ranks fits.
+pub const MESSAGE_LEN_MAX: usize = 16 << 20;
+
+/// Bytes queued for a session that does not read them; beyond this it is closed.
+const BACKLOG_MAX: usize = 64 << 20;
+
+/// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    bytes: VecDeque<u8>,
+}
+
+impl Inbox {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// The next whole message, if it has arrived.
+    pub(super) fn pop(&mut self) -> io::Result<Option<Vec<u8>>> {
+        if self.bytes.len() < 4 {
+            return Ok(None);
+        }
+        let len = (0..4).fold(0usize, |len, i| len | usize::from(self.bytes[i]) << (8 * i));
+        if len > MESSAGE_LEN_MAX {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!("a message of {len} bytes is too long"),
+            ));
+        }
+        if self.bytes.len() < 4 + len {
+            return Ok(None);
+        }
+        self.bytes.drain(..4);
+        Ok(Some(self.bytes.drain(..len).collect()))
+    }
+}
+
+pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+    assert!(message.len() <= MESSAGE_LEN_MAX, "messages are bounded by their makers");
+    let mut bytes = Vec::with_capacity(4 + message.len());
+    bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(message);
+    bytes
+}
+
+/// The server's end of a session; never blocks.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) stream: TcpStream,
+    inbox: Inbox,
+    output: VecDeque<u8>,
+}
+
+impl Served {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { stream, inbox: Inbox::default(), output: VecDeque::new() }
+    }
+
+    pub(super) fn is_writing(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    pub(super) fn queue(&mut self, message: &[u8]) -> io::Result<()> {
+        if self.output.len() + message.len() > BACKLOG_MAX {
+            return Err(io::Error::other("it does not read what is sent to it"));
+        }
+        self.output.extend(framed(message));
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(self.output.as_slices().0) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there, within reason, and returns the whole messages. An error ends the session, after
+    /// the messages that came before it.
+    pub(super) fn receive(&mut self) -> (Vec<Vec<u8>>, io::Result<()>) {
+        let mut messages = Vec::new();
+        let mut buffer = [0; 16 << 10];
+        // A bounded number of reads, so that one busy session can't starve the others.
+        for _ in 0..16 {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return (messages, Err(ErrorKind::UnexpectedEof.into())),
+                Ok(n) => self.inbox.push(&buffer[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return (messages, Err(e)),
+            }
+            loop {
+                match self.inbox.pop() {
+                    Ok(Some(message)) => messages.push(message),
+                    Ok(None) => break,
+                    Err(error) => return (messages, Err(error)),
+                }
+            }
+        }
+        (messages, Ok(()))
+    }
+}
+
+/// The client's end of a session: blocking, with a time limit on each call.
+#[derive(Debug)]
+pub struct Session {
+    stream: TcpStream,
+    inbox: Inbox,
+    peer: SocketAddr,
+}
+
+impl Session {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+        Self { stream, inbox: Inbox::default(), peer }
+    }
+
+    /// The address of this end: the one that routes to the other.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot say.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.stream.local_addr().map_err(|e| Error::io("asking for the local address of a session", e))
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// A second handle on the same connection, for sending from another thread. Its received messages are its own: use one
+    /// of the two for receiving.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the process has no file descriptors left.
+    pub fn try_clone(&self) -> Result<Self> {
+        let stream = self.stream.try_clone().map_err(|e| Error::io("duplicating a session", e))?;
+        Ok(Self::new(stream, self.peer))
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the other side is gone or takes nothing for 10 s; [`Error::Config`] if the message is
+    /// longer than [`MESSAGE_LEN_MAX`].
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        if message.len() > MESSAGE_LEN_MAX {
+            return Err(Error::config(format!("a message of {} bytes is too long", message.len())));
+        }
+        self.stream
+            .set_write_timeout(Some(Duration::from_secs(10)))
+            .and_then(|()| self.stream.write_all(&framed(message)))
+            .map_err(|e| Error::io(format!("sending to {}", self.peer), e))
+    }
+
+    /// Receives one message; `None` if none came in time.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the other side is gone.
+    pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        let peer = self.peer;
+        let failed = |e| Error::io(format!("receiving from {peer}"), e);
+        let mut buffer = [0; 16 << 10];
+        loop {
+            if let Some(message) = self.inbox.pop().map_err(failed)? {
+                return Ok(Some(message));
+            }
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(failed)?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(failed(ErrorKind::UnexpectedEof.into())),
+                Ok(n) => self.inbox.push(&buffer[..n]),
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+    }
+
+    /// Closes the connection for both handles; a blocked [`recv`](Self::recv) returns at once.
+    pub fn close(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_reassembled_from_any_split() {
+        let stream: Vec<u8> = [&b"one"[..], b"", b"three"].into_iter().flat_map(framed).collect();
+        for split in 1..stream.len() {
+            let mut inbox = Inbox::default();
+            let mut messages = Vec::new();
+            for part in stream.chunks(split) {
+                inbox.push(part);
+                messages.extend(std::iter::from_fn(|| inbox.pop().unwrap()));
+            }
+            assert_eq!(messages, [&b"one"[..], b"", b"three"]);
+        }
+    }
+
+    #[test]
+    fn an_absurd_length_is_refused_before_it_is_believed() {
+        let mut inbox = Inbox::default();
+        inbox.push(&u32::MAX.to_le_bytes());
+        assert!(inbox.pop().is_err());
+    }
+}

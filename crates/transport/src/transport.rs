@@ -1,0 +1,118 @@
+//! The seam between collectives and whatever moves their bytes.
+
+use crate::Bell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt;
+use std::io::IoSlice;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a link carries nothing any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkFault {
+    /// The other end closed it, or died.
+    Closed,
+    /// It could not be established; says what was met.
+    Unreachable(String),
+}
+
+impl fmt::Display for LinkFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the connection was closed by the other end"),
+            Self::Unreachable(why) => write!(f, "no connection: {why}"),
+        }
+    }
+}
+
+/// Which way bytes are to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the peer.
+    Send,
+    /// From the peer.
+    Recv,
+}
+
+/// Ordered, reliable byte pipes between this rank and every peer of one group.
+///
+/// Ranks here are ranks *of the group*. Nothing blocks: a call moves what can be moved now. Links are made
+/// on first use, in the background. To add a transport, implement this and run the conformance suite.
+pub trait Transport: Send + 'static {
+    /// Name for messages: `tcp`, `thread`.
+    fn name(&self) -> &'static str;
+
+    /// This rank within the group.
+    fn rank(&self) -> usize;
+
+    /// Ranks in the group.
+    fn world_size(&self) -> usize;
+
+    /// Takes as many of `bytes`, in order, as fit now; 0 means none.
+    ///
+    /// # Errors
+    /// The link is broken for good.
+    fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault>;
+
+    /// Fills the front of `buffer` (not empty) with bytes that have arrived; 0 means none.
+    ///
+    /// # Errors
+    /// The link is broken for good, and everything that arrived before has been read.
+    fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault>;
+
+    /// Adds to `wait` what ends when bytes can move; true if they can already (then don't sleep).
+    fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
+}
+
+/// What a thread sleeps on while nothing can move: its bell, and any number of sockets.
+#[derive(Debug)]
+pub struct Wait {
+    bell: Bell,
+    sockets: Vec<(Arc<TcpStream>, PollFlags)>,
+}
+
+impl Wait {
+    /// A wait with a bell of its own.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { bell: Bell::new()?, sockets: Vec::new() })
+    }
+
+    /// The bell that ends this wait.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Forgets the sockets; call it before collecting anew.
+    pub fn clear(&mut self) {
+        self.sockets.clear();
+    }
+
+    /// Ends when `socket` can be read or written.
+    pub fn add(&mut self, socket: &Arc<TcpStream>, direction: Direction) {
+        let flags = match direction {
+            Direction::Send => PollFlags::OUT,
+            Direction::Recv => PollFlags::IN,
+        };
+        match self.sockets.iter_mut().find(|(s, _)| Arc::ptr_eq(s, socket)) {
+            Some((_, known)) => *known |= flags,
+            None => self.sockets.push((socket.clone(), flags)),
+        }
+    }
+
+    /// Sleeps until something is ready, the bell rings, or `limit` has passed. May wake for no reason.
+    pub fn sleep(&self, limit: Duration) {
+        let timeout =
+            Timespec { tv_sec: limit.as_secs().min(1 << 30) as i64, tv_nsec: limit.subsec_nanos().into() };
+        let mut fds = Vec::with_capacity(1 + self.sockets.len());
+        fds.push(self.bell.poll_fd());
+        fds.extend(self.sockets.iter().map(|(socket, flags)| PollFd::new(&**socket, *flags)));
+        let _ = poll(&mut fds, Some(&timeout));
+        if fds[0].revents().contains(PollFlags::IN) {
+            self.bell.clear();
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Tagged messages over the byte pipes of a [`Transport`].
+//!
+//! Sending: a frame is begun only for bytes that are there already, so it never holds a link while its operation waits
+//! for something else; until it is complete the link belongs to it. Receiving: who waits for a message reads
+//! its peer's link; frames of other operations that stand before it are set aside (up to [`ASIDE_MAX`] bytes) for
+//! whoever wants them.
+
+use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature, encode_signature};
+use crate::transport::{Direction, LinkFault, Transport, Wait};
+use crate::{Bell, FRAME_LEN_MAX};
+use phalanx_core::Signature;
+use std::collections::{HashMap, VecDeque};
+use std::io::IoSlice;
+
+/// Bytes of unmatched messages kept in memory; beyond this, links are left unread and their senders wait.
+const ASIDE_MAX: usize = 256 << 20;
+/// Payloads up to this length are read together with the header that follows them.
+const BUFFER_LEN: usize = 16 << 10;
+
+/// What goes wrong on a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WireFault {
+    /// The link is gone; `true` if the peer said farewell before.
+    Gone(LinkFault, bool),
+    /// The peer sent what no correct peer sends.
+    Nonsense(String),
+}
+
+/// The frame that stands first for some key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arrival {
+    /// Its header.
+    pub header: Header,
+    /// The sender's signature, if this frame carries it.
+    pub signature: Option<Signature>,
+    /// Payload bytes of the frame not yet read.
+    pub left: usize,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    buffer: Box<[u8]>,
+    /// Unread bytes are `buffer[start..end]`.
+    start: usize,
+    end: usize,
+    /// The frame whose payload comes next.
+    frame: Option<Arrival>,
+    farewell: bool,
+}
+
+impl Incoming {
+    fn new() -> Self {
+        Self { buffer: vec![0; BUFFER_LEN].into(), start: 0, end: 0, frame: None, farewell: false }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Outgoing {
+    /// Header and signature not yet handed over.
+    head: Vec<u8>,
+    head_sent: usize,
+    /// Payload bytes of the current frame not yet handed over.
+    left: usize,
+    owner: Option<Key>,
+}
+
+/// A frame that nobody wanted when it was read.
+#[derive(Debug)]
+struct Aside {
+    frame: Arrival,
+    /// What has arrived of its payload and was not read yet.
+    bytes: VecDeque<u8>,
+    /// Payload bytes still on the link.
+    missing: usize,
+}
+
+/// One operation's half of a message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Outbound<'a> {
+    /// To whom.
+    pub peer: usize,
+    /// What it belongs to.
+    pub key: Key,
+    /// Which message of the operation.
+    pub step: u32,
+    /// The sender's signature fingerprint.
+    pub fingerprint: u64,
+    /// The signature itself, on the first message of an operation to this peer.
+    pub signature: Option<&'a Signature>,
+    /// Payload bytes of the whole message.
+    pub message_len: u64,
+}
+
+/// What [`Wire::send`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Payload bytes taken.
+    pub payload: usize,
+    /// Whether the frame is complete, so that the link is free for others.
+    pub complete: bool,
+}
+
+/// All links of one rank in one group, with their framing.
+pub struct Wire {
+    transport: Box<dyn Transport>,
+    incoming: Vec<Incoming>,
+    outgoing: Vec<Outgoing>,
+    aside: HashMap<(usize, Key), VecDeque<Aside>>,
+    aside_len: usize,
+    /// Other threads that sleep while this one reads links: they are woken when something was set aside.
+    sleepers: Vec<Bell>,
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").field("transport", &self.transport.name()).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    /// Frames over `transport`.
+    pub fn new(transport: Box<dyn Transport>) -> Self {
+        let peers = 0..transport.world_size();
+        Self {
+            incoming: peers.clone().map(|_| Incoming::new()).collect(),
+            outgoing: peers.map(|_| Outgoing::default()).collect(),
+            aside: HashMap::new(),
+            aside_len: 0,
+            sleepers: Vec::new(),
+            transport,
+        }
+    }
+
+    /// The transport's name.
+    pub fn name(&self) -> &'static str {
+        self.transport.name()
+    }
+
+    /// Sends more of a message: a frame of `payload` (what is ready of the message, from the first byte not yet taken), or
+    /// the rest of the frame begun before. An empty message still sends a frame.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn send(&mut self, message: &Outbound<'_>, payload: &[u8]) -> Result<Sent, WireFault> {
+        let out = &mut self.outgoing[message.peer];
+        match out.owner {
+            None => {
+                let signature = message.signature.map(encode_signature).unwrap_or_default();
+                out.left = payload.len().min(FRAME_LEN_MAX);
+                let header = Header {
+                    key: message.key,
+                    step: message.step,
+                    frame_len: out.left as u32,
+                    message_len: message.message_len,
+                    fingerprint: message.fingerprint,
+                    signature_len: signature.len() as u16,
+                };
+                out.head.clear();
+                out.head.extend_from_slice(&header.encode());
+                out.head.extend_from_slice(&signature);
+                out.head_sent = 0;
+                out.owner = Some(message.key);
+            }
+            Some(owner) if owner == message.key => {}
+            Some(_) => return Ok(Sent { payload: 0, complete: false }),
+        }
+        let mut taken = 0;
+        loop {
+            let head = &out.head[out.head_sent..];
+            let body = &payload[taken..taken + out.left];
+            if head.is_empty() && body.is_empty() {
+                out.owner = None;
+                return Ok(Sent { payload: taken, complete: true });
+            }
+            let n = self
+                .transport
+                .send(message.peer, &[IoSlice::new(head), IoSlice::new(body)])
+                .map_err(|fault| WireFault::Gone(fault, self.incoming[message.peer].farewell))?;
+            if n == 0 {
+                return Ok(Sent { payload: taken, complete: false });
+            }
+            let of_head = n.min(head.len());
+            out.head_sent += of_head;
+            out.left -= n - of_head;
+            taken += n - of_head;
+        }
+    }
+
+    /// Tells `peer`, if it can be told without waiting, that nothing more follows.
+    pub fn farewell(&mut self, peer: usize) {
+        let key = Key { lane: Lane::Farewell, id: 0 };
+        let message = Outbound { peer, key, step: 0, fingerprint: 0, signature: None, message_len: 0 };
+        let _ = self.send(&message, &[]);
+    }
+
+    /// The first unread frame from `peer` for `key`, if it has arrived. Reads the link as far as needed.
+    ///
+    /// # Errors
+    /// The link is gone and nothing for `key` is left, or the peer sends nonsense.
+    pub fn arrival(&mut self, peer: usize, key: Key) -> Result<Option<Arrival>, WireFault> {
+        loop {
+            if !self.aside.is_empty()
+                && let Some(aside) = self.aside.get(&(peer, key)).and_then(VecDeque::front)
+                && (aside.missing == 0 || !aside.bytes.is_empty())
+            {
+                return Ok(Some(aside.frame.clone()));
+            }
+            if self.incoming[peer].frame.is_none() && !self.read_head(peer)? {
+                return Ok(None);
+            }
+            let frame = self.incoming[peer].frame.as_ref().expect("a head was read");
+            let begun_aside = self
+                .aside
+                .get(&(peer, frame.header.key))
+                .and_then(VecDeque::back)
+                .is_some_and(|a| a.missing > 0);
+            if frame.header.key == key && !begun_aside {
+                return Ok(Some(frame.clone()));
+            }
+            if !self.set_aside(peer)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads payload of the frame that [`arrival`](Self::arrival) returned, at most to its end; 0 means none now.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub fn read(&mut self, peer: usize, key: Key, buffer: &mut [u8]) -> Result<usize, WireFault> {
+        if !self.aside.is_empty()
+            && let Some(n) = self.read_aside(peer, key, buffer)
+        {
+            return Ok(n);
+        }
+        let n = self.read_payload(peer, buffer)?;
+        let frame = self.incoming[peer].frame.as_mut().expect("arrival came first");
+        frame.left -= n;
+        Ok(n)
+    }
+
+    /// Done with a frame whose payload was read to the end.
+    pub fn finish(&mut self, peer: usize, key: Key) {
+        if let Some(frames) = self.aside.get_mut(&(peer, key)) {
+            frames.pop_front();
+            if frames.is_empty() {
+                self.aside.remove(&(peer, key));
+            }
+        } else {
+            let frame = self.incoming[peer].frame.take();
+            debug_assert!(
+                frame.is_some_and(|f| f.left == 0 && f.header.key == key),
+                "a frame is read to its end"
+            );
+        }
+    }
+
+    /// Adds to `wait` what ends when bytes can move on the link; true if they can already.
+    pub fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
+        self.transport.watch(peer, direction, wait)
+    }
+
+    /// Rings `bell` when a thread sets aside something another may wait for.
+    pub fn add_sleeper(&mut self, bell: &Bell) {
+        self.sleepers.push(bell.clone());
+    }
+
+    /// Wakes all sleepers and forgets them.
+    pub fn wake_sleepers(&mut self) {
+        self.sleepers.drain(..).for_each(|bell| bell.ring());
+    }
+
+    fn gone(&self, peer: usize, fault: LinkFault) -> WireFault {
+        WireFault::Gone(fault, self.incoming[peer].farewell)
+    }
+
+    /// Reads until a whole header (and signature) stands in the buffer, and takes it.
+    fn read_head(&mut self, peer: usize) -> Result<bool, WireFault> {
+        loop {
+            let link = &mut self.incoming[peer];
+            let ready = &link.buffer[link.start..link.end];
+            if let Some(head) = ready.first_chunk::<HEADER_LEN>() {
+                let header = Header::decode(head).map_err(WireFault::Nonsense)?;
+                let whole = HEADER_LEN + usize::from(header.signature_len);
+                if ready.len() >= whole {
+                    let signature = match &ready[HEADER_LEN..whole] {
+                        [] => None,
+                        bytes => Some(decode_signature(bytes).map_err(WireFault::Nonsense)?),
+                    };
+                    link.start += whole;
+                    if header.key.lane == Lane::Farewell {
+                        link.farewell = true;
+                        continue;
+                    }
+                    link.frame = Some(Arrival { header, signature, left: header.frame_len as usize });
+                    return Ok(true);
+                }
+            }
+            if !self.refill(peer)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Reads more bytes behind those in the buffer.
+    fn refill(&mut self, peer: usize) -> Result<bool, WireFault> {
+        let link = &mut self.incoming[peer];
+        link.buffer.copy_within(link.start..link.end, 0);
+        link.end -= link.start;
+        link.start = 0;
+        match self.transport.recv(peer, &mut link.buffer[link.end..]) {
+            Ok(n) => {
+                link.end += n;
+                Ok(n > 0)
+            }
+            Err(fault) => Err(self.gone(peer, fault)),
+        }
+    }
+
+    /// Reads payload of the current frame of a link: from the buffer, or straight from the link if it is long.
+    fn read_payload(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, WireFault> {
+        let left = self.incoming[peer].frame.as_ref().map_or(0, |f| f.left);
+        let want = left.min(buffer.len());
+        if want == 0 {
+            return Ok(0);
+        }
+        if self.incoming[peer].start == self.incoming[peer].end {
+            if want >= BUFFER_LEN {
+                return self
+                    .transport
+                    .recv(peer, &mut buffer[..want])
+                    .map_err(|fault| self.gone(peer, fault));
+            }
+            if !self.refill(peer)? {
+                return Ok(0);
+            }
+        }
+        let link = &mut self.incoming[peer];
+        let n = want.min(link.end - link.start);
+        buffer[..n].copy_from_slice(&link.buffer[link.start..link.start + n]);
+        link.start += n;
+        Ok(n)
+    }
+
+    /// Moves what has arrived of the current frame of a link out of the way; true if the whole frame is.
+    fn set_aside(&mut self, peer: usize) -> Result<bool, WireFault> {
+        let frame = self.incoming[peer].frame.clone().expect("only a frame can be set aside");
+        let slot = (peer, frame.header.key);
+        let queue = self.aside.entry(slot).or_default();
+        if queue.back().is_none_or(|aside| aside.missing == 0) {
+            let missing = frame.left;
+            queue.push_back(Aside { frame, bytes: VecDeque::new(), missing });
+        }
+        let mut part = [0; 8 << 10];
+        let mut moved = false;
+        let whole = loop {
+            let missing = self.aside[&slot].back().map_or(0, |a| a.missing);
+            if missing == 0 {
+                self.incoming[peer].frame = None;
+                break true;
+            }
+            if self.aside_len >= ASIDE_MAX {
+                break false;
+            }
+            let n = self.read_payload(peer, &mut part)?;
+            if n == 0 {
+                break false;
+            }
+            let frame = self.incoming[peer].frame.as_mut().expect("still being read");
+            frame.left -= n;
+            let aside = self.aside.get_mut(&slot).and_then(VecDeque::back_mut).expect("was just made");
+            aside.bytes.extend(&part[..n]);
+            aside.missing -= n;
+            self.aside_len += n;
+            moved = true;
+        };
+        if moved || whole {
+            self.wake_sleepers();
+        }
+        Ok(whole)
+    }
+
+    fn read_aside(&mut self, peer: usize, key: Key, buffer: &mut [u8]) -> Option<usize> {
+        let aside = self.aside.get_mut(&(peer, key))?.front_mut()?;
+        let n = buffer.len().min(aside.bytes.len());
+        let (front, back) = aside.bytes.as_slices();
+        let of_front = n.min(front.len());
+        buffer[..of_front].copy_from_slice(&front[..of_front]);
+        buffer[of_front..n].copy_from_slice(&back[..n - of_front]);
+        aside.bytes.drain(..n);
+        aside.frame.left -= n;
+        self.aside_len -= n;
+        Some(n)
+    }
+}
