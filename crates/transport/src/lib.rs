@@ -19,7 +19,7 @@ mod transport;
 mod wire;
 
 pub use bell::Bell;
-pub use frame::{FRAME_LEN_MAX, Header, Key, Lane};
+pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
 pub use reception::{
     Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, open_session,
 };

@@ -61,7 +61,9 @@ struct Links {
 impl Service for Links {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let peer = hello.rank as usize;
-        if hello.world_size as usize != self.world_size || peer >= self.world_size || peer == self.rank {
+        // Rank 0 is a client of its own arbiter, but nobody links with itself.
+        let itself = peer == self.rank && hello.purpose == Purpose::Data;
+        if hello.world_size as usize != self.world_size || peer >= self.world_size || itself {
             return Admission::Refuse(Status::Unwanted);
         }
         match hello.purpose {

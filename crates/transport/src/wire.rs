@@ -5,7 +5,7 @@
 //! its peer's link; frames of other operations that stand before it are set aside (up to [`ASIDE_MAX`] bytes) for
 //! whoever wants them.
 
-use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature, encode_signature};
+use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature};
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use crate::{Bell, FRAME_LEN_MAX};
 use phalanx_core::Signature;
@@ -24,15 +24,16 @@ pub enum WireFault {
     Gone(LinkFault, bool),
     /// The peer sent what no correct peer sends.
     Nonsense(String),
+    /// The peer sent something for a collective that is over here: it took that one for another operation.
+    /// Its place in the sequence, and what the peer called.
+    Stale(u64, Option<Signature>),
 }
 
 /// The frame that stands first for some key.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// Its header.
     pub header: Header,
-    /// The sender's signature, if this frame carries it.
-    pub signature: Option<Signature>,
     /// Payload bytes of the frame not yet read.
     pub left: usize,
 }
@@ -45,12 +46,21 @@ struct Incoming {
     end: usize,
     /// The frame whose payload comes next.
     frame: Option<Arrival>,
+    /// The encoded signature that came with it, if one did.
+    signature: Vec<u8>,
     farewell: bool,
 }
 
 impl Incoming {
     fn new() -> Self {
-        Self { buffer: vec![0; BUFFER_LEN].into(), start: 0, end: 0, frame: None, farewell: false }
+        Self {
+            buffer: vec![0; BUFFER_LEN].into(),
+            start: 0,
+            end: 0,
+            frame: None,
+            signature: Vec::new(),
+            farewell: false,
+        }
     }
 }
 
@@ -68,6 +78,7 @@ struct Outgoing {
 #[derive(Debug)]
 struct Aside {
     frame: Arrival,
+    signature: Vec<u8>,
     /// What has arrived of its payload and was not read yet.
     bytes: VecDeque<u8>,
     /// Payload bytes still on the link.
@@ -85,8 +96,8 @@ pub struct Outbound<'a> {
     pub step: u32,
     /// The sender's signature fingerprint.
     pub fingerprint: u64,
-    /// The signature itself, on the first message of an operation to this peer.
-    pub signature: Option<&'a Signature>,
+    /// The [encoded](encode_signature) signature, on the first message of an operation to this peer; else empty.
+    pub signature: &'a [u8],
     /// Payload bytes of the whole message.
     pub message_len: u64,
 }
@@ -145,7 +156,6 @@ impl Wire {
         let out = &mut self.outgoing[message.peer];
         match out.owner {
             None => {
-                let signature = message.signature.map(encode_signature).unwrap_or_default();
                 out.left = payload.len().min(FRAME_LEN_MAX);
                 let header = Header {
                     key: message.key,
@@ -153,11 +163,11 @@ impl Wire {
                     frame_len: out.left as u32,
                     message_len: message.message_len,
                     fingerprint: message.fingerprint,
-                    signature_len: signature.len() as u16,
+                    signature_len: message.signature.len() as u16,
                 };
                 out.head.clear();
                 out.head.extend_from_slice(&header.encode());
-                out.head.extend_from_slice(&signature);
+                out.head.extend_from_slice(message.signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);
             }
@@ -189,7 +199,7 @@ impl Wire {
     /// Tells `peer`, if it can be told without waiting, that nothing more follows.
     pub fn farewell(&mut self, peer: usize) {
         let key = Key { lane: Lane::Farewell, id: 0 };
-        let message = Outbound { peer, key, step: 0, fingerprint: 0, signature: None, message_len: 0 };
+        let message = Outbound { peer, key, step: 0, fingerprint: 0, signature: &[], message_len: 0 };
         let _ = self.send(&message, &[]);
     }
 
@@ -203,24 +213,34 @@ impl Wire {
                 && let Some(aside) = self.aside.get(&(peer, key)).and_then(VecDeque::front)
                 && (aside.missing == 0 || !aside.bytes.is_empty())
             {
-                return Ok(Some(aside.frame.clone()));
+                return Ok(Some(aside.frame));
             }
             if self.incoming[peer].frame.is_none() && !self.read_head(peer)? {
                 return Ok(None);
             }
-            let frame = self.incoming[peer].frame.as_ref().expect("a head was read");
+            let frame = self.incoming[peer].frame.expect("a head was read");
             let begun_aside = self
                 .aside
                 .get(&(peer, frame.header.key))
                 .and_then(VecDeque::back)
                 .is_some_and(|a| a.missing > 0);
             if frame.header.key == key && !begun_aside {
-                return Ok(Some(frame.clone()));
+                return Ok(Some(frame));
+            }
+            let theirs = frame.header.key;
+            if key.lane == Lane::Collective && theirs.lane == Lane::Collective && theirs.id < key.id {
+                return Err(WireFault::Stale(theirs.id, decode_signature(&self.incoming[peer].signature)));
             }
             if !self.set_aside(peer)? {
                 return Ok(None);
             }
         }
+    }
+
+    /// The signature that came with the frame that [`arrival`](Self::arrival) returned.
+    pub fn signature(&self, peer: usize, key: Key) -> Option<Signature> {
+        let aside = self.aside.get(&(peer, key)).and_then(VecDeque::front);
+        decode_signature(aside.map_or(&self.incoming[peer].signature, |a| &a.signature))
     }
 
     /// Reads payload of the frame that [`arrival`](Self::arrival) returned, at most to its end; 0 means none now.
@@ -283,16 +303,14 @@ impl Wire {
                 let header = Header::decode(head).map_err(WireFault::Nonsense)?;
                 let whole = HEADER_LEN + usize::from(header.signature_len);
                 if ready.len() >= whole {
-                    let signature = match &ready[HEADER_LEN..whole] {
-                        [] => None,
-                        bytes => Some(decode_signature(bytes).map_err(WireFault::Nonsense)?),
-                    };
+                    link.signature.clear();
+                    link.signature.extend_from_slice(&ready[HEADER_LEN..whole]);
                     link.start += whole;
                     if header.key.lane == Lane::Farewell {
                         link.farewell = true;
                         continue;
                     }
-                    link.frame = Some(Arrival { header, signature, left: header.frame_len as usize });
+                    link.frame = Some(Arrival { header, left: header.frame_len as usize });
                     return Ok(true);
                 }
             }
@@ -319,7 +337,7 @@ impl Wire {
 
     /// Reads payload of the current frame of a link: from the buffer, or straight from the link if it is long.
     fn read_payload(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, WireFault> {
-        let left = self.incoming[peer].frame.as_ref().map_or(0, |f| f.left);
+        let left = self.incoming[peer].frame.map_or(0, |f| f.left);
         let want = left.min(buffer.len());
         if want == 0 {
             return Ok(0);
@@ -344,12 +362,13 @@ impl Wire {
 
     /// Moves what has arrived of the current frame of a link out of the way; true if the whole frame is.
     fn set_aside(&mut self, peer: usize) -> Result<bool, WireFault> {
-        let frame = self.incoming[peer].frame.clone().expect("only a frame can be set aside");
+        let frame = self.incoming[peer].frame.expect("only a frame can be set aside");
         let slot = (peer, frame.header.key);
         let queue = self.aside.entry(slot).or_default();
         if queue.back().is_none_or(|aside| aside.missing == 0) {
             let missing = frame.left;
-            queue.push_back(Aside { frame, bytes: VecDeque::new(), missing });
+            let signature = std::mem::take(&mut self.incoming[peer].signature);
+            queue.push_back(Aside { frame, signature, bytes: VecDeque::new(), missing });
         }
         let mut part = [0; 8 << 10];
         let mut moved = false;
