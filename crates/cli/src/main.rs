@@ -1,2 +1,43 @@
-//! Entry point.
-fn main() {}
+//! The command `phalanx`.
+
+mod cli;
+mod run;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use phalanx_core::Error;
+use std::io::{ErrorKind, IsTerminal, Write};
+use tracing_subscriber::EnvFilter;
+
+fn main() {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("PHALANX_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    let done = match cli.command {
+        Command::Run(args) => run::run(args),
+    };
+    std::process::exit(done.unwrap_or_else(|error| {
+        complain(&error);
+        exit_code(&error)
+    }));
+}
+
+/// Tells the user on stderr. When even that is closed, nobody is listening.
+fn complain(what: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "phalanx: {what}");
+}
+
+/// What a shell exits with in the same case.
+fn exit_code(error: &Error) -> i32 {
+    match error {
+        Error::Config { .. } => 2,
+        Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => 126,
+        Error::Unavailable { .. } => 127,
+        _ => 1,
+    }
+}

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -135,10 +135,10 @@ impl Launch {
     /// # Errors
     /// As [`spawn`](Self::spawn). A job that fails is not an error but an [`Outcome`].
     pub fn run(self) -> Result<Outcome> {
-        let running = self.spawn()?;
+        let (events, inbox) = channel();
         #[cfg(unix)]
-        let _forwarding = crate::signals::forward_to(running.events.clone())?;
-        running.wait()
+        let _forwarding = crate::signals::forward_to(events.clone())?;
+        self.start(events, inbox)?.wait()
     }
 
     /// Starts the ranks and returns. Signals to this process are left alone.
@@ -148,6 +148,11 @@ impl Launch {
     /// is no such program. `Io`: the system refused to start it, or to open the store's port.
     /// In each case no rank is left running.
     pub fn spawn(self) -> Result<Running> {
+        let (events, inbox) = channel();
+        self.start(events, inbox)
+    }
+
+    fn start(self, events: Sender<Event>, inbox: Receiver<Event>) -> Result<Running> {
         let job_id = self.job_id.map_or_else(random_id, Ok)?;
         check(self.ranks, &job_id, self.env.keys().map(String::as_str))?;
 
@@ -175,7 +180,6 @@ impl Launch {
         tracing::debug!(job_id, store = %site.store, ranks = self.ranks, "starting");
 
         // The ranks die with the thread that starts them, so that thread must be the last to leave: it supervises them.
-        let (events, inbox) = channel();
         let (started, pids) = channel();
         let watchers = events.clone();
         let supervise = move || {

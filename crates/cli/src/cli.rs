@@ -1,0 +1,146 @@
+//! Commands and flags.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Distributed training for Rust: starts the ranks of a program and looks after them.
+#[derive(Debug, Parser)]
+#[command(name = "phalanx", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+}
+
+const AFTER_RUN: &str = "\
+Exit code: 0 if all ranks exit with 0; else that of the rank that failed first, or 128 + signal if one killed it; \
+128 + signal if one ended phalanx; 124 if time ran out; 127 if there is no such program, 126 if it cannot be executed; \
+2 for wrong usage.
+
+Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once.
+
+Environment: PHALANX_LOG=debug shows what phalanx itself does.";
+
+/// Start N ranks of a program on this host
+///
+/// Each rank learns from its environment who it is and where the others are: phalanx::init() reads it, and so does
+/// software written for torchrun. What the ranks write is shown line by line behind their rank. When one fails, the
+/// others are ended, and a report says which was first, how it ended, and what it last wrote to stderr.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_RUN)]
+pub(crate) struct Run {
+    /// How many ranks to start
+    #[arg(
+        short = 'n',
+        long = "nproc-per-node",
+        visible_alias = "ranks",
+        alias = "nproc_per_node",
+        value_name = "N"
+    )]
+    pub(crate) ranks: usize,
+
+    /// Keep each rank's output in DIR/<job id>/attempt_0/<rank>/{stdout,stderr}.log
+    #[arg(long, value_name = "DIR")]
+    pub(crate) log_dir: Option<PathBuf>,
+
+    /// Name of the job, in its environment and its log folder [default: random]
+    #[arg(long, value_name = "ID")]
+    pub(crate) job_id: Option<String>,
+
+    /// End the job if it takes longer than this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Time between SIGTERM and SIGKILL for ranks that have to end
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
+    pub(crate) grace: Duration,
+
+    /// Show lines as the ranks wrote them, without `[rank] ` in front
+    #[arg(long)]
+    pub(crate) no_prefix: bool,
+
+    /// Set an environment variable in all ranks; can be given several times
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
+
+    /// The program, looked up in PATH unless it contains a slash, and its arguments, passed on as they are
+    #[arg(trailing_var_arg = true, required = true, num_args = 1.., value_names = ["PROGRAM", "ARGS"])]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("there is no `=`")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn help(of: &[&str]) -> String {
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        let command =
+            of.iter().fold(&mut command, |command, name| command.find_subcommand_mut(name).unwrap());
+        command.clone().term_width(100).render_long_help().to_string()
+    }
+
+    #[test]
+    fn flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_reads_well() {
+        insta::assert_snapshot!("help", help(&[]));
+        insta::assert_snapshot!("help_run", help(&["run"]));
+    }
+
+    #[test]
+    fn everything_after_the_program_is_its_own() {
+        let words =
+            ["phalanx", "run", "-n", "2", "train", "-n", "7", "--grace", "x", "--help", "--", "--env"];
+        let Command::Run(run) = Cli::try_parse_from(words).unwrap().command;
+        assert_eq!(run.ranks, 2);
+        assert_eq!(run.command, &words[4..]);
+    }
+
+    #[test]
+    fn flags_of_torchrun_users_work() {
+        for flag in ["-n", "--nproc-per-node", "--nproc_per_node", "--ranks"] {
+            let Command::Run(run) =
+                Cli::try_parse_from(["phalanx", "run", flag, "3", "train"]).unwrap().command;
+            assert_eq!(run.ranks, 3);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (words, complaint) in [
+            (&["-n", "two", "train"][..], "invalid digit"),
+            (&["-n", "2"], "<PROGRAM>"),
+            (&["train"], "<N>"),
+            (&["-n", "2", "--bogus", "train"], "--bogus"),
+            (&["-n", "2", "--grace=-1", "train"], "--grace"),
+            (&["-n", "2", "--timeout", "soon", "train"], "not a number of seconds"),
+            (&["-n", "2", "--timeout", "nan", "train"], "timeout"),
+            (&["-n", "2", "--env", "A", "train"], "no `=`"),
+        ] {
+            let error = Cli::try_parse_from(["phalanx", "run"].iter().chain(words)).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(complaint), "{words:?}: {error}");
+        }
+    }
+}

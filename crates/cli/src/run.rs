@@ -1,0 +1,28 @@
+//! `phalanx run`.
+
+use crate::cli::Run;
+use phalanx_core::Result;
+use phalanx_launch::Launch;
+
+/// Runs a job and returns the code to exit with.
+pub(crate) fn run(flags: Run) -> Result<i32> {
+    let Run { ranks, log_dir, job_id, timeout, grace, no_prefix, env, command } = flags;
+    let mut command = command.into_iter();
+    let program = command.next().unwrap_or_default();
+    let mut launch =
+        Launch::new(program).args(command).ranks(ranks).prefix(!no_prefix).grace(grace).timeout(timeout);
+    if let Some(folder) = log_dir {
+        launch = launch.log_dir(folder);
+    }
+    if let Some(id) = job_id {
+        launch = launch.job_id(id);
+    }
+    for (name, value) in env {
+        launch = launch.env(name, value);
+    }
+    let outcome = launch.run()?;
+    if !outcome.is_success() {
+        crate::complain(&outcome);
+    }
+    Ok(outcome.exit_code())
+}

@@ -1,0 +1,184 @@
+//! `phalanx run` as a user sees it. Linux, because what is left of a job is looked for in `/proc`.
+#![cfg(target_os = "linux")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+fn phalanx(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    command.args(words);
+    command
+}
+
+fn output(words: &[&str]) -> Output {
+    phalanx(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether the process still runs. A zombie that waits for its parent does not.
+fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !matches!(stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]), Some(b'Z' | b'X'))
+    })
+}
+
+/// Waits until none of the processes runs, and fails the test when one stays.
+#[track_caller]
+fn all_gone(pids: &[u32]) {
+    let start = Instant::now();
+    while pids.iter().copied().any(runs) {
+        assert!(start.elapsed() < Duration::from_secs(30), "orphans among {pids:?}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// A launcher with ranks that sleep.
+struct Job {
+    launcher: Child,
+    ranks: Vec<u32>,
+}
+
+impl Job {
+    /// Starts `command`, which must become a launcher of `ranks` ranks that perform [`Self::RANK`].
+    fn start(mut command: Command, ranks: usize) -> Self {
+        let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(launcher.stdout.as_mut().unwrap()).lines().take(ranks);
+        let pid = |line: std::io::Result<String>| line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        let ranks = lines.map(pid).collect();
+        Self { launcher, ranks }
+    }
+
+    /// The ranks say who they are, then sleep: a minute at most, so that a failed test leaves nothing for long.
+    const RANK: [&str; 3] = ["sh", "-c", "echo pid $$; exec sleep 60"];
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.launcher), signal).unwrap();
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        self.launcher.wait().unwrap().code()
+    }
+}
+
+#[test]
+fn no_rank_outlives_a_launcher_that_is_killed() {
+    for _ in 0..10 {
+        let mut job = Job::start(phalanx(&[&["run", "-n", "3"], &Job::RANK[..]].concat()), 3);
+        assert_eq!(job.ranks.len(), 3);
+        assert!(job.ranks.iter().copied().all(runs));
+        job.launcher.kill().unwrap();
+        job.launcher.wait().unwrap();
+        all_gone(&job.ranks);
+    }
+}
+
+#[test]
+fn signals_to_the_launcher_end_the_job() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut job = Job::start(phalanx(&[&["run", "-n", "2"], &Job::RANK[..]].concat()), 2);
+        job.signal(signal);
+        assert_eq!(job.exit_code(), Some(code));
+        all_gone(&job.ranks);
+    }
+}
+
+#[test]
+fn under_nohup_a_closed_terminal_does_not_end_the_job() {
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "nohup", env!("CARGO_BIN_EXE_phalanx"), "run", "-n", "2"]);
+    nohup.args(Job::RANK);
+    let mut job = Job::start(nohup, 2);
+    job.signal(Signal::HUP);
+    job.signal(Signal::TERM);
+    assert_eq!(job.exit_code(), Some(143));
+    all_gone(&job.ranks);
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_first_failure() {
+    for (script, code) in
+        [("exit 0", 0), ("exit $RANK", 1), ("exit 77", 77), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)]
+    {
+        let output = output(&["run", "-n", "2", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn time_runs_out() {
+    let output = output(&["run", "-n", "2", "--timeout", "0.1", "--grace", "0.1", "sleep", "60"]);
+    assert_eq!(output.status.code(), Some(124));
+    assert!(
+        text(&output.stderr).contains("phalanx: did not finish within 0.1 s"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn a_failure_is_reported_once_and_in_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "[ $RANK = 1 ] || exec sleep 60; echo 'out of ideas' >&2; exit 9";
+    let folder = dir.path().to_str().unwrap();
+    let output = output(&["run", "-n", "3", "--log-dir", folder, "--job-id", "j", "sh", "-c", script]);
+    let report = text(&output.stderr);
+    assert_eq!(report.matches("phalanx: rank 1 of 3 (pid ").count(), 1, "{report}");
+    for part in
+        ["[1] out of ideas\n", "exited with code 9", "j/attempt_0/1/stderr.log", "\n  | out of ideas\n"]
+    {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    assert!(dir.path().join("j/attempt_0/2/stdout.log").exists());
+}
+
+#[test]
+fn output_goes_where_it_belongs() {
+    let output = output(&["run", "-n", "1", "--env", "A=b=c", "sh", "-c", "echo $A; echo err >&2"]);
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("[0] b=c\n".into(), "[0] err\n".into()));
+    let output = self::output(&["run", "-n", "1", "--no-prefix", "printf", "%s;", "-n", "--", "--help"]);
+    assert_eq!(text(&output.stdout), "-n;--;--help;\n");
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_end_the_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = dir.path().join("done");
+    let script = format!("yes | head -c 1000000; touch {}", done.display());
+    let mut job = phalanx(&["run", "-n", "1", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(job.stdout.take());
+    assert_eq!(job.wait().unwrap().code(), Some(0));
+    assert!(done.exists());
+}
+
+#[test]
+fn what_cannot_be_started_says_why() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for (words, code, complaint) in [
+        (
+            &["run", "-n", "2", "phalanx-no-such-program"][..],
+            127,
+            "program phalanx-no-such-program is not available",
+        ),
+        (&["run", "-n", "2", "./no/such"], 127, "./no/such"),
+        (&["run", "-n", "2", path], 126, path),
+        (&["run", "-n", "0", "true"], 2, "not 0"),
+        (&["run", "-n", "1", "--env", "RANK=4", "true"], 2, "RANK is set by the launcher"),
+        (&["run", "-n", "1", "--log-dir", "/dev/null/x", "true"], 2, "/dev/null/x"),
+        (&["run", "-n", "x", "true"], 2, "invalid value"),
+        (&["run"], 2, "Usage: phalanx run"),
+        (&["walk"], 2, "walk"),
+    ] {
+        let output = output(words);
+        let complaints = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {complaints}");
+        assert!(complaints.contains(complaint), "{words:?}: {complaints}");
+        assert_eq!(text(&output.stdout), "", "{words:?}");
+    }
+}
