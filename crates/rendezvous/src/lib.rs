@@ -1,1 +1,47 @@
-//! How ranks find each other: stores in memory, in a file, over TCP; configuration from the environment.
+//! How ranks find each other.
+//!
+//! A [`Store`] is a small key-value table that all processes of a job see: in one process ([`MemoryStore`]), in a
+//! directory they share ([`FileStore`]), or in a server that the launcher or rank 0 runs ([`TcpStoreServer`],
+//! [`TcpStore`]). [`PrefixStore`] gives each user of a store a corner of its own. [`Config`] reads from the environment who
+//! this process is and where its store is, and [`Config::open_store`] opens it.
+//!
+//! Deliberately absent: what the ranks tell each other once they have met; membership; bulk data.
+//!
+//! ```
+//! use phalanx_core::Deadline;
+//! use phalanx_rendezvous::{MemoryStore, Store};
+//! use std::time::{Duration, Instant};
+//!
+//! let store = MemoryStore::new();
+//! std::thread::scope(|ranks| -> phalanx_core::Result<()> {
+//!     ranks.spawn(|| store.set("address of rank 0", b"10.0.0.7:41234"));
+//!     // Rank 1 waits until it is there.
+//!     let address = store.get("address of rank 0", &Deadline::after(Instant::now(), Duration::from_secs(10)))?;
+//!     assert_eq!(address, b"10.0.0.7:41234");
+//!     Ok(())
+//! })?;
+//! # Ok::<(), phalanx_core::Error>(())
+//! ```
+
+mod client;
+mod env;
+mod file;
+mod location;
+mod memory;
+mod open;
+mod prefix;
+mod protocol;
+mod secret_file;
+mod server;
+mod store;
+mod table;
+
+pub use client::TcpStore;
+pub use env::{Config, Source};
+pub use file::FileStore;
+pub use location::StoreLocation;
+pub use memory::MemoryStore;
+pub use open::OpenStore;
+pub use prefix::PrefixStore;
+pub use server::TcpStoreServer;
+pub use store::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};

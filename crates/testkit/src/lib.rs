@@ -1,1 +1,3 @@
 //! Worlds in one process, oracles and conformance suites for testing multi-rank code.
+
+pub mod conformance;

@@ -1,0 +1,222 @@
+//! The store over TCP, seen from a client.
+
+use crate::Store;
+use crate::protocol::{Answer, Operation, Reply, Request, encode};
+use crate::store::{check, check_key, misuse, not_set};
+use phalanx_core::{Deadline, Error, Result};
+use phalanx_transport::handshake::Hello;
+use phalanx_transport::{Secret, Session, open_session};
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A server that owes an answer for so long is given up. It answers everything but a wait at once.
+const REPLY_TIME: Duration = Duration::from_secs(10);
+
+/// A client of a [`TcpStoreServer`](crate::TcpStoreServer). Threads may share it: one that waits does not hold up the
+/// others.
+///
+/// Once the server is lost, every call returns the error that said so first.
+#[derive(Debug)]
+pub struct TcpStore {
+    sender: Mutex<Session>,
+    mail: Mutex<Mail>,
+    /// A reply has come, or the receiver is free for another thread, or all is over.
+    changed: Condvar,
+    local: SocketAddr,
+    server: String,
+}
+
+/// What has come from the server and what is to come.
+#[derive(Debug)]
+struct Mail {
+    /// The receiving end; `None` while one of the waiting threads reads from it, for all of them.
+    receiver: Option<Session>,
+    /// Number of the next request.
+    next: u64,
+    /// Requests under way, with the reply once it has come.
+    open: HashMap<u64, Option<Vec<u8>>>,
+    /// Why the session is of no more use.
+    broken: Option<Error>,
+}
+
+impl TcpStore {
+    /// Connects to the server at `addr` (`host:port`). The server may start later: this tries again, with pauses, until it
+    /// answers or the deadline passes, and resolves the name anew each time.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] with what the last try met. Rank and world size are 0 in it.
+    pub fn connect(addr: &str, secret: &Secret, deadline: &Deadline) -> Result<Self> {
+        let receiver = open_session(addr, secret, &Hello::store(), deadline)?;
+        Ok(Self {
+            local: receiver.local_addr()?,
+            server: addr.to_owned(),
+            sender: Mutex::new(receiver.try_clone()?),
+            mail: Mutex::new(Mail { receiver: Some(receiver), next: 0, open: HashMap::new(), broken: None }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// The address of this end of the connection: the one of this host from which packets reach the server.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn mail(&self) -> MutexGuard<'_, Mail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request that is answered at once, and reads its answer.
+    fn ask<R>(&self, op: Operation<'_>, read: impl FnOnce(Answer<'_>) -> Option<R>) -> Result<R> {
+        let id = self.open();
+        let reply = self.exchange(id, op, &Deadline::after(Instant::now(), REPLY_TIME))?;
+        let reply = reply.ok_or_else(|| self.give_up(&mut self.mail(), self.fault(ErrorKind::TimedOut)))?;
+        self.read(&reply, read)
+    }
+
+    /// Makes a place for the reply to a new request.
+    fn open(&self) -> u64 {
+        let mut mail = self.mail();
+        let id = mail.next;
+        mail.next += 1;
+        mail.open.insert(id, None);
+        id
+    }
+
+    /// Sends the request `id` and waits for its reply; `None` if there is none in time.
+    fn exchange(&self, id: u64, op: Operation<'_>, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        let reply = self.send(id, op).and_then(|()| self.receive(id, deadline));
+        self.mail().open.remove(&id);
+        reply
+    }
+
+    fn send(&self, id: u64, op: Operation<'_>) -> Result<()> {
+        let message = encode(&Request { id, op });
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.send(&message).map_err(|error| {
+            // Perhaps half of it went out: nothing after that would make sense.
+            sender.close();
+            self.give_up(&mut self.mail(), error)
+        })
+    }
+
+    /// Waits for the reply to `id`. Whoever finds the receiver free reads, and sorts what comes for the others.
+    fn receive(&self, id: u64, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        let mut mail = self.mail();
+        loop {
+            if let Some(reply) = mail.open.get_mut(&id).and_then(Option::take) {
+                return Ok(Some(reply));
+            }
+            if let Some(error) = &mail.broken {
+                return Err(error.clone());
+            }
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let Some(mut receiver) = mail.receiver.take() else {
+                mail = self.changed.wait_timeout(mail, left).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            };
+            drop(mail);
+            let received = receiver.recv(deadline);
+            mail = self.mail();
+            mail.receiver = Some(receiver);
+            match received {
+                Ok(Some(reply)) => self.sort(&mut mail, reply),
+                Ok(None) => {}
+                Err(error) => drop(self.give_up(&mut mail, error)),
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Puts a reply where its request waits for it. The reply to a wait that was ended meanwhile is dropped.
+    fn sort(&self, mail: &mut Mail, reply: Vec<u8>) {
+        match postcard::from_bytes::<Reply<'_>>(&reply).map(|reply| reply.id) {
+            Ok(id) => {
+                if let Some(place) = mail.open.get_mut(&id) {
+                    *place = Some(reply);
+                }
+            }
+            Err(_) => drop(self.give_up(mail, self.fault(ErrorKind::InvalidData))),
+        }
+    }
+
+    /// Ends the use of the session; returns the first reason to do so.
+    fn give_up(&self, mail: &mut Mail, error: Error) -> Error {
+        self.changed.notify_all();
+        mail.broken.get_or_insert(error).clone()
+    }
+
+    fn fault(&self, kind: ErrorKind) -> Error {
+        Error::io(format!("waiting for an answer of the store at {}", self.server), kind.into())
+    }
+
+    fn read<R>(&self, reply: &[u8], read: impl FnOnce(Answer<'_>) -> Option<R>) -> Result<R> {
+        match postcard::from_bytes::<Reply<'_>>(reply).map(|reply| reply.answer) {
+            Ok(Answer::Refused(what)) => Err(misuse(what)),
+            answer => answer.ok().and_then(read).ok_or_else(|| self.fault(ErrorKind::InvalidData)),
+        }
+    }
+}
+
+impl Store for TcpStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        check(key, value).map_err(misuse)?;
+        self.ask(Operation::Set { key, value }, |answer| (answer == Answer::Done).then_some(()))
+    }
+
+    fn get(&self, key: &str, deadline: &Deadline) -> Result<Vec<u8>> {
+        check_key(key).map_err(misuse)?;
+        if deadline.has_passed(Instant::now()) {
+            return self.try_get(key)?.ok_or_else(|| not_set(&[key], 1, deadline));
+        }
+        let id = self.open();
+        let Some(reply) = self.exchange(id, Operation::Get { key }, deadline)? else {
+            self.send(id, Operation::Forget { key })?;
+            return Err(not_set(&[key], 1, deadline));
+        };
+        self.read(&reply, value)?.ok_or_else(|| self.fault(ErrorKind::InvalidData))
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        check_key(key).map_err(misuse)?;
+        self.ask(Operation::TryGet { key }, value)
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        check_key(key).map_err(misuse)?;
+        self.ask(Operation::Add { key, delta }, |answer| match answer {
+            Answer::Number(sum) => Some(sum),
+            _ => None,
+        })
+    }
+
+    fn compare_set(&self, key: &str, expected: Option<&[u8]>, new: &[u8]) -> Result<bool> {
+        check(key, new).map_err(misuse)?;
+        check(key, expected.unwrap_or_default()).map_err(misuse)?;
+        self.ask(Operation::CompareSet { key, expected, new }, flag)
+    }
+
+    fn delete(&self, key: &str) -> Result<bool> {
+        check_key(key).map_err(misuse)?;
+        self.ask(Operation::Delete { key }, flag)
+    }
+}
+
+fn value(answer: Answer<'_>) -> Option<Option<Vec<u8>>> {
+    match answer {
+        Answer::Value(value) => Some(value.map(<[u8]>::to_vec)),
+        _ => None,
+    }
+}
+
+fn flag(answer: Answer<'_>) -> Option<bool> {
+    match answer {
+        Answer::Flag(flag) => Some(flag),
+        _ => None,
+    }
+}

@@ -1,0 +1,296 @@
+//! Who this process is, from the environment.
+
+use crate::{StoreLocation, secret_file};
+use phalanx_core::{Error, Result};
+use phalanx_transport::Secret;
+use std::fmt;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const INIT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest time limit that can be set, a year: far from where sums of times overflow.
+const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
+
+/// Everything a process must know to join its job.
+///
+/// | variable | meaning |
+/// |---|---|
+/// | `PHALANX_RANK`, `PHALANX_WORLD_SIZE` | which of how many processes this is; else `RANK`, `WORLD_SIZE`; else a group of one |
+/// | `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE` | the same within this host; else `LOCAL_RANK`, `LOCAL_WORLD_SIZE`; else one rank a host |
+/// | `PHALANX_NODE_RANK` | number of this host; else `GROUP_RANK`; else rank / ranks of this host |
+/// | `PHALANX_STORE` | `tcp://host:port` of a running server, or `file:///directory`; else rank 0 runs a server at `MASTER_ADDR`, `MASTER_PORT` |
+/// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits |
+/// | `PHALANX_SECRET_FILE` | or a file with it, which only its owner can read |
+/// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set, and new for each run, with a `file:` store |
+/// | `PHALANX_HOST` | host name or address that the other ranks should use for this one |
+/// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60 |
+/// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
+/// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |
+///
+/// A variable that is empty counts as not set. Rank and world size come from one family of variables; if the other one is
+/// there as well, it must agree. Under torchrun's elastic agent (`TORCHELASTIC_USE_AGENT_STORE`) the agent itself listens on
+/// `MASTER_PORT`; the store of rank 0 takes the next port then.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Where rank and world size come from.
+    pub source: Source,
+    /// This process among all of the job, below `world_size`.
+    pub rank: usize,
+    /// Processes in the job, at least 1.
+    pub world_size: usize,
+    /// This process among those on its host, below `local_world_size`.
+    pub local_rank: usize,
+    /// Processes on this host, at most `world_size`.
+    pub local_world_size: usize,
+    /// This host among the job's.
+    pub node_rank: usize,
+    /// Where the ranks meet.
+    pub store: StoreLocation,
+    /// What the job's processes know and nobody else; there in every job but a group of one.
+    pub secret: Option<Secret>,
+    /// Tells this run from others that use the same store.
+    pub job_id: String,
+    /// Host name or address that the other ranks should use for this one.
+    pub advertise: Option<String>,
+    /// Time limit of each operation.
+    pub timeout: Duration,
+    /// Time limit for all ranks to come together.
+    pub init_timeout: Duration,
+    /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
+    pub algorithms: Option<String>,
+}
+
+/// Which variables said who this process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Phalanx's own, set by `phalanx run`.
+    Phalanx,
+    /// Those of torchrun, which many other launchers set as well.
+    Torchrun,
+    /// None: this process is a job of its own.
+    Alone,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Phalanx => "PHALANX_RANK and PHALANX_WORLD_SIZE",
+            Self::Torchrun => "RANK and WORLD_SIZE",
+            Self::Alone => "no launcher",
+        })
+    }
+}
+
+impl Config {
+    /// Reads the environment of this process, and logs in one line what it found.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variables that are missing, make no sense or contradict each other;
+    /// [`Error::Io`]: the secret's file can't be read.
+    pub fn from_env() -> Result<Self> {
+        let config = Self::from_lookup(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))?;
+        tracing::info!(
+            source = %config.source,
+            rank = config.rank,
+            world_size = config.world_size,
+            store = %config.store,
+            job_id = config.job_id,
+            "this process's place in the job"
+        );
+        Ok(config)
+    }
+
+    /// Reads variables from `lookup`.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{Config, Source};
+    ///
+    /// let alone = Config::from_lookup(|_| None)?;
+    /// assert_eq!((alone.rank, alone.world_size, alone.source), (0, 1, Source::Alone));
+    ///
+    /// let error = Config::from_lookup(|name| (name == "RANK").then(|| "3".into())).unwrap_err();
+    /// assert_eq!(error.to_string(), "configuration: RANK is set, but WORLD_SIZE is not");
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let vars = Variables(|name: &str| lookup(name).filter(|value| !value.trim().is_empty()));
+        let found = vars.identity()?;
+        let (source, rank, world_size) = found.unwrap_or((Source::Alone, 0, 1));
+        let (local_rank, local_world_size) = vars.local(world_size)?;
+        let store = vars.store(source)?;
+        let secret = vars.secret()?;
+        if source != Source::Alone && secret.is_none() {
+            return Err(Error::config(
+                "the processes of a job prove to each other that they belong to it: set PHALANX_SECRET to the same 64 \
+                 hexadecimal digits for all of them (make them with: openssl rand -hex 32), or PHALANX_SECRET_FILE to a file \
+                 of mode 600 with them",
+            ));
+        }
+        let own_job_id = vars.text("PHALANX_JOB_ID");
+        if matches!(store, StoreLocation::File(_)) && own_job_id.is_none() {
+            return Err(Error::config(
+                "PHALANX_STORE is a directory, in which files of an earlier run may lie: set PHALANX_JOB_ID to something new \
+                 for each run",
+            ));
+        }
+        Ok(Self {
+            source,
+            rank,
+            world_size,
+            local_rank,
+            local_world_size,
+            node_rank: vars.either("PHALANX_NODE_RANK", "GROUP_RANK")?.unwrap_or(rank / local_world_size),
+            store,
+            secret,
+            job_id: own_job_id
+                .or_else(|| vars.text("TORCHELASTIC_RUN_ID"))
+                .unwrap_or_else(|| "default".into()),
+            advertise: vars.text("PHALANX_HOST"),
+            timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
+            init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
+            algorithms: vars.text("PHALANX_ALGO"),
+        })
+    }
+}
+
+/// The variables that are set and not empty.
+struct Variables<F>(F);
+
+impl<F: Fn(&str) -> Option<String>> Variables<F> {
+    fn text(&self, name: &str) -> Option<String> {
+        Some((self.0)(name)?.trim().to_owned())
+    }
+
+    fn number(&self, name: &str) -> Result<Option<usize>> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        // 32 bits: that is what a rank has on the wire.
+        let number =
+            text.parse::<u32>().map_err(|_| Error::config(format!("{name} is {text:?}, not a number")))?;
+        Ok(Some(number as usize))
+    }
+
+    fn seconds(&self, name: &str) -> Result<Option<Duration>> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        match text.parse::<f64>() {
+            Ok(seconds) if seconds > 0.0 && seconds <= TIMEOUT_MAX_S => {
+                Ok(Some(Duration::from_secs_f64(seconds)))
+            }
+            _ => Err(Error::config(format!(
+                "{name} is {text:?}, not a time in seconds (more than 0, at most a year)"
+            ))),
+        }
+    }
+
+    /// Our variable, else torchrun's.
+    fn either(&self, ours: &str, theirs: &str) -> Result<Option<usize>> {
+        Ok(self.number(ours)?.or(self.number(theirs)?))
+    }
+
+    /// Two variables that make sense together only.
+    fn pair(&self, first: &str, second: &str) -> Result<Option<(usize, usize)>> {
+        match (self.number(first)?, self.number(second)?) {
+            (Some(a), Some(b)) => Ok(Some((a, b))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(Error::config(format!("{first} is set, but {second} is not"))),
+            (None, Some(_)) => Err(Error::config(format!("{second} is set, but {first} is not"))),
+        }
+    }
+
+    /// Source, rank and world size.
+    fn identity(&self) -> Result<Option<(Source, usize, usize)>> {
+        for (ours, theirs) in [("PHALANX_RANK", "RANK"), ("PHALANX_WORLD_SIZE", "WORLD_SIZE")] {
+            if let (Some(a), Some(b)) = (self.number(ours)?, self.number(theirs)?)
+                && a != b
+            {
+                return Err(Error::config(format!(
+                    "{ours} is {a}, but {theirs} is {b}: unset the one that is wrong"
+                )));
+            }
+        }
+        let ours = self.pair("PHALANX_RANK", "PHALANX_WORLD_SIZE")?.map(|pair| (Source::Phalanx, pair));
+        let (source, (rank, world_size)) = match ours {
+            Some(ours) => ours,
+            None => match self.pair("RANK", "WORLD_SIZE")? {
+                Some(pair) => (Source::Torchrun, pair),
+                None => return Ok(None),
+            },
+        };
+        if rank >= world_size {
+            return Err(Error::config(format!(
+                "rank {rank} of a world of {world_size} (from {source}): ranks count from 0"
+            )));
+        }
+        Ok(Some((source, rank, world_size)))
+    }
+
+    /// Local rank and local world size.
+    fn local(&self, world_size: usize) -> Result<(usize, usize)> {
+        let ours = self.pair("PHALANX_LOCAL_RANK", "PHALANX_LOCAL_WORLD_SIZE")?;
+        let pair = match ours {
+            Some(pair) => Some(pair),
+            None => self.pair("LOCAL_RANK", "LOCAL_WORLD_SIZE")?,
+        };
+        let (rank, size) = pair.unwrap_or((0, 1));
+        if rank >= size || size > world_size {
+            return Err(Error::config(format!(
+                "local rank {rank} of {size} on this host, in a world of {world_size}: that cannot be"
+            )));
+        }
+        Ok((rank, size))
+    }
+
+    fn store(&self, source: Source) -> Result<StoreLocation> {
+        let (ours, host, port) =
+            (self.text("PHALANX_STORE"), self.text("MASTER_ADDR"), self.text("MASTER_PORT"));
+        if source == Source::Alone {
+            return match (ours, host, port) {
+                (None, None, None) => Ok(StoreLocation::None),
+                (Some(_), ..) => Err(Error::config(
+                    "PHALANX_STORE is set, but neither PHALANX_RANK and PHALANX_WORLD_SIZE nor RANK and WORLD_SIZE are",
+                )),
+                _ => Err(Error::config("MASTER_ADDR or MASTER_PORT is set, but RANK and WORLD_SIZE are not")),
+            };
+        }
+        match (ours, host, port) {
+            (Some(url), ..) => url.parse(),
+            (None, Some(host), Some(port)) => {
+                let port = port.parse::<u16>().ok().filter(|port| *port > 0);
+                let port = port.ok_or_else(|| Error::config("MASTER_PORT is not a port (1 to 65535)"))?;
+                let agent = self.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|flag| flag == "True");
+                let port = match (agent, port) {
+                    (false, port) => port,
+                    (true, u16::MAX) => u16::MAX - 1,
+                    (true, port) => port + 1,
+                };
+                let host = host.trim_matches(['[', ']']).to_owned();
+                Ok(StoreLocation::Tcp { host, port, host_it: true })
+            }
+            (None, host, port) => {
+                let missing: Vec<&str> = [("MASTER_ADDR", host), ("MASTER_PORT", port)]
+                    .into_iter()
+                    .filter_map(|(name, value)| value.is_none().then_some(name))
+                    .collect();
+                Err(Error::config(format!(
+                    "a place for the ranks to meet is missing: set {} (or PHALANX_STORE)",
+                    missing.join(" and ")
+                )))
+            }
+        }
+    }
+
+    fn secret(&self) -> Result<Option<Secret>> {
+        match (self.text("PHALANX_SECRET"), self.text("PHALANX_SECRET_FILE")) {
+            (None, None) => Ok(None),
+            (Some(hex), None) => Secret::from_hex(&hex).map(Some),
+            (None, Some(path)) => Secret::from_hex(&secret_file::read(&path)?).map(Some),
+            (Some(_), Some(_)) => {
+                Err(Error::config("PHALANX_SECRET and PHALANX_SECRET_FILE are both set: unset one of them"))
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! From the configuration to an open store.
+
+use crate::location::authority;
+use crate::{Config, FileStore, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};
+use phalanx_core::{Deadline, Error, Result};
+use phalanx_transport::Secret;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Pause between two attempts to resolve the name of rank 0's host, which may be too young to be known.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
+
+/// A job's store as one of its ranks has it.
+///
+/// On rank 0 it may hold what all others need: the server, or the directory. Rank 0 drops it last.
+pub struct OpenStore {
+    /// The store; only this job sees its keys.
+    pub store: Arc<dyn Store>,
+    /// The address of this host from which the store's server is reached: one at which ranks that reach that server too will
+    /// most likely reach this one. `None` without a server.
+    pub local_ip: Option<IpAddr>,
+    /// The server, on the rank that runs it.
+    pub server: Option<TcpStoreServer>,
+}
+
+impl fmt::Debug for OpenStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenStore")
+            .field("local_ip", &self.local_ip)
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Opens the store at [`store`](Self::store); runs its server first if that is this rank's part.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`]: nothing that knows the secret answered before the deadline. [`Error::Io`]: rank 0 cannot
+    /// listen where the others will look, or the directory cannot be used. [`Error::Config`]: it is not private, or the secret
+    /// is missing.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Deadline;
+    /// use phalanx_rendezvous::Config;
+    /// use std::time::Instant;
+    ///
+    /// let config = Config::from_lookup(|_| None)?; // alone
+    /// let open = config.open_store(&Deadline::after(Instant::now(), config.init_timeout))?;
+    /// assert_eq!(open.store.add("ranks here", 1)?, 1);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn open_store(&self, deadline: &Deadline) -> Result<OpenStore> {
+        let open = match &self.store {
+            StoreLocation::None => {
+                Ok(OpenStore { store: Arc::new(MemoryStore::new()), local_ip: None, server: None })
+            }
+            StoreLocation::File(dir) => self.open_file(dir),
+            StoreLocation::Tcp { host, port, host_it } => self.open_tcp(host, *port, *host_it, deadline),
+        };
+        open.map_err(|error| match error {
+            Error::Rendezvous { what, waited, .. } => {
+                Error::Rendezvous { rank: self.rank, world_size: self.world_size, what, waited }
+            }
+            other => other,
+        })
+    }
+
+    fn open_file(&self, dir: &std::path::Path) -> Result<OpenStore> {
+        let store = FileStore::open(dir, &self.job_id)?;
+        let store = if self.rank == 0 { store.owned() } else { store };
+        Ok(OpenStore { store: Arc::new(store), local_ip: None, server: None })
+    }
+
+    fn open_tcp(&self, host: &str, port: u16, host_it: bool, deadline: &Deadline) -> Result<OpenStore> {
+        let secret =
+            self.secret.as_ref().ok_or_else(|| Error::config("a store over TCP needs the job's secret"))?;
+        let server = match host_it && self.rank == 0 {
+            true => Some(serve(self.advertise.as_deref().unwrap_or(host), port, secret, deadline)?),
+            false => None,
+        };
+        let addr = server.as_ref().map_or_else(|| authority(host, port), |server| server.addr().to_string());
+        let client = TcpStore::connect(&addr, secret, deadline)?;
+        let local_ip = Some(client.local_addr().ip());
+        let store = Arc::new(PrefixStore::new(self.job_id.as_str(), client));
+        Ok(OpenStore { store, local_ip, server })
+    }
+}
+
+/// Runs the server at the first address of `host` that is this host's.
+fn serve(host: &str, port: u16, secret: &Secret, deadline: &Deadline) -> Result<TcpStoreServer> {
+    let mut last = None;
+    for addr in resolve(host, port, deadline)? {
+        match TcpStoreServer::start(addr, secret) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
+                last = Some(source.kind())
+            }
+            outcome => return outcome,
+        }
+    }
+    let source = io::Error::from(last.unwrap_or(ErrorKind::NotFound));
+    Err(Error::io(
+        format!(
+            "rank 0 is to run the store at {}, which is no address of its host (start rank 0 there, or set PHALANX_HOST to \
+             the name or address of its host)",
+            authority(host, port)
+        ),
+        source,
+    ))
+}
+
+fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
+    loop {
+        match (host, port).to_socket_addrs() {
+            Ok(addrs) => return Ok(addrs.collect()),
+            Err(error) if deadline.has_passed(Instant::now()) => {
+                return Err(Error::io(format!("resolving {host}, where rank 0 is to run the store"), error));
+            }
+            Err(_) => std::thread::sleep(RESOLVE_PAUSE.min(deadline.remaining(Instant::now()))),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Suites of tests that every implementation of a trait must pass. One joins with one line of macro.
+
+pub mod store;
