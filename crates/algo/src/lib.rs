@@ -1,1 +1,113 @@
 //! Collective algorithms as pure schedules, their costs, the choice among them, and a checker that proves them.
+//!
+//! A collective does not depend on the data, so an algorithm is arithmetic: given a rank, the world size and the blocks of
+//! the buffer ([`Shape`]), it lists the rank's [`Step`]s: which elements to send to whom, which to receive from whom, and
+//! whether to combine or copy them. Everything else is made of that:
+//!
+//! - a driver performs the steps over a transport (not here);
+//! - [`check()`] proves that the schedules of all ranks fit together, give the right result, and cost what the [`Card`] says;
+//! - [`Selector`] chooses the cheapest by its [`Cost`]; the choice can be [printed](Selector::explain) and
+//!   [forced](Selector::forced_from);
+//! - [`draw()`] makes the pictures on the cards.
+//!
+//! Deliberately absent: sockets, threads, clocks, randomness, element types and operators.
+//!
+//! To add an algorithm, write one file with its card and its steps, and name it in the registry ([`Algorithm`]):
+//! the checker, the pictures and the selection take it from there.
+//!
+//! ```
+//! use phalanx_algo::{Action, Algorithm, Selector, Shape};
+//! use phalanx_core::{Layout, OpKind};
+//!
+//! let algorithm = Selector::default().select(OpKind::AllReduce, 4 << 20, 2);
+//! assert_eq!(algorithm, Algorithm::AllReduceRing);
+//!
+//! // Rank 0 of 2 sends its half of the sums, finishes the other half, and collects.
+//! let layout = Layout::even(2, 1 << 20);
+//! let steps = algorithm.steps(&Shape { rank: 0, world_size: 2, layout: &layout, recv_layout: None, root: 0 });
+//! assert_eq!(steps.len(), 2);
+//! assert_eq!(steps[0].recv.as_ref().unwrap().action, Action::Finish);
+//!
+//! println!("{}{}", algorithm.card(), algorithm.card().picture);
+//! ```
+
+mod card;
+mod check;
+mod cost;
+mod draw;
+mod fold;
+mod job;
+mod oracle;
+mod plan;
+mod registry;
+mod rendezvous;
+mod schedule;
+mod select;
+mod shape;
+mod tree;
+
+pub use card::{Card, Worlds};
+pub use check::{Proof, WORLD_SIZE_MAX, check, check_schedules};
+pub use cost::{Cost, Link, Volume};
+pub use draw::draw;
+pub use job::Job;
+pub use registry::Algorithm;
+pub use schedule::{Action, Recv, Send, Span, Step};
+pub use select::Selector;
+pub use shape::{Buffers, Shape};
+
+/// Every rank ends with the combination of all ranks' buffers.
+pub mod all_reduce {
+    pub mod circulant;
+    pub mod flat;
+    pub mod halving_doubling;
+    pub mod recursive_doubling;
+    pub mod ring;
+}
+
+/// Every rank ends with its own block of the combination; what is left of the other blocks means nothing.
+pub mod reduce_scatter {
+    pub mod circulant;
+    pub mod halving;
+    pub mod ring;
+}
+
+/// Every rank starts with its own block and ends with all.
+pub mod all_gather {
+    pub mod bruck;
+    pub mod ring;
+}
+
+/// Every rank ends with the root's buffer.
+pub mod broadcast {
+    pub mod binomial;
+    pub mod scatter_all_gather;
+}
+
+/// The root ends with the combination of all ranks' buffers; what is left on the others means nothing.
+pub mod reduce {
+    pub mod binomial;
+    pub mod reduce_scatter_gather;
+}
+
+/// The root ends with every rank's block.
+pub mod gather {
+    pub mod binomial;
+    pub mod flat;
+}
+
+/// Every rank ends with its block of the root's buffer.
+pub mod scatter {
+    pub mod binomial;
+    pub mod flat;
+}
+
+/// Every rank ends with a block from every rank.
+pub mod all_to_all {
+    pub mod pairwise;
+}
+
+/// Nobody leaves before all have come.
+pub mod barrier {
+    pub mod dissemination;
+}

@@ -1,0 +1,31 @@
+//! Bruck's algorithm: what a rank holds doubles in each round, for any number of ranks.
+
+use crate::card::card;
+use crate::plan::{arc, ceil_log2, exchange, recv, send};
+use crate::{Action, Cost, Shape, Step};
+
+card! {
+    op: AllGather, name: "bruck",
+    idea: "At distance 1, 2, 4, … a rank hands all the blocks it holds to a rank before it and gets as many from a rank after it. \
+           The original rotates the blocks at the end; here they lie in their places at once, and spans wrap around.",
+    rounds: "⌈log₂P⌉", sent: "(P − 1)b", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS 8(11), 1997",
+    cost: |v| {
+        let volume = (v.world_size as f64 - 1.0) * v.block;
+        Cost { rounds: f64::from(ceil_log2(v.world_size)), sent: volume, moved: volume, ..Cost::default() }
+    },
+}
+
+/// Before the round of `distance`, a rank holds the blocks of itself and `distance - 1` ranks after it.
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let Shape { rank, world_size, layout, .. } = *shape;
+    (0..ceil_log2(world_size))
+        .filter_map(|round| {
+            let distance = 1 << round;
+            let count = distance.min(world_size - distance);
+            let (from, to) = ((rank + distance) % world_size, (rank + world_size - distance) % world_size);
+            exchange(send(to, arc(layout, rank, count)), recv(from, arc(layout, from, count), Action::Copy))
+        })
+        .collect()
+}

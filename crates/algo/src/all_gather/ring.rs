@@ -1,0 +1,27 @@
+//! Blocks travel round the ring.
+
+use crate::card::card;
+use crate::plan::{exchange, recv, send};
+use crate::{Action, Cost, Shape, Step};
+
+card! {
+    op: AllGather, name: "ring",
+    idea: "In each step a rank passes the block that it got last to the next rank.",
+    rounds: "P − 1", sent: "(P − 1)b", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
+    cost: |v| {
+        let others = v.world_size as f64 - 1.0;
+        let volume = others * v.block;
+        Cost { rounds: others, sent: volume, moved: volume, ..Cost::default() }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let Shape { rank, world_size, layout, .. } = *shape;
+    let (next, prev) = ((rank + 1) % world_size, (rank + world_size - 1) % world_size);
+    let block_back = |by: usize| layout.block((rank + world_size - by) % world_size);
+    (1..world_size)
+        .filter_map(|s| exchange(send(next, block_back(s - 1)), recv(prev, block_back(s), Action::Copy)))
+        .collect()
+}

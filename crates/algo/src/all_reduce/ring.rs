@@ -1,0 +1,45 @@
+//! Round the ring twice: once to combine, once to copy.
+
+use crate::card::card;
+use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
+
+card! {
+    op: AllReduce, name: "ring",
+    idea: "The ring reduce_scatter, then the ring all_gather: bandwidth-optimal, and every rank talks to two neighbours only.",
+    rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009",
+    cost: |v| {
+        let others = v.world_size as f64 - 1.0;
+        let volume = others * v.block;
+        Cost { rounds: 2.0 * others, sent: 2.0 * volume, moved: 2.0 * volume, combined: volume, scratch: 0.0 }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let layout = shape.even_layout();
+    let shape = shape.with_layout(&layout);
+    let mut steps = (reduce_scatter::ring::CARD.steps)(&shape);
+    steps.extend((all_gather::ring::CARD.steps)(&shape));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Algorithm, Shape};
+    use phalanx_core::Layout;
+
+    #[test]
+    fn ranks_talk_to_their_neighbours_only() {
+        let layout = Layout::even(7, 70);
+        for rank in 0..7 {
+            let shape = Shape { rank, world_size: 7, layout: &layout, recv_layout: None, root: 0 };
+            let steps = Algorithm::AllReduceRing.steps(&shape);
+            assert_eq!(steps.len(), 12);
+            for step in steps {
+                assert_eq!(step.send.map(|s| s.peer), Some((rank + 1) % 7));
+                assert_eq!(step.recv.map(|r| r.peer), Some((rank + 6) % 7));
+            }
+        }
+    }
+}

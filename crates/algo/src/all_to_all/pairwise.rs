@@ -1,0 +1,29 @@
+//! One partner a round.
+
+use crate::card::card;
+use crate::plan::{exchange, recv, send};
+use crate::{Action, Cost, Shape, Step};
+
+card! {
+    op: AllToAll, name: "pairwise",
+    idea: "In step s a rank sends to the rank s after it and receives from the rank s before it, so that nobody is asked by two at once.",
+    rounds: "P − 1", sent: "(P − 1)b, b the largest block between any two ranks", scratch: "none",
+    worlds: Any, buffers: Separate, overlaps: false,
+    source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
+    cost: |v| {
+        let others = v.world_size as f64 - 1.0;
+        let volume = others * v.block;
+        Cost { rounds: others, sent: volume, moved: volume, ..Cost::default() }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let Shape { rank, world_size, layout, recv_layout, .. } = *shape;
+    let output = recv_layout.unwrap_or(layout);
+    (1..world_size)
+        .filter_map(|s| {
+            let (to, from) = ((rank + s) % world_size, (rank + world_size - s) % world_size);
+            exchange(send(to, layout.block(to)), recv(from, output.block(from), Action::Copy))
+        })
+        .collect()
+}

@@ -1,0 +1,29 @@
+//! Empty messages over doubling distances.
+
+use crate::card::card;
+use crate::plan::ceil_log2;
+use crate::{Action, Cost, Recv, Send, Shape, Span, Step};
+
+card! {
+    op: Barrier, name: "dissemination",
+    idea: "At distance 1, 2, 4, … a rank tells a rank after it that it came, and hears the same from a rank before it. \
+           After the last round it has heard, directly or not, from all.",
+    rounds: "⌈log₂P⌉", sent: "nothing but empty messages", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 17(1), 1988",
+    cost: |v| Cost { rounds: f64::from(ceil_log2(v.world_size)), ..Cost::default() },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let Shape { rank, world_size, .. } = *shape;
+    (0..ceil_log2(world_size))
+        .map(|round| {
+            let distance = 1 << round;
+            let (to, from) = ((rank + distance) % world_size, (rank + world_size - distance) % world_size);
+            Step {
+                send: Some(Send { peer: to, span: Span::default() }),
+                recv: Some(Recv { peer: from, span: Span::default(), action: Action::Copy }),
+            }
+        })
+        .collect()
+}

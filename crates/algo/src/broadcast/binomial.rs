@@ -1,0 +1,31 @@
+//! Down the binomial tree: the ranks that have the data double in each round.
+
+use crate::card::card;
+use crate::plan::{ceil_log2, recv, send};
+use crate::tree;
+use crate::{Action, Cost, Shape, Step};
+
+card! {
+    op: Broadcast, name: "binomial",
+    idea: "Each rank that has the buffer sends all of it to one that has not, the one with the largest subtree first. The choice for few bytes.",
+    rounds: "⌈log₂P⌉", sent: "⌈log₂P⌉n, by the root", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
+    cost: |v| {
+        let rounds = f64::from(ceil_log2(v.world_size));
+        Cost { rounds, sent: rounds * v.len, moved: rounds * v.len, ..Cost::default() }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let whole = 0..shape.layout.len();
+    let place = tree::place(shape.rank, shape.world_size, shape.root);
+    let down = place.children.iter().rev().map(|child| send(child.top, whole.clone()));
+    place
+        .parent
+        .map(|parent| recv(parent, whole.clone(), Action::Copy))
+        .into_iter()
+        .chain(down)
+        .flatten()
+        .collect()
+}

@@ -1,0 +1,27 @@
+//! Van de Geijn's broadcast: deal the buffer out, then let everybody collect it.
+
+use crate::card::card;
+use crate::plan::ceil_log2;
+use crate::{Cost, Shape, Step, all_gather, scatter};
+
+card! {
+    op: Broadcast, name: "scatter_all_gather",
+    idea: "The binomial scatter, then Bruck's all_gather: the root sends the buffer less than twice instead of ⌈log₂P⌉ times. \
+           The original collects over a ring; Bruck moves no more bytes in fewer rounds.",
+    rounds: "2⌈log₂P⌉", sent: "2(P − 1)b", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Barnett, Gupta, Payne, Shuler, van de Geijn, Watts: Interprocessor collective communication library (InterCom), SHPCC 1994",
+    cost: |v| {
+        let volume = (v.world_size as f64 - 1.0) * v.block;
+        let rounds = f64::from(ceil_log2(v.world_size));
+        Cost { rounds: 2.0 * rounds, sent: 2.0 * volume, moved: 2.0 * volume, ..Cost::default() }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let layout = shape.even_layout();
+    let shape = shape.with_layout(&layout);
+    let mut steps = (scatter::binomial::CARD.steps)(&shape);
+    steps.extend((all_gather::bruck::CARD.steps)(&shape));
+    steps
+}

@@ -1,0 +1,75 @@
+//! What a schedule costs: the latency, bandwidth and combining terms that every textbook uses (α, β, γ).
+
+use crate::Algorithm;
+
+/// How large a collective is, for a cost formula. Volumes are in elements, or in bytes for a price in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Volume {
+    /// Ranks (`P` in the formulas).
+    pub world_size: usize,
+    /// Length of the whole buffer (`n`).
+    pub len: f64,
+    /// Length of the largest block (`b`): `n / P` rounded up when the blocks are even.
+    pub block: f64,
+}
+
+/// What an algorithm needs for one [`Volume`]: upper bounds, exact when the blocks are even.
+///
+/// The [checker](crate::check) measures all but `scratch` on the schedule itself.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Cost {
+    /// Transfers that follow one another on the longest path.
+    pub rounds: f64,
+    /// Most elements that any one rank sends.
+    pub sent: f64,
+    /// Elements that cross a wire one after the other on the longest path.
+    pub moved: f64,
+    /// Elements that are combined one after the other on the longest path.
+    pub combined: f64,
+    /// Most elements of memory that any one rank needs besides the buffers of the call.
+    pub scratch: f64,
+}
+
+/// What moving and combining cost between two ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Seconds from sending a short message to having it (α).
+    pub latency_s: f64,
+    /// Bytes a second through one connection, each way (1 / β).
+    pub bandwidth_bytes_per_s: f64,
+    /// Bytes a second through the combining kernels, and at which fresh scratch memory is first touched (1 / γ).
+    pub combine_bytes_per_s: f64,
+}
+
+impl Link {
+    /// TCP within a host or a rack: 15 µs, 3 GB/s, 8 GB/s.
+    pub const TCP: Self = Self { latency_s: 15e-6, bandwidth_bytes_per_s: 3e9, combine_bytes_per_s: 8e9 };
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::TCP
+    }
+}
+
+impl Algorithm {
+    /// What this algorithm needs for `volume`, by the formulas of its [card](Self::card).
+    pub fn cost(self, volume: Volume) -> Cost {
+        (self.card().cost)(volume)
+    }
+
+    /// Predicted seconds for a buffer of `bytes` (all blocks together, evenly dealt) on `world_size` ranks.
+    ///
+    /// ```
+    /// use phalanx_algo::{Algorithm, Link};
+    /// let ms = |algorithm: Algorithm| 1e3 * algorithm.seconds(8, 64 << 20, &Link::TCP);
+    /// assert!(ms(Algorithm::AllReduceRing) < ms(Algorithm::AllReduceRecursiveDoubling));
+    /// ```
+    pub fn seconds(self, world_size: usize, bytes: usize, link: &Link) -> f64 {
+        let len = bytes as f64;
+        let cost = self.cost(Volume { world_size, len, block: len / world_size as f64 });
+        cost.rounds * link.latency_s
+            + cost.moved / link.bandwidth_bytes_per_s
+            + (cost.combined + cost.scratch) / link.combine_bytes_per_s
+    }
+}

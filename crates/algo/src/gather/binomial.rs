@@ -1,0 +1,32 @@
+//! Blocks climb the binomial tree and travel in ever larger groups.
+
+use crate::card::card;
+use crate::plan::{ceil_log2, recv, send};
+use crate::tree;
+use crate::{Action, Cost, Shape, Step};
+
+card! {
+    op: Gather, name: "binomial",
+    idea: "Each rank collects the blocks of its subtree, then sends them to its parent in one message. The choice for few bytes.",
+    rounds: "⌈log₂P⌉", sent: "⌊P/2⌋b", scratch: "(⌊P/2⌋ − 1)b, for the blocks that a rank relays",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
+    cost: |v| {
+        let half = (v.world_size / 2) as f64;
+        Cost {
+            rounds: f64::from(ceil_log2(v.world_size)),
+            sent: half * v.block,
+            moved: (v.world_size as f64 - 1.0) * v.block,
+            combined: 0.0,
+            scratch: (half - 1.0).max(0.0) * v.block,
+        }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let place = tree::place(shape.rank, shape.world_size, shape.root);
+    let collect =
+        place.children.iter().map(|child| recv(child.top, child.blocks(shape.layout), Action::Copy));
+    let up = place.parent.map(|parent| send(parent, place.own.blocks(shape.layout)));
+    collect.chain(up).flatten().collect()
+}

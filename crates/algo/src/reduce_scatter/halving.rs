@@ -1,0 +1,34 @@
+//! Recursive halving: each round settles half of what is left.
+
+use crate::card::card;
+use crate::plan::{exchange, recv, send};
+use crate::{Action, Cost, Shape, Step};
+
+card! {
+    op: ReduceScatter, name: "halving",
+    idea: "Partners at distance P/2, P/4, …, 1 split the blocks still open between them: each sends the other's half and combines its own.",
+    rounds: "log₂P", sent: "(P − 1)b", scratch: "none",
+    worlds: PowersOfTwo, buffers: InPlace, overlaps: false,
+    source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
+    cost: |v| {
+        let volume = (v.world_size as f64 - 1.0) * v.block;
+        Cost { rounds: f64::from(v.world_size.ilog2()), sent: volume, moved: volume, combined: volume, scratch: 0.0 }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let Shape { rank, world_size, layout, .. } = *shape;
+    (0..world_size.ilog2())
+        .rev()
+        .filter_map(|round| {
+            let distance = 1 << round;
+            let partner = rank ^ distance;
+            let half_of = |rank: usize| {
+                let first = rank & !(distance - 1);
+                layout.blocks(first..first + distance)
+            };
+            let action = if distance == 1 { Action::Finish } else { Action::Combine };
+            exchange(send(partner, half_of(partner)), recv(partner, half_of(rank), action))
+        })
+        .collect()
+}

@@ -1,0 +1,24 @@
+//! The pictures on the cards are what the schedules draw.
+
+use phalanx_algo::{Algorithm, draw};
+use std::path::Path;
+
+/// Set to rewrite the pictures after a change of a schedule; the diff is for the reviewer.
+const REDRAW: &str = "PHALANX_REDRAW";
+
+#[test]
+fn cards_show_what_the_schedules_draw() {
+    for &algorithm in Algorithm::ALL {
+        let picture = draw(algorithm, if algorithm.supports(5) { 5 } else { 4 });
+        if std::env::var_os(REDRAW).is_some() {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(format!("{algorithm}.txt"));
+            std::fs::write(file, picture).unwrap();
+        } else {
+            assert_eq!(
+                algorithm.card().picture,
+                picture,
+                "{algorithm}: if the change is meant, set {REDRAW} and run again"
+            );
+        }
+    }
+}
