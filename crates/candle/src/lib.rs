@@ -1,1 +1,65 @@
-//! Data-parallel training for candle over phalanx.
+//! Data-parallel training for [candle](candle_core) over [phalanx].
+//!
+//! Three lines turn a program that trains in one process into one that trains in many: join the group, wrap the variables, and call
+//! [`backward`](DistributedDataParallel::backward) there instead of on the loss. Each rank works on its share
+//! of a batch, as [`DistributedSampler`] deals it, and ends each step with the gradients of the whole.
+//!
+//! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`],
+//! [`reduce_scatter`].
+//!
+//! Tensors and variables live on the CPU. Communication happens after the backward pass, not during it.
+//!
+//! # Example
+//! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them:
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap};
+//! use phalanx::{ProcessGroup, SimulatedBackend};
+//! use phalanx_candle::DistributedDataParallel;
+//!
+//! fn train(group: &ProcessGroup) -> phalanx_candle::Result<Vec<f32>> {
+//!     let varmap = VarMap::new();
+//!     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+//!     let model = candle_nn::linear(1, 1, vb)?; // initialised at random: different on each rank
+//!     let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?;
+//!
+//!     let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?; // now equal
+//!     let mine = [[-1.0f32, 0.0], [1.0, 2.0]][group.rank()];
+//!     let x = Tensor::new(&mine, &Device::Cpu)?.unsqueeze(1)?;
+//!     let y = ((&x * 3.0)? + 1.0)?;
+//!     for _ in 0..200 {
+//!         let loss = candle_nn::loss::mse(&model.forward(&x)?, &y)?;
+//!         let grads = ddp.backward(&loss)?; // of the mean over all four points, on both ranks
+//!         optimizer.step(&grads)?;
+//!     }
+//!     Ok(vec![model.weight().flatten_all()?.to_vec1()?[0], model.bias().unwrap().to_vec1()?[0]])
+//! }
+//!
+//! let fitted: Vec<Vec<f32>> = std::thread::scope(|s| {
+//!     let ranks: Vec<_> =
+//!         SimulatedBackend::create_group(2).into_iter().map(|group| s.spawn(move || train(&group).unwrap())).collect();
+//!     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+//! });
+//! assert_eq!(fitted[0], fitted[1]); // to the last bit
+//! assert!((fitted[0][0] - 3.0).abs() < 1e-3 && (fitted[0][1] - 1.0).abs() < 1e-3);
+//! ```
+//!
+//! With processes instead of threads only one line changes: `let group = phalanx::init()?`.
+
+mod bucket;
+mod element;
+mod error;
+mod model;
+mod parallel;
+mod reducer;
+mod sampler;
+mod share;
+mod tensor;
+
+pub use error::{Error, Result};
+pub use model::sync_model;
+pub use parallel::{DdpConfig, DistributedDataParallel, sync_gradients};
+pub use sampler::{Batch, DistributedSampler, Tail};
+pub use share::Share;
+pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};

@@ -1,0 +1,31 @@
+//! What can go wrong between candle and the group.
+
+/// What every fallible call of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of the group, of candle, or a disagreement about the model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The group could not do it; see [`phalanx::Error`] for whose trouble it is and whether the group is usable.
+    #[error(transparent)]
+    Group(#[from] phalanx::Error),
+    /// Candle could not do it. Nothing was sent for the tensor in question.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// Two ranks have built different models. Every rank gets this same error, nothing was changed, and the
+    /// group is fine.
+    #[error("parameter `{name}` differs between ranks: rank {root} has {expected}, rank {rank} has {found}")]
+    ModelMismatch {
+        /// The first parameter, in name order, that is not the same on both.
+        name: String,
+        /// The rank the others are compared with.
+        root: usize,
+        /// What it has there: `f32 [10, 128]`, or `none`.
+        expected: String,
+        /// The lowest rank that differs.
+        rank: usize,
+        /// What it has there.
+        found: String,
+    },
+}

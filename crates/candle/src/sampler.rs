@@ -1,0 +1,231 @@
+//! Which samples this rank sees: the same global batches for any number of ranks.
+
+use crate::{Result, Share};
+use phalanx::{Error, chunk};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// What happens to the last global batch of an epoch when the samples do not fill it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// It is left out: up to `global_batch - 1` samples are not seen in that epoch.
+    Drop,
+    /// It is filled up from the beginning of the epoch: these samples are seen twice.
+    Pad,
+    /// It stays smaller: every sample is seen once. Use [`Batch::share`], since the mean over it weighs differently.
+    Uneven,
+}
+
+/// Deals the samples of a data set to the ranks.
+///
+/// An epoch is a permutation of all samples, cut into *global batches*; each rank takes its contiguous
+/// share of each. The permutation depends on seed and epoch alone, so global batch `k` is the same set of samples
+/// for one rank and for a thousand, and a run can be compared with, or continued on, another number of ranks.
+/// The epoch is an argument of [`epoch`](Self::epoch): there is no state to forget to advance.
+///
+/// The permutation is part of the contract, so that other programs can produce it: Fisher–Yates from the last position down, with
+/// ChaCha8 keyed by the little-endian bytes of seed, then epoch, then zeros; the partner of position `i` is
+/// the high half of the 128-bit product of the next 64 random bits and `i + 1`.
+///
+/// # Examples
+/// ```
+/// use phalanx_candle::{DistributedSampler, Tail};
+/// # fn main() -> phalanx_candle::Result<()> {
+/// let sampler = |rank, world_size| {
+///     DistributedSampler::new(1000, 64, rank, world_size).map(|s| s.seed(7).tail(Tail::Uneven))
+/// };
+/// let whole = sampler(0, 1)?.epoch(3).nth(5).unwrap(); // alone: all of global batch 5
+/// let first = sampler(0, 3)?.epoch(3).nth(5).unwrap();
+/// let second = sampler(1, 3)?.epoch(3).nth(5).unwrap();
+/// let third = sampler(2, 3)?.epoch(3).nth(5).unwrap();
+/// assert_eq!(whole.indices, [first.indices, second.indices, third.indices].concat());
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DistributedSampler {
+    samples: usize,
+    global_batch: usize,
+    rank: usize,
+    world_size: usize,
+    seed: u64,
+    tail: Tail,
+}
+
+/// This rank's part of one global batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Indices into the data set. Empty when the global batch has fewer samples than there are ranks before this one.
+    pub indices: Vec<usize>,
+    /// Samples in the whole global batch.
+    pub global_len: usize,
+}
+
+impl Batch {
+    /// How much of the global batch this is, for
+    /// [`backward_share`](crate::DistributedDataParallel::backward_share).
+    pub fn share(&self) -> Share {
+        Share::new(self.indices.len(), self.global_len)
+    }
+}
+
+impl DistributedSampler {
+    /// Deals `samples` samples in global batches of `global_batch` to rank `rank` of `world_size`, with seed 0 and
+    /// [`Tail::Drop`].
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Config`] if there are no samples, batches are empty, or `rank` is not below `world_size`.
+    pub fn new(samples: usize, global_batch: usize, rank: usize, world_size: usize) -> Result<Self> {
+        if samples == 0 || global_batch == 0 {
+            return Err(Error::config(format!(
+                "a sampler needs at least one sample and one sample a batch, got {samples} and {global_batch}"
+            ))
+            .into());
+        }
+        if rank >= world_size {
+            return Err(Error::config(format!("rank {rank} is not in a world of {world_size}")).into());
+        }
+        Ok(Self { samples, global_batch, rank, world_size, seed: 0, tail: Tail::Drop })
+    }
+
+    /// Shuffles by `seed`, which must be the same on all ranks.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Treats the last global batch as `tail` says.
+    #[must_use]
+    pub fn tail(self, tail: Tail) -> Self {
+        Self { tail, ..self }
+    }
+
+    /// Global batches in an epoch. Equal on all ranks, so all make the same number of steps.
+    pub fn batches(&self) -> usize {
+        match self.tail {
+            Tail::Drop => self.samples / self.global_batch,
+            Tail::Pad | Tail::Uneven => self.samples.div_ceil(self.global_batch),
+        }
+    }
+
+    /// This rank's batches of epoch `epoch`. To go on in the middle of one, `skip` the batches already done.
+    ///
+    /// # Cost
+    /// One permutation of all samples, one word each.
+    pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Batch> + use<> {
+        let this = self.clone();
+        let order = permutation(self.samples, self.seed, epoch);
+        (0..self.batches()).map(move |k| {
+            let start = k * this.global_batch;
+            let global_len = match this.tail {
+                Tail::Uneven => this.global_batch.min(this.samples - start),
+                Tail::Drop | Tail::Pad => this.global_batch,
+            };
+            let mine = chunk(this.rank, this.world_size, global_len);
+            let indices = mine.map(|i| order[(start + i) % this.samples]).collect();
+            Batch { indices, global_len }
+        })
+    }
+}
+
+/// The order of an epoch; written out here, since the shuffles of libraries change between versions.
+fn permutation(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&epoch.to_le_bytes());
+    let mut random = ChaCha8Rng::from_seed(key);
+    let mut order: Vec<usize> = (0..samples).collect();
+    for i in (1..samples).rev() {
+        // Not exactly uniform, but within 2^-64 times `samples` of it, which no training run can tell.
+        let partner = (u128::from(random.next_u64()) * (i as u128 + 1)) >> 64;
+        order.swap(i, partner as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tails() -> impl Strategy<Value = Tail> {
+        prop::sample::select(vec![Tail::Drop, Tail::Pad, Tail::Uneven])
+    }
+
+    proptest! {
+        #[test]
+        fn global_batches_do_not_depend_on_the_world(
+            samples in 1usize..300, global_batch in 1usize..80, world_size in 1usize..9,
+            seed: u64, epoch: u64, tail in tails(),
+        ) {
+            let of = |rank, world_size| -> Vec<Batch> {
+                let sampler = DistributedSampler::new(samples, global_batch, rank, world_size).unwrap();
+                sampler.seed(seed).tail(tail).epoch(epoch).collect()
+            };
+            let alone = of(0, 1);
+            let shares: Vec<_> = (0..world_size).map(|rank| of(rank, world_size)).collect();
+            for (k, whole) in alone.iter().enumerate() {
+                let joined: Vec<usize> = shares.iter().flat_map(|s| s[k].indices.iter().copied()).collect();
+                prop_assert_eq!(&joined, &whole.indices);
+                prop_assert_eq!(whole.global_len, whole.indices.len());
+                for share in &shares {
+                    prop_assert_eq!(share.len(), alone.len());
+                    prop_assert_eq!(share[k].global_len, whole.global_len);
+                    let (fair, mine) = (whole.global_len / world_size, share[k].indices.len());
+                    prop_assert!(mine == fair || mine == fair + 1);
+                }
+            }
+        }
+
+        #[test]
+        fn an_epoch_sees_what_its_tail_promises(
+            samples in 1usize..300, global_batch in 1usize..80, seed: u64, tail in tails(),
+        ) {
+            let sampler = DistributedSampler::new(samples, global_batch, 0, 1).unwrap().seed(seed).tail(tail);
+            let mut times = vec![0usize; samples];
+            for batch in sampler.epoch(1) {
+                batch.indices.iter().for_each(|&i| times[i] += 1);
+            }
+            let seen: usize = times.iter().sum();
+            match tail {
+                Tail::Drop => {
+                    prop_assert_eq!(seen, samples - samples % global_batch);
+                    prop_assert!(times.iter().all(|&n| n <= 1));
+                }
+                Tail::Pad => {
+                    prop_assert_eq!(seen, samples.next_multiple_of(global_batch));
+                    prop_assert!(times.iter().all(|&n| n >= 1));
+                }
+                Tail::Uneven => prop_assert!(times.iter().all(|&n| n == 1)),
+            }
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ_and_repeat() {
+        let order = |seed, epoch| permutation(1000, seed, epoch);
+        assert_eq!(order(1, 2), order(1, 2));
+        assert_ne!(order(1, 2), order(1, 3));
+        assert_ne!(order(1, 2), order(2, 2));
+        assert_ne!(order(1, 2), order(2, 1));
+    }
+
+    #[test]
+    fn the_order_is_fixed_for_ever() {
+        // Computed by an implementation of ChaCha8 and of the order's definition that shares no code with this one.
+        assert_eq!(permutation(10, 1, 2), [6, 8, 7, 4, 5, 0, 1, 9, 2, 3]);
+    }
+
+    #[test]
+    fn every_first_sample_is_about_equally_likely() {
+        let mut first = [0usize; 5];
+        (0..5_000).for_each(|epoch| first[permutation(5, 11, epoch)[0]] += 1);
+        assert!(first.iter().all(|&n| (900..1_100).contains(&n)), "{first:?}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (samples, batch, rank, world) in [(0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 1, 1), (1, 1, 0, 0)] {
+            assert!(DistributedSampler::new(samples, batch, rank, world).is_err());
+        }
+    }
+}

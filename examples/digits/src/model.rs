@@ -1,0 +1,75 @@
+//! The network: two convolutions and a linear layer, 6,090 weights.
+
+use candle_core::{D, DType, Device, Result, Tensor};
+use candle_nn::{Conv2d, Conv2dConfig, Linear, Module, VarBuilder, VarMap};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::sync::PoisonError;
+
+/// The type of weights and images.
+pub const DTYPE: DType = DType::F64;
+
+/// A small convolutional network for 8 × 8 images of ten kinds.
+#[derive(Debug)]
+pub struct Cnn {
+    near: Conv2d,
+    far: Conv2d,
+    classes: Linear,
+}
+
+impl Cnn {
+    /// Builds the network in `varmap`, with initial weights that depend on `seed` alone.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn new(varmap: &VarMap, seed: u64) -> Result<Self> {
+        let vb = VarBuilder::from_varmap(varmap, DTYPE, &Device::Cpu);
+        let same_size = Conv2dConfig { padding: 1, ..Default::default() };
+        let model = Self {
+            near: candle_nn::conv2d(1, 16, 3, same_size, vb.pp("near"))?,
+            far: candle_nn::conv2d(16, 32, 3, same_size, vb.pp("far"))?,
+            classes: candle_nn::linear(2 * 2 * 32, 10, vb.pp("classes"))?,
+        };
+        initialise(varmap, seed)?;
+        Ok(model)
+    }
+
+    /// Mean cross entropy over a batch, and how many of its images are recognised.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn evaluate(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, usize)> {
+        let logits = self.forward(images)?;
+        let right = logits.argmax(D::Minus1)?.eq(labels)?.to_dtype(DType::U32)?.sum_all()?;
+        Ok((candle_nn::loss::cross_entropy(&logits, labels)?, right.to_scalar::<u32>()? as usize))
+    }
+}
+
+impl Module for Cnn {
+    /// `[n, 1, 8, 8]` to `[n, 10]`.
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let near = self.near.forward(images)?.relu()?.max_pool2d(2)?;
+        let far = self.far.forward(&near)?.relu()?.max_pool2d(2)?;
+        self.classes.forward(&far.flatten_from(1)?)
+    }
+}
+
+/// Sets weights uniformly within ±√(6 / inputs) (He et al. 2015) and biases to zero.
+///
+/// Candle's generator for the CPU cannot be seeded, so the values are drawn here, in name order.
+fn initialise(varmap: &VarMap, seed: u64) -> Result<()> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let variables = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut named: Vec<_> = variables.iter().collect();
+    named.sort_by_key(|(name, _)| name.as_str());
+    for (_, var) in named {
+        let inputs: usize = var.dims()[1..].iter().product();
+        let bound = if var.rank() == 1 { 0.0 } else { (6.0 / inputs as f64).sqrt() };
+        // 53 random bits make a number in [0, 1).
+        let uniform = |random: &mut ChaCha8Rng| (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let values: Vec<f64> =
+            (0..var.elem_count()).map(|_| bound * (2.0 * uniform(&mut random) - 1.0)).collect();
+        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?.to_dtype(var.dtype())?)?;
+    }
+    Ok(())
+}
