@@ -1,6 +1,9 @@
 //! Commands and flags.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
+use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX};
+use phalanx_core::OpKind;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +19,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    /// Look at the collective algorithms: list them, draw them, price them, prove them
+    #[command(subcommand)]
+    Algo(Algo),
 }
 
 const AFTER_RUN: &str = "\
@@ -74,6 +80,67 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Algo {
+    /// List all algorithms with what they cost
+    List,
+
+    /// Show an algorithm's card and the schedule of its ranks
+    Draw {
+        /// The algorithm, as in all_reduce/ring
+        name: Algorithm,
+        /// Number of ranks
+        #[arg(long, value_name = "N", default_value = "4", value_parser = RangedU64ValueParser::<usize>::new().range(1..=32))]
+        world: usize,
+    },
+
+    /// Say which algorithm an operation takes, and why
+    Explain {
+        /// The operation, as in all_reduce
+        #[arg(value_parser = operation)]
+        op: OpKind,
+        /// Size of the buffer in bytes; K, M and G mean KiB, MiB and GiB
+        #[arg(long, value_name = "BYTES", value_parser = bytes)]
+        bytes: usize,
+        /// Number of ranks
+        #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+        world: usize,
+        /// Algorithms to take whatever they cost, as in all_reduce=ring,broadcast=binomial
+        #[arg(long, value_name = "CHOICES", default_value = "", value_parser = Selector::forced_from)]
+        force: Selector,
+    },
+
+    /// Prove that the schedules of all algorithms are right, for every world up to a size
+    Check {
+        /// Largest number of ranks
+        #[arg(long, value_name = "N", default_value = "16",
+            value_parser = RangedU64ValueParser::<usize>::new().range(1..=WORLD_SIZE_MAX as u64))]
+        world: usize,
+    },
+}
+
+fn operation(name: &str) -> Result<OpKind, String> {
+    let mut ops: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.op()).collect();
+    ops.dedup();
+    let names = || ops.iter().map(|op| op.name()).collect::<Vec<_>>().join(", ");
+    ops.iter().copied().find(|op| op.name() == name).ok_or_else(|| format!("the collectives are {}", names()))
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let unit = |suffix| match suffix {
+        'K' => Some(1 << 10),
+        'M' => Some(1 << 20),
+        'G' => Some(1 << 30),
+        _ => None,
+    };
+    let (digits, unit) = match text.chars().next_back().and_then(unit) {
+        Some(unit) => (&text[..text.len() - 1], unit),
+        None => (text, 1),
+    };
+    let number: usize = digits.parse().map_err(|_| "not a size such as 4096, 64K or 16M".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "more bytes than there are addresses".to_owned())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
@@ -97,6 +164,13 @@ mod tests {
         command.clone().term_width(100).render_long_help().to_string()
     }
 
+    fn run(words: &[&str]) -> Result<Run, clap::Error> {
+        Cli::try_parse_from(words).map(|cli| match cli.command {
+            Command::Run(run) => run,
+            other => panic!("{other:?}"),
+        })
+    }
+
     #[test]
     fn flags_are_consistent() {
         Cli::command().debug_assert();
@@ -106,13 +180,14 @@ mod tests {
     fn the_help_reads_well() {
         insta::assert_snapshot!("help", help(&[]));
         insta::assert_snapshot!("help_run", help(&["run"]));
+        insta::assert_snapshot!("help_algo", help(&["algo"]));
     }
 
     #[test]
     fn everything_after_the_program_is_its_own() {
         let words =
             ["phalanx", "run", "-n", "2", "train", "-n", "7", "--grace", "x", "--help", "--", "--env"];
-        let Command::Run(run) = Cli::try_parse_from(words).unwrap().command;
+        let run = run(&words).unwrap();
         assert_eq!(run.ranks, 2);
         assert_eq!(run.command, &words[4..]);
     }
@@ -120,9 +195,7 @@ mod tests {
     #[test]
     fn flags_of_torchrun_users_work() {
         for flag in ["-n", "--nproc-per-node", "--nproc_per_node", "--ranks"] {
-            let Command::Run(run) =
-                Cli::try_parse_from(["phalanx", "run", flag, "3", "train"]).unwrap().command;
-            assert_eq!(run.ranks, 3);
+            assert_eq!(run(&["phalanx", "run", flag, "3", "train"]).unwrap().ranks, 3);
         }
     }
 
@@ -138,9 +211,20 @@ mod tests {
             (&["-n", "2", "--timeout", "nan", "train"], "timeout"),
             (&["-n", "2", "--env", "A", "train"], "no `=`"),
         ] {
-            let error = Cli::try_parse_from(["phalanx", "run"].iter().chain(words)).unwrap_err();
+            let error = run(&[&["phalanx", "run"], words].concat()).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(complaint), "{words:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, size) in [("0", 0), ("4096", 4096), ("64K", 64 << 10), ("16M", 16 << 20), ("1G", 1 << 30)]
+        {
+            assert_eq!(bytes(text), Ok(size));
+        }
+        for text in ["", "K", "1.5M", "-1", "1µ", "64KB", "99999999999999999G", "99999999999999999999"] {
+            assert!(bytes(text).is_err(), "{text}");
         }
     }
 }

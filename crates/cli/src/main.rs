@@ -1,5 +1,6 @@
 //! The command `phalanx`.
 
+mod algo;
 mod cli;
 mod run;
 
@@ -19,12 +20,19 @@ fn main() {
         .with_writer(std::io::stderr)
         .init();
     let done = match cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(flags) => run::run(flags),
+        Command::Algo(command) => algo::text(command).map(|text| say(&text)),
     };
     std::process::exit(done.unwrap_or_else(|error| {
         complain(&error);
         exit_code(&error)
     }));
+}
+
+/// Prints to stdout. A reader that has left (`| head`) is no failure.
+fn say(text: &str) -> i32 {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    0
 }
 
 /// Tells the user on stderr. When even that is closed, nobody is listening.

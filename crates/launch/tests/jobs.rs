@@ -176,7 +176,13 @@ fn what_a_rank_leaves_running_is_killed() {
 
 #[test]
 fn a_process_in_another_session_that_holds_the_output_open_does_not_hold_up_the_job() {
-    let (outcome, out, _) = run(1, "setsid sleep 600 & echo $!");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid").display().to_string();
+    // The rank leaves only when the other is out of its process group.
+    let script = format!(
+        "setsid sh -c 'echo $$ > {file}; exec sleep 600' & until [ -s {file} ]; do sleep 0.01; done; cat {file}"
+    );
+    let (outcome, out, _) = run(1, &script);
     assert!(outcome.is_success());
     let pid: u32 = out.trim_start_matches("[0] ").trim().parse().unwrap();
     assert!(runs(pid), "the job was to end before it");
