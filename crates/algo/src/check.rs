@@ -1,8 +1,9 @@
 //! The proof that a schedule is right, for one world and one layout.
 
+use crate::memory::{Memory, Path};
 use crate::oracle::{self, Element, Ranks};
 use crate::rendezvous::{self, At, Event};
-use crate::{Action, Algorithm, Job, Span, Step};
+use crate::{Action, Algorithm, Job, Recv, Send, Span, Step};
 use phalanx_core::OpKind;
 use std::ops::Range;
 
@@ -22,6 +23,9 @@ pub struct Proof {
     pub combined: usize,
     /// Whether a step receives into elements that it is sending.
     pub overlaps: bool,
+    /// Most elements that any one rank has to keep besides the buffers of the call: those that it relays to others, and those
+    /// that a step receives into what it sends.
+    pub scratch: usize,
 }
 
 /// Proves that `algorithm` does `job` right and at no higher cost than its card says.
@@ -51,6 +55,7 @@ pub fn check(algorithm: Algorithm, job: &Job) -> Result<Proof, String> {
         ("elements sent by one rank", proof.sent_max, card.sent),
         ("elements moved one after the other", proof.moved, card.moved),
         ("elements combined one after the other", proof.combined, card.combined),
+        ("elements of scratch memory", proof.scratch, card.scratch),
     ];
     for (what, found, promised) in measured {
         if found as f64 > promised {
@@ -81,21 +86,18 @@ pub fn check_schedules(job: &Job, schedules: &[Vec<Step>]) -> Result<Proof, Stri
         return Err(format!("{} schedules for {} ranks", schedules.len(), job.world_size()));
     }
     let mut world: Vec<_> = (0..job.world_size()).map(|rank| Memory::before(job, rank)).collect();
-    let mut proof = Proof { overlaps: check_spans(&world, schedules)?, ..Proof::default() };
+    let overlap = check_spans(&world, schedules)?;
+    let mut rounds = 0;
     for event in rendezvous::run(schedules)? {
         match event {
             Event::Transfer { from, to, round } => {
-                let (send, recv) = (&schedules[from.rank][from.step].send, &schedules[to.rank][to.step].recv);
-                let (send, recv) = (send.as_ref().expect("one end"), recv.as_ref().expect("the other end"));
-                let combined = if recv.action == Action::Copy { 0 } else { recv.span.len() };
-                let until =
-                    world[from.rank].posted.later(world[to.rank].posted).plus(send.span.len(), combined);
-                world[to.rank].arrived = Some((world[from.rank].read(&send.span), world[from.rank].heard));
-                world[from.rank].sent += send.span.len();
-                for rank in [from.rank, to.rank] {
-                    world[rank].through = world[rank].through.later(until);
-                }
-                proof.rounds = proof.rounds.max(round);
+                let (Some(send), Some(recv)) =
+                    (&schedules[from.rank][from.step].send, &schedules[to.rank][to.step].recv)
+                else {
+                    unreachable!("a transfer has two ends");
+                };
+                transfer(&mut world, (from.rank, send), (to.rank, recv));
+                rounds = rounds.max(round);
             }
             Event::Done(at) => world[at.rank]
                 .finish_step(&schedules[at.rank][at.step], oracle::everybody(job))
@@ -103,112 +105,70 @@ pub fn check_schedules(job: &Job, schedules: &[Vec<Step>]) -> Result<Proof, Stri
         }
     }
     check_results(job, &world)?;
-    proof.sent_max = world.iter().map(|m| m.sent).max().unwrap_or(0);
-    let last = world.iter().fold(Path::default(), |last, m| last.later(m.through));
-    Ok(Proof { moved: last.moved, combined: last.combined, ..proof })
+    let last = world.iter().fold(Path::default(), |last, memory| last.later(memory.through));
+    Ok(Proof {
+        rounds,
+        sent_max: world.iter().map(|memory| memory.sent).max().unwrap_or(0),
+        moved: last.moved,
+        combined: last.combined,
+        overlaps: overlap > 0,
+        scratch: overlap + (0..world.len()).map(|rank| relayed(job, rank, &world[rank])).max().unwrap_or(0),
+    })
 }
 
-/// Lengths of the longest paths to some moment.
-#[derive(Debug, Clone, Copy, Default)]
-struct Path {
-    moved: usize,
-    combined: usize,
-}
-
-impl Path {
-    fn later(self, other: Self) -> Self {
-        Self { moved: self.moved.max(other.moved), combined: self.combined.max(other.combined) }
-    }
-
-    fn plus(self, moved: usize, combined: usize) -> Self {
-        Self { moved: self.moved + moved, combined: self.combined + combined }
+/// Takes a message from one rank's memory to the other's desk.
+fn transfer(world: &mut [Memory], (src, send): (usize, &Send), (dst, recv): (usize, &Recv)) {
+    let len = recv.span.len();
+    let combined = if recv.action == Action::Copy { 0 } else { len };
+    let until = world[src].posted.later(world[dst].posted).plus(len, combined);
+    world[dst].arrived = Some((world[src].read(&send.span), world[src].heard));
+    world[src].sent += len;
+    for rank in [src, dst] {
+        world[rank].through = world[rank].through.later(until);
     }
 }
 
-/// One rank while the schedules run.
-struct Memory {
-    /// What receives write, and sends read unless there is an input.
-    buffer: Vec<Element>,
-    /// What sends read, where that is separate.
-    input: Option<Vec<Element>>,
-    /// What the current step received; in place only when the step is through, for sends read what was there before.
-    arrived: Option<(Vec<Element>, Ranks)>,
-    /// The ranks that are known to have entered the operation.
-    heard: Ranks,
-    sent: usize,
-    /// When the current step was posted, and when those of its halves that are through were so.
-    posted: Path,
-    through: Path,
+/// Elements that a rank got though the call gave it no room for them.
+fn relayed(job: &Job, rank: usize, memory: &Memory) -> usize {
+    let before = oracle::before(job, rank);
+    let got = |at: &usize| before[*at] == Element::BLANK && memory.buffer[*at] != Element::BLANK;
+    if memory.input.is_some() {
+        return 0;
+    }
+    (0..before.len()).filter(got).filter(|&at| oracle::after(job, rank, at).is_none()).count()
 }
 
-impl Memory {
-    fn before(job: &Job, rank: usize) -> Self {
-        let (buffer, input) = match job.op() {
-            OpKind::AllToAll => (oracle::output_before(job, rank), Some(oracle::before(job, rank))),
-            _ => (oracle::before(job, rank), None),
-        };
-        let (posted, through) = (Path::default(), Path::default());
-        Self { buffer, input, arrived: None, heard: 1 << rank, sent: 0, posted, through }
-    }
-
-    fn source(&self) -> &[Element] {
-        self.input.as_ref().unwrap_or(&self.buffer)
-    }
-
-    fn read(&self, span: &Span) -> Vec<Element> {
-        span.parts().flat_map(|part| &self.source()[part]).copied().collect()
-    }
-
-    /// Puts what the step received in place.
-    fn finish_step(&mut self, step: &Step, everybody: Ranks) -> Result<(), String> {
-        self.posted = self.through;
-        let (Some(recv), Some((values, heard))) = (&step.recv, self.arrived.take()) else { return Ok(()) };
-        self.heard |= heard;
-        for (at, value) in recv.span.parts().flatten().zip(values) {
-            let there = &mut self.buffer[at];
-            let put = match recv.action {
-                Action::Copy if value.from == 0 => Err("copies an element that the sender never had"),
-                Action::Copy if value.from & (value.from - 1) != 0 && !value.finished => {
-                    Err("copies a partial sum")
-                }
-                Action::Copy => Ok(value),
-                Action::Combine => there.combine(value, false, everybody),
-                Action::Finish => there.combine(value, true, everybody),
-            };
-            *there = put.map_err(|what| format!("{what} (from rank {}, to element {at})", recv.peer))?;
+/// Checks that all spans lie in the buffers and don't cover an element twice. Returns the length of the longest receive into
+/// what its own step sends.
+fn check_spans(world: &[Memory], schedules: &[Vec<Step>]) -> Result<usize, String> {
+    let mut overlap = 0;
+    for (rank, steps) in schedules.iter().enumerate() {
+        let memory = &world[rank];
+        for (step, halves) in steps.iter().enumerate() {
+            let sent = halves.send.as_ref().map(|s| &s.span);
+            let received = halves.recv.as_ref().map(|r| &r.span);
+            for (span, len) in [(sent, memory.source().len()), (received, memory.buffer.len())] {
+                span.map_or(Ok(()), |span| check_span(span, len))
+                    .map_err(|what| format!("{}: {what}", At { rank, step }))?;
+            }
+            if let (Some(sent), Some(received), None) = (sent, received, &memory.input)
+                && sent.parts().any(|a| received.parts().any(|b| meet(&a, &b)))
+            {
+                overlap = overlap.max(received.len());
+            }
         }
+    }
+    Ok(overlap)
+}
+
+fn check_span(span: &Span, len: usize) -> Result<(), String> {
+    if span.parts().any(|part| part.end > len) {
+        Err(format!("{span:?} goes beyond the {len} elements of the buffer"))
+    } else if meet(&span.first, &span.second) {
+        Err(format!("{span:?} covers elements twice"))
+    } else {
         Ok(())
     }
-}
-
-/// Checks that all spans lie in the buffers and don't cover an element twice. Says whether a step receives into what it sends.
-fn check_spans(world: &[Memory], schedules: &[Vec<Step>]) -> Result<bool, String> {
-    let mut overlaps = false;
-    for (rank, steps) in schedules.iter().enumerate() {
-        for (step, Step { send, recv }) in steps.iter().enumerate() {
-            let memory = &world[rank];
-            let ends = [
-                (send.as_ref().map(|s| &s.span), memory.source()),
-                (recv.as_ref().map(|r| &r.span), &memory.buffer),
-            ];
-            for (span, buffer) in ends.into_iter().filter_map(|(span, buffer)| span.map(|s| (s, buffer))) {
-                let at = At { rank, step };
-                if span.parts().any(|part| part.end > buffer.len()) {
-                    return Err(format!(
-                        "{at}: {span:?} goes beyond the {} elements of the buffer",
-                        buffer.len()
-                    ));
-                }
-                if meet(&span.first, &span.second) {
-                    return Err(format!("{at}: {span:?} covers elements twice"));
-                }
-            }
-            if let (Some(send), Some(recv), None) = (send, recv, &memory.input) {
-                overlaps |= send.span.parts().any(|a| recv.span.parts().any(|b| meet(&a, &b)));
-            }
-        }
-    }
-    Ok(overlaps)
 }
 
 fn meet(a: &Range<usize>, b: &Range<usize>) -> bool {
@@ -224,11 +184,9 @@ fn check_results(job: &Job, world: &[Memory]) -> Result<(), String> {
             return Err(format!("rank {rank} leaves the barrier before it heard of all: {:b}", memory.heard));
         }
         for (at, found) in memory.buffer.iter().enumerate() {
-            let Some((index, from, finished)) = oracle::after(job, rank, at) else { continue };
-            if (found.index, found.from, found.finished) != (index, from, finished) {
-                return Err(format!(
-                    "rank {rank} ends with {found:?} at {at}, not with element {index} of ranks {from:b}, finished: {finished}"
-                ));
+            let Some(expected) = oracle::after(job, rank, at) else { continue };
+            if !found.same_as(expected) {
+                return Err(format!("rank {rank} ends with {found} at {at}, not with {expected}"));
             }
             let first = *histories[at].get_or_insert(found.history);
             if reduces(job.op()) && first != found.history {

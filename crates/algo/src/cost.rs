@@ -15,7 +15,7 @@ pub struct Volume {
 
 /// What an algorithm needs for one [`Volume`]: upper bounds, exact when the blocks are even.
 ///
-/// The [checker](crate::check) measures all but `scratch` on the schedule itself.
+/// The [checker](crate::check()) measures all of it on the schedule itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Cost {
     /// Transfers that follow one another on the longest path.

@@ -37,6 +37,7 @@ mod cost;
 mod draw;
 mod fold;
 mod job;
+mod memory;
 mod oracle;
 mod plan;
 mod registry;
@@ -90,13 +91,15 @@ pub mod reduce {
     pub mod reduce_scatter_gather;
 }
 
-/// The root ends with every rank's block.
+/// The root ends with every rank's block. Spans index the full buffer on all ranks; a rank that is not the root
+/// touches only the blocks of its subtree.
 pub mod gather {
     pub mod binomial;
     pub mod flat;
 }
 
-/// Every rank ends with its block of the root's buffer.
+/// Every rank ends with its block of the root's buffer. Spans index the full buffer on all ranks; a rank that is not
+/// the root touches only the blocks of its subtree.
 pub mod scatter {
     pub mod binomial;
     pub mod flat;

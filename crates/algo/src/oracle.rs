@@ -1,7 +1,8 @@
 //! What each operation starts from and must end with, element by element, without any algorithm.
 
 use crate::Job;
-use phalanx_core::OpKind;
+use phalanx_core::{Layout, OpKind};
+use std::fmt;
 
 /// Set of ranks; bounds the worlds that can be checked.
 pub(crate) type Ranks = u128;
@@ -19,12 +20,37 @@ pub(crate) struct Element {
     pub(crate) history: u64,
 }
 
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.from == 0 {
+            return f.write_str("nothing");
+        }
+        let ranks: Vec<_> = (0..Ranks::BITS).filter(|r| self.from >> r & 1 == 1).collect();
+        write!(
+            f,
+            "element {} of ranks {ranks:?}{}",
+            self.index,
+            if self.finished { ", finished" } else { "" }
+        )
+    }
+}
+
 impl Element {
     /// Nothing of meaning.
-    const BLANK: Self = Self { index: 0, from: 0, finished: false, history: 0 };
+    pub(crate) const BLANK: Self = Self { index: 0, from: 0, finished: false, history: 0 };
 
     fn of(rank: usize, index: usize) -> Self {
         Self { index, from: 1 << rank, finished: false, history: mix(rank as u64) }
+    }
+
+    /// Whether this is the same element with the same contributions, combined in whatever order.
+    pub(crate) fn same_as(self, other: Self) -> bool {
+        (self.index, self.from, self.finished) == (other.index, other.from, other.finished)
+    }
+
+    /// Whether it is some but not all of a reduction.
+    pub(crate) fn is_partial(self) -> bool {
+        self.from.count_ones() > 1 && !self.finished
     }
 
     /// `self ∘ other`.
@@ -80,13 +106,12 @@ pub(crate) fn output_before(job: &Job, rank: usize) -> Vec<Element> {
     elements
 }
 
-/// What the element at `at` of `rank` must be after the operation: its index, whose contributions, and whether finished.
-/// `None` where anything may be left.
-pub(crate) fn after(job: &Job, rank: usize, at: usize) -> Option<(usize, Ranks, bool)> {
+/// What the element at `at` of `rank` must be after the operation, whatever its history. `None` where anything may be left.
+pub(crate) fn after(job: &Job, rank: usize, at: usize) -> Option<Element> {
     let shape = job.shape(rank);
-    let reduced = (at, everybody(job), job.world_size() > 1);
-    let from = |source: usize| (at, 1 << source, false);
-    let owner = |layout: &phalanx_core::Layout| {
+    let reduced = Element { index: at, from: everybody(job), finished: job.world_size() > 1, history: 0 };
+    let from = |source: usize| Element::of(source, at);
+    let owner = |layout: &Layout| {
         (0..job.world_size()).find(|&r| layout.block(r).contains(&at)).expect("layouts cover the buffer")
     };
     match job.op() {
@@ -101,7 +126,7 @@ pub(crate) fn after(job: &Job, rank: usize, at: usize) -> Option<(usize, Ranks, 
             let output = shape.recv_layout.unwrap_or(shape.layout);
             let source = owner(output);
             let index = job.shape(source).layout.block(rank).start + at - output.block(source).start;
-            Some((index, 1 << source, false))
+            Some(Element::of(source, index))
         }
         _ => None,
     }

@@ -14,7 +14,7 @@ pub struct Shape<'a> {
     /// Blocks of the buffer, one a rank. `all_reduce`, `broadcast` and `reduce` look only at its total length and deal
     /// the elements out themselves; for `all_to_all` it describes the input: block `r` goes to rank `r`.
     pub layout: &'a Layout,
-    /// The output of `all_to_all`: block `r` comes from rank `r`. Other operations ignore it.
+    /// The output of `all_to_all`: block `r` comes from rank `r`. `None` if it is as the input; other operations ignore it.
     pub recv_layout: Option<&'a Layout>,
     /// The special rank of `broadcast`, `reduce`, `gather` and `scatter`. Other operations ignore it.
     pub root: usize,

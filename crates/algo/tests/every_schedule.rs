@@ -97,14 +97,14 @@ fn costs_on_the_cards_are_exact_for_powers_of_two() {
         for world_size in [2, 4, 8, 16, 32, 64] {
             let job = Job::new(algorithm.op(), Layout::even(world_size, 3 * world_size), 0);
             let (proof, card) = (prove(algorithm, &job), algorithm.cost(job.volume()));
-            let expected = if algorithm.op() == OpKind::Barrier {
-                (proof.rounds as f64, 0.0, 0.0, 0.0)
-            } else {
-                (card.rounds, card.sent, card.moved, card.combined)
-            };
             let found =
-                (proof.rounds as f64, proof.sent_max as f64, proof.moved as f64, proof.combined as f64);
-            assert_eq!(found, expected, "{algorithm} on {world_size} ranks");
+                [proof.rounds, proof.sent_max, proof.moved, proof.combined, proof.scratch].map(|n| n as f64);
+            let expected = [card.rounds, card.sent, card.moved, card.combined, card.scratch];
+            assert_eq!(
+                found, expected,
+                "{algorithm} on {world_size} ranks: rounds, sent, moved, combined, scratch"
+            );
+            assert_eq!(proof.overlaps, algorithm.card().overlaps, "{algorithm}");
         }
     }
 }
