@@ -13,7 +13,7 @@ pub struct Volume {
     pub block: f64,
 }
 
-/// What an algorithm needs for one [`Volume`]: upper bounds, exact when the blocks are even.
+/// What an algorithm needs for one [`Volume`]: upper bounds, exact for even blocks on a power of two of ranks.
 ///
 /// The [checker](crate::check()) measures all of it on the schedule itself.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -67,7 +67,7 @@ impl Algorithm {
     /// ```
     pub fn seconds(self, world_size: usize, bytes: usize, link: &Link) -> f64 {
         let len = bytes as f64;
-        let cost = self.cost(Volume { world_size, len, block: len / world_size as f64 });
+        let cost = self.cost(Volume { world_size, len, block: (len / world_size as f64).ceil() });
         cost.rounds * link.latency_s
             + cost.moved / link.bandwidth_bytes_per_s
             + (cost.combined + cost.scratch) / link.combine_bytes_per_s

@@ -40,9 +40,9 @@ impl fmt::Display for At {
 /// Says which ranks can't go on and why: a peer that does not exist, a transfer whose ends differ in length,
 /// a message that nobody takes, or ranks that wait in a circle.
 pub(crate) fn run(schedules: &[Vec<Step>]) -> Result<Vec<Event>, String> {
+    check_peers(schedules)?;
     let mut ranks: Vec<_> =
         schedules.iter().enumerate().map(|(rank, steps)| Progress::new(rank, steps)).collect();
-    check_peers(schedules)?;
     let mut events = Vec::new();
     let mut awake: Vec<usize> = (0..ranks.len()).rev().collect();
     while let Some(rank) = awake.pop() {

@@ -25,3 +25,22 @@ fn steps(shape: &Shape<'_>) -> Vec<Step> {
     steps.extend((all_gather::bruck::CARD.steps)(&shape));
     steps
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Algorithm, Volume};
+
+    #[test]
+    fn no_other_bandwidth_optimal_algorithm_is_cheaper() {
+        for world_size in 2..=1000 {
+            let len = (1 << 20) as f64;
+            let cost =
+                |a: Algorithm| a.cost(Volume { world_size, len, block: (len / world_size as f64).ceil() });
+            let (this, ring) = (cost(Algorithm::AllReduceCirculant), cost(Algorithm::AllReduceRing));
+            assert!(this.rounds <= ring.rounds && (this.sent, this.combined) == (ring.sent, ring.combined));
+            let folded = cost(Algorithm::AllReduceHalvingDoubling);
+            assert!(this.rounds <= folded.rounds, "{world_size}");
+            assert!(world_size.is_power_of_two() || this.sent < folded.sent, "{world_size}");
+        }
+    }
+}

@@ -9,7 +9,7 @@ card! {
     idea: "Rank 0 takes in every contribution in rank order, then sends the result to everybody.",
     rounds: "2(P − 1)", sent: "(P − 1)n, by rank 0; n by the others", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
-    source: "folklore; the reference for the others, and the one whose result does not depend on how elements are dealt",
+    source: "folklore; the reference for the others, because every element is combined in rank order",
     cost: |v| {
         let others = v.world_size as f64 - 1.0;
         Cost {
