@@ -1,1 +1,27 @@
 //! Process groups: every collective, blocking and asynchronous, over any transport.
+//!
+//! [`init`] makes a process a rank of its job and gives it the [`ProcessGroup`] of all ranks; [`SimulatedBackend`]
+//! makes ranks of threads. Below the group stands a [`Backend`]; the one in this crate performs the schedules of
+//! `phalanx-algo` over the transports of `phalanx-transport`, and others can be written.
+//!
+//! Inside: `engine` drives operations, `control` finds out what went wrong first, `realm` knows where the ranks are.
+
+mod asynchronous;
+mod backend;
+mod collectives;
+mod control;
+mod engine;
+mod group;
+mod host;
+mod init;
+mod object;
+mod realm;
+mod scratch;
+mod work;
+
+pub use backend::{Address, Backend, Buffers, Collective};
+pub use group::ProcessGroup;
+pub use init::{SimulatedBackend, init, join};
+pub use object::OBJECT_LEN_MAX;
+pub use phalanx_core::{Error, ReduceOp, Result};
+pub use work::{Bytes, Pending, Work};

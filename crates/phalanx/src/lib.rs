@@ -1,1 +1,32 @@
-//! Distributed training for Rust: collectives, process groups and data-parallel training.
+//! Distributed training for Rust: what `torch.distributed` is to Python.
+//!
+//! ```
+//! use phalanx::ReduceOp;
+//!
+//! let group = phalanx::init()?; // ranks, addresses and secret come from the launcher; alone, a group of one
+//! let mut grads = vec![1.0f32; 8];
+//! group.all_reduce(&mut grads, ReduceOp::Avg)?;
+//!
+//! let work = group.all_reduce_async(grads, ReduceOp::Sum)?; // the operation owns the buffer …
+//! let grads = work.wait()?; // … until here
+//! # let _ = grads;
+//! group.finalize()?;
+//! # Ok::<(), phalanx::Error>(())
+//! ```
+
+pub use phalanx_core::{
+    CallSite, Cause, Context, DType, Deadline, Element, Error, GroupId, Loss, OpKind, Peer, ReduceOp, Result,
+    Signature,
+};
+pub use phalanx_group::{
+    Address, Backend, Buffers, Collective, OBJECT_LEN_MAX, Pending, ProcessGroup, SimulatedBackend, Work,
+    init, join,
+};
+pub use phalanx_rendezvous::{
+    Config, FileStore, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer,
+};
+
+/// Starting the ranks of a job from a program.
+pub mod launch {
+    pub use phalanx_launch::*;
+}

@@ -28,6 +28,11 @@ impl Bell {
         let _ = (&self.0.0).write(&[1]);
     }
 
+    /// Whether both handles ring one bell.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Forgets all ringing so far.
     pub fn clear(&self) {
         while matches!((&self.0.1).read(&mut [0; 64]), Ok(64)) {}

@@ -108,8 +108,8 @@ pub fn encode_signature(signature: &Signature) -> Vec<u8> {
 }
 
 /// `None` for anything that is not an encoded signature, nothing at all included.
-pub(crate) fn decode_signature(bytes: &[u8]) -> Option<Signature> {
-    postcard::from_bytes(bytes).ok()
+pub(crate) fn decode_signature(bytes: &[u8]) -> Option<Box<Signature>> {
+    postcard::from_bytes(bytes).ok().map(Box::new)
 }
 
 #[cfg(test)]

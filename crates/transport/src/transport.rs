@@ -27,7 +27,7 @@ impl fmt::Display for LinkFault {
 }
 
 /// Which way bytes are to move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// To the peer.
     Send,
@@ -79,6 +79,11 @@ impl Wait {
     /// When the process has no file descriptors left.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { bell: Bell::new()?, sockets: Vec::new() })
+    }
+
+    /// A wait that ends when `bell` rings.
+    pub fn on(bell: Bell) -> Self {
+        Self { bell, sockets: Vec::new() }
     }
 
     /// The bell that ends this wait.

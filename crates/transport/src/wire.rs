@@ -26,7 +26,7 @@ pub enum WireFault {
     Nonsense(String),
     /// The peer sent something for a collective that is over here: it took that one for another operation.
     /// Its place in the sequence, and what the peer called.
-    Stale(u64, Option<Signature>),
+    Stale(u64, Option<Box<Signature>>),
 }
 
 /// The frame that stands first for some key.
@@ -49,6 +49,8 @@ struct Incoming {
     /// The encoded signature that came with it, if one did.
     signature: Vec<u8>,
     farewell: bool,
+    /// Whether anything ever arrived.
+    used: bool,
 }
 
 impl Incoming {
@@ -60,6 +62,7 @@ impl Incoming {
             frame: None,
             signature: Vec::new(),
             farewell: false,
+            used: false,
         }
     }
 }
@@ -72,6 +75,8 @@ struct Outgoing {
     /// Payload bytes of the current frame not yet handed over.
     left: usize,
     owner: Option<Key>,
+    /// Whether anything was ever sent.
+    used: bool,
 }
 
 /// A frame that nobody wanted when it was read.
@@ -189,6 +194,7 @@ impl Wire {
             if n == 0 {
                 return Ok(Sent { payload: taken, complete: false });
             }
+            out.used = true;
             let of_head = n.min(head.len());
             out.head_sent += of_head;
             out.left -= n - of_head;
@@ -196,8 +202,11 @@ impl Wire {
         }
     }
 
-    /// Tells `peer`, if it can be told without waiting, that nothing more follows.
+    /// Tells `peer`, if we ever talked and it can be told without waiting, that nothing more follows.
     pub fn farewell(&mut self, peer: usize) {
+        if !self.outgoing[peer].used && !self.incoming[peer].used {
+            return;
+        }
         let key = Key { lane: Lane::Farewell, id: 0 };
         let message = Outbound { peer, key, step: 0, fingerprint: 0, signature: &[], message_len: 0 };
         let _ = self.send(&message, &[]);
@@ -238,7 +247,7 @@ impl Wire {
     }
 
     /// The signature that came with the frame that [`arrival`](Self::arrival) returned.
-    pub fn signature(&self, peer: usize, key: Key) -> Option<Signature> {
+    pub fn signature(&self, peer: usize, key: Key) -> Option<Box<Signature>> {
         let aside = self.aside.get(&(peer, key)).and_then(VecDeque::front);
         decode_signature(aside.map_or(&self.incoming[peer].signature, |a| &a.signature))
     }
@@ -285,6 +294,11 @@ impl Wire {
         self.sleepers.push(bell.clone());
     }
 
+    /// Undoes [`add_sleeper`](Self::add_sleeper).
+    pub fn remove_sleeper(&mut self, bell: &Bell) {
+        self.sleepers.retain(|b| !b.is(bell));
+    }
+
     /// Wakes all sleepers and forgets them.
     pub fn wake_sleepers(&mut self) {
         self.sleepers.drain(..).for_each(|bell| bell.ring());
@@ -328,6 +342,7 @@ impl Wire {
         link.start = 0;
         match self.transport.recv(peer, &mut link.buffer[link.end..]) {
             Ok(n) => {
+                link.used |= n > 0;
                 link.end += n;
                 Ok(n > 0)
             }

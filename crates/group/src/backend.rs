@@ -1,0 +1,103 @@
+//! The seam below a process group: who performs its operations.
+
+use crate::work::{Bytes, Pending};
+use phalanx_core::{GroupId, Layout, Result, Signature};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A collective to perform: what all ranks agree on, and who owns which part of the buffer.
+#[derive(Debug, Clone)]
+pub struct Collective {
+    /// What must be equal on all ranks.
+    pub signature: Signature,
+    /// The block of each rank, in elements. Operations on one undivided buffer split it evenly.
+    pub layout: Layout,
+    /// The block from each rank in the output of an all_to_all whose counts differ by direction.
+    pub recv_layout: Option<Layout>,
+}
+
+/// Where the elements are, as bytes aligned for their type.
+#[derive(Debug)]
+pub enum Buffers<'a> {
+    /// Read and overwritten.
+    InPlace(&'a mut [u8]),
+    /// Read from the first, written to the second.
+    Separate(&'a [u8], &'a mut [u8]),
+}
+
+/// One end of a point-to-point message.
+#[derive(Debug, Clone)]
+pub struct Address {
+    /// What both ends must agree on, and who calls.
+    pub signature: Signature,
+    /// The other end, a rank of the group.
+    pub peer: usize,
+    /// Tells messages between the same two ranks apart.
+    pub tag: u64,
+}
+
+/// Performs the operations of one group on one rank.
+///
+/// The collectives see buffers in the *full* layout of the operation: an all_gather works in place on the whole
+/// output, in which the own block stands already; a reduce_scatter in place on the whole input (all blocks but the own
+/// are scratch afterwards); gather and scatter on the whole buffer of the root, of which other ranks need only their part to be meaningful.
+/// A backend that cannot do something returns [`Unsupported`](phalanx_core::Error::Unsupported); it never does something else instead.
+pub trait Backend: Send + Sync + Debug {
+    /// Name for messages: `tcp`, `thread`.
+    fn name(&self) -> &'static str;
+    /// The group.
+    fn id(&self) -> GroupId;
+    /// This rank within the group.
+    fn rank(&self) -> usize;
+    /// The members, as ranks of the job, in group order.
+    fn members(&self) -> &[usize];
+    /// This rank among those of its host, and how many they are.
+    fn local(&self) -> (usize, usize);
+    /// How long an operation may take.
+    fn timeout(&self) -> Duration;
+
+    /// Performs a collective on the calling thread, within `timeout`.
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()>;
+
+    /// Begins a collective in place on a buffer that the operation owns until it is done.
+    ///
+    /// # Errors
+    /// When nothing was begun; what goes wrong later is in the pending operation.
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending>;
+
+    /// Sends a message; done when its bytes are on their way.
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn send(&self, to: Address, bytes: &[u8]) -> Result<()>;
+
+    /// Receives a message. With a `timeout` the wait ends with
+    /// [`NoMessage`](phalanx_core::Error::NoMessage) and the group lives on.
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()>;
+
+    /// Begins to send or receive (as the signature says) a buffer that the operation owns until it is done.
+    ///
+    /// # Errors
+    /// When nothing was begun.
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending>;
+
+    /// A backend of the same kind for some of the members, of which this rank is one. Collective among those;
+    /// all give the same `id` and the same `members` (ranks of this group, in the new order).
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>>;
+
+    /// Fails the group on all its ranks; running operations end.
+    fn abort(&self, reason: &str);
+
+    /// Ends an orderly life, after a barrier.
+    fn leave(&self);
+}

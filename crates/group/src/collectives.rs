@@ -1,0 +1,461 @@
+//! The collectives of a [`ProcessGroup`], for a caller that waits.
+
+use crate::ProcessGroup;
+use crate::backend::{Buffers, Collective};
+use phalanx_core::{CallSite, Element, Error, Layout, OpKind, ReduceOp, Result, Signature};
+use std::time::Duration;
+
+fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
+    Error::misuse(op, format!("{what}, at {site}"))
+}
+
+/// The layout of equal blocks of `len` elements.
+fn equal(world_size: usize, len: usize) -> Layout {
+    Layout::even(world_size, len * world_size)
+}
+
+/// All of these are *collective*: every rank of the group calls the same one, in the same order, with the same element type,
+/// lengths, operator and root. Lengths are in elements. Errors: see the [contract](ProcessGroup#contract).
+impl ProcessGroup {
+    /// Combines `buffer` across the group; every rank ends with the same result.
+    ///
+    /// # Shape
+    /// `buffer`: n elements, read and overwritten.
+    /// # Cost
+    /// Small buffers: about log₂ P messages of n elements a rank. Large ones: each rank sends 2n(P−1)/P elements.
+    /// # Determinism
+    /// Same bits on every rank, and from run to run with the same world size and algorithm.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
+    #[track_caller]
+    pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let call = self.all_reduce_call::<T>(buffer.len(), op, CallSite::caller())?;
+        self.in_place(call, buffer)
+    }
+
+    /// Combines `input` across the group and leaves each rank its block of the result.
+    ///
+    /// # Shape
+    /// `input`: P × n elements. `output`: n elements, block `rank` of the combined input.
+    /// # Cost
+    /// Each rank sends about n(P−1) elements; scratch: P × n elements, kept for the next call.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        self.reduce_scatter_at(
+            input,
+            output,
+            equal(self.world_size(), output.len()),
+            op,
+            0,
+            CallSite::caller(),
+        )
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), with a block of `counts[r]` elements for rank `r`.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<()> {
+        let site = CallSite::caller();
+        let layout = self.layout(OpKind::ReduceScatter, counts, &site)?;
+        self.reduce_scatter_at(input, output, layout, op, Signature::detail_of(counts), site)
+    }
+
+    fn reduce_scatter_at<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        layout: Layout,
+        reduce: ReduceOp,
+        detail: u64,
+        site: CallSite,
+    ) -> Result<()> {
+        let op = OpKind::ReduceScatter;
+        let own = layout.block(self.rank());
+        if input.len() != layout.len() || output.len() != own.len() {
+            let (i, o, all) = (input.len(), output.len(), layout.len());
+            return Err(wrong(
+                op,
+                &site,
+                format!("input of {i} and output of {o} elements, where {all} and {} fit", own.len()),
+            ));
+        }
+        let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), Some(reduce), None, site)?;
+        signature.detail = detail;
+        let mut scratch = self.take_scratch(size_of_val(input));
+        let bytes = &mut bytemuck::cast_slice_mut(&mut scratch)[..size_of_val(input)];
+        bytes.copy_from_slice(bytemuck::cast_slice(input));
+        let call = Collective { signature, layout, recv_layout: None };
+        self.backend.perform(call, Buffers::InPlace(bytes), self.timeout())?;
+        let block = &bytes[own.start * size_of::<T>()..own.end * size_of::<T>()];
+        bytemuck::cast_slice_mut(output).copy_from_slice(block);
+        self.keep_scratch(scratch);
+        Ok(())
+    }
+
+    /// Collects the ranks' inputs, in rank order, on every rank.
+    ///
+    /// # Shape
+    /// `input`: n elements. `output`: P × n elements.
+    /// # Cost
+    /// Each rank sends n(P−1) elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.all_gather_at(OpKind::AllGather, input, output, CallSite::caller())
+    }
+
+    /// As [`all_gather`](Self::all_gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
+        let site = CallSite::caller();
+        let layout = self.layout(OpKind::AllGather, counts, &site)?;
+        self.all_gather_in(OpKind::AllGather, input, output, layout, Signature::detail_of(counts), site)
+    }
+
+    /// An all_gather under another name in errors: splits and objects are made of it.
+    pub(crate) fn all_gather_at<T: Element>(
+        &self,
+        op: OpKind,
+        input: &[T],
+        output: &mut [T],
+        site: CallSite,
+    ) -> Result<()> {
+        self.all_gather_in(op, input, output, equal(self.world_size(), input.len()), 0, site)
+    }
+
+    fn all_gather_in<T: Element>(
+        &self,
+        op: OpKind,
+        input: &[T],
+        output: &mut [T],
+        layout: Layout,
+        detail: u64,
+        site: CallSite,
+    ) -> Result<()> {
+        let own = layout.block(self.rank());
+        if input.len() != own.len() || output.len() != layout.len() {
+            let (i, o, all) = (input.len(), output.len(), layout.len());
+            return Err(wrong(
+                op,
+                &site,
+                format!("input of {i} and output of {o} elements, where {} and {all} fit", own.len()),
+            ));
+        }
+        let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), None, None, site)?;
+        signature.detail = detail;
+        output[own].copy_from_slice(input);
+        self.in_place(Collective { signature, layout, recv_layout: None }, output)
+    }
+
+    /// Copies the root's `buffer` to every rank.
+    ///
+    /// # Shape
+    /// `buffer`: n elements, read on `root`, overwritten elsewhere.
+    /// # Cost
+    /// Small buffers: log₂ P rounds. Large ones: no rank sends more than about 2n elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
+        let call = self.broadcast_call::<T>(buffer.len(), root, CallSite::caller())?;
+        self.in_place(call, buffer)
+    }
+
+    /// Combines `buffer` across the group on `root`.
+    ///
+    /// # Shape
+    /// `buffer`: n elements, read; the result on `root`, unspecified elsewhere.
+    /// # Cost
+    /// Small buffers: log₂ P rounds. Large ones: each rank sends about 2n(P−1)/P elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
+        let site = CallSite::caller();
+        let signature =
+            self.signature(OpKind::Reduce, Some(T::DTYPE), buffer.len(), Some(op), Some(root), site)?;
+        self.in_place(self.undivided(signature), buffer)
+    }
+
+    /// Collects the ranks' inputs, in rank order, on `root`.
+    ///
+    /// # Shape
+    /// `input`: n elements. `output`: P × n elements on `root`, `None` elsewhere.
+    /// # Cost
+    /// `root` receives n(P−1) elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: usize) -> Result<()> {
+        self.gather_at(input, output, equal(self.world_size(), input.len()), root, 0, CallSite::caller())
+    }
+
+    /// As [`gather`](Self::gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: Option<&mut [T]>,
+        counts: &[usize],
+        root: usize,
+    ) -> Result<()> {
+        let site = CallSite::caller();
+        let layout = self.layout(OpKind::Gather, counts, &site)?;
+        self.gather_at(input, output, layout, root, Signature::detail_of(counts), site)
+    }
+
+    fn gather_at<T: Element>(
+        &self,
+        input: &[T],
+        output: Option<&mut [T]>,
+        layout: Layout,
+        root: usize,
+        detail: u64,
+        site: CallSite,
+    ) -> Result<()> {
+        let op = OpKind::Gather;
+        let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), None, Some(root), site)?;
+        signature.detail = detail;
+        let own = layout.block(self.rank());
+        let given = output.as_ref().map(|o| o.len());
+        let expected = (self.rank() == root).then_some(layout.len());
+        if input.len() != own.len() || given != expected {
+            let (i, n, root_n) = (input.len(), own.len(), layout.len());
+            let what = format!(
+                "input of {i} and output of {given:?} elements, where {n} and {expected:?} fit (root has {root_n})"
+            );
+            return Err(wrong(op, &signature.site, what));
+        }
+        let call = Collective { signature, layout, recv_layout: None };
+        if let Some(output) = output {
+            output[own].copy_from_slice(input);
+            return self.in_place(call, output);
+        }
+        // Pages of it that this rank does not touch cost nothing.
+        let mut virtual_output = vec![T::zeroed(); call.layout.len()];
+        virtual_output[own].copy_from_slice(input);
+        self.in_place(call, &mut virtual_output)
+    }
+
+    /// Deals the root's input out to the ranks, in rank order.
+    ///
+    /// # Shape
+    /// `input`: P × n elements on `root`, `None` elsewhere. `output`: n elements.
+    /// # Cost
+    /// `root` sends n(P−1) elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: usize) -> Result<()> {
+        self.scatter_at(input, output, equal(self.world_size(), output.len()), root, 0, CallSite::caller())
+    }
+
+    /// As [`scatter`](Self::scatter), with `counts[r]` elements for rank `r`. All ranks give the same counts.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn scatter_v<T: Element>(
+        &self,
+        input: Option<&[T]>,
+        output: &mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<()> {
+        let site = CallSite::caller();
+        let layout = self.layout(OpKind::Scatter, counts, &site)?;
+        self.scatter_at(input, output, layout, root, Signature::detail_of(counts), site)
+    }
+
+    fn scatter_at<T: Element>(
+        &self,
+        input: Option<&[T]>,
+        output: &mut [T],
+        layout: Layout,
+        root: usize,
+        detail: u64,
+        site: CallSite,
+    ) -> Result<()> {
+        let op = OpKind::Scatter;
+        let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), None, Some(root), site)?;
+        signature.detail = detail;
+        let own = layout.block(self.rank());
+        let given = input.map(<[T]>::len);
+        let expected = (self.rank() == root).then_some(layout.len());
+        if output.len() != own.len() || given != expected {
+            let (o, n) = (output.len(), own.len());
+            let what =
+                format!("input of {given:?} and output of {o} elements, where {expected:?} and {n} fit");
+            return Err(wrong(op, &signature.site, what));
+        }
+        let call = Collective { signature, layout, recv_layout: None };
+        if let Some(input) = input {
+            // The root only sends.
+            self.backend.perform(
+                call,
+                Buffers::Separate(bytemuck::cast_slice(input), &mut []),
+                self.timeout(),
+            )?;
+            output.copy_from_slice(&input[own]);
+            return Ok(());
+        }
+        let mut virtual_input = vec![T::zeroed(); call.layout.len()];
+        self.in_place(call, &mut virtual_input)?;
+        output.copy_from_slice(&virtual_input[own]);
+        Ok(())
+    }
+
+    /// Sends block `r` of `input` to rank `r`, and collects what the others sent, in rank order.
+    ///
+    /// # Shape
+    /// `input`, `output`: P × n elements each.
+    /// # Cost
+    /// P−1 rounds; each rank sends n(P−1) elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let (site, op, world_size) = (CallSite::caller(), OpKind::AllToAll, self.world_size());
+        if !input.len().is_multiple_of(world_size) || output.len() != input.len() {
+            let (i, o) = (input.len(), output.len());
+            return Err(wrong(
+                op,
+                &site,
+                format!("input of {i} and output of {o} elements for {world_size} ranks"),
+            ));
+        }
+        let signature = self.signature(op, Some(T::DTYPE), input.len(), None, None, site)?;
+        let layout = Layout::even(world_size, input.len());
+        self.all_to_all_in(signature, input, layout.clone(), output, layout)
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), with `send_counts[r]` elements to rank `r` and `recv_counts[r]` from it.
+    /// What one rank sends to another, that one must expect.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract); [`Protocol`](Error::Protocol) where counts don't meet.
+    #[track_caller]
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        input: &[T],
+        send_counts: &[usize],
+        output: &mut [T],
+        recv_counts: &[usize],
+    ) -> Result<()> {
+        let (site, op) = (CallSite::caller(), OpKind::AllToAll);
+        let send = self.layout(op, send_counts, &site)?;
+        let recv = self.layout(op, recv_counts, &site)?;
+        let rank = self.rank();
+        if input.len() != send.len() || output.len() != recv.len() || send_counts[rank] != recv_counts[rank] {
+            let (i, o, si, so) = (input.len(), output.len(), send.len(), recv.len());
+            let (to, from) = (send_counts[rank], recv_counts[rank]);
+            let what = format!(
+                "input of {i} and output of {o} elements, where {si} and {so} fit; {to} to itself, {from} from itself"
+            );
+            return Err(wrong(op, &site, what));
+        }
+        let mut signature = self.signature(op, Some(T::DTYPE), 0, None, None, site)?;
+        signature.detail = 1; // counts differ from rank to rank, but all call this and not the even one
+        self.all_to_all_in(signature, input, send, output, recv)
+    }
+
+    fn all_to_all_in<T: Element>(
+        &self,
+        signature: Signature,
+        input: &[T],
+        send: Layout,
+        output: &mut [T],
+        recv: Layout,
+    ) -> Result<()> {
+        let rank = self.rank();
+        output[recv.block(rank)].copy_from_slice(&input[send.block(rank)]);
+        let buffers = Buffers::Separate(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        let call = Collective { signature, layout: send, recv_layout: Some(recv) };
+        self.backend.perform(call, buffers, self.timeout())
+    }
+
+    /// Returns on every rank after all ranks have called it.
+    ///
+    /// # Cost
+    /// ⌈log₂ P⌉ rounds of empty messages.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        self.barrier_at(OpKind::Barrier, self.timeout(), CallSite::caller())
+    }
+
+    /// As [`barrier`](Self::barrier), with a time limit of its own. The [`Timeout`](Error::Timeout) names every rank that did not come.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
+        self.barrier_at(OpKind::Barrier, timeout, CallSite::caller())
+    }
+
+    pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
+        let call = self.barrier_call(op, site)?;
+        self.backend.perform(call, Buffers::InPlace(&mut []), timeout)
+    }
+
+    pub(crate) fn barrier_call(&self, op: OpKind, site: CallSite) -> Result<Collective> {
+        Ok(self.undivided(self.signature(op, None, 0, None, None, site)?))
+    }
+
+    pub(crate) fn all_reduce_call<T: Element>(
+        &self,
+        len: usize,
+        op: ReduceOp,
+        site: CallSite,
+    ) -> Result<Collective> {
+        Ok(self.undivided(self.signature(OpKind::AllReduce, Some(T::DTYPE), len, Some(op), None, site)?))
+    }
+
+    pub(crate) fn broadcast_call<T: Element>(
+        &self,
+        len: usize,
+        root: usize,
+        site: CallSite,
+    ) -> Result<Collective> {
+        Ok(self.undivided(self.signature(OpKind::Broadcast, Some(T::DTYPE), len, None, Some(root), site)?))
+    }
+
+    /// A call on one buffer that all ranks have whole.
+    fn undivided(&self, signature: Signature) -> Collective {
+        let layout = Layout::even(self.world_size(), signature.count as usize);
+        Collective { signature, layout, recv_layout: None }
+    }
+
+    fn in_place<T: Element>(&self, call: Collective, buffer: &mut [T]) -> Result<()> {
+        self.backend.perform(call, Buffers::InPlace(bytemuck::cast_slice_mut(buffer)), self.timeout())
+    }
+
+    fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {
+        if counts.len() != self.world_size() {
+            let (n, world_size) = (counts.len(), self.world_size());
+            return Err(wrong(op, site, format!("{n} counts for {world_size} ranks")));
+        }
+        if counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).is_none() {
+            return Err(wrong(op, site, "counts whose sum does not fit"));
+        }
+        Ok(Layout::from_counts(counts))
+    }
+}

@@ -1,0 +1,243 @@
+//! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
+
+use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+/// A rank and where its data links are accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) peer: Peer,
+    pub(crate) addr: SocketAddr,
+}
+
+/// What ranks tell the arbiter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Notice {
+    /// I am here.
+    Join { host: String, addr: SocketAddr },
+    /// Who is not here yet?
+    WhoIsMissing,
+    /// I have been waiting in this collective for a while.
+    Stalled { group: GroupId, seq: u64, signature: Signature },
+    /// This group has failed, as far as I can see. `members` are ranks of the job.
+    Failed { group: GroupId, members: Vec<usize>, cause: Cause },
+    /// I leave in order.
+    Leave,
+}
+
+/// What the arbiter tells ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Verdict {
+    /// All are here; in rank order.
+    Complete { members: Vec<Member> },
+    /// These are not here yet.
+    Missing { ranks: Vec<usize> },
+    /// This group has failed; of all verdicts that concern it, the first counts.
+    Group { group: GroupId, cause: Cause },
+    /// This rank is lost, and every group it belongs to has failed.
+    Lost { cause: Cause },
+    /// This rank has left in order.
+    Left { rank: usize },
+}
+
+/// What to send to whom.
+pub(crate) type Mail = Vec<(usize, Verdict)>;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Arbiter {
+    members: Vec<Option<Member>>,
+    failed: HashMap<GroupId, Cause>,
+    lost: BTreeSet<usize>,
+    left: BTreeSet<usize>,
+    /// The collective in which each rank last said it was waiting, by group.
+    stalls: HashMap<GroupId, BTreeMap<usize, (u64, Signature)>>,
+}
+
+impl Arbiter {
+    pub(crate) fn new(world_size: usize) -> Self {
+        Self {
+            members: vec![None; world_size],
+            failed: HashMap::new(),
+            lost: BTreeSet::new(),
+            left: BTreeSet::new(),
+            stalls: HashMap::new(),
+        }
+    }
+
+    /// Whether a process may connect as `rank`: once, ever.
+    pub(crate) fn admits(&self, rank: usize) -> bool {
+        self.members.get(rank).is_some_and(Option::is_none)
+    }
+
+    /// Takes a notice from `rank`.
+    pub(crate) fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
+        match notice {
+            Notice::Join { host, addr } => {
+                self.members[rank] = Some(Member { peer: Peer { rank, host }, addr });
+                let members: Vec<_> = self.members.iter().flatten().cloned().collect();
+                if members.len() < self.members.len() {
+                    return Vec::new();
+                }
+                self.to_all(&Verdict::Complete { members })
+            }
+            Notice::WhoIsMissing => {
+                let ranks = (0..self.members.len()).filter(|&r| self.members[r].is_none()).collect();
+                vec![(rank, Verdict::Missing { ranks })]
+            }
+            Notice::Stalled { group, seq, signature } => self.stalled(rank, group, seq, signature),
+            Notice::Failed { group, members, cause } => {
+                // A group fails once; its verdict is on its way to the reporter already.
+                let cause = self.complete(group, &members, cause);
+                self.fail(group, cause)
+            }
+            Notice::Leave => {
+                self.left.insert(rank);
+                self.to_all(&Verdict::Left { rank })
+            }
+        }
+    }
+
+    /// The line of `rank` has closed.
+    pub(crate) fn disconnected(&mut self, rank: usize, how: Loss) -> Mail {
+        if self.left.contains(&rank) || !self.lost.insert(rank) {
+            return Vec::new();
+        }
+        let peer = self.peer(rank);
+        self.to_all(&Verdict::Lost { cause: Cause::Lost { peer, how } })
+    }
+
+    fn stalled(&mut self, rank: usize, group: GroupId, seq: u64, signature: Signature) -> Mail {
+        let stalls = self.stalls.entry(group).or_default();
+        let other = stalls.iter().find(|(_, (s, theirs))| *s == seq && !theirs.matches(&signature));
+        let disagreement = other.map(|(&other, (_, theirs))| (other, theirs.clone()));
+        stalls.insert(rank, (seq, signature.clone()));
+        match disagreement {
+            Some((other, theirs)) => {
+                let (left, right) = ((self.peer(other), theirs), (self.peer(rank), signature));
+                self.fail(group, Cause::Mismatch { seq, left, right })
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Fills in what the reporter of a timeout cannot know: who else was not there.
+    fn complete(&self, group: GroupId, members: &[usize], cause: Cause) -> Cause {
+        match cause {
+            Cause::TimedOut { reporter, op, seq, waited, missing } if seq > 0 => {
+                let stalls = self.stalls.get(&group);
+                let arrived = |rank: &usize| {
+                    *rank == reporter.rank || stalls.and_then(|s| s.get(rank)).is_some_and(|(s, _)| *s >= seq)
+                };
+                let absent: Vec<_> = members.iter().filter(|r| !arrived(r)).map(|&r| self.peer(r)).collect();
+                let missing = if absent.is_empty() { missing } else { absent };
+                Cause::TimedOut { reporter, op, seq, waited, missing }
+            }
+            other => other,
+        }
+    }
+
+    fn fail(&mut self, group: GroupId, cause: Cause) -> Mail {
+        if self.failed.contains_key(&group) {
+            return Vec::new();
+        }
+        self.failed.insert(group, cause.clone());
+        self.to_all(&Verdict::Group { group, cause })
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        let known = self.members.get(rank).and_then(Option::as_ref);
+        known.map_or_else(|| Peer { rank, host: "never joined".into() }, |member| member.peer.clone())
+    }
+
+    fn to_all(&self, verdict: &Verdict) -> Mail {
+        let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains(r);
+        (0..self.members.len()).filter(here).map(|r| (r, verdict.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::{CallSite, OpKind, WORLD};
+    use std::time::Duration;
+
+    fn joined(world_size: usize) -> Arbiter {
+        let mut arbiter = Arbiter::new(world_size);
+        for rank in 0..world_size {
+            let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + rank as u16));
+            let mail = arbiter.handle(rank, Notice::Join { host: format!("h{rank}"), addr });
+            assert_eq!(mail.len(), if rank + 1 == world_size { world_size } else { 0 });
+        }
+        arbiter
+    }
+
+    fn peer(rank: usize) -> Peer {
+        Peer { rank, host: format!("h{rank}") }
+    }
+
+    fn signature(count: u64) -> Signature {
+        let site = CallSite { file: "a.rs".into(), line: count as u32 };
+        Signature { op: OpKind::Barrier, dtype: None, count, reduce: None, root: None, detail: 0, site }
+    }
+
+    #[test]
+    fn a_rank_is_admitted_once() {
+        let mut arbiter = Arbiter::new(2);
+        assert!(arbiter.admits(1) && !arbiter.admits(2));
+        arbiter.handle(1, Notice::Join { host: "h".into(), addr: ([127, 0, 0, 1], 1).into() });
+        assert!(!arbiter.admits(1));
+        assert_eq!(arbiter.handle(1, Notice::WhoIsMissing), [(1, Verdict::Missing { ranks: vec![0] })]);
+    }
+
+    #[test]
+    fn a_death_is_told_to_the_survivors_once() {
+        let mut arbiter = joined(3);
+        let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(1), how: Loss::Died } };
+        assert_eq!(arbiter.disconnected(1, Loss::Died), [(0, lost.clone()), (2, lost)]);
+        assert!(arbiter.disconnected(1, Loss::Died).is_empty());
+    }
+
+    #[test]
+    fn leaving_is_not_dying() {
+        let mut arbiter = joined(2);
+        assert_eq!(arbiter.handle(1, Notice::Leave), [(0, Verdict::Left { rank: 1 })]);
+        assert!(arbiter.disconnected(1, Loss::Died).is_empty());
+    }
+
+    #[test]
+    fn the_first_report_of_a_group_wins() {
+        let mut arbiter = joined(2);
+        let cause = |rank| Cause::Aborted { peer: peer(rank), reason: "r".into() };
+        let failed = |rank| Notice::Failed { group: WORLD, members: vec![0, 1], cause: cause(rank) };
+        assert_eq!(arbiter.handle(1, failed(1)).len(), 2);
+        assert!(arbiter.handle(0, failed(0)).is_empty());
+    }
+
+    #[test]
+    fn waiting_for_different_things_is_a_mismatch() {
+        let mut arbiter = joined(3);
+        let stalled = |seq, count| Notice::Stalled { group: WORLD, seq, signature: signature(count) };
+        assert!(arbiter.handle(0, stalled(4, 1)).is_empty());
+        assert!(arbiter.handle(1, stalled(5, 2)).is_empty(), "another operation is another matter");
+        let mail = arbiter.handle(2, stalled(4, 3));
+        let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(1)), right: (peer(2), signature(3)) };
+        assert_eq!(mail[0], (0, Verdict::Group { group: WORLD, cause }));
+        assert_eq!(mail.len(), 3);
+    }
+
+    #[test]
+    fn a_timeout_names_all_who_did_not_arrive() {
+        let mut arbiter = joined(4);
+        arbiter.handle(1, Notice::Stalled { group: WORLD, seq: 7, signature: signature(1) });
+        arbiter.handle(2, Notice::Stalled { group: WORLD, seq: 6, signature: signature(1) });
+        let (op, waited) = (OpKind::Barrier, Duration::from_secs(1));
+        let timed_out = |missing| Cause::TimedOut { reporter: peer(0), op, seq: 7, waited, missing };
+        let report =
+            Notice::Failed { group: WORLD, members: vec![0, 1, 2, 3], cause: timed_out(vec![peer(1)]) };
+        let mail = arbiter.handle(0, report);
+        assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(2), peer(3)]) });
+    }
+}

@@ -1,0 +1,21 @@
+//! The control plane: who is here, who is lost, and what went wrong first.
+//!
+//! Every rank keeps one line to the [`Arbiter`](arbiter::Arbiter) on rank 0. Whoever notices trouble reports it and believes the
+//! arbiter's verdict instead of its own eyes: all verdicts reach all ranks in one order, so all ranks name the
+//! same first cause, even when failing ranks bring down others.
+
+pub(crate) mod arbiter;
+pub(crate) mod line;
+pub(crate) mod watch;
+
+use arbiter::Notice;
+use phalanx_core::Result;
+
+/// A rank's line to the arbiter.
+pub(crate) trait Control: Send + Sync + std::fmt::Debug {
+    /// Sends a notice. Verdicts come back through the [`Watch`](watch::Watch).
+    ///
+    /// # Errors
+    /// The arbiter cannot be reached any more.
+    fn send(&self, notice: Notice) -> Result<()>;
+}

@@ -1,0 +1,247 @@
+//! What a rank knows of its groups' fate, and the alarms that stop running operations.
+
+use super::arbiter::{Member, Verdict};
+use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
+use phalanx_transport::Bell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+/// The fate of one group on this rank.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    group: GroupId,
+    /// Ranks of the job, in group order.
+    members: Vec<usize>,
+    cause: OnceLock<Cause>,
+    raised: AtomicBool,
+    /// Ranks of the job that left in order, and when that became known here.
+    left: Mutex<BTreeMap<usize, Instant>>,
+    bells: Mutex<Vec<Bell>>,
+    heard: (Mutex<()>, Condvar),
+}
+
+impl Alarm {
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.members
+    }
+
+    pub(crate) fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// Why the group has failed, if it has. One atomic load while it has not.
+    pub(crate) fn cause(&self) -> Option<&Cause> {
+        if self.raised.load(Ordering::Acquire) { self.cause.get() } else { None }
+    }
+
+    /// Fails the group, unless it has failed already, and wakes all its sleepers.
+    pub(crate) fn raise(&self, cause: Cause) {
+        if self.cause.set(cause).is_ok() {
+            self.raised.store(true, Ordering::Release);
+            let _heard = lock(&self.heard.0);
+            self.heard.1.notify_all();
+        }
+        self.ring();
+    }
+
+    /// Waits for somebody else to raise it.
+    pub(crate) fn wait(&self, deadline: &Deadline) -> Option<&Cause> {
+        let mut heard = lock(&self.heard.0);
+        while !self.raised.load(Ordering::Acquire) {
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            heard = self.heard.1.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(heard);
+        self.cause()
+    }
+
+    /// When it became known that `rank` (of the job) left in order.
+    pub(crate) fn left_at(&self, rank: usize) -> Option<Instant> {
+        lock(&self.left).get(&rank).copied()
+    }
+
+    /// Rings `bell` when anything changes, until [`hush`](Self::hush).
+    pub(crate) fn listen(&self, bell: &Bell) {
+        lock(&self.bells).push(bell.clone());
+    }
+
+    /// Undoes [`listen`](Self::listen).
+    pub(crate) fn hush(&self, bell: &Bell) {
+        lock(&self.bells).retain(|b| !b.is(bell));
+    }
+
+    fn ring(&self) {
+        lock(&self.bells).iter().for_each(Bell::ring);
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: Option<Vec<Member>>,
+    missing: Vec<usize>,
+    /// Verdicts in the order in which they came; `None` for a lost rank, which concerns all its groups.
+    verdicts: Vec<(Option<GroupId>, Cause)>,
+    left: BTreeMap<usize, Instant>,
+    alarms: Vec<Weak<Alarm>>,
+}
+
+/// Everything a rank has heard from the arbiter. Shared by all its groups.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Watch {
+    /// Takes word from the arbiter.
+    pub(crate) fn hear(&self, verdict: Verdict) {
+        let mut state = lock(&self.state);
+        match verdict {
+            Verdict::Complete { members } => state.members = Some(members),
+            Verdict::Missing { ranks } => state.missing = ranks,
+            Verdict::Group { group, cause } => state.verdict(Some(group), cause),
+            Verdict::Lost { cause } => state.verdict(None, cause),
+            Verdict::Left { rank } => {
+                let now = Instant::now();
+                state.left.insert(rank, now);
+                for alarm in state.alarms.iter().filter_map(Weak::upgrade) {
+                    lock(&alarm.left).insert(rank, now);
+                    alarm.ring();
+                }
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// The line to the arbiter on rank 0 broke. If that rank left in order before, nothing is wrong.
+    pub(crate) fn line_broke(&self) {
+        let mut state = lock(&self.state);
+        if !state.left.contains_key(&0) {
+            let known = state.members.as_ref().map(|m| m[0].peer.clone());
+            let peer = known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() });
+            state.verdict(None, Cause::Lost { peer, how: Loss::Died });
+        }
+        self.changed.notify_all();
+    }
+
+    /// A new group's alarm; raised already if its fate is known.
+    pub(crate) fn alarm(&self, group: GroupId, members: Vec<usize>) -> Arc<Alarm> {
+        let mut state = lock(&self.state);
+        let alarm = Arc::new(Alarm {
+            group,
+            members,
+            cause: OnceLock::new(),
+            raised: AtomicBool::new(false),
+            left: Mutex::new(state.left.clone()),
+            bells: Mutex::default(),
+            heard: Default::default(),
+        });
+        state.alarms.retain(|weak| weak.strong_count() > 0);
+        state.alarms.push(Arc::downgrade(&alarm));
+        for (scope, cause) in &state.verdicts {
+            if concerns(*scope, cause, &alarm) {
+                alarm.raise(cause.clone());
+            }
+        }
+        alarm
+    }
+
+    /// Waits until all ranks are there. `Err` has who is not, as far as is known, or why it is hopeless.
+    pub(crate) fn wait_complete(
+        &self,
+        deadline: &Deadline,
+    ) -> Result<Vec<Member>, (Vec<usize>, Option<Box<Cause>>)> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(members) = &state.members {
+                return Ok(members.clone());
+            }
+            let hopeless = state.verdicts.first().map(|(_, cause)| Box::new(cause.clone()));
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() || hopeless.is_some() {
+                return Err((state.missing.clone(), hopeless));
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until all of `ranks` have left or are lost.
+    pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
+        let mut state = lock(&self.state);
+        loop {
+            let gone = |r: usize| {
+                let lost =
+                    |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == r);
+                state.left.contains_key(&r) || state.verdicts.iter().any(lost)
+            };
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() || (0..world_size).filter(|&r| ranks(r)).all(gone) {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl State {
+    fn verdict(&mut self, scope: Option<GroupId>, cause: Cause) {
+        for alarm in self.alarms.iter().filter_map(Weak::upgrade) {
+            if concerns(scope, &cause, &alarm) {
+                alarm.raise(cause.clone());
+            }
+        }
+        self.verdicts.push((scope, cause));
+    }
+}
+
+fn concerns(scope: Option<GroupId>, cause: &Cause, alarm: &Alarm) -> bool {
+    match scope {
+        Some(group) => group == alarm.group,
+        None => cause.culprit().is_some_and(|peer| alarm.members.contains(&peer.rank)),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::WORLD;
+
+    fn lost(rank: usize) -> Verdict {
+        Verdict::Lost { cause: Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died } }
+    }
+
+    #[test]
+    fn a_loss_concerns_the_groups_of_the_lost() {
+        let watch = Watch::default();
+        let (world, pair) = (watch.alarm(WORLD, vec![0, 1, 2]), watch.alarm(GroupId(7), vec![0, 1]));
+        watch.hear(lost(2));
+        assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2));
+        assert!(pair.cause().is_none());
+        watch.hear(lost(1));
+        assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2), "the first cause stays");
+        assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
+        assert!(watch.alarm(GroupId(8), vec![2, 0]).cause().is_some(), "known before the group was");
+    }
+
+    #[test]
+    fn the_arbiter_may_leave_last_without_alarm() {
+        let watch = Watch::default();
+        let alarm = watch.alarm(WORLD, vec![0, 1]);
+        watch.hear(Verdict::Left { rank: 0 });
+        watch.line_broke();
+        assert!(alarm.cause().is_none() && alarm.left_at(0).is_some());
+        let watch = Watch::default();
+        let alarm = watch.alarm(WORLD, vec![0, 1]);
+        watch.line_broke();
+        assert!(alarm.cause().is_some());
+    }
+}

@@ -1,0 +1,390 @@
+//! Performs one plan over the wire.
+//!
+//! Messages of different steps overlap as far as the data allows: bytes are passed on as soon as they are final here, and
+//! received bytes are combined as soon as nobody needs the old ones. The rules are the schedule's own: a send
+//! reads what earlier steps received, and a receive writes what its own and earlier steps have sent.
+
+use super::plan::{Plan, Transfer, clear_of};
+use super::{Core, Fault, Operation, Progress};
+use phalanx_algo::Action;
+use phalanx_core::Signature;
+use phalanx_kernels::Kernel;
+use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How many messages each way may be under way at once.
+const WINDOW: usize = 8;
+/// Bytes received at a time for combining: small enough to stay in the cache until they are.
+pub(super) const SCRATCH_LEN: usize = 256 << 10;
+
+/// Where a collective's elements are.
+#[derive(Debug)]
+pub(crate) enum Memory<'a> {
+    /// Sent from and received into one buffer.
+    InPlace(&'a mut [u8]),
+    /// Sent from the first, received into the second.
+    Separate(&'a [u8], &'a mut [u8]),
+}
+
+impl Memory<'_> {
+    fn outgoing(&self, range: Range<usize>) -> &[u8] {
+        match self {
+            Self::InPlace(buffer) => &buffer[range],
+            Self::Separate(input, _) => &input[range],
+        }
+    }
+
+    fn incoming(&mut self, range: Range<usize>) -> &mut [u8] {
+        match self {
+            Self::InPlace(buffer) => &mut buffer[range],
+            Self::Separate(_, output) => &mut output[range],
+        }
+    }
+
+    fn is_in_place(&self) -> bool {
+        matches!(self, Self::InPlace(_))
+    }
+}
+
+/// How far one message has come.
+#[derive(Debug, Default, Clone)]
+struct Done {
+    bytes: usize,
+    complete: bool,
+    /// The front of an element whose rest has not arrived.
+    carry: [u8; 8],
+    carry_len: usize,
+}
+
+/// A collective in progress. Its memory is lent to it for each poll.
+#[derive(Debug)]
+pub(crate) struct Collective {
+    seq: u64,
+    signature: Signature,
+    fingerprint: u64,
+    encoded: Vec<u8>,
+    /// Peers that have been sent the signature.
+    told: Vec<usize>,
+    plan: Arc<Plan>,
+    kernel: Option<Kernel>,
+    element: usize,
+    sends: Vec<Done>,
+    recvs: Vec<Done>,
+    /// All before these are complete.
+    first_send: usize,
+    first_recv: usize,
+    received: u64,
+    begun: bool,
+}
+
+impl Collective {
+    pub(crate) fn new(seq: u64, signature: Signature, plan: Arc<Plan>, kernel: Option<Kernel>) -> Self {
+        Self {
+            seq,
+            fingerprint: signature.fingerprint(),
+            encoded: encode_signature(&signature),
+            element: signature.dtype.map_or(1, phalanx_core::DType::size),
+            signature,
+            told: Vec::new(),
+            sends: vec![Done::default(); plan.sends.len()],
+            recvs: vec![Done::default(); plan.recvs.len()],
+            plan,
+            kernel,
+            first_send: 0,
+            first_recv: 0,
+            received: 0,
+            begun: false,
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key { lane: Lane::Collective, id: self.seq }
+    }
+
+    /// Does all that can be done now.
+    pub(crate) fn poll(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
+        if core.turn != self.seq {
+            return Ok(Progress::Idle);
+        }
+        if !self.begun {
+            self.begun = true;
+            core.remember(self.seq, &self.signature);
+        }
+        let sent = self.poll_sends(core, memory)?;
+        let received = self.poll_recvs(core, memory)?;
+        if self.first_send == self.plan.sends.len() && self.first_recv == self.plan.recvs.len() {
+            core.next_turn();
+            return Ok(Progress::Finished);
+        }
+        Ok(if sent || received { Progress::Moved } else { Progress::Idle })
+    }
+
+    /// The messages under way from `first` on, each the oldest of its peer.
+    fn window(transfers: &[Transfer], done: &[Done], first: usize) -> impl Iterator<Item = usize> + use<> {
+        let (mut picked, mut len) = ([0; WINDOW], 0);
+        // Past this the scan stops: a long schedule with one slow peer must not be walked again and again.
+        for i in (first..transfers.len().min(first + 4 * WINDOW)).filter(|&i| !done[i].complete) {
+            if len == WINDOW {
+                break;
+            }
+            let same_peer = |&e: &usize| transfers[e].peer == transfers[i].peer;
+            if !(first..i).filter(|&e| !done[e].complete).any(|e| same_peer(&e)) {
+                picked[len] = i;
+                len += 1;
+            }
+        }
+        picked.into_iter().take(len)
+    }
+
+    fn poll_sends(&mut self, core: &mut Core, memory: &Memory<'_>) -> Result<bool, Fault> {
+        let plan = self.plan.clone();
+        let mut moved = false;
+        for i in Self::window(&plan.sends, &self.sends, self.first_send) {
+            let transfer = &plan.sends[i];
+            loop {
+                let next = transfer.next(self.sends[i].bytes);
+                let ready = if memory.is_in_place() {
+                    clear_of(next.clone(), self.undelivered(&plan, transfer.step))
+                } else {
+                    next.clone()
+                };
+                if ready.is_empty() && !next.is_empty() {
+                    break;
+                }
+                let told = self.told.contains(&transfer.peer);
+                let message = Outbound {
+                    peer: transfer.peer,
+                    key: self.key(),
+                    step: transfer.step,
+                    fingerprint: self.fingerprint,
+                    signature: if told { &[] } else { &self.encoded },
+                    message_len: transfer.len() as u64,
+                };
+                let sent =
+                    core.wire.send(&message, memory.outgoing(ready)).map_err(|f| (transfer.peer, f))?;
+                if !told && (sent.payload > 0 || sent.complete) {
+                    self.told.push(transfer.peer);
+                }
+                self.sends[i].bytes += sent.payload;
+                moved |= sent.payload > 0 || sent.complete;
+                if sent.complete && self.sends[i].bytes == transfer.len() {
+                    self.sends[i].complete = true;
+                    break;
+                }
+                if !sent.complete {
+                    break;
+                }
+            }
+        }
+        while self.sends.get(self.first_send).is_some_and(|d| d.complete) {
+            self.first_send += 1;
+        }
+        Ok(moved)
+    }
+
+    /// What receives of steps before `step` have yet to deliver.
+    fn undelivered<'s>(&'s self, plan: &'s Plan, step: u32) -> impl Iterator<Item = Range<usize>> + 's {
+        (self.first_recv..plan.recvs.len())
+            .take_while(move |&i| plan.recvs[i].step < step)
+            .filter(|&i| !self.recvs[i].complete)
+            .flat_map(|i| plan.recvs[i].left(self.recvs[i].bytes))
+    }
+
+    /// What sends up to and including `step` have yet to send.
+    fn unsent<'s>(&'s self, plan: &'s Plan, step: u32) -> impl Iterator<Item = Range<usize>> + 's {
+        (self.first_send..plan.sends.len())
+            .take_while(move |&i| plan.sends[i].step <= step)
+            .filter(|&i| !self.sends[i].complete)
+            .flat_map(|i| plan.sends[i].left(self.sends[i].bytes))
+    }
+
+    fn poll_recvs(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<bool, Fault> {
+        let plan = self.plan.clone();
+        let mut moved = false;
+        for i in Self::window(&plan.recvs, &self.recvs, self.first_recv) {
+            let transfer = &plan.recvs[i];
+            while !self.recvs[i].complete {
+                let next = transfer.next(self.recvs[i].bytes);
+                let free = if memory.is_in_place() {
+                    let older = clear_of(next.clone(), self.undelivered(&plan, transfer.step));
+                    clear_of(older, self.unsent(&plan, transfer.step))
+                } else {
+                    next.clone()
+                };
+                if !self.receive(core, memory, i, transfer, free)? {
+                    break;
+                }
+                moved = true;
+            }
+        }
+        while self.recvs.get(self.first_recv).is_some_and(|d| d.complete) {
+            self.first_recv += 1;
+        }
+        Ok(moved)
+    }
+
+    /// Receives into `free` what has arrived of message `i`; whether anything happened.
+    fn receive(
+        &mut self,
+        core: &mut Core,
+        memory: &mut Memory<'_>,
+        i: usize,
+        transfer: &Transfer,
+        free: Range<usize>,
+    ) -> Result<bool, Fault> {
+        let (peer, key) = (transfer.peer, self.key());
+        let Some(arrival) = core.wire.arrival(peer, key).map_err(|f| (peer, f))? else { return Ok(false) };
+        self.check(core, transfer, arrival.header)?;
+        let read = match transfer.action {
+            _ if arrival.left == 0 => 0,
+            Action::Copy => {
+                let n = free.len().min(arrival.left);
+                let into = memory.incoming(free.start..free.start + n);
+                let n = if n == 0 { 0 } else { core.wire.read(peer, key, into).map_err(|f| (peer, f))? };
+                self.recvs[i].bytes += n;
+                n
+            }
+            Action::Combine | Action::Finish => {
+                // Whole elements only: the rest of a cut one is needed by somebody still.
+                let whole = free.len() / self.element * self.element;
+                self.combine(core, memory, i, transfer, free.start..free.start + whole, arrival.left)?
+            }
+        };
+        self.received += read as u64;
+        if arrival.left == read {
+            core.wire.finish(peer, key);
+            let done = &mut self.recvs[i];
+            done.complete = done.bytes == transfer.len();
+            return Ok(true);
+        }
+        Ok(read > 0)
+    }
+
+    fn combine(
+        &mut self,
+        core: &mut Core,
+        memory: &mut Memory<'_>,
+        i: usize,
+        transfer: &Transfer,
+        free: Range<usize>,
+        left: usize,
+    ) -> Result<usize, Fault> {
+        let done = &mut self.recvs[i];
+        let room = free.len().min(SCRATCH_LEN).saturating_sub(done.carry_len);
+        let want = room.min(left);
+        if want == 0 {
+            return Ok(0);
+        }
+        let scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut core.scratch);
+        scratch[..done.carry_len].copy_from_slice(&done.carry[..done.carry_len]);
+        let key = Key { lane: Lane::Collective, id: self.seq };
+        let into = &mut scratch[done.carry_len..done.carry_len + want];
+        let n = core.wire.read(transfer.peer, key, into).map_err(|f| (transfer.peer, f))?;
+        let have = done.carry_len + n;
+        let whole = have / self.element * self.element;
+        let kernel = self.kernel.expect("schedules combine only in reductions");
+        let into = memory.incoming(free.start..free.start + whole);
+        kernel.combine(into, &scratch[..whole]);
+        if transfer.action == Action::Finish {
+            kernel.finish(into, core.world_size);
+        }
+        done.bytes += whole;
+        done.carry_len = have - whole;
+        done.carry[..done.carry_len].copy_from_slice(&scratch[whole..have]);
+        Ok(n)
+    }
+
+    /// Whether a frame belongs to this message of this operation.
+    fn check(
+        &self,
+        core: &Core,
+        transfer: &Transfer,
+        header: phalanx_transport::Header,
+    ) -> Result<(), Fault> {
+        if header.fingerprint != self.fingerprint {
+            let theirs = core.wire.signature(transfer.peer, self.key());
+            return Err(Fault::Mismatch {
+                peer: transfer.peer,
+                seq: self.seq,
+                ours: Box::new(self.signature.clone()),
+                theirs,
+            });
+        }
+        if header.step != transfer.step || header.message_len != transfer.len() as u64 {
+            let what = format!(
+                "in {}: step {} with {} bytes where step {} with {} was due",
+                self.signature,
+                header.step,
+                header.message_len,
+                transfer.step,
+                transfer.len()
+            );
+            return Err(Fault::Nonsense { peer: transfer.peer, what });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+        if core.turn == self.seq {
+            let sends = Self::window(&self.plan.sends, &self.sends, self.first_send);
+            wants.extend(
+                sends.filter(|&i| self.is_sendable(i)).map(|i| (self.plan.sends[i].peer, Direction::Send)),
+            );
+            let recvs = Self::window(&self.plan.recvs, &self.recvs, self.first_recv);
+            wants.extend(recvs.map(|i| (self.plan.recvs[i].peer, Direction::Recv)));
+        }
+    }
+
+    /// Whether message `i` waits for room on its link, not for data of its own.
+    fn is_sendable(&self, i: usize) -> bool {
+        let transfer = &self.plan.sends[i];
+        let next = transfer.next(self.sends[i].bytes);
+        next.is_empty() || !clear_of(next, self.undelivered(&self.plan, transfer.step)).is_empty()
+    }
+
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    pub(crate) fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// Payload bytes received, and all there are to receive.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.received, self.plan.recv_bytes)
+    }
+}
+
+/// A collective with the memory it works on, for a caller that waits.
+pub(crate) struct Borrowed<'a> {
+    pub(crate) collective: Collective,
+    pub(crate) memory: Memory<'a>,
+}
+
+impl Operation for Borrowed<'_> {
+    fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
+        self.collective.poll(core, &mut self.memory)
+    }
+
+    fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+        self.collective.wants(core, wants);
+    }
+
+    fn signature(&self) -> &Signature {
+        self.collective.signature()
+    }
+
+    fn seq(&self) -> u64 {
+        self.collective.seq()
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        self.collective.bytes()
+    }
+
+    fn is_due(&self, core: &Core) -> bool {
+        core.turn == self.seq()
+    }
+}

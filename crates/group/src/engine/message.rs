@@ -1,0 +1,208 @@
+//! Point-to-point: one tagged message to or from one peer.
+//!
+//! Messages to one peer leave in the order of the calls; messages with one tag from one peer are matched in the
+//! order of the calls that await them.
+
+use super::{Core, Fault, Operation, Progress};
+use phalanx_core::{OpKind, Signature};
+use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
+
+/// Where a message's bytes are.
+#[derive(Debug)]
+pub(crate) enum Payload<'a> {
+    Out(&'a [u8]),
+    In(&'a mut [u8]),
+}
+
+/// A place in a line of calls, taken when the call is made.
+pub(crate) type Ticket = u64;
+
+/// A message in progress. Its bytes are lent to it for each poll.
+#[derive(Debug)]
+pub(crate) struct Message {
+    peer: usize,
+    tag: u64,
+    ticket: Ticket,
+    signature: Signature,
+    /// As the other side must see it: a send is a send from both ends.
+    fingerprint: u64,
+    encoded: Vec<u8>,
+    len: usize,
+    done: usize,
+    begun: bool,
+}
+
+impl Message {
+    pub(crate) fn new(peer: usize, tag: u64, ticket: Ticket, signature: Signature, len: usize) -> Self {
+        let on_the_wire = Signature { op: OpKind::Send, ..signature.clone() };
+        Self {
+            peer,
+            tag,
+            ticket,
+            fingerprint: on_the_wire.fingerprint(),
+            encoded: encode_signature(&on_the_wire),
+            signature,
+            len,
+            done: 0,
+            begun: false,
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key { lane: Lane::Message, id: self.tag }
+    }
+
+    /// The other end and the tag.
+    pub(crate) fn from(&self) -> (usize, u64) {
+        (self.peer, self.tag)
+    }
+
+    /// Whether any byte of it was seen: from then on it can't be withdrawn.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    pub(crate) fn poll(&mut self, core: &mut Core, payload: &mut Payload<'_>) -> Result<Progress, Fault> {
+        if !self.is_due(core) {
+            return Ok(Progress::Idle);
+        }
+        let progress = match payload {
+            Payload::Out(bytes) => self.poll_send(core, bytes)?,
+            Payload::In(bytes) => self.poll_recv(core, bytes)?,
+        };
+        if matches!(progress, Progress::Finished) {
+            self.step_aside(core);
+        }
+        Ok(progress)
+    }
+
+    /// Leaves the line, done or not.
+    pub(crate) fn step_aside(&self, core: &mut Core) {
+        core.lines.leave(self.line(), self.ticket);
+        core.wire.wake_sleepers();
+    }
+
+    fn line(&self) -> (Direction, usize, u64) {
+        line(self.signature.op, self.peer, self.tag)
+    }
+
+    pub(crate) fn is_due(&self, core: &Core) -> bool {
+        core.lines.is_first(self.line(), self.ticket)
+    }
+
+    fn poll_send(&mut self, core: &mut Core, bytes: &[u8]) -> Result<Progress, Fault> {
+        let mut moved = false;
+        loop {
+            let message = Outbound {
+                peer: self.peer,
+                key: self.key(),
+                step: 0,
+                fingerprint: self.fingerprint,
+                signature: if self.done == 0 { &self.encoded } else { &[] },
+                message_len: self.len as u64,
+            };
+            let sent = core.wire.send(&message, &bytes[self.done..]).map_err(|f| (self.peer, f))?;
+            self.done += sent.payload;
+            self.begun = true;
+            moved |= sent.payload > 0;
+            if !sent.complete {
+                return Ok(if moved { Progress::Moved } else { Progress::Idle });
+            }
+            if self.done == self.len {
+                return Ok(Progress::Finished);
+            }
+        }
+    }
+
+    fn poll_recv(&mut self, core: &mut Core, bytes: &mut [u8]) -> Result<Progress, Fault> {
+        let (peer, key) = (self.peer, self.key());
+        let mut moved = false;
+        loop {
+            let Some(arrival) = core.wire.arrival(peer, key).map_err(|f| (peer, f))? else {
+                return Ok(if moved { Progress::Moved } else { Progress::Idle });
+            };
+            self.begun = true;
+            if arrival.header.fingerprint != self.fingerprint || arrival.header.message_len != self.len as u64
+            {
+                let theirs = core.wire.signature(peer, key);
+                return Err(Fault::Mismatch { peer, seq: 0, ours: Box::new(self.signature.clone()), theirs });
+            }
+            let want = arrival.left.min(self.len - self.done);
+            let n = match want {
+                0 => 0,
+                _ => core
+                    .wire
+                    .read(peer, key, &mut bytes[self.done..self.done + want])
+                    .map_err(|f| (peer, f))?,
+            };
+            self.done += n;
+            if n == arrival.left {
+                core.wire.finish(peer, key);
+                if self.done == self.len {
+                    return Ok(Progress::Finished);
+                }
+            } else if n == 0 {
+                return Ok(if moved { Progress::Moved } else { Progress::Idle });
+            }
+            moved = true;
+        }
+    }
+
+    pub(crate) fn wants(&self, wants: &mut Vec<(usize, Direction)>) {
+        wants.push((self.peer, self.line().0));
+    }
+
+    pub(crate) fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        match self.signature.op {
+            OpKind::Recv => (self.done as u64, self.len as u64),
+            _ => (0, 0),
+        }
+    }
+}
+
+/// The line in which a call waits: sends to one peer are one line, receives one for each peer and tag.
+pub(crate) fn line(op: OpKind, peer: usize, tag: u64) -> (Direction, usize, u64) {
+    match op {
+        OpKind::Recv => (Direction::Recv, peer, tag),
+        _ => (Direction::Send, peer, 0),
+    }
+}
+
+/// A message with the bytes it works on, for a caller that waits.
+pub(crate) struct Borrowed<'a> {
+    pub(crate) message: Message,
+    pub(crate) payload: Payload<'a>,
+}
+
+impl Operation for Borrowed<'_> {
+    fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
+        self.message.poll(core, &mut self.payload)
+    }
+
+    fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+        if self.message.is_due(core) {
+            self.message.wants(wants);
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        self.message.signature()
+    }
+
+    fn seq(&self) -> u64 {
+        0
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        self.message.bytes()
+    }
+
+    fn is_due(&self, _core: &Core) -> bool {
+        // Waiting in line for an earlier message counts: the deadline is the caller's own.
+        true
+    }
+}

@@ -1,0 +1,137 @@
+//! The progress thread of a group: drives what nobody waits for.
+
+use super::patience::Patience;
+use super::{Attempt, Engine, Operation, Outcome};
+use phalanx_core::{Error, Result};
+use phalanx_transport::Bell;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// An operation that owns its buffer and knows whom to tell.
+pub(crate) trait Job: Operation + Send {
+    fn complete(self: Box<Self>, outcome: Result<()>);
+    /// How long it may take, once its turn has come.
+    fn limit(&self) -> Duration;
+}
+
+/// Jobs on their way to the thread.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("started", &self.lock().started).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Vec<Box<dyn Job>>,
+    started: bool,
+    closing: bool,
+    /// Wakes the thread where it sleeps for links.
+    bell: Option<Bell>,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last handle on the group is gone: the thread ends when its work is done.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.arrived.notify_all();
+    }
+}
+
+/// Gives `job` to the progress thread of `engine`, and starts that if need be.
+///
+/// # Errors
+/// [`Error::Io`] if no thread can be started; the job is dropped.
+pub(crate) fn submit(engine: &Arc<Engine>, job: Box<dyn Job>) -> Result<()> {
+    let mut state = engine.queue.lock();
+    if !state.started {
+        let bell = Bell::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
+        let (theirs, ring) = (engine.clone(), bell.clone());
+        std::thread::Builder::new()
+            .name("phalanx-progress".into())
+            .spawn(move || run(&theirs, &ring))
+            .map_err(|e| Error::io("starting the progress thread", e))?;
+        state.started = true;
+        state.bell = Some(bell);
+    }
+    state.jobs.push(job);
+    if let Some(bell) = &state.bell {
+        bell.ring();
+    }
+    engine.queue.arrived.notify_all();
+    Ok(())
+}
+
+fn run(engine: &Engine, bell: &Bell) {
+    let mut jobs: Vec<(Box<dyn Job>, Attempt)> = Vec::new();
+    let mut patience = Patience::sleeping_on(bell, engine.crowded);
+    loop {
+        {
+            let mut state = engine.queue.lock();
+            while jobs.is_empty() && state.jobs.is_empty() {
+                if state.closing {
+                    return;
+                }
+                state = engine.queue.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            jobs.extend(state.jobs.drain(..).map(|job| {
+                let attempt = Attempt::new(job.limit());
+                (job, attempt)
+            }));
+        }
+        round(engine, &mut jobs, &mut patience);
+    }
+}
+
+/// Polls every job once; if none moved, waits.
+fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mut Patience) {
+    let mut core = engine.lock();
+    let mut finished = Vec::new();
+    let mut moved = false;
+    let mut at = 0;
+    while at < jobs.len() {
+        let (job, attempt) = &mut jobs[at];
+        let outcome = match engine.attempt(&mut core, job.as_mut(), attempt) {
+            Outcome::Idle => {
+                at += 1;
+                continue;
+            }
+            Outcome::Moved => {
+                moved = true;
+                at += 1;
+                continue;
+            }
+            Outcome::Finished => Some(Ok(())),
+            Outcome::Failed(error) => Some(Err(error)),
+            Outcome::Late => None,
+        };
+        moved = true;
+        finished.push((jobs.remove(at).0, outcome));
+    }
+    if moved {
+        patience.reset();
+        drop(core);
+    } else {
+        let mut wants = Vec::new();
+        let mut limit = Duration::from_secs(1);
+        if patience.is_at_end() {
+            jobs.iter().for_each(|(job, _)| job.wants(&core, &mut wants));
+            limit = jobs.iter().map(|(_, attempt)| engine.time_to_next(attempt)).min().unwrap_or(limit);
+        }
+        drop(engine.idle(core, patience, &wants, limit));
+    }
+    for (job, outcome) in finished {
+        let outcome = outcome.unwrap_or_else(|| Err(engine.timed_out(job.as_ref(), job.limit())));
+        job.complete(outcome);
+    }
+}

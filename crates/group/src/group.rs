@@ -1,0 +1,226 @@
+//! What users hold.
+
+use crate::backend::{Address, Backend};
+use phalanx_core::{CallSite, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Some ranks that work together: this rank's handle on them.
+///
+/// Cheap to clone, and can be used from any thread. The collectives of a group are performed one after the other, in
+/// the order of the calls, which must be the same on all ranks; point-to-point messages go on beside them.
+///
+/// # Contract
+/// Every call ends, at the latest when its deadline passes. Ranks that call different things at the same place get
+/// [`Mismatch`](Error::Mismatch) with both call sites, and no data is mixed. When a rank dies, all others get
+/// [`PeerLost`](Error::PeerLost) naming it. After such an error the group is poisoned: buffers of the failed call hold unspecified values, and later
+/// calls return [`Poisoned`](Error::Poisoned) with the first cause. After [`Misuse`](Error::Misuse) nothing was sent and
+/// the group is fine. A rank whose part in an operation is only to send may learn of another's trouble at its next call.
+///
+/// All ranks end a reduction with the same bits (payloads of NaN excepted).
+///
+/// # Examples
+/// Four ranks in this process:
+/// ```
+/// use phalanx_group::{ReduceOp, SimulatedBackend};
+/// std::thread::scope(|ranks| {
+///     for group in SimulatedBackend::create_group(4) {
+///         ranks.spawn(move || -> phalanx_core::Result<()> {
+///             let mut buffer = [group.rank() as f32, 1.0];
+///             group.all_reduce(&mut buffer, ReduceOp::Sum)?;
+///             assert_eq!(buffer, [6.0, 4.0]); // 0 + 1 + 2 + 3, and 1 from each
+///             group.finalize()
+///         });
+///     }
+/// });
+/// ```
+#[derive(Debug, Clone)]
+pub struct ProcessGroup {
+    pub(crate) backend: Arc<dyn Backend>,
+    /// Splits made so far, the same on all members: part of the names of the next ones.
+    splits: Arc<std::sync::Mutex<u64>>,
+}
+
+impl ProcessGroup {
+    /// A group on any backend.
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Self { backend, splits: Arc::default() }
+    }
+
+    /// This rank within the group: below [`world_size`](Self::world_size).
+    pub fn rank(&self) -> usize {
+        self.backend.rank()
+    }
+
+    /// Ranks in the group.
+    pub fn world_size(&self) -> usize {
+        self.backend.members().len()
+    }
+
+    /// This process among those of the job on its host.
+    pub fn local_rank(&self) -> usize {
+        self.backend.local().0
+    }
+
+    /// Processes of the job on this host.
+    pub fn local_world_size(&self) -> usize {
+        self.backend.local().1
+    }
+
+    /// The members as ranks of the job, in group order.
+    pub fn members(&self) -> &[usize] {
+        self.backend.members()
+    }
+
+    /// The group's name within the job.
+    pub fn id(&self) -> GroupId {
+        self.backend.id()
+    }
+
+    /// Who performs the operations: `tcp`, `thread`, …
+    pub fn backend_name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// How long an operation may take.
+    pub fn timeout(&self) -> Duration {
+        self.backend.timeout()
+    }
+
+    /// Sends `buffer` to `dst`. Done when the bytes are on their way; a large message waits until `dst` takes it.
+    /// Messages to one peer with one tag arrive in the order in which they were sent.
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse): no such rank, or this one. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
+    #[track_caller]
+    pub fn send<T: Element>(&self, buffer: &[T], dst: usize, tag: u64) -> Result<()> {
+        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, CallSite::caller())?;
+        self.backend.send(to, bytemuck::cast_slice(buffer))
+    }
+
+    /// Receives the message with `tag` that `src` sent; it must have exactly this length and element type. Messages
+    /// with other tags, or from others, are left for later calls.
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse): no such rank, or this one. [`Mismatch`](Error::Mismatch): the message has another
+    /// type or length. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
+    #[track_caller]
+    pub fn recv<T: Element>(&self, buffer: &mut [T], src: usize, tag: u64) -> Result<()> {
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
+        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), None)
+    }
+
+    /// As [`recv`](Self::recv), but not to get a message within `timeout` is no failure of the group.
+    ///
+    /// # Errors
+    /// [`NoMessage`](Error::NoMessage): nothing came in time; the message may still come. The others as for [`recv`](Self::recv).
+    #[track_caller]
+    pub fn recv_timeout<T: Element>(
+        &self,
+        buffer: &mut [T],
+        src: usize,
+        tag: u64,
+        timeout: Duration,
+    ) -> Result<()> {
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
+        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), Some(timeout))
+    }
+
+    /// Divides the group: ranks that give the same `color` form a new one, ordered by `key`, then by rank here. With
+    /// `None` a rank takes part in the call but joins no group.
+    ///
+    /// # Cost
+    /// One all_gather of 17 bytes a rank. Links of the new group are made on first use.
+    ///
+    /// # Errors
+    /// As for any collective.
+    #[track_caller]
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        let site = CallSite::caller();
+        let mine = [color.map_or(-1, i64::from), key];
+        let mut all = vec![0i64; 2 * self.world_size()];
+        self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
+        let number = {
+            let mut splits = self.splits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *splits += 1;
+            *splits
+        };
+        let Some(color) = color else { return Ok(None) };
+        let mut members: Vec<usize> =
+            (0..self.world_size()).filter(|&r| all[2 * r] == i64::from(color)).collect();
+        members.sort_by_key(|&r| (all[2 * r + 1], r));
+        let id = GroupId(Signature::detail_of(&[self.id().0 as usize, number as usize, color as usize]));
+        Ok(Some(Self::new(self.backend.subgroup(id, &members)?)))
+    }
+
+    /// Ends in order: waits until all ranks are here, so that nobody misses anything, and leaves. Use it at the end
+    /// of a program; a group that is only dropped leaves without waiting.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier).
+    #[track_caller]
+    pub fn finalize(self) -> Result<()> {
+        self.barrier_at(OpKind::Finalize, self.timeout(), CallSite::caller())?;
+        self.backend.leave();
+        Ok(())
+    }
+
+    /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).
+    pub fn abort(&self, reason: &str) {
+        self.backend.abort(reason);
+    }
+
+    pub(crate) fn signature(
+        &self,
+        op: OpKind,
+        dtype: Option<DType>,
+        count: usize,
+        reduce: Option<ReduceOp>,
+        root: Option<usize>,
+        site: CallSite,
+    ) -> Result<Signature> {
+        let world_size = self.world_size();
+        if let Some(root) = root.filter(|&r| r >= world_size) {
+            return Err(Error::misuse(
+                op,
+                format!("root {root} in a group of {world_size} ranks, at {site}"),
+            ));
+        }
+        if let (Some(reduce), Some(dtype)) = (reduce, dtype)
+            && !reduce.supports(dtype)
+        {
+            return Err(Error::misuse(op, format!("{reduce} is for integers, not for {dtype}, at {site}")));
+        }
+        Ok(Signature {
+            op,
+            dtype,
+            count: count as u64,
+            reduce,
+            root: root.map(|r| r as u32),
+            detail: 0,
+            site,
+        })
+    }
+
+    pub(crate) fn address<T: Element>(
+        &self,
+        op: OpKind,
+        count: usize,
+        peer: usize,
+        tag: u64,
+        site: CallSite,
+    ) -> Result<Address> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        if peer >= world_size {
+            return Err(Error::misuse(
+                op,
+                format!("rank {peer} in a group of {world_size} ranks, at {site}"),
+            ));
+        }
+        if peer == rank {
+            return Err(Error::misuse(op, format!("rank {rank} with itself, at {site}")));
+        }
+        let signature = self.signature(op, Some(T::DTYPE), count, None, None, site)?;
+        Ok(Address { signature, peer, tag })
+    }
+}

@@ -1,0 +1,296 @@
+//! The backend for host memory: an algorithm's schedule, performed over a transport.
+
+use crate::backend::{Address, Backend, Buffers, Collective};
+use crate::engine::collective::{Borrowed, Collective as Running, Memory};
+use crate::engine::message::{self, Message, Payload, Ticket};
+use crate::engine::plan::Plan;
+use crate::engine::progress::{self, Job};
+use crate::engine::{Core, Engine, Fault, Operation, Progress};
+use crate::realm::Realm;
+use crate::work::{Bytes, Pending};
+use phalanx_algo::{Selector, Shape};
+use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Result, Signature};
+use phalanx_kernels::Kernel;
+use phalanx_transport::{Direction, Wire};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Plans kept: a training loop repeats a handful of shapes.
+const PLANS_KEPT: usize = 32;
+
+/// Plans by what they depend on: the fingerprint of the call and the own counts.
+type Plans = Mutex<VecDeque<(u64, u64, Arc<Plan>)>>;
+
+/// One group on one rank, over any transport.
+#[derive(Debug)]
+pub(crate) struct HostBackend {
+    engine: Arc<Engine>,
+    name: &'static str,
+    selector: Arc<Selector>,
+    plans: Plans,
+    /// The number of the next collective, taken in the order of the calls.
+    next: Mutex<u64>,
+}
+
+impl HostBackend {
+    /// `members` are ranks of the job, in group order.
+    pub(crate) fn new(
+        realm: Arc<dyn Realm>,
+        id: GroupId,
+        members: Vec<usize>,
+        selector: Arc<Selector>,
+    ) -> Self {
+        let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
+        let wire = Wire::new(realm.open(id, &members));
+        let alarm = realm.watch().alarm(id, members);
+        let name = wire.name();
+        let engine = Arc::new(Engine::new(realm, wire, alarm, rank));
+        Self { engine, name, selector, plans: Plans::default(), next: Mutex::new(1) }
+    }
+
+    fn begin(&self, call: &Collective) -> Result<Running> {
+        self.engine.check(&call.signature)?;
+        let kernel = match (call.signature.reduce, call.signature.dtype) {
+            (Some(op), Some(dtype)) => Some(Kernel::new(op, dtype).ok_or_else(|| {
+                Error::misuse(call.signature.op, format!("{op} is not defined for {dtype}"))
+            })?),
+            _ => None,
+        };
+        let plan = self.plan(call);
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let seq = *next;
+        *next += 1;
+        Ok(Running::new(seq, call.signature.clone(), plan, kernel))
+    }
+
+    fn plan(&self, call: &Collective) -> Arc<Plan> {
+        let own = call.recv_layout.iter().chain([&call.layout]).fold(0u64, |hash, layout| {
+            let ends = (0..layout.world_size()).map(|r| layout.block(r).end);
+            ends.fold(hash, |hash, end| hash.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ end as u64)
+        });
+        let fingerprint = call.signature.fingerprint();
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, _, plan)) = plans.iter().find(|(f, o, _)| (*f, *o) == (fingerprint, own)) {
+            return plan.clone();
+        }
+        let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
+        let world_size = call.layout.world_size();
+        // From what all ranks agree on alone: each must choose the same.
+        let bytes = call.signature.count as usize * element;
+        let kind = match call.signature.op {
+            OpKind::Split => OpKind::AllGather,
+            OpKind::Finalize => OpKind::Barrier,
+            kind => kind,
+        };
+        let algorithm = self.selector.select(kind, bytes, world_size);
+        let shape = Shape {
+            rank: self.engine.rank,
+            world_size,
+            layout: &call.layout,
+            recv_layout: call.recv_layout.as_ref(),
+            root: call.signature.root.unwrap_or(0) as usize,
+        };
+        tracing::debug!(op = %call.signature.op, bytes, world_size, algorithm = %algorithm, "planned");
+        let plan = Arc::new(Plan::new(algorithm, &shape, element));
+        if plans.len() == PLANS_KEPT {
+            plans.pop_front();
+        }
+        plans.push_back((fingerprint, own, plan.clone()));
+        plan
+    }
+
+    fn message(&self, address: &Address, len: usize) -> Result<Message> {
+        self.engine.check(&address.signature)?;
+        let line = message::line(address.signature.op, address.peer, address.tag);
+        let ticket: Ticket = self.engine.lock().lines.join(line);
+        Ok(Message::new(address.peer, address.tag, ticket, address.signature.clone(), len))
+    }
+
+    /// Runs a message to its end; it leaves its line whatever happens.
+    fn run_message(&self, operation: &mut message::Borrowed<'_>, timeout: Option<Duration>) -> Result<()> {
+        let limit = timeout.unwrap_or(self.timeout());
+        let outcome = self.engine.drive(operation, limit);
+        if !matches!(outcome, Ok(true)) {
+            operation.message.step_aside(&mut self.engine.lock());
+        }
+        if outcome? {
+            return Ok(());
+        }
+        if timeout.is_some() && !operation.message.has_begun() {
+            let signature = operation.message.signature();
+            let at = self.engine.context(signature, 0, (0, 0), limit);
+            let (from, tag) = operation.message.from();
+            return Err(Error::NoMessage {
+                from: self.engine.peer(from),
+                tag,
+                waited: limit,
+                at: Box::new(at),
+            });
+        }
+        Err(self.engine.timed_out(operation, limit))
+    }
+}
+
+impl Backend for HostBackend {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn id(&self) -> GroupId {
+        self.engine.alarm.group()
+    }
+
+    fn rank(&self) -> usize {
+        self.engine.rank
+    }
+
+    fn members(&self) -> &[usize] {
+        self.engine.alarm.members()
+    }
+
+    fn local(&self) -> (usize, usize) {
+        let place = self.engine.realm.place();
+        (place.local_rank, place.local_world_size)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.engine.realm.place().timeout
+    }
+
+    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+        let collective = self.begin(&call)?;
+        let memory = match buffers {
+            Buffers::InPlace(buffer) => Memory::InPlace(buffer),
+            Buffers::Separate(input, output) => Memory::Separate(input, output),
+        };
+        let mut operation = Borrowed { collective, memory };
+        if self.engine.drive(&mut operation, timeout)? {
+            return Ok(());
+        }
+        Err(self.engine.timed_out(&operation, timeout))
+    }
+
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
+        let pending = Pending::default();
+        let running = Task::Collective(self.begin(&call)?);
+        let job = Owned { task: running, buffer, pending: pending.clone(), limit: self.timeout() };
+        progress::submit(&self.engine, Box::new(job))?;
+        Ok(pending)
+    }
+
+    fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
+        let message = self.message(&to, bytes.len())?;
+        self.run_message(&mut message::Borrowed { message, payload: Payload::Out(bytes) }, None)
+    }
+
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
+        let message = self.message(&from, bytes.len())?;
+        self.run_message(&mut message::Borrowed { message, payload: Payload::In(bytes) }, timeout)
+    }
+
+    fn submit_message(&self, address: Address, mut buffer: Box<dyn Bytes>) -> Result<Pending> {
+        let pending = Pending::default();
+        let message = self.message(&address, buffer.bytes().len())?;
+        let task = Task::Message(message, address.signature.op);
+        let job = Owned { task, buffer, pending: pending.clone(), limit: self.timeout() };
+        progress::submit(&self.engine, Box::new(job))?;
+        Ok(pending)
+    }
+
+    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
+        let of_job = members.iter().map(|&m| self.members()[m]).collect();
+        Ok(Arc::new(Self::new(self.engine.realm.clone(), id, of_job, self.selector.clone())))
+    }
+
+    fn abort(&self, reason: &str) {
+        if self.engine.alarm.cause().is_none() {
+            let peer = self.engine.peer(self.engine.rank);
+            self.engine.report(Cause::Aborted { peer, reason: reason.to_owned() });
+        }
+    }
+
+    fn leave(&self) {
+        if self.id() == phalanx_core::WORLD {
+            self.engine.realm.leave(&Deadline::after(Instant::now(), self.timeout()));
+        }
+    }
+}
+
+impl Drop for HostBackend {
+    fn drop(&mut self) {
+        self.engine.queue.close();
+    }
+}
+
+#[derive(Debug)]
+enum Task {
+    Collective(Running),
+    Message(Message, OpKind),
+}
+
+/// An operation with the buffer it owns.
+struct Owned {
+    task: Task,
+    buffer: Box<dyn Bytes>,
+    pending: Pending,
+    limit: Duration,
+}
+
+impl Operation for Owned {
+    fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
+        let bytes = self.buffer.bytes();
+        match &mut self.task {
+            Task::Collective(collective) => collective.poll(core, &mut Memory::InPlace(bytes)),
+            Task::Message(message, OpKind::Recv) => message.poll(core, &mut Payload::In(bytes)),
+            Task::Message(message, _) => message.poll(core, &mut Payload::Out(bytes)),
+        }
+    }
+
+    fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+        match &self.task {
+            Task::Collective(collective) => collective.wants(core, wants),
+            Task::Message(message, _) if message.is_due(core) => message.wants(wants),
+            Task::Message(..) => {}
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        match &self.task {
+            Task::Collective(collective) => collective.signature(),
+            Task::Message(message, _) => message.signature(),
+        }
+    }
+
+    fn seq(&self) -> u64 {
+        match &self.task {
+            Task::Collective(collective) => collective.seq(),
+            Task::Message(..) => 0,
+        }
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        match &self.task {
+            Task::Collective(collective) => collective.bytes(),
+            Task::Message(message, _) => message.bytes(),
+        }
+    }
+
+    fn is_due(&self, core: &Core) -> bool {
+        match &self.task {
+            Task::Collective(collective) => core.turn == collective.seq(),
+            Task::Message(message, _) => message.is_due(core),
+        }
+    }
+}
+
+impl Job for Owned {
+    fn complete(self: Box<Self>, outcome: Result<()>) {
+        let Self { pending, buffer, .. } = *self;
+        pending.complete(outcome.map(|()| buffer));
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit
+    }
+}

@@ -1,0 +1,184 @@
+//! How a process becomes a rank.
+
+use crate::ProcessGroup;
+use crate::control::Control;
+use crate::control::arbiter::{Member, Notice};
+use crate::control::line::{ArbiterService, TcpLine};
+use crate::control::watch::Watch;
+use crate::host::HostBackend;
+use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
+use phalanx_algo::Selector;
+use phalanx_core::{Deadline, Error, Result, WORLD};
+use phalanx_rendezvous::Config;
+use phalanx_transport::Service;
+use phalanx_transport::tcp::Exchange;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Where the address of the arbiter stands in the store.
+const ARBITER_KEY: &str = "arbiter";
+/// How often a waiting rank asks who is missing.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Joins the job that the environment describes: phalanx's own variables (set by `phalanx run`), else torchrun's,
+/// else a group of one. See [`Config`] for their names.
+///
+/// Collective among the processes of the job: returns when all of them have called it, in whatever order they start.
+///
+/// # Errors
+/// [`Config`](Error::Config): variables are missing or make no sense. [`Rendezvous`](Error::Rendezvous): the others did not come
+/// within the one deadline of init; says who is missing. [`Io`](Error::Io): the advertised address is not ours.
+pub fn init() -> Result<ProcessGroup> {
+    join(&Config::from_env()?)
+}
+
+/// As [`init`], with the configuration as an argument.
+///
+/// # Errors
+/// As for [`init`].
+pub fn join(config: &Config) -> Result<ProcessGroup> {
+    let selector = Arc::new(Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?);
+    let Some(secret) = config.secret.as_ref().filter(|_| config.world_size > 1) else {
+        return Ok(alone(config.timeout, selector));
+    };
+    let deadline = Deadline::after(Instant::now(), config.init_timeout);
+    let (rank, world_size) = (config.rank, config.world_size);
+    let open = config.open_store(&deadline)?;
+    let ip = advertised(config, open.local_ip)?;
+    let service = (rank == 0).then(|| Box::new(ArbiterService::new(world_size)) as Box<dyn Service>);
+    let exchange = Exchange::start(SocketAddr::new(ip, 0), secret.clone(), rank, world_size, service)?;
+    if rank == 0 {
+        open.store.set(ARBITER_KEY, exchange.addr().to_string().as_bytes())?;
+    }
+    let arbiter = open.store.get(ARBITER_KEY, &deadline).map_err(|error| match error {
+        Error::Rendezvous { waited, .. } => {
+            let what = "rank 0 has not come, or did not reach the store".into();
+            Error::Rendezvous { rank, world_size, what, waited }
+        }
+        other => other,
+    })?;
+    let arbiter = String::from_utf8_lossy(&arbiter).into_owned();
+    let watch = Arc::new(Watch::default());
+    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
+    let host = format!("{}:{}", host_name(), std::process::id());
+    line.send(Notice::Join { host, addr: exchange.addr() })?;
+    let members = meet(&line, &watch, rank, world_size, &deadline)?;
+    if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
+        let (who, addr) = (&member.peer, member.addr);
+        let what = format!("{who} can be reached at {addr} only from its own host; set PHALANX_HOST there");
+        return Err(Error::config(what));
+    }
+    let place = Place {
+        rank,
+        world_size,
+        local_rank: config.local_rank,
+        local_world_size: config.local_world_size,
+        timeout: config.timeout,
+    };
+    let store = open.server.is_some().then_some(open);
+    let realm = TcpRealm { place, members, watch, line, exchange, left: Mutex::new(false), _store: store };
+    Ok(world(Arc::new(realm), selector))
+}
+
+/// Waits for all ranks, and says meanwhile who is missing.
+fn meet(
+    line: &TcpLine,
+    watch: &Watch,
+    rank: usize,
+    world_size: usize,
+    deadline: &Deadline,
+) -> Result<Vec<Member>> {
+    loop {
+        let left = deadline.remaining(Instant::now());
+        let step = Deadline::after(Instant::now(), ASK_INTERVAL.min(left / 2).max(Duration::from_millis(10)));
+        match watch.wait_complete(&step) {
+            Ok(members) => return Ok(members),
+            Err((missing, hopeless)) => {
+                if left.is_zero() || hopeless.is_some() {
+                    let what = hopeless.map_or_else(
+                        || {
+                            format!(
+                                "{} of {world_size} ranks came, missing: {missing:?}",
+                                world_size - missing.len()
+                            )
+                        },
+                        |cause| cause.to_string(),
+                    );
+                    let waited = deadline.elapsed(Instant::now());
+                    return Err(Error::Rendezvous { rank, world_size, what, waited });
+                }
+                if !missing.is_empty() {
+                    tracing::info!(
+                        rank,
+                        ?missing,
+                        have = world_size - missing.len(),
+                        world_size,
+                        "waiting for ranks"
+                    );
+                }
+                line.send(Notice::WhoIsMissing)?;
+            }
+        }
+    }
+}
+
+/// The address at which the others reach this rank: what the configuration says, else the one that routes to the store.
+fn advertised(config: &Config, routed: Option<IpAddr>) -> Result<IpAddr> {
+    let Some(host) = &config.advertise else {
+        return Ok(routed.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    };
+    let mut addrs = (host.as_str(), 0)
+        .to_socket_addrs()
+        .map_err(|e| Error::io(format!("resolving PHALANX_HOST={host}"), e))?;
+    let first = addrs.next().ok_or_else(|| Error::config(format!("PHALANX_HOST={host} has no address")))?;
+    Ok(first.ip())
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The group of a process that is a job of its own.
+fn alone(timeout: Duration, selector: Arc<Selector>) -> ProcessGroup {
+    let realm = ThreadRealm::create(1, timeout).pop().expect("one realm was created");
+    world(Arc::new(realm), selector)
+}
+
+fn world(realm: Arc<dyn Realm>, selector: Arc<Selector>) -> ProcessGroup {
+    let members = (0..realm.place().world_size).collect();
+    ProcessGroup::new(Arc::new(HostBackend::new(realm, WORLD, members, selector)))
+}
+
+/// Groups whose ranks are threads of this process: for tests, examples, and for code that need not leave the process.
+#[derive(Debug)]
+pub struct SimulatedBackend;
+
+impl SimulatedBackend {
+    /// A group of `world_size` ranks: give each thread one of them. Operations may take 60 s.
+    ///
+    /// # Panics
+    /// If `world_size` is 0.
+    pub fn create_group(world_size: usize) -> Vec<ProcessGroup> {
+        Self::create_group_with(world_size, Duration::from_secs(60), "").expect("no algorithm is forced")
+    }
+
+    /// As [`create_group`](Self::create_group), with the time limit of operations, and algorithms to use instead of the recommended
+    /// ones (`all_reduce=ring,broadcast=binomial`).
+    ///
+    /// # Errors
+    /// [`Config`](Error::Config) for an algorithm that does not exist.
+    ///
+    /// # Panics
+    /// If `world_size` is 0.
+    pub fn create_group_with(
+        world_size: usize,
+        timeout: Duration,
+        algorithms: &str,
+    ) -> Result<Vec<ProcessGroup>> {
+        assert!(world_size > 0, "a group has at least one rank");
+        let selector = Arc::new(Selector::forced_from(algorithms)?);
+        let realms = ThreadRealm::create(world_size, timeout);
+        Ok(realms.into_iter().map(|realm| world(Arc::new(realm), selector.clone())).collect())
+    }
+}

@@ -1,0 +1,169 @@
+//! What a job is made of on this rank: who else is in it, how to reach them, and the line to the arbiter.
+
+use crate::control::Control;
+use crate::control::arbiter::{Member, Notice};
+use crate::control::line::{Hall, HallLine, TcpLine};
+use crate::control::watch::Watch;
+use phalanx_core::{Deadline, GroupId, Peer};
+use phalanx_rendezvous::OpenStore;
+use phalanx_transport::Transport;
+use phalanx_transport::tcp::Exchange;
+use phalanx_transport::thread::Pipes;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Shared by all groups of this rank; the last of them takes it down.
+pub(crate) trait Realm: Send + Sync + Debug {
+    /// This rank's end of a group's links. Members are ranks of the job, in group order.
+    fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport>;
+    fn control(&self) -> &dyn Control;
+    fn watch(&self) -> &Watch;
+    /// A rank of the job, as errors name it.
+    fn peer(&self, rank: usize) -> Peer;
+    fn place(&self) -> &Place;
+    /// Says an orderly farewell; on rank 0, stays until all others have.
+    fn leave(&self, deadline: &Deadline);
+
+    /// Whether this host has more ranks than cores.
+    fn ranks_share_cores(&self) -> bool {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.place().local_world_size > cores
+    }
+}
+
+/// Where this rank is, and its limits.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) local_rank: usize,
+    pub(crate) local_world_size: usize,
+    /// How long an operation may take unless the call says otherwise.
+    pub(crate) timeout: Duration,
+}
+
+/// Ranks as processes, over TCP.
+#[derive(Debug)]
+pub(crate) struct TcpRealm {
+    pub(crate) place: Place,
+    pub(crate) members: Vec<Member>,
+    pub(crate) watch: Arc<Watch>,
+    /// Before the exchange: on rank 0 that carries the other ends of all lines.
+    pub(crate) line: TcpLine,
+    pub(crate) exchange: Exchange,
+    pub(crate) left: Mutex<bool>,
+    /// The store's server, if this rank runs it: it leaves last.
+    pub(crate) _store: Option<OpenStore>,
+}
+
+impl Realm for TcpRealm {
+    fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport> {
+        let addrs = members.iter().map(|&m| self.members[m].addr).collect();
+        Box::new(self.exchange.open(group, members.to_vec(), addrs, self.place.timeout))
+    }
+
+    fn control(&self) -> &dyn Control {
+        &self.line
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        self.members[rank].peer.clone()
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn leave(&self, deadline: &Deadline) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *left, true) {
+            return;
+        }
+        let _ = self.line.send(Notice::Leave);
+        if self.place.rank == 0 {
+            self.watch.wait_left(|r| r != 0, self.place.world_size, deadline);
+        }
+    }
+}
+
+impl Drop for TcpRealm {
+    fn drop(&mut self) {
+        // Without a farewell the others take it for a death, which is what a panic is.
+        if !std::thread::panicking() {
+            self.leave(&Deadline::after(Instant::now(), Duration::ZERO));
+        }
+    }
+}
+
+/// Pipes by group: whoever opens a group first makes them.
+type Fabric = Mutex<HashMap<GroupId, Pipes>>;
+
+/// Ranks as threads of this process.
+#[derive(Debug)]
+pub(crate) struct ThreadRealm {
+    place: Place,
+    watch: Arc<Watch>,
+    line: HallLine,
+    fabric: Arc<Fabric>,
+    name: String,
+}
+
+impl ThreadRealm {
+    /// One realm for each of `world_size` ranks.
+    pub(crate) fn create(world_size: usize, timeout: Duration) -> Vec<Self> {
+        let hall = Hall::new(world_size);
+        let fabric = Arc::new(Fabric::default());
+        let realm = |rank| {
+            let place = Place { rank, world_size, local_rank: rank, local_world_size: world_size, timeout };
+            let (watch, line) = (hall.watch(rank), HallLine { hall: hall.clone(), rank });
+            let name = format!("thread of process {}", std::process::id());
+            let addr = std::net::SocketAddr::from(([0; 4], 0));
+            let _ = line.send(Notice::Join { host: name.clone(), addr });
+            Self { place, watch, line, fabric: fabric.clone(), name }
+        };
+        (0..world_size).map(realm).collect()
+    }
+}
+
+impl Realm for ThreadRealm {
+    fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport> {
+        let rank = members.iter().position(|&m| m == self.place.rank).expect("this rank is a member");
+        let mut fabric = self.fabric.lock().unwrap_or_else(PoisonError::into_inner);
+        let pipes = fabric.entry(group).or_insert_with(|| Pipes::new(members.len()));
+        Box::new(pipes.end(rank))
+    }
+
+    fn control(&self) -> &dyn Control {
+        &self.line
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        Peer { rank, host: self.name.clone() }
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn leave(&self, _deadline: &Deadline) {
+        let _ = self.line.send(Notice::Leave);
+    }
+}
+
+impl Drop for ThreadRealm {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = self.line.send(Notice::Leave);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Operations in flight.
+
+use phalanx_core::{Element, Error, Result};
+use std::any::Any;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// A buffer that an operation owns while it runs, whatever its element type.
+pub trait Bytes: Send + 'static {
+    /// The elements as bytes.
+    fn bytes(&mut self) -> &mut [u8];
+    /// Gives the buffer back as what it was.
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+impl<T: Element> Bytes for Vec<T> {
+    fn bytes(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+type Slot = Mutex<Option<Result<Box<dyn Bytes>>>>;
+
+/// The two ends of a pending operation.
+#[derive(Clone)]
+pub struct Pending(Arc<(Slot, Condvar)>);
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").field("is_done", &self.is_done()).finish()
+    }
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self(Arc::new((Mutex::new(None), Condvar::new())))
+    }
+}
+
+impl Pending {
+    /// For the backend: the operation is over.
+    pub fn complete(&self, outcome: Result<Box<dyn Bytes>>) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        self.0.1.notify_all();
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Ends because every job is completed, with success or by its deadline.
+    fn wait(self) -> Result<Box<dyn Bytes>> {
+        let mut slot = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(outcome) = slot.take() {
+                return outcome;
+            }
+            slot = self.0.1.wait(slot).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// An operation in flight. It owns the buffer, so nobody can touch that meanwhile.
+///
+/// Operations of a group are performed in the order in which they were begun; they may be waited for in any order, from
+/// any thread. Dropping a `Work` does not cancel it: the operation runs on, and the buffer goes with it.
+///
+/// # Examples
+/// ```
+/// # use phalanx_group::{SimulatedBackend, ReduceOp};
+/// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+/// let first = group.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
+/// let second = group.all_reduce_async(vec![1i64; 4], ReduceOp::Sum)?;
+/// // … compute …
+/// assert_eq!(second.wait()?, [2; 4]);
+/// assert_eq!(first.wait()?, [2.0; 4]);
+/// # Ok(()) }); } });
+/// ```
+#[must_use = "the result of the operation is in here"]
+pub struct Work<T> {
+    pending: Pending,
+    finish: Box<dyn FnOnce(Box<dyn Any + Send>) -> Option<T> + Send>,
+}
+
+impl<T> std::fmt::Debug for Work<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+impl<T> Work<T> {
+    /// The result of `pending`, whose buffer is a `B`.
+    pub(crate) fn new<B: 'static>(pending: Pending, finish: impl FnOnce(B) -> T + Send + 'static) -> Self {
+        let finish = |any: Box<dyn Any + Send>| any.downcast::<B>().ok().map(|buffer| finish(*buffer));
+        Self { pending, finish: Box::new(finish) }
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once.
+    pub fn is_done(&self) -> bool {
+        self.pending.is_done()
+    }
+
+    /// Waits for the operation and takes its result. It ends: every operation has a deadline.
+    ///
+    /// # Errors
+    /// What went wrong with the operation; the buffer is gone then.
+    pub fn wait(self) -> Result<T> {
+        let buffer = self.pending.wait()?.into_any();
+        (self.finish)(buffer)
+            .ok_or_else(|| Error::Internal { what: "a buffer came back as another type".into() })
+    }
+}
