@@ -51,7 +51,7 @@ pub(crate) struct Run {
     )]
     pub(crate) ranks: usize,
 
-    /// Keep each rank's output in DIR/<job id>/attempt_0/<rank>/{stdout,stderr}.log
+    /// Keep each rank's output in DIR/JOB_ID/attempt_0/RANK/{stdout,stderr}.log
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 

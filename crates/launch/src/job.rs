@@ -118,7 +118,10 @@ impl RunningJob {
                     return Err(Error::Internal { what: "nobody watches the ranks any more".into() });
                 }
             };
-            if let (false, Some(verdict)) = (announced, supervisor.verdict()) {
+            if !announced
+                && !supervisor.is_over()
+                && let Some(verdict) = supervisor.verdict()
+            {
                 announce(verdict);
                 announced = true;
             }
@@ -157,10 +160,10 @@ impl RunningJob {
     }
 }
 
-/// Says at once what the outcome will repeat in full once the other ranks are gone.
+/// Says at once what the outcome will say in full when the other ranks are gone, which may take them a while.
 fn announce(verdict: Verdict) {
     match verdict {
-        Verdict::Success => tracing::debug!("all ranks succeeded"),
+        Verdict::Success => {}
         Verdict::Failed { rank, exit, .. } => tracing::error!("rank {rank} {exit}; ending the others"),
         Verdict::Interrupted { signal } => tracing::warn!("passing {} on to all ranks", signal_name(signal)),
         Verdict::TimedOut => tracing::error!("time is up; ending all ranks"),
