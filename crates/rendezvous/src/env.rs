@@ -22,7 +22,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits |
 /// | `PHALANX_SECRET_FILE` | or a file with it, which only its owner can read |
 /// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set, and new for each run, with a `file:` store |
-/// | `PHALANX_HOST` | host name or address that the other ranks should use for this one |
+/// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60 |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |

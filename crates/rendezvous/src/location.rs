@@ -105,7 +105,7 @@ mod tests {
             ("tcp://[::1:29500", "bracket is missing"),
             ("tcp://:29500", "host is missing"),
             ("tcp://user@a:1", "no host has"),
-            ("file://relative/path", "full path"),
+            ("file://relative/path", "its/full/path"),
         ] {
             let error = url.parse::<StoreLocation>().unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(url), "{error}");

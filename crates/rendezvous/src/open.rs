@@ -5,7 +5,7 @@ use crate::{Config, FileStore, MemoryStore, PrefixStore, Store, StoreLocation, T
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,24 +93,18 @@ impl Config {
 
 /// Runs the server at the first address of `host` that is this host's.
 fn serve(host: &str, port: u16, secret: &Secret, deadline: &Deadline) -> Result<TcpStoreServer> {
-    let mut last = None;
     for addr in resolve(host, port, deadline)? {
         match TcpStoreServer::start(addr, secret) {
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
-                last = Some(source.kind())
-            }
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {}
             outcome => return outcome,
         }
     }
-    let source = io::Error::from(last.unwrap_or(ErrorKind::NotFound));
-    Err(Error::io(
-        format!(
-            "rank 0 is to run the store at {}, which is no address of its host (start rank 0 there, or set PHALANX_HOST to \
-             the name or address of its host)",
-            authority(host, port)
-        ),
-        source,
-    ))
+    let doing = format!(
+        "rank 0 is to run the store at {}, which is no address of its host (start rank 0 there, or set PHALANX_HOST to the \
+         name or address of its host)",
+        authority(host, port)
+    );
+    Err(Error::io(doing, ErrorKind::AddrNotAvailable.into()))
 }
 
 fn resolve(host: &str, port: u16, deadline: &Deadline) -> Result<Vec<SocketAddr>> {

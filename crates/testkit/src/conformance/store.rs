@@ -322,13 +322,14 @@ fn at_once<S: Store, R: Send>(
 ) -> Vec<R> {
     let stores: Vec<S> = (0..clients).map(|_| client()).collect();
     let start = Barrier::new(usize::from(clients));
+    let run = |i, store| {
+        start.wait();
+        work(store, i)
+    };
+    let run = &run;
     thread::scope(|scope| {
-        let run = |(i, store)| {
-            start.wait();
-            work(store, i)
-        };
-        let run = &run;
-        let threads: Vec<_> = (0..).zip(&stores).map(|work| scope.spawn(move || run(work))).collect();
+        let threads: Vec<_> =
+            (0..).zip(&stores).map(|(i, store)| scope.spawn(move || run(i, store))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

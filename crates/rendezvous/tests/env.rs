@@ -1,0 +1,217 @@
+//! What the environment says, and what it must not say.
+
+use phalanx_core::{Deadline, Error, Result};
+use phalanx_rendezvous::{Config, Source, StoreLocation};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// `NAME=value` lines; later ones win.
+fn read(variables: &[&str]) -> Result<Config> {
+    let pairs: Vec<(&str, &str)> =
+        variables.iter().flat_map(|v| v.split_whitespace()).filter_map(|v| v.split_once('=')).collect();
+    Config::from_lookup(|name| {
+        pairs.iter().rev().find(|(n, _)| *n == name).map(|(_, value)| value.to_string())
+    })
+}
+
+fn secret() -> String {
+    format!("PHALANX_SECRET={SECRET}")
+}
+
+const OURS: &str = "PHALANX_RANK=5 PHALANX_WORLD_SIZE=8 PHALANX_LOCAL_RANK=1 PHALANX_LOCAL_WORLD_SIZE=4 PHALANX_NODE_RANK=1 \
+                    PHALANX_STORE=tcp://10.0.0.7:4000 PHALANX_JOB_ID=seven";
+const TORCHRUN: &str = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node0 MASTER_PORT=29500 \
+                        TORCHELASTIC_RUN_ID=run";
+
+#[test]
+fn nothing_is_a_group_of_one() {
+    let config = read(&["PHALANX_RANK= RANK= MASTER_ADDR="]).unwrap();
+    assert_eq!((config.source, config.rank, config.world_size), (Source::Alone, 0, 1));
+    assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (0, 1, 0));
+    assert_eq!((config.store, config.secret), (StoreLocation::None, None));
+    assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(60), Duration::from_secs(120)));
+}
+
+#[test]
+fn our_own_variables() {
+    let config = read(&[
+        OURS,
+        &secret(),
+        "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_ALGO=ring",
+    ]);
+    let config = config.unwrap();
+    assert_eq!((config.source, config.rank, config.world_size), (Source::Phalanx, 5, 8));
+    assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (1, 4, 1));
+    let StoreLocation::Tcp { host, port, host_it } = config.store else { panic!("{:?}", config.store) };
+    assert_eq!((host.as_str(), port, host_it), ("10.0.0.7", 4000, false));
+    assert_eq!(config.secret.unwrap().to_hex(), SECRET);
+    assert_eq!((config.job_id.as_str(), config.advertise.as_deref()), ("seven", Some("node1")));
+    assert_eq!((config.timeout, config.init_timeout), (Duration::from_millis(500), Duration::from_secs(7)));
+    assert_eq!(config.algorithms.as_deref(), Some("ring"));
+}
+
+#[test]
+fn torchruns_variables() {
+    let config = read(&[TORCHRUN, &secret()]).unwrap();
+    assert_eq!((config.source, config.rank, config.world_size), (Source::Torchrun, 5, 8));
+    assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (1, 4, 1));
+    assert_eq!(config.store, StoreLocation::Tcp { host: "node0".into(), port: 29500, host_it: true });
+    assert_eq!(config.job_id, "run");
+}
+
+#[test]
+fn the_agent_of_torchrun_has_the_master_port_already() {
+    for (flag, port, ours) in [("True", 29500, 29501), ("False", 29500, 29500), ("True", 65535, 65534)] {
+        let flags = format!("TORCHELASTIC_USE_AGENT_STORE={flag} MASTER_PORT={port}");
+        match read(&[TORCHRUN, &secret(), &flags]).unwrap().store {
+            StoreLocation::Tcp { port, .. } => assert_eq!(port, ours),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn both_families_may_be_there_and_ours_wins() {
+    let config = read(&[TORCHRUN, OURS, &secret(), "LOCAL_RANK=3 TORCHELASTIC_RUN_ID=run"]).unwrap();
+    assert_eq!((config.source, config.local_rank, config.job_id.as_str()), (Source::Phalanx, 1, "seven"));
+    assert!(matches!(config.store, StoreLocation::Tcp { host_it: false, .. }));
+}
+
+#[test]
+fn our_store_serves_torchruns_ranks() {
+    let config = read(&[TORCHRUN, &secret(), "PHALANX_STORE=file:///scratch/me PHALANX_JOB_ID=1"]).unwrap();
+    assert_eq!((config.source, config.store), (Source::Torchrun, StoreLocation::File("/scratch/me".into())));
+}
+
+#[test]
+fn without_local_variables_there_is_one_rank_a_host() {
+    let config = read(&["RANK=2 WORLD_SIZE=3 MASTER_ADDR=[::1] MASTER_PORT=1", &secret()]).unwrap();
+    assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (0, 1, 2));
+    assert_eq!(config.store.to_string(), "tcp://[::1]:1");
+}
+
+#[test]
+fn nonsense_is_refused_and_named() {
+    let with_secret = secret();
+    let cases: &[(&[&str], &[&str])] = &[
+        // Missing
+        (&["RANK=0"], &["RANK is set", "WORLD_SIZE is not"]),
+        (&["WORLD_SIZE=2"], &["WORLD_SIZE is set", "RANK is not"]),
+        (&["PHALANX_RANK=0", TORCHRUN], &["PHALANX_RANK is 0", "RANK is 5"]),
+        (&["PHALANX_RANK=5", TORCHRUN], &["PHALANX_RANK is set", "PHALANX_WORLD_SIZE is not"]),
+        (&["RANK=0 WORLD_SIZE=2", &with_secret], &["MASTER_ADDR and MASTER_PORT"]),
+        (&["RANK=0 WORLD_SIZE=2 MASTER_ADDR=a", &with_secret], &["set MASTER_PORT (or PHALANX_STORE)"]),
+        (&["PHALANX_RANK=0 PHALANX_WORLD_SIZE=2", &with_secret], &["PHALANX_STORE"]),
+        (&["MASTER_ADDR=a MASTER_PORT=1"], &["MASTER_ADDR", "RANK and WORLD_SIZE are not"]),
+        (&["PHALANX_STORE=tcp://a:1"], &["PHALANX_STORE is set", "PHALANX_RANK"]),
+        (&[OURS, "PHALANX_LOCAL_RANK="], &["PHALANX_LOCAL_WORLD_SIZE is set", "PHALANX_LOCAL_RANK is not"]),
+        (&[TORCHRUN], &["PHALANX_SECRET", "openssl rand -hex 32", "PHALANX_SECRET_FILE"]),
+        (&[TORCHRUN, &with_secret, "PHALANX_STORE=file:///d"], &["PHALANX_JOB_ID"]),
+        // Contradictions
+        (&[TORCHRUN, OURS, "WORLD_SIZE=9"], &["PHALANX_WORLD_SIZE is 8", "WORLD_SIZE is 9"]),
+        (&[TORCHRUN, OURS, "RANK=1"], &["PHALANX_RANK is 5", "RANK is 1"]),
+        (&[OURS, &with_secret, "PHALANX_SECRET_FILE=/x"], &["PHALANX_SECRET and PHALANX_SECRET_FILE"]),
+        // Out of range
+        (&[OURS, "PHALANX_RANK=8"], &["rank 8 of a world of 8", "PHALANX_RANK"]),
+        (&[OURS, "PHALANX_WORLD_SIZE=0"], &["of a world of 0"]),
+        (&[OURS, "PHALANX_RANK=-1"], &["PHALANX_RANK", "\"-1\""]),
+        (&[OURS, "PHALANX_RANK=4294967296"], &["PHALANX_RANK", "not a number"]),
+        (&[OURS, "PHALANX_LOCAL_RANK=4"], &["local rank 4 of 4"]),
+        (&[OURS, "PHALANX_LOCAL_WORLD_SIZE=9"], &["of 9 on this host", "world of 8"]),
+        (&["LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"], &["local rank 1 of 2", "world of 1"]),
+        (&[TORCHRUN, "MASTER_PORT=0"], &["MASTER_PORT"]),
+        (&[TORCHRUN, "MASTER_PORT=http"], &["MASTER_PORT"]),
+        (&[OURS, &with_secret, "PHALANX_STORE=nowhere"], &["nowhere", "tcp://"]),
+        (&[OURS, "PHALANX_SECRET=abc"], &["64 hexadecimal digits"]),
+        (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=0"], &["PHALANX_TIMEOUT_S"]),
+        (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=NaN"], &["PHALANX_TIMEOUT_S"]),
+        (&[OURS, &with_secret, "PHALANX_INIT_TIMEOUT_S=1e300"], &["PHALANX_INIT_TIMEOUT_S"]),
+    ];
+    for (variables, words) in cases {
+        match read(variables) {
+            Err(Error::Config { what }) => {
+                for word in *words {
+                    assert!(what.contains(word), "{variables:?}: {what:?} does not say {word:?}");
+                }
+                assert!(!what.contains(SECRET));
+            }
+            other => panic!("{variables:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_secret_may_be_in_a_file_of_ours_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secret");
+    let read_with_mode = |mode| {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        read(&[OURS, &format!("PHALANX_SECRET_FILE={}", path.display())])
+    };
+    std::fs::write(&path, format!("{SECRET}\n")).unwrap();
+    for good in [0o600, 0o400] {
+        assert_eq!(read_with_mode(good).unwrap().secret.unwrap().to_hex(), SECRET);
+    }
+    for bad in [0o640, 0o604, 0o620, 0o601] {
+        let error = read_with_mode(bad).unwrap_err().to_string();
+        assert!(error.contains("chmod 600") && !error.contains(SECRET), "{error}");
+    }
+    std::fs::write(&path, vec![0xff; 64]).unwrap();
+    assert!(matches!(read_with_mode(0o600), Err(Error::Config { .. })));
+    std::fs::remove_file(&path).unwrap();
+    let missing = read(&[OURS, &format!("PHALANX_SECRET_FILE={}", path.display())]);
+    assert!(matches!(missing, Err(Error::Io { .. })), "{missing:?}");
+}
+
+#[test]
+fn rank_0_runs_the_store_for_torchruns_ranks() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let rank = |rank: usize, limit: Duration| {
+        let identity = format!("RANK={rank} WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT={port}");
+        read(&[&identity, &secret()])?.open_store(&Deadline::after(Instant::now(), limit))
+    };
+    match rank(1, Duration::from_millis(50)) {
+        Err(Error::Rendezvous { rank: 1, world_size: 2, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let long = Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let early = scope.spawn(|| rank(1, long).unwrap());
+        let zero = rank(0, long).unwrap();
+        let one = early.join().unwrap();
+        assert!(zero.server.is_some() && one.server.is_none());
+        assert!(one.local_ip.unwrap().is_loopback());
+        one.store.set("key", b"value").unwrap();
+        assert_eq!(zero.store.try_get("key").unwrap().unwrap(), b"value");
+    });
+}
+
+#[test]
+fn rank_0_says_so_when_the_masters_address_is_not_its_own() {
+    // 192.0.2.0/24 is reserved for documentation: no host has it.
+    let config = read(&["RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=29500", &secret()]).unwrap();
+    let error = config.open_store(&Deadline::after(Instant::now(), Duration::from_secs(60))).unwrap_err();
+    assert!(
+        matches!(&error, Error::Io { doing, .. } if doing.contains("PHALANX_HOST") && doing.contains("192.0.2.1")),
+        "{error}"
+    );
+}
+
+#[test]
+fn rank_0_cleans_the_directory_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("PHALANX_STORE=file://{} PHALANX_JOB_ID=1", dir.path().display());
+    let open = |rank: usize| {
+        let config = read(&[&format!("RANK={rank} WORLD_SIZE=2"), &secret(), &store]).unwrap();
+        config.open_store(&Deadline::after(Instant::now(), Duration::from_secs(60))).unwrap()
+    };
+    let (zero, one) = (open(0), open(1));
+    one.store.set("key", b"value").unwrap();
+    drop(one);
+    assert_eq!(zero.store.try_get("key").unwrap().unwrap(), b"value");
+    drop(zero);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
