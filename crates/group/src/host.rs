@@ -79,8 +79,10 @@ impl HostBackend {
         // From what all ranks agree on alone: each must choose the same.
         let bytes = call.signature.count as usize * element;
         let kind = match call.signature.op {
+            OpKind::AllToAll => OpKind::AllToAll,
+            // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
+            _ if call.layout.is_empty() => OpKind::Barrier,
             OpKind::Split => OpKind::AllGather,
-            OpKind::Finalize => OpKind::Barrier,
             kind => kind,
         };
         let algorithm = self.selector.select(kind, bytes, world_size);

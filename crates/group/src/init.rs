@@ -4,7 +4,7 @@ use crate::ProcessGroup;
 use crate::control::Control;
 use crate::control::arbiter::{Member, Notice};
 use crate::control::line::{ArbiterService, TcpLine};
-use crate::control::watch::Watch;
+use crate::control::watch::{Incomplete, Watch};
 use crate::host::HostBackend;
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
 use phalanx_algo::Selector;
@@ -94,7 +94,7 @@ fn meet(
         let step = Deadline::after(Instant::now(), ASK_INTERVAL.min(left / 2).max(Duration::from_millis(10)));
         match watch.wait_complete(&step) {
             Ok(members) => return Ok(members),
-            Err((missing, hopeless)) => {
+            Err(Incomplete { missing, hopeless }) => {
                 if left.is_zero() || hopeless.is_some() {
                     let what = hopeless.map_or_else(
                         || {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0      1      2        4          8         16        24          32            40
-//!  | lane | zero | sig_len | frame_len | id      | step, 0 | message_len | fingerprint |  signature  | payload
+//!  | lane | zero | sig_len | frame_len | id      | ordinal | message_len | fingerprint |  signature  | payload
 //! ```
 //! All numbers little endian. A message is one frame or several in a row; the first frame of an operation to each peer
 //! carries the operation's [`Signature`](phalanx_core::Signature), so that a mismatch can name both call sites.
@@ -41,8 +41,8 @@ pub struct Key {
 pub struct Header {
     /// What it belongs to.
     pub key: Key,
-    /// Which message of its operation, as the schedule counts.
-    pub step: u32,
+    /// Counts the messages of its operation from this sender to this receiver.
+    pub ordinal: u32,
     /// Payload bytes of this frame.
     pub frame_len: u32,
     /// Payload bytes of the whole message.
@@ -60,7 +60,7 @@ impl Header {
         bytes[2..4].copy_from_slice(&self.signature_len.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.frame_len.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.key.id.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.step.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.ordinal.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.message_len.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.fingerprint.to_le_bytes());
         bytes
@@ -78,7 +78,7 @@ impl Header {
         };
         let header = Self {
             key: Key { lane, id: u64_at(8) },
-            step: u32_at(16),
+            ordinal: u32_at(16),
             frame_len: u32_at(4),
             message_len: u64_at(24),
             fingerprint: u64_at(32),
@@ -119,7 +119,7 @@ mod tests {
     fn header() -> Header {
         Header {
             key: Key { lane: Lane::Message, id: 0xfeed_beef_dead },
-            step: 7,
+            ordinal: 7,
             frame_len: 9,
             message_len: 10,
             fingerprint: u64::MAX - 1,

@@ -97,8 +97,8 @@ pub struct Outbound<'a> {
     pub peer: usize,
     /// What it belongs to.
     pub key: Key,
-    /// Which message of the operation.
-    pub step: u32,
+    /// Counts the operation's messages to this peer.
+    pub ordinal: u32,
     /// The sender's signature fingerprint.
     pub fingerprint: u64,
     /// The [encoded](encode_signature) signature, on the first message of an operation to this peer; else empty.
@@ -164,7 +164,7 @@ impl Wire {
                 out.left = payload.len().min(FRAME_LEN_MAX);
                 let header = Header {
                     key: message.key,
-                    step: message.step,
+                    ordinal: message.ordinal,
                     frame_len: out.left as u32,
                     message_len: message.message_len,
                     fingerprint: message.fingerprint,
@@ -208,7 +208,7 @@ impl Wire {
             return;
         }
         let key = Key { lane: Lane::Farewell, id: 0 };
-        let message = Outbound { peer, key, step: 0, fingerprint: 0, signature: &[], message_len: 0 };
+        let message = Outbound { peer, key, ordinal: 0, fingerprint: 0, signature: &[], message_len: 0 };
         let _ = self.send(&message, &[]);
     }
 

@@ -151,11 +151,8 @@ impl Watch {
         alarm
     }
 
-    /// Waits until all ranks are there. `Err` has who is not, as far as is known, or why it is hopeless.
-    pub(crate) fn wait_complete(
-        &self,
-        deadline: &Deadline,
-    ) -> Result<Vec<Member>, (Vec<usize>, Option<Box<Cause>>)> {
+    /// Waits until all ranks are there.
+    pub(crate) fn wait_complete(&self, deadline: &Deadline) -> Result<Vec<Member>, Incomplete> {
         let mut state = lock(&self.state);
         loop {
             if let Some(members) = &state.members {
@@ -164,7 +161,7 @@ impl Watch {
             let hopeless = state.verdicts.first().map(|(_, cause)| Box::new(cause.clone()));
             let left = deadline.remaining(Instant::now());
             if left.is_zero() || hopeless.is_some() {
-                return Err((state.missing.clone(), hopeless));
+                return Err(Incomplete { missing: state.missing.clone(), hopeless });
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -186,6 +183,15 @@ impl Watch {
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Not all ranks are there.
+#[derive(Debug)]
+pub(crate) struct Incomplete {
+    /// Who is not, as far as is known.
+    pub(crate) missing: Vec<usize>,
+    /// Why they never will be.
+    pub(crate) hopeless: Option<Box<Cause>>,
 }
 
 impl State {

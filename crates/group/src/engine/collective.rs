@@ -156,7 +156,7 @@ impl Collective {
                 let message = Outbound {
                     peer: transfer.peer,
                     key: self.key(),
-                    step: transfer.step,
+                    ordinal: transfer.ordinal,
                     fingerprint: self.fingerprint,
                     signature: if told { &[] } else { &self.encoded },
                     message_len: transfer.len() as u64,
@@ -311,13 +311,13 @@ impl Collective {
                 theirs,
             });
         }
-        if header.step != transfer.step || header.message_len != transfer.len() as u64 {
+        if header.ordinal != transfer.ordinal || header.message_len != transfer.len() as u64 {
             let what = format!(
-                "in {}: step {} with {} bytes where step {} with {} was due",
+                "in {}: message {} of {} bytes where message {} of {} was due",
                 self.signature,
-                header.step,
+                header.ordinal,
                 header.message_len,
-                transfer.step,
+                transfer.ordinal,
                 transfer.len()
             );
             return Err(Fault::Nonsense { peer: transfer.peer, what });

@@ -96,7 +96,7 @@ impl Message {
             let message = Outbound {
                 peer: self.peer,
                 key: self.key(),
-                step: 0,
+                ordinal: 0,
                 fingerprint: self.fingerprint,
                 signature: if self.done == 0 { &self.encoded } else { &[] },
                 message_len: self.len as u64,

@@ -6,7 +6,10 @@ use std::ops::Range;
 /// One message: which bytes, to or from whom.
 #[derive(Debug)]
 pub(crate) struct Transfer {
+    /// Orders messages on this rank: what may overlap with what.
     pub(crate) step: u32,
+    /// Counts the messages between the two ranks in this direction: the same number on both.
+    pub(crate) ordinal: u32,
     pub(crate) peer: usize,
     /// Bytes of the buffer, in the order in which they travel. The second part is usually empty.
     pub(crate) parts: [Range<usize>; 2],
@@ -15,9 +18,12 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    fn new(step: usize, peer: usize, span: &Span, action: Action, element: usize) -> Self {
+    /// Joins `others`, which go the same way.
+    fn join(others: &mut Vec<Self>, step: usize, peer: usize, span: &Span, action: Action, element: usize) {
         let bytes = |r: &Range<usize>| r.start * element..r.end * element;
-        Self { step: step as u32, peer, parts: [bytes(&span.first), bytes(&span.second)], action }
+        let ordinal = others.iter().filter(|t| t.peer == peer).count() as u32;
+        let parts = [bytes(&span.first), bytes(&span.second)];
+        others.push(Self { step: step as u32, ordinal, peer, parts, action });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -51,10 +57,10 @@ impl Plan {
         let mut plan = Self::default();
         for (number, step) in algorithm.steps(shape).iter().enumerate() {
             if let Some(send) = &step.send {
-                plan.sends.push(Transfer::new(number, send.peer, &send.span, Action::Copy, element));
+                Transfer::join(&mut plan.sends, number, send.peer, &send.span, Action::Copy, element);
             }
             if let Some(recv) = &step.recv {
-                plan.recvs.push(Transfer::new(number, recv.peer, &recv.span, recv.action, element));
+                Transfer::join(&mut plan.recvs, number, recv.peer, &recv.span, recv.action, element);
             }
         }
         plan.recv_bytes = plan.recvs.iter().map(|t| t.len() as u64).sum();
@@ -77,7 +83,9 @@ mod tests {
     #[test]
     fn transfers_advance_through_both_parts() {
         let span = Span { first: 3..5, second: 0..1 };
-        let transfer = Transfer::new(0, 1, &span, Action::Copy, 4);
+        let mut transfers = Vec::new();
+        Transfer::join(&mut transfers, 0, 1, &span, Action::Copy, 4);
+        let transfer = &transfers[0];
         assert_eq!(transfer.len(), 12);
         assert_eq!(transfer.next(0), 12..20);
         assert_eq!(transfer.next(7), 19..20);
@@ -89,8 +97,8 @@ mod tests {
     #[test]
     fn ranges_are_cut_where_others_are_busy() {
         assert_eq!(clear_of(4..8, [0..4, 8..9, 6..6]), 4..8);
-        assert_eq!(clear_of(4..8, [6..20]), 4..6);
+        assert_eq!(clear_of(4..8, [6..20, 9..9]), 4..6);
         assert_eq!(clear_of(4..8, [7..8, 5..6]), 4..5);
-        assert!(clear_of(4..8, [0..5]).is_empty());
+        assert!(clear_of(4..8, [0..5, 7..8]).is_empty());
     }
 }
