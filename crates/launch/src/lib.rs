@@ -45,7 +45,7 @@
 //!   themselves are out of its reach then.
 //!
 //! Signals go to a rank's process group, so they reach what it has started; and what it leaves behind in its group when
-//! it ends is killed.
+//! it ends is killed. Where there are no signals (Windows), to be asked to end is to be killed.
 //!
 //! Deliberately absent: containers, several hosts, restarts.
 
