@@ -18,7 +18,7 @@ pub(crate) type Sink = Arc<Mutex<dyn Write + Send>>;
 /// own can hold the pipe open for ever.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Creates the folder of a rank's logs and its two files.
+/// The files that keep a rank's output.
 pub(crate) struct LogFiles {
     stdout: File,
     stderr: File,
