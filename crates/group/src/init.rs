@@ -62,7 +62,8 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
     let watch = Arc::new(Watch::default());
     let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
     let host = format!("{}:{}", host_name(), std::process::id());
-    line.send(Notice::Join { host, addr: exchange.addr() })?;
+    let terms = format!("algorithms '{}'", config.algorithms.as_deref().unwrap_or("as recommended"));
+    line.send(Notice::Join { host, addr: exchange.addr(), terms })?;
     let members = meet(&line, &watch, rank, world_size, &deadline)?;
     if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
         let (who, addr) = (&member.peer, member.addr);

@@ -124,7 +124,7 @@ impl ThreadRealm {
             let (watch, line) = (hall.watch(rank), HallLine { hall: hall.clone(), rank });
             let name = format!("thread of process {}", std::process::id());
             let addr = std::net::SocketAddr::from(([0; 4], 0));
-            let _ = line.send(Notice::Join { host: name.clone(), addr });
+            let _ = line.send(Notice::Join { host: name.clone(), addr, terms: String::new() });
             Self { place, watch, line, fabric: fabric.clone(), name }
         };
         (0..world_size).map(realm).collect()

@@ -1,6 +1,6 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
-use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
+use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ pub(crate) struct Member {
 /// What ranks tell the arbiter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Notice {
-    /// I am here.
-    Join { host: String, addr: SocketAddr },
+    /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
+    Join { host: String, addr: SocketAddr, terms: String },
     /// Who is not here yet?
     WhoIsMissing,
     /// I have been waiting in this collective for a while.
@@ -49,6 +49,8 @@ pub(crate) type Mail = Vec<(usize, Verdict)>;
 #[derive(Debug)]
 pub(crate) struct Arbiter {
     members: Vec<Option<Member>>,
+    /// The terms of the first rank that came.
+    terms: Option<(usize, String)>,
     failed: HashMap<GroupId, Cause>,
     lost: BTreeSet<usize>,
     left: BTreeSet<usize>,
@@ -60,6 +62,7 @@ impl Arbiter {
     pub(crate) fn new(world_size: usize) -> Self {
         Self {
             members: vec![None; world_size],
+            terms: None,
             failed: HashMap::new(),
             lost: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -75,8 +78,13 @@ impl Arbiter {
     /// Takes a notice from `rank`.
     pub(crate) fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
         match notice {
-            Notice::Join { host, addr } => {
+            Notice::Join { host, addr, terms } => {
                 self.members[rank] = Some(Member { peer: Peer { rank, host }, addr });
+                let (first, theirs) = self.terms.get_or_insert_with(|| (rank, terms.clone()));
+                if *theirs != terms {
+                    let what = format!("it runs with {terms}, rank {first} with {theirs}");
+                    return self.fail(WORLD, Cause::Protocol { peer: self.peer(rank), what });
+                }
                 let members: Vec<_> = self.members.iter().flatten().cloned().collect();
                 if members.len() < self.members.len() {
                     return Vec::new();
@@ -161,14 +169,15 @@ impl Arbiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind, WORLD};
+    use phalanx_core::{CallSite, OpKind};
     use std::time::Duration;
 
     fn joined(world_size: usize) -> Arbiter {
         let mut arbiter = Arbiter::new(world_size);
         for rank in 0..world_size {
             let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + rank as u16));
-            let mail = arbiter.handle(rank, Notice::Join { host: format!("h{rank}"), addr });
+            let mail =
+                arbiter.handle(rank, Notice::Join { host: format!("h{rank}"), addr, terms: String::new() });
             assert_eq!(mail.len(), if rank + 1 == world_size { world_size } else { 0 });
         }
         arbiter
@@ -187,9 +196,24 @@ mod tests {
     fn a_rank_is_admitted_once() {
         let mut arbiter = Arbiter::new(2);
         assert!(arbiter.admits(1) && !arbiter.admits(2));
-        arbiter.handle(1, Notice::Join { host: "h".into(), addr: ([127, 0, 0, 1], 1).into() });
+        let addr = ([127, 0, 0, 1], 1).into();
+        arbiter.handle(1, Notice::Join { host: "h".into(), addr, terms: String::new() });
         assert!(!arbiter.admits(1));
         assert_eq!(arbiter.handle(1, Notice::WhoIsMissing), [(1, Verdict::Missing { ranks: vec![0] })]);
+    }
+
+    #[test]
+    fn ranks_on_different_terms_do_not_come_together() {
+        let mut arbiter = Arbiter::new(2);
+        let addr = ([127, 0, 0, 1], 1).into();
+        let join = |terms: &str| Notice::Join { host: "h".into(), addr, terms: terms.into() };
+        assert!(arbiter.handle(1, join("a")).is_empty());
+        let mail = arbiter.handle(0, join("b"));
+        assert_eq!(mail.len(), 2);
+        let Verdict::Group { cause: Cause::Protocol { peer, what }, .. } = &mail[0].1 else {
+            panic!("{mail:?}")
+        };
+        assert_eq!((peer.rank, what.as_str()), (0, "it runs with b, rank 1 with a"));
     }
 
     #[test]
