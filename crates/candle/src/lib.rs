@@ -63,3 +63,8 @@ pub use parallel::{DdpConfig, DistributedDataParallel, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Tail};
 pub use share::Share;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
+
+/// The snippets of the guide for newcomers, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/coming-from.md")]
+struct ComingFrom;
