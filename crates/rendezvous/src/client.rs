@@ -220,3 +220,74 @@ fn flag(answer: Answer<'_>) -> Option<bool> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_transport::{Admission, Outbox, Reception, Service, SessionId};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// A server that reports what it hears and answers everything with the same bytes, or not at all.
+    struct Fake {
+        heard: Sender<String>,
+        says: Option<Vec<u8>>,
+    }
+
+    impl Service for Fake {
+        fn admit(&mut self, _hello: &Hello) -> Admission {
+            Admission::Serve
+        }
+
+        fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
+            let request: Request<'_> = postcard::from_bytes(message).unwrap();
+            self.heard.send(format!("{} {:?}", request.id, request.op)).unwrap();
+            self.says.iter().for_each(|says| outbox.send(session, says.clone()));
+        }
+
+        fn closed(&mut self, _session: SessionId, _outbox: &mut Outbox) {}
+    }
+
+    fn within(limit: Duration) -> Deadline {
+        Deadline::after(Instant::now(), limit)
+    }
+
+    fn fake(says: Option<Vec<u8>>) -> (Reception<Fake>, TcpStore, Receiver<String>) {
+        let (heard, hears) = channel();
+        let secret = Secret::generate().unwrap();
+        let server =
+            Reception::start("127.0.0.1:0".parse().unwrap(), secret.clone(), Fake { heard, says }).unwrap();
+        let addr = server.addr().to_string();
+        (server, TcpStore::connect(&addr, &secret, &within(Duration::from_secs(60))).unwrap(), hears)
+    }
+
+    #[test]
+    fn a_wait_that_is_given_up_is_taken_back() {
+        let (_server, store, heard) = fake(None);
+        store.get("key", &within(Duration::from_millis(10))).unwrap_err();
+        let heard: Vec<String> =
+            (0..2).map(|_| heard.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
+        assert_eq!(heard, ["0 Get { key: \"key\" }", "0 Forget { key: \"key\" }"]);
+        assert!(store.mail().open.is_empty());
+    }
+
+    #[test]
+    fn the_reply_to_a_wait_given_up_is_nobodys() {
+        let (_server, store, _heard) = fake(Some(encode(&Reply { id: 7, answer: Answer::Done })));
+        let long = within(Duration::from_millis(50));
+        assert!(matches!(store.get("key", &long), Err(Error::Rendezvous { .. })));
+        assert!(store.mail().open.is_empty());
+    }
+
+    #[test]
+    fn a_reply_that_makes_no_sense_is_an_error() {
+        // Not a reply at all; and one to another question.
+        for says in [vec![0xff; 20], encode(&Reply { id: 0, answer: Answer::Number(1) })] {
+            let (_server, store, _heard) = fake(Some(says));
+            let error = store.set("key", b"value").unwrap_err();
+            assert!(
+                matches!(&error, Error::Io { source, .. } if source.kind() == ErrorKind::InvalidData),
+                "{error}"
+            );
+        }
+    }
+}

@@ -117,10 +117,8 @@ pub fn get_waits_for_a_later_set<S: Store>(client: impl Fn() -> S) {
     let waiting: Vec<S> = (0..3).map(|_| client()).collect();
     let setter = client();
     thread::scope(|scope| {
-        let waits: Vec<_> = waiting
-            .iter()
-            .map(|store| scope.spawn(|| (store.get("key", &soon()).unwrap(), Instant::now())))
-            .collect();
+        let waits: Vec<_> =
+            waiting.iter().map(|store| scope.spawn(|| (woken(store, "key"), Instant::now()))).collect();
         thread::sleep(Duration::from_millis(50));
         let set = Instant::now();
         setter.set("key", b"value").unwrap();
@@ -136,7 +134,7 @@ pub fn get_waits_for_a_later_set<S: Store>(client: impl Fn() -> S) {
 pub fn every_kind_of_change_wakes<S: Store>(client: impl Fn() -> S) {
     let (a, b) = (client(), client());
     thread::scope(|scope| {
-        let wait = scope.spawn(|| (a.get("counter", &soon()).unwrap(), a.get("swapped", &soon()).unwrap()));
+        let wait = scope.spawn(|| (woken(&a, "counter"), woken(&a, "swapped")));
         thread::sleep(Duration::from_millis(20));
         b.add("counter", 7).unwrap();
         thread::sleep(Duration::from_millis(20));
@@ -193,7 +191,7 @@ pub fn a_waiting_thread_does_not_hold_up_others<S: Store>(client: impl Fn() -> S
     let store = client();
     let keys: Vec<String> = (0..4).map(|i| format!("key {i}")).collect();
     thread::scope(|scope| {
-        let waits: Vec<_> = keys.iter().map(|key| scope.spawn(|| store.get(key, &soon()).unwrap())).collect();
+        let waits: Vec<_> = keys.iter().map(|key| scope.spawn(|| woken(&store, key))).collect();
         thread::sleep(Duration::from_millis(20));
         for key in keys.iter().rev() {
             assert_eq!(store.try_get(key).unwrap(), None);
@@ -312,6 +310,14 @@ pub fn no_reader_sees_half_a_value<S: Store>(client: impl Fn() -> S) {
             }
         }
     });
+}
+
+/// Waits for `key`; the change must end the wait, not the deadline.
+fn woken<S: Store>(store: &S, key: &str) -> Vec<u8> {
+    let deadline = soon();
+    let value = store.get(key, &deadline).unwrap();
+    assert!(!deadline.has_passed(Instant::now()), "nothing woke the wait for {key:?}");
+    value
 }
 
 /// Runs `work` on `clients` threads, each with a client of its own, all beginning at the same moment.
