@@ -103,12 +103,13 @@ pub(crate) struct Attempt {
     called: Instant,
     limit: Duration,
     deadline: Option<Deadline>,
-    told_arbiter: bool,
+    /// It has waited for a while, and the arbiter knows if it is a collective.
+    stalled: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { called: Instant::now(), limit, deadline: None, told_arbiter: false }
+        Self { called: Instant::now(), limit, deadline: None, stalled: false }
     }
 }
 
@@ -237,16 +238,16 @@ impl Engine {
         if deadline.has_passed(now) {
             return Outcome::Late;
         }
-        if !attempt.told_arbiter && operation.seq() > 0 && deadline.elapsed(now) >= stall_time(&deadline) {
-            attempt.told_arbiter = true;
+        if !attempt.stalled && deadline.elapsed(now) >= stall_time(&deadline) {
+            attempt.stalled = true;
             let (group, seq) = (self.alarm.group(), operation.seq());
-            let _ = self.realm.control().send(Notice::Stalled {
-                group,
-                seq,
-                signature: operation.signature().clone(),
-            });
+            if seq > 0 {
+                let signature = operation.signature().clone();
+                // If the line is broken, the watch knows.
+                let _ = self.realm.control().send(Notice::Stalled { group, seq, signature });
+            }
         }
-        if attempt.told_arbiter
+        if attempt.stalled
             && let Some(peer) = self.gone_peer(core, operation, now)
         {
             return Outcome::Failed(self.fail(Cause::Lost { peer, how: Loss::Left }, operation, attempt));
@@ -270,7 +271,7 @@ impl Engine {
         let Some(deadline) = &attempt.deadline else { return STALL_TIME };
         let now = Instant::now();
         let left = deadline.remaining(now);
-        if attempt.told_arbiter {
+        if attempt.stalled {
             return left.min(FAREWELL_TIME);
         }
         left.min(stall_time(deadline).saturating_sub(deadline.elapsed(now)).max(Duration::from_millis(1)))
@@ -329,7 +330,7 @@ impl Engine {
         missing.dedup();
         let (op, seq) = (operation.signature().op, operation.seq());
         let reporter = self.peer(self.rank);
-        let attempt = Attempt { called: Instant::now() - limit, limit, deadline: None, told_arbiter: true };
+        let attempt = Attempt { called: Instant::now() - limit, limit, deadline: None, stalled: true };
         self.fail(Cause::TimedOut { reporter, op, seq, waited: limit, missing }, operation, &attempt)
     }
 

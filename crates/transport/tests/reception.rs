@@ -1,0 +1,170 @@
+//! The reception among friends and strangers, over real sockets.
+
+use phalanx_core::{Deadline, Error, WORLD};
+use phalanx_transport::handshake::{Hello, Purpose, Status};
+use phalanx_transport::tcp::Exchange;
+use phalanx_transport::{
+    Admission, Direction, Outbox, Reception, Secret, Service, Session, SessionId, Transport, Wait,
+    open_session,
+};
+use std::io::{IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Echoes messages; admits the ranks 0–9.
+struct Echo;
+
+impl Service for Echo {
+    fn admit(&mut self, hello: &Hello) -> Admission {
+        if hello.rank < 10 { Admission::Serve } else { Admission::Refuse(Status::Taken) }
+    }
+
+    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
+        outbox.send(session, message.to_vec());
+    }
+
+    fn closed(&mut self, _session: SessionId, _outbox: &mut Outbox) {}
+}
+
+fn local() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+fn hello(rank: u32) -> Hello {
+    Hello { purpose: Purpose::Control, rank, world_size: 10, group: WORLD }
+}
+
+fn within(seconds: u64) -> Deadline {
+    Deadline::after(Instant::now(), Duration::from_secs(seconds))
+}
+
+fn echoed(session: &mut Session, message: &[u8]) -> bool {
+    session.send(message).expect("the session is up");
+    session.recv(&within(20)).expect("the session is up").as_deref() == Some(message)
+}
+
+#[test]
+fn friends_are_served() {
+    let secret = Secret::generate().unwrap();
+    let desk = Reception::start(local(), secret.clone(), Echo).unwrap();
+    let mut sessions: Vec<_> = (0..10)
+        .map(|r| open_session(&desk.addr().to_string(), &secret, &hello(r), &within(20)).unwrap())
+        .collect();
+    let long: Vec<u8> = (0..3_000_000).map(|i| i as u8).collect();
+    for session in &mut sessions {
+        assert!(echoed(session, b"") && echoed(session, b"hello"));
+    }
+    assert!(echoed(&mut sessions[3], &long));
+    drop(desk);
+    assert!(matches!(sessions[0].recv(&within(20)), Err(Error::Io { .. })));
+}
+
+#[test]
+fn refusals_say_why() {
+    let secret = Secret::generate().unwrap();
+    let desk = Reception::start(local(), secret.clone(), Echo).unwrap();
+    let addr = desk.addr().to_string();
+    let refused = |secret: &Secret, rank, limit| {
+        let deadline = Deadline::after(Instant::now(), limit);
+        open_session(&addr, secret, &hello(rank), &deadline).unwrap_err().to_string()
+    };
+    let text = refused(&secret, 11, Duration::from_secs(20));
+    assert!(text.contains("connected already"), "{text}");
+    let text = refused(&Secret::generate().unwrap(), 1, Duration::from_millis(50));
+    assert!(text.contains("another secret?"), "{text}");
+    drop(desk);
+    let text = refused(&secret, 1, Duration::from_millis(50));
+    assert!(text.contains("refused"), "{text}");
+}
+
+#[test]
+fn strangers_wait_outside_and_delay_nobody() {
+    let secret = Secret::generate().unwrap();
+    let desk = Reception::start(local(), secret.clone(), Echo).unwrap();
+    let addr = desk.addr();
+    let strangers: Vec<TcpStream> = (0..600)
+        .map(|i| {
+            let mut stream = TcpStream::connect(addr).unwrap();
+            match i % 4 {
+                0 => drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")),
+                1 => drop(stream.write_all(&[i as u8; 200])),
+                2 => drop(stream.write_all(b"PHLX\x01\x00\x02\x00 and then nothing")),
+                _ => {} // silence
+            }
+            stream
+        })
+        .collect();
+    let mut friend = open_session(&addr.to_string(), &secret, &hello(1), &within(20)).unwrap();
+    assert!(echoed(&mut friend, b"still here"));
+    for (i, mut stream) in strangers.into_iter().enumerate() {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut answer = Vec::new();
+        let end = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "stranger {i} was answered: {end:?}");
+    }
+    assert!(echoed(&mut friend, b"and still"));
+}
+
+/// Moves bytes until `want` have arrived, driving both ends.
+fn exchange_bytes(from: &mut impl Transport, to: &mut impl Transport, peers: (usize, usize), bytes: &[u8]) {
+    let deadline = within(20);
+    let (mut sent, mut got) = (0, Vec::new());
+    while got.len() < bytes.len() {
+        assert!(!deadline.has_passed(Instant::now()), "{sent} sent, {} received", got.len());
+        if sent < bytes.len() {
+            sent += from.send(peers.1, &[IoSlice::new(&bytes[sent..])]).unwrap();
+        }
+        let mut part = [0; 4096];
+        let n = to.recv(peers.0, &mut part).unwrap();
+        got.extend_from_slice(&part[..n]);
+        if n == 0 {
+            let mut wait = Wait::new().unwrap();
+            if !to.watch(peers.0, Direction::Recv, &mut wait) {
+                wait.sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    assert!(got == bytes);
+}
+
+#[test]
+fn links_are_made_on_first_use_and_crossing_dials_become_one() {
+    let secret = Secret::generate().unwrap();
+    for round in 0..20 {
+        let ends: Vec<Exchange> =
+            (0..2).map(|r| Exchange::start(local(), secret.clone(), r, 2, None).unwrap()).collect();
+        let addrs: Vec<SocketAddr> = ends.iter().map(Exchange::addr).collect();
+        let mut transports: Vec<_> =
+            ends.iter().map(|e| e.open(WORLD, vec![0, 1], addrs.clone(), Duration::from_secs(20))).collect();
+        // Both dial at once: neither link stands yet.
+        for (rank, transport) in transports.iter_mut().enumerate() {
+            let _ = transport.send(1 - rank, &[IoSlice::new(&[])]).unwrap();
+        }
+        let (left, right) = transports.split_at_mut(1);
+        exchange_bytes(&mut left[0], &mut right[0], (0, 1), &vec![round; 100_000]);
+        exchange_bytes(&mut right[0], &mut left[0], (1, 0), b"and back");
+    }
+}
+
+#[test]
+fn a_second_process_with_the_same_rank_gets_no_link() {
+    let secret = Secret::generate().unwrap();
+    let ends: Vec<Exchange> =
+        (0..2).map(|r| Exchange::start(local(), secret.clone(), r, 2, None).unwrap()).collect();
+    let addrs: Vec<SocketAddr> = ends.iter().map(Exchange::addr).collect();
+    let open = |e: &Exchange| e.open(WORLD, vec![0, 1], addrs.clone(), Duration::from_secs(20));
+    let (mut zero, mut one) = (open(&ends[0]), open(&ends[1]));
+    exchange_bytes(&mut one, &mut zero, (1, 0), b"genuine");
+    let imposter = Exchange::start(local(), secret, 1, 2, None).unwrap();
+    let mut false_one = open(&imposter);
+    let deadline = within(20);
+    loop {
+        match false_one.send(0, &[IoSlice::new(b"false")]) {
+            Ok(n) => assert_eq!(n, 0, "the imposter has a link"),
+            Err(fault) => break assert!(fault.to_string().contains("connected already"), "{fault}"),
+        }
+        assert!(!deadline.has_passed(Instant::now()));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    exchange_bytes(&mut one, &mut zero, (1, 0), b"undisturbed");
+}

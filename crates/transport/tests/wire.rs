@@ -1,0 +1,197 @@
+//! Frames over byte pipes: order, interleaving, things that arrive early, things that should not arrive.
+
+use phalanx_core::{CallSite, DType, OpKind, Signature};
+use phalanx_transport::thread::{Pipes, ThreadTransport};
+use phalanx_transport::{
+    FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
+};
+use std::io::IoSlice;
+
+fn collective(seq: u64) -> Key {
+    Key { lane: Lane::Collective, id: seq }
+}
+
+fn tag(tag: u64) -> Key {
+    Key { lane: Lane::Message, id: tag }
+}
+
+fn signature() -> Signature {
+    let site = CallSite { file: "train.rs".into(), line: 7 };
+    Signature {
+        op: OpKind::Send,
+        dtype: Some(DType::U8),
+        count: 3,
+        reduce: None,
+        root: None,
+        detail: 0,
+        site,
+    }
+}
+
+fn pair() -> (Wire, Wire) {
+    let pipes = Pipes::new(2);
+    (Wire::new(Box::new(pipes.end(0))), Wire::new(Box::new(pipes.end(1))))
+}
+
+/// Sends what can be sent of `payload` now; returns how much that was.
+fn send(wire: &mut Wire, key: Key, signature: &[u8], payload: &[u8]) -> usize {
+    let message =
+        Outbound { peer: 1, key, ordinal: 0, fingerprint: 42, signature, message_len: payload.len() as u64 };
+    let mut done = 0;
+    loop {
+        let sent = wire.send(&message, &payload[done..]).expect("the link is up");
+        done += sent.payload;
+        if !sent.complete || done == payload.len() {
+            return done;
+        }
+    }
+}
+
+/// Receives a whole message that has arrived.
+fn recv(wire: &mut Wire, key: Key) -> Option<Vec<u8>> {
+    let mut message = Vec::new();
+    loop {
+        let arrival = wire.arrival(0, key).expect("the link is up")?;
+        let mut left = arrival.left;
+        while left > 0 {
+            let mut part = vec![0; left];
+            let n = wire.read(0, key, &mut part).expect("the link is up");
+            assert!(n > 0, "all of it was sent");
+            message.extend_from_slice(&part[..n]);
+            left -= n;
+        }
+        wire.finish(0, key);
+        if message.len() as u64 == arrival.header.message_len {
+            return Some(message);
+        }
+    }
+}
+
+#[test]
+fn messages_arrive_whole_and_in_order() {
+    let (mut a, mut b) = pair();
+    assert_eq!(recv(&mut b, tag(1)), None);
+    for text in [&b"one"[..], b"", b"three"] {
+        assert_eq!(send(&mut a, tag(1), &[], text), text.len());
+    }
+    for text in [&b"one"[..], b"", b"three"] {
+        assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(text));
+    }
+    assert_eq!(recv(&mut b, tag(1)), None);
+}
+
+#[test]
+fn what_is_wanted_later_waits_aside() {
+    let (mut a, mut b) = pair();
+    for (key, text) in [(tag(1), "a"), (collective(9), "b"), (tag(2), "c"), (tag(1), "d")] {
+        send(&mut a, key, &[], text.as_bytes());
+    }
+    assert_eq!(recv(&mut b, tag(2)).as_deref(), Some(&b"c"[..]));
+    assert_eq!(recv(&mut b, collective(9)).as_deref(), Some(&b"b"[..]));
+    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"a"[..]));
+    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"d"[..]));
+}
+
+#[test]
+fn a_long_message_set_aside_in_the_middle_is_still_whole() {
+    let (mut a, mut b) = pair();
+    let long: Vec<u8> = (0..3 * FRAME_LEN_MAX + 17).map(|i| (i * 7 % 251) as u8).collect();
+    let message = |left: usize| Outbound {
+        peer: 1,
+        key: tag(1),
+        ordinal: 0,
+        fingerprint: 42,
+        signature: &[],
+        message_len: (long.len() + left) as u64,
+    };
+    let mut done = 0;
+    let mut received = Vec::new();
+    // The pipe is shorter than the message: both sides take turns, and the reader wants something else half of the time.
+    for turn in 0.. {
+        if done < long.len() {
+            let sent = a.send(&message(0), &long[done..]).expect("the link is up");
+            done += sent.payload;
+        }
+        if turn % 2 == 0 {
+            assert_eq!(b.arrival(0, tag(2)), Ok(None));
+            continue;
+        }
+        while let Some(arrival) = b.arrival(0, tag(1)).expect("the link is up") {
+            let mut part = vec![0; arrival.left.clamp(1, 100_000)];
+            let n = b.read(0, tag(1), &mut part).expect("the link is up");
+            received.extend_from_slice(&part[..n]);
+            if n == arrival.left {
+                b.finish(0, tag(1));
+            } else if n == 0 {
+                break;
+            }
+        }
+        if received.len() == long.len() {
+            break;
+        }
+        assert!(turn < 1000, "{} of {} bytes arrived", received.len(), long.len());
+    }
+    assert!(received == long);
+}
+
+#[test]
+fn a_frame_under_way_keeps_its_link() {
+    let (mut a, mut b) = pair();
+    let long = vec![5; FRAME_LEN_MAX];
+    let done = send(&mut a, tag(1), &[], &long);
+    assert!(done < long.len(), "the pipe is too short for frame and header");
+    let other = Outbound { peer: 1, key: tag(2), ordinal: 0, fingerprint: 1, signature: &[], message_len: 1 };
+    assert_eq!(a.send(&other, b"x").map(|s| (s.payload, s.complete)), Ok((0, false)));
+    assert_eq!(b.arrival(0, tag(2)), Ok(None), "which reads the link");
+    let rest = Outbound { key: tag(1), message_len: long.len() as u64, ..other };
+    assert!(a.send(&rest, &long[done..]).expect("the link is up").complete);
+    assert!(a.send(&other, b"x").expect("the link is up").complete);
+    assert_eq!(recv(&mut b, tag(2)).as_deref(), Some(&b"x"[..]));
+    assert_eq!(recv(&mut b, tag(1)), Some(long));
+}
+
+#[test]
+fn signatures_travel_with_the_first_frame() {
+    let (mut a, mut b) = pair();
+    send(&mut a, collective(1), &encode_signature(&signature()), b"abc");
+    send(&mut a, tag(4), &encode_signature(&signature()), b"abc");
+    let arrival = b.arrival(0, collective(1)).expect("the link is up").expect("it was sent");
+    assert_eq!((arrival.left, arrival.header.fingerprint), (3, 42));
+    assert_eq!(b.signature(0, collective(1)).as_deref(), Some(&signature()));
+    recv(&mut b, collective(1));
+    assert_eq!(b.arrival(0, tag(5)), Ok(None));
+    b.arrival(0, tag(4)).expect("the link is up").expect("it was set aside");
+    assert_eq!(b.signature(0, tag(4)).as_deref(), Some(&signature()), "also for what was set aside");
+}
+
+#[test]
+fn a_collective_that_is_over_here_is_noticed() {
+    let (mut a, mut b) = pair();
+    send(&mut a, collective(3), &encode_signature(&signature()), b"abc");
+    assert_eq!(b.arrival(0, collective(4)), Err(WireFault::Stale(3, Some(Box::new(signature())))));
+}
+
+#[test]
+fn the_end_of_a_link_comes_after_its_last_message_and_says_how_it_ended() {
+    let (mut a, mut b) = pair();
+    send(&mut a, tag(1), &[], b"last");
+    a.farewell(1);
+    drop(a);
+    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"last"[..]));
+    assert_eq!(b.arrival(0, tag(1)), Err(WireFault::Gone(LinkFault::Closed, true)));
+
+    let (mut a, mut b) = pair();
+    send(&mut a, tag(1), &[], b"last");
+    drop(a);
+    assert_eq!(b.arrival(0, tag(2)), Err(WireFault::Gone(LinkFault::Closed, false)));
+    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"last"[..]), "what was set aside is still there");
+}
+
+#[test]
+fn nonsense_is_called_that() {
+    let pipes = Pipes::new(2);
+    let (mut a, mut b): (ThreadTransport, Wire) = (pipes.end(0), Wire::new(Box::new(pipes.end(1))));
+    a.send(1, &[IoSlice::new(b"GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\n\r\n")])
+        .expect("the link is up");
+    assert!(matches!(b.arrival(0, tag(1)), Err(WireFault::Nonsense(_))));
+}
