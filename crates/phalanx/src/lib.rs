@@ -15,8 +15,8 @@
 //! ```
 
 pub use phalanx_core::{
-    CallSite, Cause, Context, DType, Deadline, Element, Error, GroupId, Loss, OpKind, Peer, ReduceOp, Result,
-    Signature,
+    CallSite, Cause, Context, DType, Deadline, Element, Error, GroupId, Layout, Loss, OpKind, Peer, ReduceOp,
+    Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
     Address, Backend, Buffers, Collective, OBJECT_LEN_MAX, Pending, ProcessGroup, SimulatedBackend, Work,

@@ -161,7 +161,8 @@ impl Arbiter {
     }
 
     fn to_all(&self, verdict: &Verdict) -> Mail {
-        let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains(r);
+        // Also to those who have left: rank 0 says so first and stays until it has heard it from all others.
+        let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r);
         (0..self.members.len()).filter(here).map(|r| (r, verdict.clone())).collect()
     }
 }
@@ -227,7 +228,8 @@ mod tests {
     #[test]
     fn leaving_is_not_dying() {
         let mut arbiter = joined(2);
-        assert_eq!(arbiter.handle(1, Notice::Leave), [(0, Verdict::Left { rank: 1 })]);
+        let left = Verdict::Left { rank: 1 };
+        assert_eq!(arbiter.handle(1, Notice::Leave), [(0, left.clone()), (1, left)]);
         assert!(arbiter.disconnected(1, Loss::Died).is_empty());
     }
 

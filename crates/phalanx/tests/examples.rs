@@ -1,0 +1,58 @@
+//! The examples run as real jobs of two and three processes.
+
+use phalanx::launch::{Launch, Outcome};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The built example `name`: cargo builds them with the tests, beside the tests' own folder.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    let profile = test.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps/<test>");
+    profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Runs the example as `ranks` processes; returns the lines they wrote, sorted.
+fn lines(name: &str, ranks: usize) -> Vec<String> {
+    let logs = tempfile::tempdir().expect("a temporary folder");
+    let outcome = Launch::new(example(name))
+        .ranks(ranks)
+        .log_dir(logs.path())
+        .job_id("test")
+        .timeout(Some(Duration::from_secs(120)))
+        .run()
+        .expect("the job starts");
+    assert!(matches!(outcome, Outcome::Success), "{outcome}");
+    let log = |rank: usize| logs.path().join(format!("test/attempt_0/{rank}/stdout.log"));
+    let mut lines: Vec<String> = (0..ranks)
+        .flat_map(|rank| {
+            std::fs::read_to_string(log(rank))
+                .expect("each rank has a log")
+                .lines()
+                .map(String::from)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn hello() {
+    assert_eq!(
+        lines("hello", 3),
+        [0, 1, 2].map(|rank| format!("hello from rank {rank} of 3; the ranks add up to 3"))
+    );
+    assert_eq!(lines("hello", 2).len(), 2);
+}
+
+#[test]
+fn split_groups() {
+    assert_eq!(lines("split_groups", 3), ["products by rank: [3, 2, 3]"]);
+    assert_eq!(lines("split_groups", 2), ["products by rank: [1, 2]"]);
+}
+
+#[test]
+fn pipeline() {
+    assert_eq!(lines("pipeline", 2), ["after one round: [3, 3, 3, 3]"]);
+    assert_eq!(lines("pipeline", 3), ["after one round: [6, 6, 6, 6]"]);
+}
