@@ -1,3 +1,23 @@
-//! Worlds in one process, oracles and conformance suites for testing multi-rank code.
+//! For testing code with many ranks: [worlds](World) in one process, [oracles](oracle), and conformance suites for
+//! whoever writes a backend or a store.
+//!
+//! ```
+//! use phalanx_core::ReduceOp;
+//! use phalanx_testkit::World;
+//!
+//! // Three ranks, each a thread, linked over TCP; a hang becomes a panic that names the ranks that hang.
+//! let averages = World::tcp().run(3, |group| {
+//!     let mut gradients = vec![group.rank() as f32; 4];
+//!     group.all_reduce(&mut gradients, ReduceOp::Avg).unwrap();
+//!     gradients
+//! });
+//! assert_eq!(averages, [[1.0; 4]; 3]);
+//! ```
+//!
+//! Deliberately absent: processes (`phalanx-launch` starts those), clocks, and limits on how fast anything must be.
 
 pub mod conformance;
+pub mod oracle;
+mod world;
+
+pub use world::{Join, Settings, World};

@@ -1,3 +1,4 @@
 //! Suites of tests that every implementation of a trait must pass. One joins with one line of macro.
 
+pub mod group;
 pub mod store;

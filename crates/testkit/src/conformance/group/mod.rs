@@ -1,0 +1,95 @@
+//! What every [`Backend`](phalanx_group::Backend) must do, seen through the groups it makes.
+//!
+//! ```
+//! mod thread {
+//!     phalanx_testkit::group_conformance!(phalanx_testkit::World::thread());
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! The first half is about results: each operation for every element type, operator, world of 1 to 8 ranks, and
+//! lengths around all the corners there are, against the [oracle](crate::oracle). The second half is about what happens when
+//! ranks misbehave: nothing may hang, all ranks hear the same cause, and no data is mixed.
+
+pub mod algorithms;
+pub mod movements;
+pub mod reductions;
+
+/// Makes one test of each function of the suite, run on the [`World`](crate::World) that the expression makes.
+#[macro_export]
+macro_rules! group_conformance {
+    ($world:expr) => {
+        $crate::group_conformance!(@each $world,
+            reductions::{reductions_of_every_kind, reductions_over_several_frames},
+            movements::{movements_of_every_kind, movements_over_several_frames},
+            algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
+        );
+    };
+    (@each $world:expr, $($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => { $( $(
+        #[test]
+        fn $test() {
+            $crate::conformance::group::$module::$test(&$world);
+        }
+    )* )* };
+}
+
+/// Every world size that is tried.
+const WORLDS: std::ops::RangeInclusive<usize> = 1..=8;
+
+/// Lengths at which something changes: nothing, less than a chunk a rank, as much, one more, and chunks of unlike lengths.
+fn lengths(world_size: usize) -> [usize; 6] {
+    [0, 1, world_size - 1, world_size, world_size + 1, 131]
+}
+
+/// A length in elements whose messages take several frames, the last of them not full.
+fn several_frames<T>() -> usize {
+    5 * phalanx_transport::FRAME_LEN_MAX / 2 / size_of::<T>() + 3
+}
+
+/// Calls a function that is generic over the element type with each of them in turn.
+macro_rules! every_dtype {
+    ($function:ident($($argument:expr),*)) => {
+        every_dtype!(@ $function($($argument),*), f32 f64 half::f16 half::bf16 i8 i16 i32 i64 u8 u16 u32 u64)
+    };
+    (@ $function:ident $arguments:tt, $($t:ty)*) => {{ $( $function::<$t> $arguments; )* }};
+}
+use every_dtype;
+
+/// The buffers of all ranks, the same wherever they are made; `draw` fills one.
+fn inputs<T>(
+    group: &phalanx_group::ProcessGroup,
+    len: usize,
+    draw: impl Fn(&mut crate::oracle::Random, usize) -> Vec<T>,
+) -> Vec<Vec<T>> {
+    let seed = |rank| (len * 64 + rank) as u64;
+    (0..group.world_size()).map(|rank| draw(&mut crate::oracle::Random::new(seed(rank)), len)).collect()
+}
+
+/// Fails unless both have the same bits: of floats, `==` would not tell zeros apart, and no NaN equals itself.
+#[track_caller]
+fn assert_bits<T: phalanx_core::Element>(actual: &[T], expected: &[T], what: impl std::fmt::Display) {
+    let same = bytemuck::cast_slice::<T, u8>(actual) == bytemuck::cast_slice::<T, u8>(expected);
+    if !same {
+        let first =
+            actual.iter().zip(expected).position(|(a, b)| bytemuck::bytes_of(a) != bytemuck::bytes_of(b));
+        let at = first.unwrap_or(actual.len().min(expected.len()));
+        panic!(
+            "{what}, {}: {} elements instead of {}; from element {at} on {:?} instead of {:?}",
+            T::DTYPE,
+            actual.len(),
+            expected.len(),
+            &actual[at..actual.len().min(at + 4)],
+            &expected[at..expected.len().min(at + 4)],
+        );
+    }
+}
+
+/// The first and the last rank.
+fn roots(world_size: usize) -> impl Iterator<Item = usize> {
+    [0, world_size - 1].into_iter().take(world_size.min(2))
+}
+
+/// Blocks of unlike lengths, one for each rank: `len` is the longest, and every third is empty.
+fn uneven(world_size: usize, len: usize) -> Vec<usize> {
+    (0..world_size).map(|rank| if rank % 3 == 1 { 0 } else { len.saturating_sub(rank) }).collect()
+}

@@ -1,0 +1,269 @@
+//! A job whose ranks are threads of one test.
+
+use phalanx_core::{Error, Result};
+use phalanx_group::{ProcessGroup, SimulatedBackend, join};
+use phalanx_rendezvous::{Config, TcpStoreServer};
+use phalanx_transport::Secret;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// One rank's way into its group, taken on the rank's own thread.
+pub type Join = Box<dyn FnOnce() -> Result<ProcessGroup> + Send>;
+
+/// What the ranks of a world have in common.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long an operation may take.
+    pub timeout: Duration,
+    /// Algorithms to use instead of the recommended ones, as in `all_reduce=ring,broadcast=binomial`.
+    pub algorithms: String,
+}
+
+type Open = dyn Fn(usize, &Settings) -> Result<Vec<Join>> + Send + Sync;
+
+/// Makes jobs whose ranks are threads of this process, linked in one way or another.
+///
+/// A test that hangs tells nothing. Here a watchdog ends it and names the ranks that still run; and a rank that panics
+/// is named with its message.
+///
+/// # Examples
+/// ```
+/// use phalanx_testkit::World;
+///
+/// for world in [World::thread(), World::tcp()] {
+///     let sums = world.run(3, |group| {
+///         let mut buffer = [group.rank() as u32; 2];
+///         group.all_reduce(&mut buffer, phalanx_core::ReduceOp::Sum).unwrap();
+///         buffer
+///     });
+///     assert_eq!(sums, [[3, 3]; 3]); // in rank order
+/// }
+/// ```
+#[derive(Clone)]
+pub struct World {
+    name: &'static str,
+    open: Arc<Open>,
+    settings: Settings,
+    watchdog: Duration,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("name", &self.name)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// Ranks linked by pipes in memory.
+    pub fn thread() -> Self {
+        Self::of("thread", |world_size, settings| {
+            let groups =
+                SimulatedBackend::create_group_with(world_size, settings.timeout, &settings.algorithms)?;
+            Ok(groups.into_iter().map(|group| Box::new(move || Ok(group)) as Join).collect())
+        })
+    }
+
+    /// Ranks linked by TCP over the loopback interface. They meet in a store that this process runs.
+    pub fn tcp() -> Self {
+        Self::tcp_on(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// As [`tcp`](Self::tcp), over the interface with the address `ip`.
+    pub fn tcp_on(ip: IpAddr) -> Self {
+        Self::of("tcp", move |world_size, settings| {
+            let secret = Secret::generate()?;
+            let server = Arc::new(TcpStoreServer::start(SocketAddr::new(ip, 0), &secret)?);
+            let rank = |rank| {
+                let config = tcp_config(rank, world_size, &server, &secret, settings)?;
+                let server = server.clone();
+                Ok(Box::new(move || {
+                    let group = join(&config);
+                    drop(server); // the last to join ends it
+                    group
+                }) as Join)
+            };
+            (0..world_size).map(rank).collect()
+        })
+    }
+
+    /// Ranks linked in a way of your own, as a test of a new backend needs it: `open` is given the number of ranks.
+    pub fn of(
+        name: &'static str,
+        open: impl Fn(usize, &Settings) -> Result<Vec<Join>> + Send + Sync + 'static,
+    ) -> Self {
+        let settings = Settings { timeout: Duration::from_secs(60), algorithms: String::new() };
+        Self { name, open: Arc::new(open), settings, watchdog: Duration::from_secs(120) }
+    }
+
+    /// How long an operation may take. Default: 60 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// Algorithms to use instead of the recommended ones, as in `all_reduce=ring,broadcast=binomial`.
+    #[must_use]
+    pub fn algorithms(mut self, algorithms: impl Into<String>) -> Self {
+        self.settings.algorithms = algorithms.into();
+        self
+    }
+
+    /// How long the whole job may take before [`run`](Self::run) gives up on it. Default: two minutes.
+    #[must_use]
+    pub fn watchdog(mut self, limit: Duration) -> Self {
+        self.watchdog = limit;
+        self
+    }
+
+    /// Runs `rank` on each rank of a new job, and returns what they return, in rank order.
+    ///
+    /// # Panics
+    /// If the job cannot be set up; if a rank panics, naming all that did, the first one first; or if not all are done
+    /// in time, naming those that still run (their threads are left behind).
+    pub fn run<R: Send + 'static>(
+        &self,
+        world_size: usize,
+        rank: impl Fn(ProcessGroup) -> R + Send + Sync + 'static,
+    ) -> Vec<R> {
+        let joins = (self.open)(world_size, &self.settings)
+            .unwrap_or_else(|error| panic!("no {} world of {world_size} ranks: {error}", self.name));
+        assert_eq!(joins.len(), world_size, "one way in for each rank");
+        let (end, ends) = channel();
+        let body = Arc::new(rank);
+        for (rank, join) in joins.into_iter().enumerate() {
+            let (end, body) = (end.clone(), body.clone());
+            let run = move || {
+                let outcome = catch_unwind(AssertUnwindSafe(|| match join() {
+                    Ok(group) => body(group),
+                    Err(error) => panic!("joining: {error}"),
+                }));
+                drop(body);
+                // Nobody listens any more when the watchdog has spoken.
+                let _ = end.send((rank, outcome));
+            };
+            let thread = std::thread::Builder::new().name(format!("rank {rank}"));
+            thread.spawn(run).unwrap_or_else(|error| panic!("no thread for rank {rank}: {error}"));
+        }
+        drop((end, body));
+        collect(&ends, world_size, self.watchdog)
+    }
+}
+
+type Ending<R> = (usize, std::thread::Result<R>);
+
+/// Waits for all ranks; the panics stand in the order in which they came.
+fn collect<R>(ends: &Receiver<Ending<R>>, world_size: usize, limit: Duration) -> Vec<R> {
+    let begun = Instant::now();
+    let mut results: Vec<Option<R>> = (0..world_size).map(|_| None).collect();
+    let mut panics: Vec<(usize, String)> = Vec::new();
+    loop {
+        match ends.recv_timeout(limit.saturating_sub(begun.elapsed())) {
+            Ok((rank, Ok(result))) => results[rank] = Some(result),
+            Ok((rank, Err(payload))) => panics.push((rank, text(&*payload))),
+            Err(RecvTimeoutError::Disconnected) if panics.is_empty() => {
+                return results.into_iter().map(|r| r.expect("every rank has ended")).collect();
+            }
+            Err(error) => {
+                let ended = |r: &usize| results[*r].is_some() || panics.iter().any(|(p, _)| p == r);
+                let mut story: Vec<_> = panics
+                    .iter()
+                    .map(|(rank, what)| format!("rank {rank} of {world_size} panicked: {what}"))
+                    .collect();
+                if error == RecvTimeoutError::Timeout {
+                    let running: Vec<_> = (0..world_size).filter(|r| !ended(r)).collect();
+                    story.push(format!("ranks {running:?} of {world_size} still run after {limit:?}"));
+                }
+                panic!("{}", story.join("\n"));
+            }
+        }
+    }
+}
+
+fn text(payload: &(dyn Any + Send)) -> String {
+    let text =
+        payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("something that is no text").to_owned()
+}
+
+/// The configuration that a launcher would give to `rank`.
+fn tcp_config(
+    rank: usize,
+    world_size: usize,
+    server: &TcpStoreServer,
+    secret: &Secret,
+    settings: &Settings,
+) -> Result<Config, Error> {
+    let variables = BTreeMap::from([
+        ("PHALANX_RANK", rank.to_string()),
+        ("PHALANX_WORLD_SIZE", world_size.to_string()),
+        ("PHALANX_LOCAL_RANK", rank.to_string()),
+        ("PHALANX_LOCAL_WORLD_SIZE", world_size.to_string()),
+        ("PHALANX_STORE", format!("tcp://{}", server.addr())),
+        ("PHALANX_SECRET", secret.to_hex()),
+        ("PHALANX_TIMEOUT_S", settings.timeout.as_secs_f64().to_string()),
+        ("PHALANX_ALGO", settings.algorithms.clone()),
+    ]);
+    Config::from_lookup(|name| variables.get(name).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::ReduceOp;
+
+    fn panic_of(world: World, rank: impl Fn(ProcessGroup) + Send + Sync + 'static) -> String {
+        let panic = catch_unwind(AssertUnwindSafe(|| world.run(3, rank))).expect_err("this must panic");
+        text(&*panic)
+    }
+
+    #[test]
+    fn results_stand_in_rank_order() {
+        for world in [World::thread(), World::tcp()] {
+            assert_eq!(
+                world.run(4, |group| (group.rank(), group.world_size())),
+                [(0, 4), (1, 4), (2, 4), (3, 4)]
+            );
+        }
+    }
+
+    #[test]
+    fn settings_reach_the_groups() {
+        for world in [World::thread(), World::tcp()] {
+            let world = world.timeout(Duration::from_secs(7));
+            assert_eq!(world.run(2, |group| group.timeout()), [Duration::from_secs(7); 2]);
+            let text = panic_of(world.algorithms("all_reduce=no_such"), |_| {});
+            assert!(text.contains("no_such"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_told_with_its_rank() {
+        for world in [World::thread(), World::tcp()] {
+            let text = panic_of(world, |group| {
+                assert!(group.rank() != 1, "one is unwell");
+                group.all_reduce(&mut [1.0f32], ReduceOp::Sum).unwrap();
+            });
+            assert!(text.contains("rank 1 of 3 panicked: one is unwell"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_watchdog_names_who_still_runs() {
+        let text = panic_of(World::thread().watchdog(Duration::from_millis(50)), |group| {
+            while group.rank() != 1 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        assert_eq!(text, "ranks [0, 2] of 3 still run after 50ms");
+    }
+}
