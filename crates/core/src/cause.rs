@@ -128,7 +128,9 @@ impl fmt::Display for Cause {
                     [] => f.write_str("all ranks had arrived, but the data did not"),
                     some => {
                         f.write_str("not arrived:")?;
-                        some.iter().enumerate().try_for_each(|(i, p)| write!(f, "{} {p}", if i > 0 { "," } else { "" }))
+                        some.iter()
+                            .enumerate()
+                            .try_for_each(|(i, p)| write!(f, "{} {p}", if i > 0 { "," } else { "" }))
                     }
                 }
             }

@@ -87,7 +87,9 @@ mod sealed {
 ///
 /// Sealed: the set is what every backend can carry. It implies [`bytemuck::Pod`], so a slice of elements can be
 /// viewed as bytes and back without `unsafe`.
-pub trait Element: sealed::Sealed + bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync + 'static {
+pub trait Element:
+    sealed::Sealed + bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync + 'static
+{
     /// The run-time name of this type.
     const DTYPE: DType;
 }

@@ -48,7 +48,7 @@ impl fmt::Display for Context {
 /// [`Mismatch`](Self::Mismatch), [`Protocol`](Self::Protocol) and [`Aborted`](Self::Aborted) the group is poisoned:
 /// the contents of the buffers of that call are unspecified, and every later call returns
 /// [`Poisoned`](Self::Poisoned) with the first cause.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The caller asked for something impossible. Nothing was sent; the group is fine.
@@ -191,6 +191,13 @@ pub enum Error {
     },
 }
 
+/// The same words as `Display`: what `fn main() -> phalanx::Result<()>` and `unwrap` print is what a person wants to read.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Error {
     /// An [`Error::Io`] from what was being done and what the system said.
     pub fn io(doing: impl Into<String>, source: std::io::Error) -> Self {
@@ -229,5 +236,46 @@ impl Error {
             self,
             Self::Misuse { .. } | Self::Unsupported { .. } | Self::NoMessage { .. } | Self::Object { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WORLD;
+
+    fn context() -> Context {
+        Context {
+            op: OpKind::AllReduce,
+            seq: 118,
+            group: WORLD,
+            rank: 3,
+            world_size: 4,
+            bytes: (0, 262_144),
+            elapsed: Duration::from_millis(21),
+        }
+    }
+
+    #[test]
+    fn reads_well_at_night() {
+        let peer = Peer { rank: 1, host: "node7:4211".into() };
+        let lost = Error::from_cause(Cause::Lost { peer: peer.clone(), how: Loss::Died }, context());
+        assert_eq!(
+            lost.to_string(),
+            "rank 3/4: all_reduce #118 in world, 0 of 262144 bytes received, after 0.021 s: rank 1 (node7:4211) died (its connection \
+             closed without a farewell)"
+        );
+        assert_eq!(format!("{lost:?}"), lost.to_string());
+        let reporter = Peer { rank: 0, host: "node7:4210".into() };
+        let waited = Duration::from_secs(60);
+        let missing = vec![peer, Peer { rank: 2, host: "node8:99".into() }];
+        let cause = Cause::TimedOut { reporter, op: OpKind::Barrier, seq: 118, waited, missing };
+        let late = Error::from_cause(cause, context()).to_string();
+        assert!(
+            late.ends_with(
+                "rank 0 (node7:4210) waited 60.0 s in barrier #118; not arrived: rank 1 (node7:4211), rank 2 (node8:99)"
+            ),
+            "{late}"
+        );
     }
 }
