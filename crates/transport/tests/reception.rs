@@ -105,6 +105,49 @@ fn strangers_wait_outside_and_delay_nobody() {
     assert!(echoed(&mut friend, b"and still"));
 }
 
+/// While it handles `wait`, another session has time to say its last word and close.
+struct Slow {
+    heard: std::sync::mpsc::Sender<String>,
+    go_on: std::sync::mpsc::Receiver<()>,
+}
+
+impl Service for Slow {
+    fn admit(&mut self, _hello: &Hello) -> Admission {
+        Admission::Serve
+    }
+
+    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
+        self.heard.send(format!("{session}: {}", String::from_utf8_lossy(message))).unwrap();
+        if message == b"wait" {
+            self.go_on.recv().unwrap();
+            // Of two writes to a closed connection the second fails.
+            outbox.send(1, b"a".to_vec());
+            outbox.send(1, b"b".to_vec());
+        }
+    }
+
+    fn closed(&mut self, session: SessionId, _outbox: &mut Outbox) {
+        self.heard.send(format!("{session} closed")).unwrap();
+    }
+}
+
+#[test]
+fn last_words_are_heard_although_the_speaker_listens_no_more() {
+    let secret = Secret::generate().unwrap();
+    let (heard, hears) = std::sync::mpsc::channel();
+    let (go_on, waits) = std::sync::mpsc::channel();
+    let desk = Reception::start(local(), secret.clone(), Slow { heard, go_on: waits }).unwrap();
+    let open = |rank| open_session(&desk.addr().to_string(), &secret, &hello(rank), &within(20)).unwrap();
+    let (mut first, mut second) = (open(1), open(2));
+    second.send(b"wait").unwrap();
+    let next = || hears.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(next(), "2: wait");
+    first.send(b"farewell").unwrap();
+    first.close();
+    go_on.send(()).unwrap();
+    assert_eq!([next(), next()], ["1: farewell", "1 closed"]);
+}
+
 /// Moves bytes until `want` have arrived, driving both ends.
 fn exchange_bytes(from: &mut impl Transport, to: &mut impl Transport, peers: (usize, usize), bytes: &[u8]) {
     let deadline = within(20);

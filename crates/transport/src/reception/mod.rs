@@ -357,7 +357,8 @@ impl<S: Service> Desk<S> {
             for message in messages {
                 self.service.message(id, &message, &mut self.outbox);
             }
-            if state.and_then(|()| session.flush()).is_err() {
+            session.flush();
+            if state.is_err() {
                 ended.push(id);
             }
         }
@@ -377,10 +378,10 @@ impl<S: Service> Desk<S> {
         while !self.outbox.messages.is_empty() {
             let mut ended = Vec::new();
             for (id, message) in std::mem::take(&mut self.outbox.messages) {
-                if let Some(session) = self.sessions.get_mut(&id)
-                    && session.queue(&message).and_then(|()| session.flush()).is_err()
-                {
-                    ended.push(id);
+                let Some(session) = self.sessions.get_mut(&id) else { continue };
+                match session.queue(&message) {
+                    Ok(()) => session.flush(),
+                    Err(_) => ended.push(id),
                 }
             }
             self.end(ended);
@@ -390,7 +391,7 @@ impl<S: Service> Desk<S> {
     fn last_words(&mut self) {
         let deadline = Deadline::after(Instant::now(), LAST_WORDS_TIME);
         while self.sessions.values().any(Served::is_writing) && !deadline.has_passed(Instant::now()) {
-            self.sessions.retain(|_, session| session.flush().is_ok());
+            self.sessions.values_mut().for_each(Served::flush);
             std::thread::sleep(Duration::from_millis(1));
         }
     }

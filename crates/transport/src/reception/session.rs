@@ -76,16 +76,17 @@ impl Served {
         Ok(())
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Writes what the stream takes now. What a closed stream does not take is forgotten and no error: the peer may have
+    /// said something before it closed, so it is for [`receive`](Self::receive) to find the end.
+    pub(super) fn flush(&mut self) {
         while !self.output.is_empty() {
             match self.stream.write(self.output.as_slices().0) {
                 Ok(n) => drop(self.output.drain(..n)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+                Err(_) => self.output.clear(),
             }
         }
-        Ok(())
     }
 
     /// Reads what is there, within reason, and returns the whole messages. An error ends the session, after
