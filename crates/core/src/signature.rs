@@ -2,6 +2,7 @@
 
 use crate::{DType, ReduceOp};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Which operation a call performs.
@@ -56,8 +57,8 @@ impl fmt::Display for OpKind {
 /// Where in the user's program an operation was called.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallSite {
-    /// Source file, as the compiler saw it.
-    pub file: String,
+    /// Source file, as the compiler saw it. Borrowed for calls made here, owned for those of other ranks.
+    pub file: Cow<'static, str>,
     /// Line in that file.
     pub line: u32,
 }
@@ -73,12 +74,12 @@ impl CallSite {
     }
 }
 
-impl From<&std::panic::Location<'_>> for CallSite {
-    fn from(at: &std::panic::Location<'_>) -> Self {
+impl From<&std::panic::Location<'static>> for CallSite {
+    fn from(at: &std::panic::Location<'static>) -> Self {
         let file = at.file();
         let cut = file.len().saturating_sub(Self::FILE_LEN_MAX);
         let cut = (cut..=file.len()).find(|&i| file.is_char_boundary(i)).unwrap_or(0);
-        Self { file: file[cut..].to_owned(), line: at.line() }
+        Self { file: Cow::Borrowed(&file[cut..]), line: at.line() }
     }
 }
 
