@@ -1,7 +1,8 @@
 //! The seam between collectives and whatever moves their bytes.
 
 use crate::Bell;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::bell::sleep;
+use rustix::event::{PollFd, PollFlags};
 use std::fmt;
 use std::io::IoSlice;
 use std::net::TcpStream;
@@ -110,12 +111,10 @@ impl Wait {
 
     /// Sleeps until something is ready, the bell rings, or `limit` has passed. May wake for no reason.
     pub fn sleep(&self, limit: Duration) {
-        let timeout =
-            Timespec { tv_sec: limit.as_secs().min(1 << 30) as i64, tv_nsec: limit.subsec_nanos().into() };
         let mut fds = Vec::with_capacity(1 + self.sockets.len());
         fds.push(self.bell.poll_fd());
         fds.extend(self.sockets.iter().map(|(socket, flags)| PollFd::new(&**socket, *flags)));
-        let _ = poll(&mut fds, Some(&timeout));
+        sleep(&mut fds, limit);
         if fds[0].revents().contains(PollFlags::IN) {
             self.bell.clear();
         }

@@ -11,15 +11,14 @@ pub use session::{MESSAGE_LEN_MAX, Session};
 
 use crate::handshake::{Acceptor, Dialer, Hello, Refusal, Status};
 use crate::secret::random;
-use crate::{Bell, Secret, socket};
+use crate::{Bell, Secret, bell, socket};
 use half_open::{Failure, HalfOpen, Progress};
 use phalanx_core::{Deadline, Error, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use session::Served;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -258,7 +257,7 @@ impl<S: Service> Desk<S> {
             match &dial.state {
                 DialState::Waiting(at) => until = until.min(*at),
                 DialState::Connecting(stream, at) => {
-                    fds.push(PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT));
+                    fds.push(PollFd::new(stream, PollFlags::OUT));
                     until = until.min(*at);
                 }
                 DialState::Shaking(half) => {
@@ -268,9 +267,7 @@ impl<S: Service> Desk<S> {
             }
         }
         let left = until.saturating_duration_since(now);
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        // EINTR and the like: the loop looks at everything anyway.
-        let _ = poll(&mut fds, Some(&timeout));
+        bell::sleep(&mut fds, left);
     }
 
     fn accept(&mut self) {
@@ -534,8 +531,7 @@ fn try_session(addr: &str, secret: &Secret, hello: &Hello, now: Instant) -> Resu
                 return Err(Failure::Io(ErrorKind::TimedOut.into()));
             }
             let interest = if half.is_writing() { PollFlags::OUT } else { PollFlags::IN };
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            let _ = poll(&mut [PollFd::new(&half.stream, interest)], Some(&timeout));
+            bell::sleep(&mut [PollFd::new(&half.stream, interest)], left);
         }
     }
     Err(Failure::Io(last))
