@@ -1,6 +1,7 @@
 //! A connection in the middle of its handshake, in either role, without blocking.
 
 use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Refusal, Status};
+use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
@@ -68,9 +69,9 @@ impl HalfOpen {
         Self { stream, until, role: Role::Dialer(dialer), input: [0; 64], have: 0, output: first }
     }
 
-    /// Whether it waits for room to write (else for bytes to read).
-    pub(super) fn is_writing(&self) -> bool {
-        !self.output.is_empty()
+    /// What to poll for before advancing it again.
+    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.stream, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
 
     /// Queues the answer to [`Progress::Proved`].

@@ -4,20 +4,26 @@
 //! data links to whoever wants them. It never blocks on a stranger: handshakes have a time limit and a number limit
 //! (the oldest goes first), so a thousand stray connections cost some CPU time and nothing else.
 
+mod client;
+mod dial;
 mod half_open;
+mod service;
 mod session;
 
+pub use client::open_session;
+pub use service::{Admission, Dial, Outbox, Service, SessionId};
 pub use session::{MESSAGE_LEN_MAX, Session};
 
-use crate::handshake::{Acceptor, Dialer, Hello, Refusal, Status};
+use crate::handshake::{Acceptor, Hello, Refusal, Status};
 use crate::secret::random;
 use crate::{Bell, Secret, bell, socket};
+use dial::Dialling;
 use half_open::{Failure, HalfOpen, Progress};
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use session::Served;
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -29,73 +35,6 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 const HALF_OPEN_MAX: usize = 256;
 /// How long the thread tries to deliver its last messages when it is stopped.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
-
-/// Names a session within its reception; never reused.
-pub type SessionId = u64;
-
-/// What to do with a caller that knows the secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// Serve it here, message by message.
-    Serve,
-    /// Give the bare connection to [`Service::linked`].
-    Link,
-    /// Send it away.
-    Refuse(Status),
-}
-
-/// A connection to make: tried again and again until it stands or its time is over.
-#[derive(Debug, Clone)]
-pub struct Dial {
-    /// The peer's rank in the job, for [`Service::linked`].
-    pub peer: usize,
-    /// Where it listens.
-    pub addr: SocketAddr,
-    /// Who we are.
-    pub hello: Hello,
-    /// When to give up.
-    pub deadline: Deadline,
-}
-
-/// What a [`Service`] wants done.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    messages: Vec<(SessionId, Vec<u8>)>,
-    dials: Vec<Dial>,
-}
-
-impl Outbox {
-    /// Sends `message` (at most [`MESSAGE_LEN_MAX`] bytes) to a session; nothing happens if it is gone.
-    pub fn send(&mut self, session: SessionId, message: Vec<u8>) {
-        self.messages.push((session, message));
-    }
-
-    /// Begins to connect; the outcome goes to [`Service::linked`] or [`Service::unreachable`].
-    pub fn dial(&mut self, dial: Dial) {
-        self.dials.push(dial);
-    }
-}
-
-/// What a reception does for those it lets in. All calls come from its one thread.
-pub trait Service: Send + 'static {
-    /// Decides about a caller that proved it knows the secret.
-    fn admit(&mut self, hello: &Hello) -> Admission;
-
-    /// A session has begun.
-    fn opened(&mut self, _session: SessionId, _hello: &Hello, _outbox: &mut Outbox) {}
-
-    /// A message came.
-    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox);
-
-    /// A session has ended, for whatever reason.
-    fn closed(&mut self, session: SessionId, outbox: &mut Outbox);
-
-    /// A link with `peer` stands, whoever dialled. The stream is nonblocking.
-    fn linked(&mut self, _peer: usize, _hello: &Hello, _stream: TcpStream) {}
-
-    /// A dial was given up, or the peer refused it for good.
-    fn unreachable(&mut self, _dial: &Dial, _why: String) {}
-}
 
 type Call<S> = Box<dyn FnOnce(&mut S, &mut Outbox) + Send>;
 
@@ -167,20 +106,6 @@ impl<S: Service> Drop for Reception<S> {
     }
 }
 
-/// A dial and where it stands.
-struct Dialling {
-    dial: Dial,
-    tries: u32,
-    state: DialState,
-}
-
-enum DialState {
-    /// Not before this moment.
-    Waiting(Instant),
-    Connecting(TcpStream, Instant),
-    Shaking(HalfOpen),
-}
-
 /// Everything the thread owns.
 struct Desk<S: Service> {
     listener: TcpListener,
@@ -238,7 +163,6 @@ impl<S: Service> Desk<S> {
     fn sleep(&self, longest: Duration) {
         let now = Instant::now();
         let mut until = now + longest;
-        let interest = |writing| if writing { PollFlags::OUT } else { PollFlags::IN };
         let mut fds = vec![self.shared.bell.poll_fd()];
         if self.accept_after <= now {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
@@ -246,7 +170,7 @@ impl<S: Service> Desk<S> {
             until = until.min(self.accept_after);
         }
         for (caller, _) in &self.callers {
-            fds.push(PollFd::new(&caller.stream, interest(caller.is_writing())));
+            fds.push(caller.poll_fd());
             until = until.min(caller.until);
         }
         for session in self.sessions.values() {
@@ -254,17 +178,9 @@ impl<S: Service> Desk<S> {
             fds.push(PollFd::new(&session.stream, both));
         }
         for dial in &self.dials {
-            match &dial.state {
-                DialState::Waiting(at) => until = until.min(*at),
-                DialState::Connecting(stream, at) => {
-                    fds.push(PollFd::new(stream, PollFlags::OUT));
-                    until = until.min(*at);
-                }
-                DialState::Shaking(half) => {
-                    fds.push(PollFd::new(&half.stream, interest(half.is_writing())));
-                    until = until.min(half.until);
-                }
-            }
+            let (waits_for, at) = dial.waits_for();
+            fds.extend(waits_for);
+            until = until.min(at);
         }
         let left = until.saturating_duration_since(now);
         bell::sleep(&mut fds, left);
@@ -397,11 +313,7 @@ impl<S: Service> Desk<S> {
     fn dial(&mut self) {
         let now = Instant::now();
         let new = std::mem::take(&mut self.outbox.dials);
-        self.dials.extend(new.into_iter().map(|dial| Dialling {
-            dial,
-            tries: 0,
-            state: DialState::Waiting(now),
-        }));
+        self.dials.extend(new.into_iter().map(|dial| Dialling::new(dial, now)));
         for mut dialling in std::mem::take(&mut self.dials) {
             match dialling.advance(&self.secret, now) {
                 Ok(None) => self.dials.push(dialling),
@@ -412,127 +324,4 @@ impl<S: Service> Desk<S> {
             }
         }
     }
-}
-
-impl Dialling {
-    /// One step: `Some` when the link stands, an error when it never will.
-    fn advance(&mut self, secret: &Secret, now: Instant) -> Result<Option<TcpStream>, Failure> {
-        loop {
-            let failure = match &mut self.state {
-                DialState::Waiting(at) if *at > now => return Ok(None),
-                DialState::Waiting(_) => match socket::connect(self.dial.addr) {
-                    Ok(stream) => {
-                        self.state = DialState::Connecting(stream, now + HANDSHAKE_TIME);
-                        continue;
-                    }
-                    Err(error) => Failure::Io(error),
-                },
-                DialState::Connecting(stream, until) => match socket::connected(stream) {
-                    Ok(true) => match self.shake(secret, now) {
-                        Ok(()) => continue,
-                        Err(error) => Failure::Io(error),
-                    },
-                    Ok(false) if *until > now => return Ok(None),
-                    Ok(false) => Failure::Io(ErrorKind::TimedOut.into()),
-                    Err(error) => Failure::Io(error),
-                },
-                DialState::Shaking(half) => match half.advance() {
-                    Progress::Pending if half.until > now => return Ok(None),
-                    Progress::Pending => Failure::Io(ErrorKind::TimedOut.into()),
-                    Progress::Done => return half.stream.try_clone().map(Some).map_err(Failure::Io),
-                    Progress::Failed(Failure::Refused(why)) => return Err(Failure::Refused(why)),
-                    Progress::Failed(why) => why,
-                    Progress::Proved(_) => unreachable!("dialers are not asked to admit anybody"),
-                },
-            };
-            if self.dial.deadline.has_passed(now) {
-                return Err(failure);
-            }
-            self.tries += 1;
-            self.state = DialState::Waiting(now + pause(self.tries));
-            return Ok(None);
-        }
-    }
-
-    fn shake(&mut self, secret: &Secret, now: Instant) -> io::Result<()> {
-        let nonce = random().map_err(io::Error::other)?;
-        let (dialer, first) = Dialer::new(secret.clone(), self.dial.hello, nonce);
-        let DialState::Connecting(stream, _) = &self.state else {
-            unreachable!("only a connected dial shakes hands")
-        };
-        let stream = stream.try_clone()?;
-        self.state = DialState::Shaking(HalfOpen::dialled(stream, dialer, first, now + HANDSHAKE_TIME));
-        Ok(())
-    }
-}
-
-/// The pause before try number `tries`: doubling from 5 ms to 250 ms, with a random part so that ranks that failed
-/// together do not come again together.
-fn pause(tries: u32) -> Duration {
-    let full = (5u64 << tries.min(6)).min(250);
-    let jitter = random::<1>().map_or(0, |[byte]| u64::from(byte));
-    Duration::from_millis(full / 2 + full * jitter / 510)
-}
-
-/// Opens a session with the server at `addr` (`host:port`), trying until it answers or `deadline` passes. The name is
-/// resolved anew for each try.
-///
-/// # Errors
-/// [`Error::Rendezvous`] with what the last try met: nobody there, a stranger, another secret, or a refusal.
-pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadline) -> Result<Session> {
-    let mut tries = 0;
-    loop {
-        let now = Instant::now();
-        let met = match try_session(addr, secret, hello, now) {
-            Ok(session) => return Ok(session),
-            Err(met) => met,
-        };
-        let final_word = matches!(&met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_)));
-        if final_word || deadline.has_passed(Instant::now()) {
-            return Err(Error::Rendezvous {
-                rank: hello.rank as usize,
-                world_size: hello.world_size as usize,
-                what: format!("{addr}: {met}"),
-                waited: deadline.elapsed(Instant::now()),
-            });
-        }
-        tries += 1;
-        std::thread::sleep(pause(tries).min(deadline.remaining(Instant::now())));
-    }
-}
-
-fn try_session(addr: &str, secret: &Secret, hello: &Hello, now: Instant) -> Result<Session, Failure> {
-    use std::net::ToSocketAddrs;
-    let until = now + HANDSHAKE_TIME;
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for target in addr.to_socket_addrs().map_err(Failure::Io)? {
-        let stream = match TcpStream::connect_timeout(&target, HANDSHAKE_TIME) {
-            Ok(stream) => stream,
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
-        socket::prepare(&stream).map_err(Failure::Io)?;
-        let nonce = random().map_err(|e| Failure::Io(io::Error::other(e)))?;
-        let (dialer, first) = Dialer::new(secret.clone(), *hello, nonce);
-        let mut half = HalfOpen::dialled(stream, dialer, first, until);
-        loop {
-            match half.advance() {
-                Progress::Done => {
-                    half.stream.set_nonblocking(false).map_err(Failure::Io)?;
-                    return Ok(Session::new(half.stream, target));
-                }
-                Progress::Failed(why) => return Err(why),
-                Progress::Pending | Progress::Proved(_) => {}
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Failure::Io(ErrorKind::TimedOut.into()));
-            }
-            let interest = if half.is_writing() { PollFlags::OUT } else { PollFlags::IN };
-            bell::sleep(&mut [PollFd::new(&half.stream, interest)], left);
-        }
-    }
-    Err(Failure::Io(last))
 }

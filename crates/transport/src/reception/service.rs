@@ -1,0 +1,72 @@
+//! What a reception serves: the trait, and what it may ask for.
+
+use crate::handshake::{Hello, Status};
+use phalanx_core::Deadline;
+use std::net::{SocketAddr, TcpStream};
+
+/// Names a session within its reception; never reused.
+pub type SessionId = u64;
+
+/// What to do with a caller that knows the secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Serve it here, message by message.
+    Serve,
+    /// Give the bare connection to [`Service::linked`].
+    Link,
+    /// Send it away.
+    Refuse(Status),
+}
+
+/// A connection to make: tried again and again until it stands or its time is over.
+#[derive(Debug, Clone)]
+pub struct Dial {
+    /// The peer's rank in the job, for [`Service::linked`].
+    pub peer: usize,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Who we are.
+    pub hello: Hello,
+    /// When to give up.
+    pub deadline: Deadline,
+}
+
+/// What a [`Service`] wants done.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub(super) messages: Vec<(SessionId, Vec<u8>)>,
+    pub(super) dials: Vec<Dial>,
+}
+
+impl Outbox {
+    /// Sends `message` (at most [`MESSAGE_LEN_MAX`] bytes) to a session; nothing happens if it is gone.
+    pub fn send(&mut self, session: SessionId, message: Vec<u8>) {
+        self.messages.push((session, message));
+    }
+
+    /// Begins to connect; the outcome goes to [`Service::linked`] or [`Service::unreachable`].
+    pub fn dial(&mut self, dial: Dial) {
+        self.dials.push(dial);
+    }
+}
+
+/// What a reception does for those it lets in. All calls come from its one thread.
+pub trait Service: Send + 'static {
+    /// Decides about a caller that proved it knows the secret.
+    fn admit(&mut self, hello: &Hello) -> Admission;
+
+    /// A session has begun.
+    fn opened(&mut self, _session: SessionId, _hello: &Hello, _outbox: &mut Outbox) {}
+
+    /// A message came.
+    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox);
+
+    /// A session has ended, for whatever reason.
+    fn closed(&mut self, session: SessionId, outbox: &mut Outbox);
+
+    /// A link with `peer` stands, whoever dialled. The stream is nonblocking.
+    fn linked(&mut self, _peer: usize, _hello: &Hello, _stream: TcpStream) {}
+
+    /// A dial was given up, or the peer refused it for good.
+    fn unreachable(&mut self, _dial: &Dial, _why: String) {}
+}
