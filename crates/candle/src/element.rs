@@ -1,7 +1,7 @@
 //! From candle's run-time element types to Rust's types, and from tensors to slices.
 
 use candle_core::{DType, Device, Storage, Tensor, WithDType};
-use phalanx::{Element, Error, OpKind};
+use phalanx::{Element, Error, OpKind, ProcessGroup};
 
 /// A type that both candle and phalanx carry.
 pub(crate) trait Shared: Element + WithDType {}
@@ -54,19 +54,19 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// What to do about a type that phalanx cannot carry.
-pub(crate) fn unsupported_dtype(op: OpKind, dtype: DType) -> Error {
-    let hint = format!("element type {dtype:?} cannot be sent; convert with `to_dtype`");
-    Error::Unsupported { op, backend: "candle", hint }
+/// The error for a type that phalanx cannot carry.
+pub(crate) fn unsupported_dtype(group: &ProcessGroup, op: OpKind, dtype: DType) -> Error {
+    let hint = format!("elements of type {} cannot be sent; convert with `to_dtype`", dtype.as_str());
+    Error::Unsupported { op, backend: group.backend_name(), hint }
 }
 
 /// Refuses tensors on another device than the CPU.
-pub(crate) fn require_cpu(op: OpKind, device: &Device) -> phalanx::Result<()> {
+pub(crate) fn require_cpu(group: &ProcessGroup, op: OpKind, device: &Device) -> phalanx::Result<()> {
     if device.is_cpu() {
         return Ok(());
     }
     let hint = format!("the tensor is on {:?}; move it with `to_device(&Device::Cpu)`", device.location());
-    Err(Error::Unsupported { op, backend: "candle", hint })
+    Err(Error::Unsupported { op, backend: group.backend_name(), hint })
 }
 
 /// Passes the elements of `tensor` to `read`, in row-major order, copying only when they do not lie in that order.

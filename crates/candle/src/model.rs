@@ -39,7 +39,7 @@ pub(crate) fn parameters(varmap: &VarMap) -> Vec<Parameter> {
 pub fn sync_model(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<()> {
     let parameters = parameters(varmap);
     for Parameter { var, .. } in &parameters {
-        require_cpu(OpKind::Broadcast, var.device())?;
+        require_cpu(group, OpKind::Broadcast, var.device())?;
     }
     compare(&parameters, group, root)?;
     for Parameter { var, .. } in &parameters {

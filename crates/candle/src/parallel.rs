@@ -58,7 +58,7 @@ impl DistributedDataParallel {
     /// As of [`sync_model`].
     pub fn new(varmap: &VarMap, group: &ProcessGroup, config: DdpConfig) -> Result<Self> {
         sync_model(varmap, group, 0)?;
-        let reducer = Reducer::new(parameters(varmap), config.bucket_cap_bytes)?;
+        let reducer = Reducer::new(parameters(varmap), config.bucket_cap_bytes, group)?;
         Ok(Self { group: group.clone(), reducer })
     }
 
@@ -112,7 +112,7 @@ impl DistributedDataParallel {
 /// Those of [`all_reduce`](ProcessGroup::all_reduce). `grads` is changed only on success.
 #[track_caller]
 pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
-    Reducer::new(parameters(varmap), DdpConfig::default().bucket_cap_bytes)?.reduce(
+    Reducer::new(parameters(varmap), DdpConfig::default().bucket_cap_bytes, group)?.reduce(
         grads,
         Share::EQUAL,
         group,

@@ -17,11 +17,15 @@ pub(crate) struct Reducer {
 
 impl Reducer {
     /// Plans buckets of at most `cap_bytes` over the floating-point variables of `parameters`, which are in name order.
-    pub(crate) fn new(mut parameters: Vec<Parameter>, cap_bytes: usize) -> Result<Self> {
+    pub(crate) fn new(
+        mut parameters: Vec<Parameter>,
+        cap_bytes: usize,
+        group: &ProcessGroup,
+    ) -> Result<Self> {
         // Others, such as counters, never have a gradient.
         parameters.retain(|p| p.var.dtype().is_float());
         for Parameter { var, .. } in &parameters {
-            require_cpu(OpKind::AllReduce, var.device())?;
+            require_cpu(group, OpKind::AllReduce, var.device())?;
         }
         let items: Vec<Item> =
             parameters.iter().map(|p| Item { dtype: p.var.dtype(), elements: p.var.elem_count() }).collect();
@@ -43,7 +47,7 @@ impl Reducer {
             let flags: &mut [bool] = if index == 0 { &mut used } else { &mut [] };
             let flat = with_element!(bucket.dtype,
                 T => self.reduce_bucket::<T>(bucket, grads, weight, flags, group)?,
-                _ => return Err(unsupported_dtype(OpKind::AllReduce, bucket.dtype).into()),
+                _ => return Err(unsupported_dtype(group, OpKind::AllReduce, bucket.dtype).into()),
             );
             reduced.push(flat);
         }

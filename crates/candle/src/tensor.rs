@@ -59,7 +59,7 @@ pub fn reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp, root: usize) 
 /// `[n, …]` on each rank becomes `[world_size * n, …]`; a scalar becomes `[world_size]`.
 #[track_caller]
 pub fn all_gather(group: &ProcessGroup, tensor: &Tensor) -> Result<Tensor> {
-    require_cpu(OpKind::AllGather, tensor.device())?;
+    require_cpu(group, OpKind::AllGather, tensor.device())?;
     let mut shape = tensor.dims().to_vec();
     match shape.first_mut() {
         Some(rows) => *rows *= group.world_size(),
@@ -72,7 +72,7 @@ pub fn all_gather(group: &ProcessGroup, tensor: &Tensor) -> Result<Tensor> {
             group.all_gather(&mine, &mut all)?;
             Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
         },
-        _ => Err(unsupported_dtype(OpKind::AllGather, tensor.dtype()).into()),
+        _ => Err(unsupported_dtype(group, OpKind::AllGather, tensor.dtype()).into()),
     )
 }
 
@@ -85,7 +85,7 @@ pub fn all_gather(group: &ProcessGroup, tensor: &Tensor) -> Result<Tensor> {
 /// [`phalanx::Error::Misuse`] if the first dimension is not a multiple of the world size.
 #[track_caller]
 pub fn reduce_scatter(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result<Tensor> {
-    require_cpu(OpKind::ReduceScatter, tensor.device())?;
+    require_cpu(group, OpKind::ReduceScatter, tensor.device())?;
     let mut shape = tensor.dims().to_vec();
     match shape.first_mut() {
         Some(rows) if rows.is_multiple_of(group.world_size()) => *rows /= group.world_size(),
@@ -104,7 +104,7 @@ pub fn reduce_scatter(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Re
             group.reduce_scatter(&all, &mut mine, op)?;
             Ok(Tensor::from_vec(mine, shape, &Device::Cpu)?)
         },
-        _ => Err(unsupported_dtype(OpKind::ReduceScatter, tensor.dtype()).into()),
+        _ => Err(unsupported_dtype(group, OpKind::ReduceScatter, tensor.dtype()).into()),
     )
 }
 
@@ -145,7 +145,7 @@ struct InPlace<'a> {
 impl InPlace<'_> {
     fn run(group: &ProcessGroup, tensor: &Tensor, collective: Collective) -> Result<()> {
         let kind = collective.kind();
-        require_cpu(kind, tensor.device())?;
+        require_cpu(group, kind, tensor.device())?;
         if !tensor.is_contiguous() {
             let what = "the elements do not lie in row-major order; pass `tensor.contiguous()?` and use that";
             return Err(Error::misuse(kind, what).into());
@@ -175,9 +175,11 @@ impl InplaceOp1 for InPlace<'_> {
             CpuStorage::I16(all) => collective.perform(group, &mut all[start..end]),
             CpuStorage::I32(all) => collective.perform(group, &mut all[start..end]),
             CpuStorage::I64(all) => collective.perform(group, &mut all[start..end]),
-            other => {
-                Err(unsupported_dtype(collective.kind(), candle_core::backend::BackendStorage::dtype(other)))
-            }
+            other => Err(unsupported_dtype(
+                group,
+                collective.kind(),
+                candle_core::backend::BackendStorage::dtype(other),
+            )),
         };
         Ok(())
     }

@@ -10,7 +10,7 @@ pub struct Options {
     pub epochs: u64,
 
     /// Images per step, all ranks together.
-    #[arg(long, default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1437))]
+    #[arg(long, default_value_t = 32, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1437))]
     pub batch_size: usize,
 
     /// Decides the initial weights and the order of the images.

@@ -38,7 +38,8 @@ pub fn load() -> anyhow::Result<(Digits, Digits)> {
 impl Digits {
     fn push(&mut self, line: &str) -> anyhow::Result<()> {
         let values: Vec<u32> = line.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        let Some((&label, pixels)) = values.split_last().filter(|(_, pixels)| pixels.len() == SIDE * SIDE) else {
+        let Some((&label, pixels)) = values.split_last().filter(|(_, pixels)| pixels.len() == SIDE * SIDE)
+        else {
             anyhow::bail!("{} values instead of {}", values.len(), SIDE * SIDE + 1);
         };
         self.pixels.extend(pixels.iter().map(|&p| f64::from(p) / WHITE));

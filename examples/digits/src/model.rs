@@ -7,6 +7,10 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::sync::PoisonError;
 
 /// The type of weights and images.
+///
+/// In f32 the order in which gradients are added up shows: a rounding difference makes a max-pool choose another pixel, and
+/// the final losses of one and of four ranks are apart by up to 2e-3 of their value. In f64 they agree in all nine digits printed,
+/// at about the same speed for so small a network.
 pub const DTYPE: DType = DType::F64;
 
 /// A small convolutional network for 8 × 8 images of ten kinds.

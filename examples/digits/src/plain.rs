@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<()> {
         epoch_losses.push(sum / (train.len() / batch_size * batch_size) as f64);
         progress.epoch(epoch, epoch_losses[epoch as usize]);
     }
-    let seconds = progress.finish().as_secs_f64();
+    let seconds = progress.elapsed().as_secs_f64();
 
     let (images, labels) = train.all()?;
     let final_loss = model.evaluate(&images, &labels)?.0.to_scalar()?;

@@ -1,53 +1,164 @@
 //! How far the training is: a bar on a terminal, a line an epoch elsewhere.
+//!
+//! A rank's output is a pipe, so it cannot draw. If the process that started the ranks has a terminal, rank 0 prints a marked line
+//! each step, and a [`Relay`] in that process makes a bar of them.
 #![allow(clippy::print_stdout, reason = "showing progress is what this is for")]
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
+
+/// The environment variable that asks for marked lines.
+pub const RELAY: &str = "DIGITS_RELAY_PROGRESS";
+/// What marks them.
+const MARK: &str = "@progress ";
 
 /// Shows epoch, loss and speed.
 #[derive(Debug)]
 pub struct Progress {
-    bar: ProgressBar,
+    view: View,
     epochs: u64,
-    started: Instant,
+    steps: u64,
+    step: u64,
     images: usize,
+    started: Instant,
+}
+
+#[derive(Debug)]
+enum View {
+    Bar(ProgressBar),
+    Marked,
+    Epochs,
 }
 
 impl Progress {
     /// Begins to show a run of `epochs` epochs of `steps` steps.
-    ///
-    /// # Panics
-    /// Never: the template is a constant.
     pub fn new(epochs: u64, steps: usize) -> Self {
-        let style = "{prefix} {bar:32} {pos}/{len} steps, {msg}, {eta} left";
-        // Draws to the standard error output, and only if that is a terminal.
-        let bar = ProgressBar::new(epochs * steps as u64)
-            .with_style(ProgressStyle::with_template(style).expect("the template is valid"));
-        Self { bar, epochs, started: Instant::now(), images: 0 }
+        let bar = bar();
+        let view = if std::env::var_os(RELAY).is_some() {
+            View::Marked
+        } else if bar.is_hidden() {
+            View::Epochs
+        } else {
+            View::Bar(bar)
+        };
+        Self { view, epochs, steps: epochs * steps as u64, step: 0, images: 0, started: Instant::now() }
     }
 
     /// A step of epoch `epoch` (from 0) over `images` images is done; their mean loss was `loss`.
     pub fn step(&mut self, epoch: u64, loss: f64, images: usize) {
+        self.step += 1;
         self.images += images;
-        self.bar.set_prefix(format!("epoch {:>2}/{}", epoch + 1, self.epochs));
-        self.bar.set_message(format!("loss {loss:.4}, {:.0} images/s", self.speed()));
-        self.bar.inc(1);
+        let (step, steps) = (self.step, self.steps);
+        let message = format!("{}, loss {loss:.4}, {:.0} images/s", self.epoch_of(epoch), self.speed());
+        match &self.view {
+            View::Bar(bar) => Update { step, steps, message: &message }.show(bar),
+            View::Marked => println!("{}", Update { step, steps, message: &message }.to_line()),
+            View::Epochs => {}
+        }
     }
 
     /// Epoch `epoch` (from 0) is done; its mean loss was `loss`.
     pub fn epoch(&self, epoch: u64, loss: f64) {
-        if self.bar.is_hidden() {
-            println!("epoch {:>2}/{}  loss {loss:.6}  {:.0} images/s", epoch + 1, self.epochs, self.speed());
+        if let View::Epochs = self.view {
+            println!("{}  loss {loss:.6}  {:.0} images/s", self.epoch_of(epoch), self.speed());
         }
     }
 
-    /// Training is done. Returns how long it took.
-    pub fn finish(self) -> Duration {
-        self.bar.finish();
+    /// Time since the start.
+    pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    fn epoch_of(&self, epoch: u64) -> String {
+        format!("epoch {:>2}/{}", epoch + 1, self.epochs)
     }
 
     fn speed(&self) -> f64 {
         self.images as f64 / self.started.elapsed().as_secs_f64().max(1e-9)
+    }
+}
+
+/// A bar on the standard error output; hidden if that is not a terminal.
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {msg}, {eta} left").expect("the template is valid");
+    ProgressBar::new(1).with_style(style)
+}
+
+/// Passes on what the ranks print, but turns marked lines into a bar.
+#[derive(Debug)]
+pub struct Relay<W> {
+    bar: ProgressBar,
+    output: W,
+}
+
+/// Relays for the standard output and the standard error output that know of each other's bar, if there is a
+/// terminal to draw it on.
+pub fn relays() -> Option<(Relay<io::Stdout>, Relay<io::Stderr>)> {
+    let bar = bar();
+    let stdout = Relay { bar: bar.clone(), output: io::stdout() };
+    (!bar.is_hidden()).then(|| (stdout, Relay { bar, output: io::stderr() }))
+}
+
+impl<W: Write> Write for Relay<W> {
+    /// Expects whole lines.
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            match std::str::from_utf8(line).ok().and_then(Update::from_line) {
+                Some(update) => update.show(&self.bar),
+                None => self.bar.suspend(|| self.output.write_all(line))?,
+            }
+        }
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+/// What a marked line says.
+#[derive(Debug, PartialEq)]
+struct Update<'a> {
+    step: u64,
+    steps: u64,
+    message: &'a str,
+}
+
+impl<'a> Update<'a> {
+    fn show(&self, bar: &ProgressBar) {
+        bar.set_length(self.steps);
+        bar.set_message(self.message.to_owned());
+        bar.set_position(self.step);
+        if self.step == self.steps {
+            bar.finish();
+        }
+    }
+
+    fn to_line(&self) -> String {
+        format!("{MARK}{} {} {}", self.step, self.steps, self.message)
+    }
+
+    /// The launcher may have put something before the mark.
+    fn from_line(line: &'a str) -> Option<Self> {
+        let mut words = line.split_once(MARK)?.1.trim_end().splitn(3, ' ');
+        let mut number = || words.next()?.parse().ok();
+        Some(Self { step: number()?, steps: number()?, message: words.next()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_survive_the_pipe_and_other_lines_pass() {
+        let update = Update { step: 3, steps: 20, message: "epoch  1/2, loss 2.1" };
+        assert_eq!(Update::from_line(&format!("[0] {}\n", update.to_line())), Some(update));
+
+        let mut relay = Relay { bar: ProgressBar::hidden(), output: Vec::new() };
+        relay.write_all(b"[1] hello\n[0] @progress 2 3 on\n[0] @progress x\n").unwrap();
+        assert_eq!(relay.output, b"[1] hello\n[0] @progress x\n");
+        assert_eq!((relay.bar.position(), relay.bar.length()), (2, Some(3)));
     }
 }

@@ -1,0 +1,75 @@
+//! The promise of the example, kept by real processes: any number of ranks trains the same model.
+
+use digits_common::report::Report;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs `program` in `folder` with the flags `args`.
+fn run(program: &str, folder: &Path, args: &[&str]) -> Output {
+    let output = Command::new(program)
+        .current_dir(folder)
+        .args(["--json", "report.json", "--plot", "loss.svg"])
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn report(folder: &Path) -> Report {
+    serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn one_to_four_ranks_and_the_plain_program_end_at_the_same_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    // 33 images a batch: 2 and 4 ranks have uneven shares.
+    let short = ["--epochs", "2", "--batch-size", "33", "--seed", "5"];
+    run(env!("CARGO_BIN_EXE_digits_plain"), folder.path(), &short);
+    let plain = report(folder.path());
+    assert!(plain.final_loss < 1.5, "two epochs learn something: {}", plain.final_loss);
+    for ranks in 1..=4 {
+        let number = ranks.to_string();
+        let flags = [&["--ranks", &number], &short[..]].concat();
+        run(env!("CARGO_BIN_EXE_digits"), folder.path(), &flags);
+        let found = report(folder.path());
+        assert_eq!(found.weights.len(), ranks);
+        assert!(found.weights_agree(), "{found}");
+        // The promise is 1e-4; f64 keeps far more, and a wrong weight of one image in 33 would not be seen at 1e-2.
+        let apart = |a: f64, b: f64| (a - b).abs() / b;
+        assert!(apart(found.final_loss, plain.final_loss) < 1e-9, "{ranks} ranks: {found}\nplain: {plain}");
+        for (found, plain) in found.epoch_losses.iter().zip(&plain.epoch_losses) {
+            assert!(apart(*found, *plain) < 1e-9, "{ranks} ranks: {found}, plain: {plain}");
+        }
+    }
+}
+
+#[test]
+fn two_ranks_learn_the_digits() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(env!("CARGO_BIN_EXE_digits"), folder.path(), &["--ranks", "2"]);
+    let report = report(folder.path());
+    assert!(report.test_accuracy >= 0.97, "{report}");
+    assert!(report.weights_agree());
+
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("[0] epoch 15/15"), "progress without a terminal: {stdout}");
+    assert!(stdout.contains("all 2 ranks have the same weights, bit for bit"), "{stdout}");
+    let svg = std::fs::read_to_string(folder.path().join("loss.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("<polyline"), "a curve");
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_starts() {
+    for (flags, complaint) in [
+        (["--ranks", "0"], "rank"),
+        (["--batch-size", "0"], "batch-size"),
+        (["--batch-size", "1"], "a batch of 1 is too small for 2 ranks"),
+        (["--batch-size", "5000"], "batch-size"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_digits")).args(flags).output().unwrap();
+        assert!(!output.status.success(), "{flags:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(complaint), "{flags:?}: {stderr}");
+    }
+}
