@@ -342,6 +342,16 @@ mod tests {
     }
 
     #[test]
+    fn who_reads_the_old_value_reads_it_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = FileStore::open(temp.path(), "job").unwrap();
+        store.set("key", b"old").unwrap();
+        let old = File::open(store.path("key")).unwrap();
+        store.set("key", b"new value").unwrap();
+        assert_eq!(io::read_to_string(old).unwrap(), "old");
+    }
+
+    #[test]
     fn names_are_safe_and_different() {
         let long = "k".repeat(1024);
         let keys =

@@ -75,16 +75,16 @@ impl StoreCore {
         message: &[u8],
     ) -> postcard::Result<Vec<(SessionId, Vec<u8>)>> {
         let Request { id, op } = postcard::from_bytes(message)?;
-        let mut replies = Vec::new();
-        if let Some(answer) =
-            self.perform((from, id), &op).unwrap_or_else(|what| Some(encode_refusal(id, &what)))
-        {
-            replies.push((from, answer));
-        }
-        if let Operation::Set { key, .. } | Operation::Add { key, .. } | Operation::CompareSet { key, .. } =
-            op
-        {
-            self.wake(key, &mut replies);
+        let answer = match self.perform((from, id), &op) {
+            Ok(answer) => answer,
+            Err(what) => Some(encode(&Reply { id, answer: Answer::Refused(&what) })),
+        };
+        let mut replies: Vec<_> = answer.map(|answer| (from, answer)).into_iter().collect();
+        match op {
+            Operation::Set { key, .. } | Operation::Add { key, .. } | Operation::CompareSet { key, .. } => {
+                self.wake(key, &mut replies);
+            }
+            _ => {}
         }
         Ok(replies)
     }
@@ -134,10 +134,12 @@ impl StoreCore {
             !waiters.is_empty()
         });
     }
-}
 
-fn encode_refusal(id: u64, what: &str) -> Vec<u8> {
-    encode(&Reply { id, answer: Answer::Refused(what) })
+    /// How many requests wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.values().map(Vec::len).sum()
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +164,7 @@ mod tests {
         let replies = ask(&mut core, 3, 1, Operation::Set { key: "a", value: b"x" });
         let done = (3, encode(&Reply { id: 1, answer: Answer::Done }));
         assert_eq!(replies, [done, value(1, 7, b"x"), value(2, 7, b"x")]);
-        assert_eq!(core.waiters.len(), 1, "b is still awaited");
+        assert_eq!(core.waiting(), 1, "b is still awaited");
     }
 
     #[test]
@@ -173,7 +175,9 @@ mod tests {
         ask(&mut core, 2, 1, Operation::Get { key: "a" });
         ask(&mut core, 3, 1, Operation::Get { key: "a" });
         core.closed(1);
+        ask(&mut core, 2, 2, Operation::Get { key: "c" });
         ask(&mut core, 2, 1, Operation::Forget { key: "a" });
+        ask(&mut core, 2, 2, Operation::Forget { key: "c" });
         let replies = ask(&mut core, 4, 1, Operation::Add { key: "a", delta: 5 });
         assert_eq!(replies[1..], [value(3, 1, b"5")]);
         assert!(core.waiters.is_empty());
@@ -188,16 +192,19 @@ mod tests {
         assert_eq!(replies.len(), 1);
         let reply: Reply<'_> = postcard::from_bytes(&replies[0].1).unwrap();
         assert!(matches!(reply.answer, Answer::Refused(why) if why.contains("at most")), "{reply:?}");
-        assert_eq!(core.waiters.len(), 1);
+        assert_eq!(core.waiting(), 1);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(messages in prop::collection::vec((0..3u64, prop::collection::vec(any::<u8>(), 0..40)), 0..40)) {
+        fn any_bytes_are_survived(
+            messages in prop::collection::vec((0..3u64, prop::collection::vec(any::<u8>(), 0..40)), 0..40),
+        ) {
             let mut core = StoreCore::default();
             for (session, message) in messages {
                 // The first bytes small, so that many of them are requests.
-                let message: Vec<u8> = message.iter().enumerate().map(|(i, b)| if i < 4 { b % 8 } else { *b }).collect();
+                let small = |(i, byte): (usize, &u8)| if i < 4 { byte % 8 } else { *byte };
+                let message: Vec<u8> = message.iter().enumerate().map(small).collect();
                 if let Ok(replies) = core.handle(session, &message) {
                     for (_, reply) in replies {
                         prop_assert!(postcard::from_bytes::<Reply<'_>>(&reply).is_ok());
@@ -205,7 +212,7 @@ mod tests {
                 }
             }
             (0..3).for_each(|session| core.closed(session));
-            prop_assert!(core.waiters.is_empty());
+            prop_assert_eq!(core.waiting(), 0);
         }
     }
 }

@@ -64,3 +64,45 @@ impl Service for Server {
         self.0.closed(session);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Operation, Request, encode};
+    use phalanx_core::Deadline;
+    use phalanx_transport::open_session;
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    /// Waits until so many requests wait at the server.
+    fn wait_until_waiting(server: &TcpStoreServer, expected: usize) {
+        let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
+        loop {
+            let (answer, waiting) = channel();
+            server.reception.call(move |server, _| answer.send(server.0.waiting()).unwrap());
+            let waiting = waiting.recv().unwrap();
+            if waiting == expected {
+                return;
+            }
+            assert!(!deadline.has_passed(Instant::now()), "{waiting} wait, not {expected}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_client_that_leaves_while_it_waits_is_forgotten() {
+        let secret = Secret::generate().unwrap();
+        let server = TcpStoreServer::start("127.0.0.1:0".parse().unwrap(), &secret).unwrap();
+        let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
+        let connect =
+            || open_session(&server.addr().to_string(), &secret, &Hello::store(), &deadline).unwrap();
+        let (mut leaves, mut stays) = (connect(), connect());
+        for (id, key) in [(0, "a"), (1, "b")] {
+            leaves.send(&encode(&Request { id, op: Operation::Get { key } })).unwrap();
+        }
+        stays.send(&encode(&Request { id: 0, op: Operation::Get { key: "a" } })).unwrap();
+        wait_until_waiting(&server, 3);
+        drop(leaves);
+        wait_until_waiting(&server, 1);
+    }
+}

@@ -13,7 +13,8 @@ pub const VALUE_LEN_MAX: usize = 1 << 20;
 ///
 /// For rendezvous, not for bulk data: keys have at most [`KEY_LEN_MAX`] bytes, values at most [`VALUE_LEN_MAX`]. Any string
 /// is a key, the empty one and those with `/`, `..` or NUL included. Each call is atomic: what it does happens at one
-/// moment between its beginning and its end, the same moment for all clients.
+/// moment between its beginning and its end, the same moment for all clients. The suite
+/// `phalanx_testkit::store_conformance!` is the long form of this contract; a new store joins it with one line.
 ///
 /// # Errors
 /// Every method returns [`Error::Misuse`] for a key or value that is too long, and [`Error::Io`] when the store cannot be

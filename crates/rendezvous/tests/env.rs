@@ -94,6 +94,12 @@ fn without_local_variables_there_is_one_rank_a_host() {
 }
 
 #[test]
+fn hosts_are_counted_when_nobody_numbers_them() {
+    assert_eq!(read(&[OURS, &secret(), "PHALANX_NODE_RANK="]).unwrap().node_rank, 1);
+    assert_eq!(read(&[TORCHRUN, &secret(), "GROUP_RANK= RANK=7 LOCAL_RANK=3"]).unwrap().node_rank, 1);
+}
+
+#[test]
 fn nonsense_is_refused_and_named() {
     let with_secret = secret();
     let cases: &[(&[&str], &[&str])] = &[

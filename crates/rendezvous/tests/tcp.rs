@@ -150,18 +150,6 @@ fn a_client_that_sends_garbage_harms_only_itself() {
 }
 
 #[test]
-fn a_client_that_leaves_while_waiting_is_forgotten() {
-    let (server, secret) = start();
-    let store = connect(server.addr(), &secret);
-    for _ in 0..20 {
-        let waiting = connect(server.addr(), &secret);
-        waiting.get("key", &within(Duration::from_millis(2))).unwrap_err();
-    }
-    store.set("key", b"value").unwrap();
-    assert_eq!(connect(server.addr(), &secret).get("key", &soon()).unwrap(), b"value");
-}
-
-#[test]
 fn when_the_server_ends_every_wait_ends() {
     let (server, secret) = start();
     let addr = server.addr();

@@ -225,6 +225,7 @@ pub fn limits_hold<S: Store>(client: impl Fn() -> S) {
         a.delete(&long_key).map(drop),
         a.set("short", &long_value),
         a.compare_set("short", None, &long_value).map(drop),
+        a.compare_set(&key, None, &long_value).map(drop),
         a.compare_set("short", Some(&long_value), b"").map(drop),
     ];
     for (call, outcome) in refused.into_iter().enumerate() {
