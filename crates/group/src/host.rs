@@ -112,25 +112,22 @@ impl HostBackend {
     /// Runs a message to its end; it leaves its line whatever happens.
     fn run_message(&self, operation: &mut message::Borrowed<'_>, timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(self.timeout());
-        let outcome = self.engine.drive(operation, limit);
-        if !matches!(outcome, Ok(true)) {
-            operation.message.step_aside(&mut self.engine.lock());
-        }
-        if outcome? {
-            return Ok(());
-        }
-        if timeout.is_some() && !operation.message.has_begun() {
-            let signature = operation.message.signature();
-            let at = self.engine.context(signature, 0, (0, 0), limit);
-            let (from, tag) = operation.message.from();
-            return Err(Error::NoMessage {
-                from: self.engine.peer(from),
-                tag,
-                waited: limit,
-                at: Box::new(at),
-            });
-        }
-        Err(self.engine.timed_out(operation, limit))
+        let error = match self.engine.drive(operation, limit) {
+            Ok(true) => return Ok(()),
+            Ok(false) if timeout.is_some() && !operation.message.has_begun() => {
+                self.no_message(&operation.message, limit)
+            }
+            Ok(false) => self.engine.timed_out(operation, limit),
+            Err(error) => error,
+        };
+        operation.message.step_aside(&mut self.engine.lock());
+        Err(error)
+    }
+
+    fn no_message(&self, message: &Message, waited: Duration) -> Error {
+        let at = self.engine.context(message.signature(), 0, (0, 0), waited);
+        let (from, tag) = message.from();
+        Error::NoMessage { from: self.engine.peer(from), tag, waited, at: Box::new(at) }
     }
 }
 

@@ -149,7 +149,7 @@ impl Collective {
                 } else {
                     next.clone()
                 };
-                if ready.is_empty() && !next.is_empty() {
+                if (ready.is_empty() && !next.is_empty()) || self.is_early(&plan, i) {
                     break;
                 }
                 let told = self.told.contains(&transfer.peer);
@@ -340,7 +340,17 @@ impl Collective {
     fn is_sendable(&self, i: usize) -> bool {
         let transfer = &self.plan.sends[i];
         let next = transfer.next(self.sends[i].bytes);
-        next.is_empty() || !clear_of(next, self.undelivered(&self.plan, transfer.step)).is_empty()
+        match next.is_empty() {
+            true => !self.is_early(&self.plan, i),
+            false => !clear_of(next, self.undelivered(&self.plan, transfer.step)).is_empty(),
+        }
+    }
+
+    /// Whether message `i` is empty and earlier steps are not over: all it says is that this rank has come so far.
+    fn is_early(&self, plan: &Plan, i: usize) -> bool {
+        let Transfer { step, .. } = plan.sends[i];
+        let open = (self.first_recv..plan.recvs.len()).take_while(|&r| plan.recvs[r].step < step);
+        plan.sends[i].len() == 0 && open.into_iter().any(|r| !self.recvs[r].complete)
     }
 
     pub(crate) fn seq(&self) -> u64 {
