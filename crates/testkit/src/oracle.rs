@@ -144,8 +144,13 @@ pub fn operators(dtype: DType) -> impl Iterator<Item = ReduceOp> {
 
 /// What all_reduce leaves on every rank, reduce on the root, and reduce_scatter in [`blocks`].
 pub fn reduce<T: Sample>(inputs: &[Vec<T>], op: ReduceOp) -> Vec<T> {
-    let at = |i: usize| inputs.iter().map(|input| input[i]).collect::<Vec<_>>();
-    (0..inputs[0].len()).map(|i| T::combine(op, &at(i))).collect()
+    let mut values = Vec::new();
+    let mut at = |i: usize| {
+        values.clear();
+        values.extend(inputs.iter().map(|input| input[i]));
+        T::combine(op, &values)
+    };
+    (0..inputs[0].len()).map(&mut at).collect()
 }
 
 /// What all_gather leaves on every rank, and gather on the root.
@@ -167,7 +172,8 @@ pub fn blocks<T: Element>(buffer: &[T], counts: &[usize]) -> Vec<Vec<T>> {
 /// What each rank has after an all_to_all in which rank `r` sends `counts[r][s]` elements to rank `s`.
 pub fn all_to_all<T: Element>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Vec<Vec<T>> {
     let sent: Vec<_> = inputs.iter().zip(counts).map(|(input, counts)| blocks(input, counts)).collect();
-    (0..inputs.len()).map(|to| sent.iter().flat_map(|from| from[to].clone()).collect()).collect()
+    let received = |to: usize| sent.iter().map(|from| &from[to][..]).collect::<Vec<_>>().concat();
+    (0..inputs.len()).map(received).collect()
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ pub fn every_algorithm_computes_the_same(world: &World) {
                     reductions::<i16>(&group, len, ReduceOp::Sum);
                     movements::<u32>(&group, len);
                 }
-                reductions::<f32>(&group, 40_961, ReduceOp::Sum);
-                movements::<u8>(&group, 40_961);
+                reductions::<f32>(&group, 4_099, ReduceOp::Sum);
+                movements::<u8>(&group, 4_099);
             });
         }
     }

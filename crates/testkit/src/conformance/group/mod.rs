@@ -12,8 +12,17 @@
 //! ranks misbehave: nothing may hang, all ranks hear the same cause, and no data is mixed.
 
 pub mod algorithms;
+pub mod asynchrony;
+pub mod endings;
+mod failure;
+pub mod losses;
+pub mod messages;
+pub mod mismatch;
+pub mod misuse;
 pub mod movements;
+pub mod objects;
 pub mod reductions;
+pub mod subgroups;
 
 /// Makes one test of each function of the suite, run on the [`World`](crate::World) that the expression makes.
 #[macro_export]
@@ -23,6 +32,37 @@ macro_rules! group_conformance {
             reductions::{reductions_of_every_kind, reductions_over_several_frames},
             movements::{movements_of_every_kind, movements_over_several_frames},
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
+            messages::{
+                tags_may_be_received_in_any_order, many_small_messages_arrive,
+                both_sides_may_begin_with_the_same_half, large_messages_cross, waiting_in_vain_is_no_failure,
+                threads_share_a_group,
+            },
+            asynchrony::{
+                asynchronous_operations_compute_the_same, operations_in_flight_may_be_waited_for_in_any_order,
+                blocking_calls_take_their_turn, messages_flow_beside_collectives,
+            },
+            subgroups::{
+                ranks_are_divided_by_color_and_ordered_by_key, groups_divide_again,
+                groups_work_at_the_same_time_in_different_orders, a_group_fails_alone,
+            },
+            objects::{objects_arrive_as_they_were, objects_that_cannot_be_sent_hurt_nobody},
+            misuse::{a_wrong_call_hurts_nobody},
+            mismatch::{
+                another_operation_is_a_mismatch, another_element_type_is_a_mismatch,
+                another_length_is_a_mismatch, other_counts_are_a_mismatch, another_root_is_a_mismatch,
+                another_operator_is_a_mismatch, another_message_is_a_mismatch,
+                counts_that_do_not_meet_are_noticed,
+            },
+            losses::{
+                a_rank_that_leaves_is_named, a_rank_that_panics_is_named,
+                last_messages_of_a_rank_that_left_arrive, operations_in_flight_are_told,
+                a_failed_group_refuses_everything,
+            },
+            endings::{
+                a_monitored_barrier_names_who_is_missing, a_collective_names_who_is_missing,
+                a_message_in_vain_names_its_other_end, an_abort_ends_what_runs_everywhere,
+                finalize_waits_for_all, what_was_begun_is_performed,
+            },
         );
     };
     (@each $world:expr, $($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => { $( $(

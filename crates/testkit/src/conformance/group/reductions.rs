@@ -20,7 +20,7 @@ pub fn reductions_over_several_frames(world: &World) {
         world.run(world_size, |group| {
             reductions::<f32>(&group, several_frames::<f32>(), ReduceOp::Sum);
             reductions::<half::bf16>(&group, several_frames::<half::bf16>(), ReduceOp::Max);
-            reductions::<u8>(&group, several_frames::<u8>(), ReduceOp::BitXor);
+            reductions::<i64>(&group, several_frames::<i64>(), ReduceOp::BitXor);
         });
     }
 }

@@ -1,0 +1,117 @@
+//! Time that runs out, and ends that somebody wants.
+
+use super::failure::{cause, failed};
+use crate::World;
+use phalanx_core::{Cause, Error, ReduceOp, Result};
+use phalanx_group::ProcessGroup;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Long enough that on a busy machine all ranks that come have come at half of it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// `callers` call what the others don't before it is over; everybody hears that `missing` did not come.
+fn in_vain(
+    world: World,
+    world_size: usize,
+    callers: &'static [usize],
+    missing: &'static [usize],
+    call: fn(&ProcessGroup) -> Result<()>,
+) {
+    let over = Arc::new(Barrier::new(world_size));
+    let causes = world.run(world_size, move |group| {
+        group.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap();
+        let calls = callers.contains(&group.rank());
+        let outcome = if calls { call(&group) } else { Ok(()) };
+        assert!(outcome.is_err() || !calls, "it came to an end without {missing:?}");
+        over.wait();
+        let error = failed(&group, outcome);
+        let Error::Timeout { missing: told, .. } = &error else { panic!("not a timeout: {error}") };
+        assert_eq!(told.iter().map(|peer| peer.rank).collect::<Vec<_>>(), missing, "{error}");
+        cause(&group)
+    });
+    assert!(causes.iter().all(|c| *c == causes[0]), "{causes:?}");
+    let Cause::TimedOut { reporter, waited, .. } = &causes[0] else { panic!("{}", causes[0]) };
+    assert!(callers.contains(&reporter.rank) && *waited >= PATIENCE, "{}", causes[0]);
+}
+
+/// A monitored barrier names exactly those who did not come.
+pub fn a_monitored_barrier_names_who_is_missing(world: &World) {
+    let call = |group: &ProcessGroup| group.monitored_barrier(PATIENCE);
+    in_vain(world.clone(), 4, &[0, 1], &[2, 3], call);
+    in_vain(world.clone(), 4, &[2, 3], &[0, 1], call);
+}
+
+/// So does a collective whose time is up.
+pub fn a_collective_names_who_is_missing(world: &World) {
+    let world = world.clone().timeout(PATIENCE);
+    in_vain(world, 3, &[0, 2], &[1], |group| group.all_reduce(&mut [0f32; 100], ReduceOp::Sum));
+}
+
+/// A receive whose message nobody sends, and a send of what is too long to go without somebody who takes it.
+pub fn a_message_in_vain_names_its_other_end(world: &World) {
+    let world = world.clone().timeout(PATIENCE);
+    in_vain(world.clone(), 3, &[2], &[1], |group| group.recv(&mut [0u8; 10], 1, 0));
+    in_vain(world, 2, &[0], &[1], |group| group.send(&vec![0u8; 64 << 20], 1, 0));
+}
+
+/// `abort` on one rank, from a thread that is not in an operation, ends what runs on all of them.
+pub fn an_abort_ends_what_runs_everywhere(world: &World) {
+    for culprit in [0, 2] {
+        let causes = world.run(4, move |group| {
+            let thread = (group.rank() == culprit).then(|| {
+                let group = group.clone();
+                std::thread::spawn(move || {
+                    sleep(Duration::from_millis(150));
+                    group.abort("the loss is not a number");
+                })
+            });
+            let begun = group.recv_async(vec![0u8; 5], (group.rank() + 1) % 4, 9).unwrap();
+            // Rank 3 waits for something else than the others, all in vain.
+            let outcome = match group.rank() {
+                3 => group.recv(&mut [0u8; 4], 1, 7),
+                _ => group.all_reduce(&mut vec![0u16; 70_000], ReduceOp::Sum),
+            };
+            for outcome in [outcome, begun.wait().map(drop)] {
+                match outcome {
+                    Err(Error::Aborted { peer, reason, .. }) => {
+                        assert_eq!((peer.rank, reason.as_str()), (culprit, "the loss is not a number"));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            thread.into_iter().for_each(|thread| thread.join().expect("aborting does not panic"));
+            cause(&group)
+        });
+        assert!(causes.iter().all(|c| *c == causes[0]), "{causes:?}");
+    }
+}
+
+/// `finalize` returns nowhere before the slowest has come, and a group of one has nobody to wait for.
+pub fn finalize_waits_for_all(world: &World) {
+    for world_size in [1, 2, 4] {
+        let come = Arc::new(AtomicUsize::new(0));
+        world.run(world_size, move |group| {
+            sleep(Duration::from_millis(50 * group.rank() as u64));
+            come.fetch_add(1, Ordering::SeqCst);
+            group.finalize().unwrap();
+            assert_eq!(come.load(Ordering::SeqCst), world_size);
+        });
+    }
+}
+
+/// An operation that was begun is performed although nobody waits for it and its group was dropped.
+pub fn what_was_begun_is_performed(world: &World) {
+    let sums = world.run(3, |group| {
+        let rank = group.rank();
+        let work = group.all_reduce_async(vec![rank as u32; 300_000], ReduceOp::Sum).unwrap();
+        drop(group);
+        if rank == 0 { None } else { Some(work.wait().unwrap()) }
+    });
+    assert_eq!(sums[0], None);
+    for sum in &sums[1..] {
+        assert!(sum.as_ref().is_some_and(|sum| *sum == vec![3; 300_000]));
+    }
+}

@@ -1,0 +1,78 @@
+//! Calls that make no sense: refused before anything is sent, with what is wrong and where.
+
+use crate::World;
+use phalanx_core::{Error, OpKind, ReduceOp, Result};
+use phalanx_group::ProcessGroup;
+
+/// One rank makes every wrong call there is, the others none; then all work together as if nothing had been.
+pub fn a_wrong_call_hurts_nobody(world: &World) {
+    for culprit in 0..3 {
+        world.run(3, move |group| {
+            if group.rank() == culprit {
+                wrong_calls(&group);
+            }
+            let mut sum = [1u8];
+            group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, [3]);
+        });
+    }
+}
+
+#[track_caller]
+fn refused<T>(op: OpKind, outcome: Result<T>, why: &str) {
+    let caller = std::panic::Location::caller().line();
+    match outcome {
+        Err(error @ Error::Misuse { .. }) => {
+            let text = error.to_string();
+            assert!(error.group_is_usable());
+            assert!(text.starts_with(op.name()) && text.contains(why), "{text}");
+            // The call stands on the line of this one, or the line after where it is too long.
+            let here = |line: u32| text.contains(&format!("misuse.rs:{line}"));
+            assert!(here(caller) || here(caller + 1), "called at line {caller}: {text}");
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("{op} took it"),
+    }
+}
+
+fn wrong_calls(group: &ProcessGroup) {
+    use OpKind::{
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Recv, Reduce, ReduceScatter, Scatter, Send,
+    };
+    let me = group.rank();
+    let (three, mut one, mut seven) = ([0f32; 3], [0f32; 1], [0f32; 7]);
+    let sum = ReduceOp::Sum;
+
+    refused(AllReduce, group.all_reduce(&mut seven, ReduceOp::BitAnd), "not for f32");
+    refused(AllReduce, group.all_reduce_async(vec![0f32], ReduceOp::BitXor), "not for f32");
+    refused(Reduce, group.reduce(&mut seven, sum, 3), "root 3 in a group of 3");
+    refused(Broadcast, group.broadcast(&mut seven, usize::MAX), "in a group of 3");
+    refused(Broadcast, group.broadcast_async(vec![0u8], 9), "root 9");
+
+    refused(ReduceScatter, group.reduce_scatter(&seven, &mut one, sum), "input of 7");
+    refused(ReduceScatter, group.reduce_scatter_v(&three, &mut one, &[1, 1], sum), "2 counts for 3 ranks");
+    refused(ReduceScatter, group.reduce_scatter_async(vec![0u8; 4], sum), "input of 4");
+    refused(AllGather, group.all_gather(&one, &mut seven), "output of 7");
+    refused(AllGather, group.all_gather_v(&one, &mut seven, &[usize::MAX, 1, 1]), "does not fit");
+
+    refused(Gather, group.gather(&one, None, me), "output of None");
+    refused(Gather, group.gather(&one, Some(&mut seven), me), "output of Some(7)");
+    refused(Gather, group.gather(&one, Some(&mut seven), (me + 1) % 3), "output of Some(7)");
+    refused(Gather, group.gather_v(&one, None, &[2; 3], (me + 1) % 3), "input of 1");
+    refused(Scatter, group.scatter(None, &mut one, me), "input of None");
+    refused(Scatter, group.scatter(Some(&seven), &mut one, me), "input of Some(7)");
+    refused(Scatter, group.scatter(Some(&three), &mut one, (me + 1) % 3), "input of Some(3)");
+    refused(Scatter, group.scatter_v(None, &mut one, &[1; 4], 0), "4 counts");
+
+    refused(AllToAll, group.all_to_all(&three, &mut seven), "output of 7");
+    refused(AllToAll, group.all_to_all(&[0u8; 4], &mut [0; 4]), "for 3 ranks");
+    let (mine, more) = ([1; 3], [2; 3]);
+    refused(AllToAll, group.all_to_all_v(&three, &mine, &mut [0f32; 6], &more), "1 to itself, 2 from itself");
+
+    refused(Send, group.send(&one, me, 0), "with itself");
+    refused(Recv, group.recv(&mut one, me, 0), "with itself");
+    refused(Send, group.send_async(vec![0u8], 3, 0), "rank 3 in a group of 3");
+    refused(Recv, group.recv_async(vec![0u8], 3, 0), "rank 3 in a group of 3");
+    refused(Recv, group.recv_timeout(&mut one, 4, 0, group.timeout()), "rank 4 in a group of 3");
+    refused(Broadcast, group.broadcast_object(None::<u8>, me), "object is missing");
+}
