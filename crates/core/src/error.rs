@@ -142,11 +142,11 @@ pub enum Error {
         cause: Box<Cause>,
     },
     /// The ranks did not find each other.
-    #[error("rank {rank}/{world_size}: the ranks did not come together within {:.1} s: {what}", waited.as_secs_f64())]
+    #[error("{}the ranks did not come together within {:.1} s: {what}", who(*rank, *world_size), waited.as_secs_f64())]
     Rendezvous {
         /// This rank.
         rank: usize,
-        /// Ranks expected.
+        /// Ranks expected; 0 where that is not known.
         world_size: usize,
         /// Who is missing, or what did not answer.
         what: String,
@@ -189,6 +189,10 @@ pub enum Error {
         /// What was found.
         what: String,
     },
+}
+
+fn who(rank: usize, world_size: usize) -> String {
+    if world_size == 0 { String::new() } else { format!("rank {rank}/{world_size}: ") }
 }
 
 /// The same words as `Display`: what `fn main() -> phalanx::Result<()>` and `unwrap` print is what a person wants to read.

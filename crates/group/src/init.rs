@@ -136,6 +136,12 @@ fn advertised(config: &Config, routed: Option<IpAddr>) -> Result<IpAddr> {
     Ok(first.ip())
 }
 
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "a host".into())
+}
+
+#[cfg(unix)]
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

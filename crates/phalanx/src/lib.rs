@@ -22,8 +22,10 @@ pub use phalanx_group::{
     Address, Backend, Buffers, Collective, OBJECT_LEN_MAX, Pending, ProcessGroup, SimulatedBackend, Work,
     init, join,
 };
+#[cfg(unix)]
+pub use phalanx_rendezvous::FileStore;
 pub use phalanx_rendezvous::{
-    Config, FileStore, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer,
+    Config, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer,
 };
 
 /// Starting the ranks of a job from a program.

@@ -25,6 +25,7 @@
 
 mod client;
 mod env;
+#[cfg(unix)]
 mod file;
 mod location;
 mod memory;
@@ -38,6 +39,7 @@ mod table;
 
 pub use client::TcpStore;
 pub use env::{Config, Source};
+#[cfg(unix)]
 pub use file::FileStore;
 pub use location::StoreLocation;
 pub use memory::MemoryStore;

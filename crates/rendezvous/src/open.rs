@@ -1,7 +1,7 @@
 //! From the configuration to an open store.
 
 use crate::location::authority;
-use crate::{Config, FileStore, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};
+use crate::{Config, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
@@ -70,8 +70,15 @@ impl Config {
         })
     }
 
+    #[cfg(not(unix))]
+    fn open_file(&self, _dir: &std::path::Path) -> Result<OpenStore> {
+        let tried = "only Unix has the permissions and locks it relies on".into();
+        Err(Error::Unavailable { what: "a store in a directory".into(), tried })
+    }
+
+    #[cfg(unix)]
     fn open_file(&self, dir: &std::path::Path) -> Result<OpenStore> {
-        let store = FileStore::open(dir, &self.job_id)?;
+        let store = crate::FileStore::open(dir, &self.job_id)?;
         let store = if self.rank == 0 { store.owned() } else { store };
         Ok(OpenStore { store: Arc::new(store), local_ip: None, server: None })
     }

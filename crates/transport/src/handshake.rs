@@ -235,6 +235,12 @@ pub enum AcceptorStep {
 }
 
 impl Acceptor {
+    /// Whether what has come of the first message can't become one: a stranger need not be waited for.
+    pub fn is_hopeless(&self, so_far: &[u8]) -> bool {
+        let len = so_far.len().min(MAGIC.len());
+        self.purpose.is_none() && so_far[..len] != MAGIC[..len]
+    }
+
     /// Waits for a caller.
     pub fn new(secret: Secret, nonce: Nonce) -> Self {
         Self { secret, nonce, transcript: Vec::new(), purpose: None }
@@ -383,6 +389,9 @@ mod tests {
     fn strangers_and_other_versions_are_named() {
         let mut acceptor = Acceptor::new(secret(), [2; 32]);
         let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n.....";
+        assert!(
+            acceptor.is_hopeless(&http[..1]) && !acceptor.is_hopeless(b"PH") && !acceptor.is_hopeless(b"")
+        );
         assert_eq!(acceptor.handle(&http[..OPENING]), Err(Refusal::NotPhalanx));
         let (_, dialer) = run(&secret(), &secret(), |i, bytes| {
             if i == 1 {

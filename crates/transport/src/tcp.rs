@@ -214,9 +214,7 @@ pub struct TcpTransport {
 impl TcpTransport {
     /// The socket to `peer`, if the link stands; begins to make it if nobody has.
     fn link(&mut self, peer: usize) -> Result<Option<&Arc<TcpStream>>, LinkFault> {
-        if self.mailbox.full.load(Ordering::Acquire) {
-            self.empty_mailbox();
-        }
+        self.empty_mailbox();
         if matches!(self.links[peer], Link::Unused) {
             self.links[peer] = Link::Dialling;
             self.dial(peer);
@@ -228,7 +226,11 @@ impl TcpTransport {
         }
     }
 
+    /// One atomic load while nothing is new.
     fn empty_mailbox(&mut self) {
+        if !self.mailbox.full.load(Ordering::Acquire) {
+            return;
+        }
         let mut contents = self.mailbox.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.mailbox.full.store(false, Ordering::Release);
         for (peer, link) in contents.links.drain(..) {
@@ -304,6 +306,11 @@ impl Transport for TcpTransport {
                 Err(_) => return Err(self.down(peer)),
             }
         }
+    }
+
+    fn is_linked(&mut self, peer: usize) -> bool {
+        self.empty_mailbox();
+        matches!(self.links[peer], Link::Up(_))
     }
 
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {

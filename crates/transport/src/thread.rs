@@ -103,6 +103,10 @@ impl Transport for ThreadTransport {
         Ok(n)
     }
 
+    fn is_linked(&mut self, peer: usize) -> bool {
+        !self.pipes.pipe(self.rank, peer).closed
+    }
+
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
         let (mut pipe, ready) = match direction {
             Direction::Send => {

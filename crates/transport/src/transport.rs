@@ -62,6 +62,9 @@ pub trait Transport: Send + 'static {
     /// The link is broken for good, and everything that arrived before has been read.
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault>;
 
+    /// Whether the link with `peer` was made and is not known to be broken. Makes none.
+    fn is_linked(&mut self, peer: usize) -> bool;
+
     /// Adds to `wait` what ends when bytes can move; true if they can already (then don't sleep).
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
 }

@@ -49,8 +49,6 @@ struct Incoming {
     /// The encoded signature that came with it, if one did.
     signature: Vec<u8>,
     farewell: bool,
-    /// Whether anything ever arrived.
-    used: bool,
 }
 
 impl Incoming {
@@ -62,7 +60,6 @@ impl Incoming {
             frame: None,
             signature: Vec::new(),
             farewell: false,
-            used: false,
         }
     }
 }
@@ -75,8 +72,6 @@ struct Outgoing {
     /// Payload bytes of the current frame not yet handed over.
     left: usize,
     owner: Option<Key>,
-    /// Whether anything was ever sent.
-    used: bool,
 }
 
 /// A frame that nobody wanted when it was read.
@@ -194,7 +189,6 @@ impl Wire {
             if n == 0 {
                 return Ok(Sent { payload: taken, complete: false });
             }
-            out.used = true;
             let of_head = n.min(head.len());
             out.head_sent += of_head;
             out.left -= n - of_head;
@@ -202,9 +196,9 @@ impl Wire {
         }
     }
 
-    /// Tells `peer`, if we ever talked and it can be told without waiting, that nothing more follows.
+    /// Tells `peer`, if there is a link and it can be told without waiting, that nothing more follows.
     pub fn farewell(&mut self, peer: usize) {
-        if !self.outgoing[peer].used && !self.incoming[peer].used {
+        if !self.transport.is_linked(peer) {
             return;
         }
         let key = Key { lane: Lane::Farewell, id: 0 };
@@ -342,7 +336,6 @@ impl Wire {
         link.start = 0;
         match self.transport.recv(peer, &mut link.buffer[link.end..]) {
             Ok(n) => {
-                link.used |= n > 0;
                 link.end += n;
                 Ok(n > 0)
             }

@@ -135,7 +135,14 @@ impl HalfOpen {
         while self.have < wants {
             match self.stream.read(&mut self.input[self.have..wants]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.have += n,
+                Ok(n) => {
+                    self.have += n;
+                    if let Role::Acceptor(acceptor) = &self.role
+                        && acceptor.is_hopeless(&self.input[..self.have])
+                    {
+                        return Err(io::Error::other(Refusal::NotPhalanx.to_string()));
+                    }
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
