@@ -19,8 +19,8 @@ pub(crate) enum Notice {
     Join { host: String, addr: SocketAddr, terms: String },
     /// Who is not here yet?
     WhoIsMissing,
-    /// I have been waiting in this collective for a while.
-    Stalled { group: GroupId, seq: u64, signature: Signature },
+    /// I have been waiting for a while in the last of these collectives, which are the latest of this group.
+    Stalled { group: GroupId, calls: Calls },
     /// This group has failed, as far as I can see. `members` are ranks of the job.
     Failed { group: GroupId, members: Vec<usize>, cause: Cause },
     /// I leave in order.
@@ -42,6 +42,17 @@ pub(crate) enum Verdict {
     Left { rank: usize },
 }
 
+/// Collectives and their places in the sequence, oldest first.
+pub(crate) type Calls = Vec<(u64, Signature)>;
+
+/// The first place at which two ranks called different things.
+fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Signature, &'c Signature)> {
+    let both = |(seq, ours): &'c (u64, Signature)| {
+        theirs.iter().find(|(s, _)| s == seq).map(|(_, theirs)| (*seq, ours, theirs))
+    };
+    ours.iter().filter_map(both).find(|(_, ours, theirs)| !ours.matches(theirs))
+}
+
 /// What to send to whom.
 pub(crate) type Mail = Vec<(usize, Verdict)>;
 
@@ -54,8 +65,8 @@ pub(crate) struct Arbiter {
     failed: HashMap<GroupId, Cause>,
     lost: BTreeSet<usize>,
     left: BTreeSet<usize>,
-    /// The collective in which each rank last said it was waiting, by group.
-    stalls: HashMap<GroupId, BTreeMap<usize, (u64, Signature)>>,
+    /// What each rank last said about its latest collectives, by group.
+    stalls: HashMap<GroupId, BTreeMap<usize, Calls>>,
 }
 
 impl Arbiter {
@@ -95,7 +106,7 @@ impl Arbiter {
                 let ranks = (0..self.members.len()).filter(|&r| self.members[r].is_none()).collect();
                 vec![(rank, Verdict::Missing { ranks })]
             }
-            Notice::Stalled { group, seq, signature } => self.stalled(rank, group, seq, signature),
+            Notice::Stalled { group, calls } => self.stalled(rank, group, calls),
             Notice::Failed { group, members, cause } => {
                 // A group fails once; its verdict is on its way to the reporter already.
                 let cause = self.complete(group, &members, cause);
@@ -117,18 +128,18 @@ impl Arbiter {
         self.to_all(&Verdict::Lost { cause: Cause::Lost { peer, how } })
     }
 
-    fn stalled(&mut self, rank: usize, group: GroupId, seq: u64, signature: Signature) -> Mail {
-        let stalls = self.stalls.entry(group).or_default();
-        let other = stalls.iter().find(|(_, (s, theirs))| *s == seq && !theirs.matches(&signature));
-        let disagreement = other.map(|(&other, (_, theirs))| (other, theirs.clone()));
-        stalls.insert(rank, (seq, signature.clone()));
-        match disagreement {
-            Some((other, theirs)) => {
-                let (left, right) = ((self.peer(other), theirs), (self.peer(rank), signature));
-                self.fail(group, Cause::Mismatch { seq, left, right })
-            }
-            None => Vec::new(),
-        }
+    /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it
+    /// for something else, still waits in.
+    fn stalled(&mut self, rank: usize, group: GroupId, calls: Calls) -> Mail {
+        self.stalls.entry(group).or_default().insert(rank, calls);
+        let stalls = &self.stalls[&group];
+        let ours = &stalls[&rank];
+        let found = stalls.iter().find_map(|(&other, theirs)| Some((other, disagreement(ours, theirs)?)));
+        let Some((other, (seq, ours, theirs))) = found else { return Vec::new() };
+        let mut sides = [(self.peer(rank), ours.clone()), (self.peer(other), theirs.clone())];
+        sides.sort_by_key(|(peer, _)| peer.rank);
+        let [left, right] = sides;
+        self.fail(group, Cause::Mismatch { seq, left, right })
     }
 
     /// Fills in what the reporter of a timeout cannot know: who else was not there.
@@ -137,7 +148,8 @@ impl Arbiter {
             Cause::TimedOut { reporter, op, seq, waited, missing } if seq > 0 => {
                 let stalls = self.stalls.get(&group);
                 let arrived = |rank: &usize| {
-                    *rank == reporter.rank || stalls.and_then(|s| s.get(rank)).is_some_and(|(s, _)| *s >= seq)
+                    let latest = stalls.and_then(|s| s.get(rank)?.last());
+                    *rank == reporter.rank || latest.is_some_and(|(s, _)| *s >= seq)
                 };
                 let absent: Vec<_> = members.iter().filter(|r| !arrived(r)).map(|&r| self.peer(r)).collect();
                 let missing = if absent.is_empty() { missing } else { absent };
@@ -245,7 +257,7 @@ mod tests {
     #[test]
     fn waiting_for_different_things_is_a_mismatch() {
         let mut arbiter = joined(3);
-        let stalled = |seq, count| Notice::Stalled { group: WORLD, seq, signature: signature(count) };
+        let stalled = |seq, count| Notice::Stalled { group: WORLD, calls: vec![(seq, signature(count))] };
         assert!(arbiter.handle(0, stalled(4, 1)).is_empty());
         assert!(arbiter.handle(1, stalled(5, 2)).is_empty(), "another operation is another matter");
         let mail = arbiter.handle(2, stalled(4, 3));
@@ -255,10 +267,24 @@ mod tests {
     }
 
     #[test]
+    fn a_mismatch_is_found_where_one_rank_came_through_it() {
+        let mut arbiter = joined(3);
+        let calls = |calls: &[(u64, u64)]| Notice::Stalled {
+            group: WORLD,
+            calls: calls.iter().map(|&(seq, count)| (seq, signature(count))).collect(),
+        };
+        assert!(arbiter.handle(2, calls(&[(3, 0), (4, 1)])).is_empty());
+        assert!(arbiter.handle(1, calls(&[(2, 0), (3, 0)])).is_empty(), "all agree, one is behind");
+        let mail = arbiter.handle(0, calls(&[(3, 0), (4, 2), (5, 3)]));
+        let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(2)), right: (peer(2), signature(1)) };
+        assert_eq!(mail[0], (0, Verdict::Group { group: WORLD, cause }));
+    }
+
+    #[test]
     fn a_timeout_names_all_who_did_not_arrive() {
         let mut arbiter = joined(4);
-        arbiter.handle(1, Notice::Stalled { group: WORLD, seq: 7, signature: signature(1) });
-        arbiter.handle(2, Notice::Stalled { group: WORLD, seq: 6, signature: signature(1) });
+        arbiter.handle(1, Notice::Stalled { group: WORLD, calls: vec![(7, signature(1))] });
+        arbiter.handle(2, Notice::Stalled { group: WORLD, calls: vec![(6, signature(1))] });
         let (op, waited) = (OpKind::Barrier, Duration::from_secs(1));
         let timed_out = |missing| Cause::TimedOut { reporter: peer(0), op, seq: 7, waited, missing };
         let report =

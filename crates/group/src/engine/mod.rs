@@ -30,7 +30,7 @@ const STALL_TIME: Duration = Duration::from_millis(500);
 const VERDICT_TIME: Duration = Duration::from_secs(2);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
-/// Calls remembered for naming both sides of a late mismatch.
+/// Calls remembered, the current one included, for naming both sides of a late mismatch.
 const HISTORY_LEN: usize = 64;
 
 /// What one poll of an operation did.
@@ -240,11 +240,10 @@ impl Engine {
         }
         if !attempt.stalled && deadline.elapsed(now) >= stall_time(&deadline) {
             attempt.stalled = true;
-            let (group, seq) = (self.alarm.group(), operation.seq());
-            if seq > 0 {
-                let signature = operation.signature().clone();
+            if operation.seq() > 0 {
+                let (group, calls) = (self.alarm.group(), core.history.iter().cloned().collect());
                 // If the line is broken, the watch knows.
-                let _ = self.realm.control().send(Notice::Stalled { group, seq, signature });
+                let _ = self.realm.control().send(Notice::Stalled { group, calls });
             }
         }
         if attempt.stalled
