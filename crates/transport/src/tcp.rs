@@ -290,7 +290,8 @@ impl Transport for TcpTransport {
                 Ok(n) => return Ok(n),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Err(self.down(peer)),
+                // What the peer sent before it closed can still be read.
+                Err(_) => return Err(LinkFault::Closed),
             }
         }
     }

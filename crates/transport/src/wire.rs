@@ -182,13 +182,11 @@ impl Wire {
                 out.owner = None;
                 return Ok(Sent { payload: taken, complete: true });
             }
-            let n = self
-                .transport
-                .send(message.peer, &[IoSlice::new(head), IoSlice::new(body)])
-                .map_err(|fault| WireFault::Gone(fault, self.incoming[message.peer].farewell))?;
-            if n == 0 {
-                return Ok(Sent { payload: taken, complete: false });
-            }
+            let n = match self.transport.send(message.peer, &[IoSlice::new(head), IoSlice::new(body)]) {
+                Ok(0) => return Ok(Sent { payload: taken, complete: false }),
+                Ok(n) => n,
+                Err(fault) => return Err(self.last_words(message.peer, fault)),
+            };
             let of_head = n.min(head.len());
             out.head_sent += of_head;
             out.left -= n - of_head;
@@ -300,6 +298,18 @@ impl Wire {
 
     fn gone(&self, peer: usize, fault: LinkFault) -> WireFault {
         WireFault::Gone(fault, self.incoming[peer].farewell)
+    }
+
+    /// The link takes nothing any more; what the peer said before that may end with a farewell.
+    fn last_words(&mut self, peer: usize, fault: LinkFault) -> WireFault {
+        loop {
+            let head = if self.incoming[peer].frame.is_some() { Ok(true) } else { self.read_head(peer) };
+            match head.and_then(|ready| Ok(ready && self.set_aside(peer)?)) {
+                Ok(true) => {}
+                Ok(false) => return self.gone(peer, fault),
+                Err(end) => return end,
+            }
+        }
     }
 
     /// Reads until a whole header (and signature) stands in the buffer, and takes it.

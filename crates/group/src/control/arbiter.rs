@@ -142,7 +142,7 @@ impl Arbiter {
         self.fail(group, Cause::Mismatch { seq, left, right })
     }
 
-    /// Fills in what the reporter of a timeout cannot know: who else was not there.
+    /// Fills in what the reporter cannot know: who else was not there in time, and that a closed link was left in order.
     fn complete(&self, group: GroupId, members: &[usize], cause: Cause) -> Cause {
         match cause {
             Cause::TimedOut { reporter, op, seq, waited, missing } if seq > 0 => {
@@ -154,6 +154,9 @@ impl Arbiter {
                 let absent: Vec<_> = members.iter().filter(|r| !arrived(r)).map(|&r| self.peer(r)).collect();
                 let missing = if absent.is_empty() { missing } else { absent };
                 Cause::TimedOut { reporter, op, seq, waited, missing }
+            }
+            Cause::Lost { peer, how: Loss::Died } if self.left.contains(&peer.rank) => {
+                Cause::Lost { peer, how: Loss::Left }
             }
             other => other,
         }
@@ -243,6 +246,11 @@ mod tests {
         let left = Verdict::Left { rank: 1 };
         assert_eq!(arbiter.handle(1, Notice::Leave), [(0, left.clone()), (1, left)]);
         assert!(arbiter.disconnected(1, Loss::Died).is_empty());
+        // Whose links were closed by that may take it for a death.
+        let lost = |how| Cause::Lost { peer: peer(1), how };
+        let report = Notice::Failed { group: WORLD, members: vec![0, 1], cause: lost(Loss::Died) };
+        let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left) };
+        assert_eq!(arbiter.handle(0, report), [(0, verdict)]);
     }
 
     #[test]

@@ -335,9 +335,20 @@ impl Engine {
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
     fn fail(&self, cause: Cause, operation: &dyn Operation, attempt: &Attempt) -> Error {
+        let cause = match cause {
+            Cause::Lost { .. } if operation.seq() > 0 => self.arbiter_left().unwrap_or(cause),
+            other => other,
+        };
         self.report(cause.clone());
         let first = self.alarm.cause().cloned().unwrap_or(cause);
         self.failed(first, operation, attempt)
+    }
+
+    /// If a member left that was also the arbiter: nobody decides any more who of the others was lost first, but all of
+    /// them know of this one, and a collective cannot do without it.
+    fn arbiter_left(&self) -> Option<Cause> {
+        let left = self.alarm.members().contains(&0) && self.alarm.left_at(0).is_some();
+        left.then(|| Cause::Lost { peer: self.realm.peer(0), how: Loss::Left })
     }
 
     /// Tells the arbiter and waits for its verdict; without one, `cause` is believed.
