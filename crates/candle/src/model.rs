@@ -36,6 +36,7 @@ pub(crate) fn parameters(varmap: &VarMap) -> Vec<Parameter> {
 /// # Errors
 /// [`Error::ModelMismatch`] on every rank when some rank has built another model; nothing was changed.
 /// [`phalanx::Error::Unsupported`] for variables that are not on the CPU or of a type that cannot be sent.
+#[track_caller]
 pub fn sync_model(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<()> {
     let parameters = parameters(varmap);
     for Parameter { var, .. } in &parameters {
@@ -66,6 +67,7 @@ struct Difference {
 }
 
 /// Makes sure that all ranks have the model of `root`, or that all know which does not.
+#[track_caller]
 fn compare(parameters: &[Parameter], group: &ProcessGroup, root: usize) -> Result<()> {
     let mine: Vec<Entry> = parameters
         .iter()

@@ -41,6 +41,9 @@ impl Default for DdpConfig {
 /// Gradients are summed in the order of the variables' names and in their own element type; the ones in the returned store
 /// are views of the buckets they travelled in.
 ///
+/// What the forward pass itself changes, such as the running means of batch normalisation, stays each rank's own;
+/// [`sync_model`] makes it equal again.
+///
 /// To accumulate gradients over several losses without communicating, call `loss.backward()` on each, join the stores with
 /// [`GradStore::extend`], and pass the sum to [`sync_gradients`](Self::sync_gradients).
 #[derive(Debug)]
@@ -56,6 +59,7 @@ impl DistributedDataParallel {
     ///
     /// # Errors
     /// As of [`sync_model`].
+    #[track_caller]
     pub fn new(varmap: &VarMap, group: &ProcessGroup, config: DdpConfig) -> Result<Self> {
         sync_model(varmap, group, 0)?;
         let reducer = Reducer::new(parameters(varmap), config.bucket_cap_bytes, group)?;

@@ -40,7 +40,7 @@ impl Reducer {
     #[track_caller]
     pub(crate) fn reduce(&self, grads: &mut GradStore, share: Share, group: &ProcessGroup) -> Result<()> {
         let weight = share.weight(group.world_size())?;
-        self.check(grads)?;
+        self.check(grads, group)?;
         let mut reduced = Vec::with_capacity(self.parameters.len());
         let mut used: Vec<bool> = self.parameters.iter().map(|p| grads.get(&p.var).is_some()).collect();
         for (index, bucket) in self.buckets.iter().enumerate() {
@@ -66,9 +66,10 @@ impl Reducer {
     }
 
     /// Refuses gradients that do not fit their variables before anything is sent.
-    fn check(&self, grads: &GradStore) -> Result<()> {
+    fn check(&self, grads: &GradStore, group: &ProcessGroup) -> Result<()> {
         for Parameter { name, var } in &self.parameters {
             let Some(grad) = grads.get(var) else { continue };
+            require_cpu(group, OpKind::AllReduce, grad.device())?;
             if (grad.dtype(), grad.shape()) != (var.dtype(), var.shape()) {
                 let what = format!(
                     "the gradient of `{name}` is {:?} {:?}, but the variable is {:?} {:?}",

@@ -54,7 +54,7 @@ pub struct DistributedSampler {
 /// This rank's part of one global batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Indices into the data set. Empty when the global batch has fewer samples than there are ranks before this one.
+    /// Indices into the data set. May be empty if the global batch has fewer samples than there are ranks.
     pub indices: Vec<usize>,
     /// Samples in the whole global batch.
     pub global_len: usize,

@@ -240,3 +240,20 @@ fn a_model_without_variables_is_fine() {
         assert_eq!(grads.get_ids().count(), 0);
     });
 }
+
+#[test]
+fn ranks_that_do_different_things_are_told_where_in_the_program() {
+    on_ranks(2, |group| {
+        let (varmap, [a, ..]) = partly_used();
+        let ddp = DistributedDataParallel::new(&varmap, &group, Default::default()).unwrap();
+        let error = if group.rank() == 0 {
+            ddp.backward(&a.sum_all().unwrap()).unwrap_err()
+        } else {
+            group.barrier().unwrap_err().into()
+        };
+        let Error::Group(phalanx::Error::Mismatch { left, right, .. }) = &error else { panic!("{error:?}") };
+        for (_, signature) in [&**left, &**right] {
+            assert!(signature.site.file.ends_with("tests/parallel.rs"), "{error}");
+        }
+    });
+}

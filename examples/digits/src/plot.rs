@@ -17,7 +17,7 @@ pub fn loss_curve(losses: &[f64], title: &str, path: &Path) -> anyhow::Result<()
         .x_label_area_size(40)
         .y_label_area_size(56)
         .build_cartesian_2d(1..losses.len().max(2), 0.0..top.max(f64::MIN_POSITIVE))?;
-    chart.configure_mesh().x_desc("epoch").y_desc("mean training loss").draw()?;
+    chart.configure_mesh().light_line_style(WHITE).x_desc("epoch").y_desc("mean training loss").draw()?;
     let points = (1..).zip(losses.iter().copied());
     chart.draw_series(LineSeries::new(points, BLUE.stroke_width(2)).point_size(3))?;
     area.present()?;

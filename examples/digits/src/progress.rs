@@ -2,7 +2,7 @@
 //!
 //! A rank's output is a pipe, so it cannot draw. If the process that started the ranks has a terminal, rank 0 prints a marked line
 //! each step, and a [`Relay`] in that process makes a bar of them.
-#![allow(clippy::print_stdout, reason = "showing progress is what this is for")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "showing progress is what this is for")]
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write};
@@ -106,6 +106,7 @@ impl<W: Write> Write for Relay<W> {
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             match std::str::from_utf8(line).ok().and_then(Update::from_line) {
                 Some(update) => update.show(&self.bar),
+                None if self.bar.is_finished() => self.output.write_all(line)?,
                 None => self.bar.suspend(|| self.output.write_all(line))?,
             }
         }
@@ -132,6 +133,9 @@ impl<'a> Update<'a> {
         bar.set_position(self.step);
         if self.step == self.steps {
             bar.finish();
+            if !bar.is_hidden() {
+                eprintln!(); // what comes next begins on a line of its own
+            }
         }
     }
 

@@ -37,6 +37,7 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
             let loss = loss.to_scalar::<f64>()?;
             sum[0] += loss * batch.indices.len() as f64;
             if let Some(progress) = &mut progress {
+                // The loss of this rank's share: that of all would cost a message each step.
                 progress.step(epoch, loss, batch.global_len);
             }
         }
