@@ -218,6 +218,9 @@ impl Backend for HostBackend {
 
 impl Drop for HostBackend {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.engine.panicked();
+        }
         self.engine.queue.close();
     }
 }

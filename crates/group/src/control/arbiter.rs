@@ -250,7 +250,7 @@ mod tests {
         let lost = |how| Cause::Lost { peer: peer(1), how };
         let report = Notice::Failed { group: WORLD, members: vec![0, 1], cause: lost(Loss::Died) };
         let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left) };
-        assert_eq!(arbiter.handle(0, report), [(0, verdict)]);
+        assert_eq!(arbiter.handle(0, report)[0], (0, verdict));
     }
 
     #[test]

@@ -361,6 +361,18 @@ impl Engine {
         }
     }
 
+    /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
+    /// flight here ends as well.
+    pub(crate) fn panicked(&self) {
+        if self.alarm.cause().is_none() {
+            let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
+            let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
+            // Without the line, the closing links say as much as can be said.
+            let _ = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
+            self.alarm.raise(cause);
+        }
+    }
+
     fn failed(&self, cause: Cause, operation: &dyn Operation, attempt: &Attempt) -> Error {
         self.reported.store(true, Ordering::Relaxed);
         let elapsed = attempt.called.elapsed();
@@ -438,7 +450,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.alarm.cause().is_none() && !std::thread::panicking() {
+        if self.alarm.cause().is_none() {
             for peer in (0..core.world_size).filter(|&p| p != self.rank) {
                 core.wire.farewell(peer);
             }
