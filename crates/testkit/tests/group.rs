@@ -9,3 +9,14 @@ mod thread {
 mod tcp {
     phalanx_testkit::group_conformance!(super::World::tcp());
 }
+
+/// The other address family differs in how links are made, not in what goes over them.
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
+fn ipv6_works() {
+    let loopback = std::net::Ipv6Addr::LOCALHOST;
+    if let Err(error) = std::net::TcpListener::bind((loopback, 0)) {
+        return println!("skipped: no {loopback} here: {error}");
+    }
+    phalanx_testkit::conformance::group::movements::movements_of_every_kind(&World::tcp_on(loopback.into()));
+}

@@ -4,14 +4,17 @@ use super::failure::{at_once, cause, failed};
 use crate::World;
 use crate::oracle::Random;
 use phalanx_core::{Cause, Error, Loss, ReduceOp, Result};
-use phalanx_group::ProcessGroup;
+use phalanx_group::{ProcessGroup, Work};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Barrier;
 
-/// One step of work, small or large.
+/// What is reduced in one step: little or much.
+fn work(step: u64) -> Vec<f32> {
+    vec![1.0; 1 << Random::new(step).below(18)]
+}
+
 fn take_part(group: &ProcessGroup, step: u64) -> Result<()> {
-    let len = 1 << Random::new(step).below(18);
-    group.all_reduce(&mut vec![1f32; len], ReduceOp::Sum)
+    group.all_reduce(&mut work(step), ReduceOp::Sum)
 }
 
 /// Works until it fails.
@@ -35,10 +38,10 @@ fn panic_with(group: ProcessGroup) {
 
 /// Fails unless the error and the cause name `lost`; returns the cause.
 #[track_caller]
-fn names(group: &ProcessGroup, error: &Error, lost: usize, hows: &[Loss]) -> Cause {
+fn names(group: &ProcessGroup, error: &Error, lost: usize, how: Loss) -> Cause {
     assert!(
-        matches!(error, Error::PeerLost { peer, how, .. } if peer.rank == lost && hows.contains(how)),
-        "rank {lost} is lost: {error}"
+        matches!(error, Error::PeerLost { peer, how: told, .. } if peer.rank == lost && *told == how),
+        "rank {lost}, {how}: {error}"
     );
     cause(group)
 }
@@ -60,25 +63,27 @@ pub fn a_rank_that_leaves_is_named(world: &World) {
                     return None;
                 }
                 let error = until_failure(&group);
-                Some(names(&group, &error, who, &[Loss::Left]))
+                Some(names(&group, &error, who, Loss::Left))
             });
             all_equal(&causes);
         });
     }
 }
 
-/// A rank panics at some moment or other. Ranks that are processes, or like processes, can only be seen to die.
+/// A rank panics at some moment or other, half the time with an operation in flight.
 pub fn a_rank_that_panics_is_named(world: &World) {
     for seed in 0..4 {
         at_once(&WHO, |&(world_size, who)| {
             let causes = world.run(world_size, move |group| {
                 if group.rank() != who {
                     let error = until_failure(&group);
-                    return Some(names(&group, &error, who, &[Loss::Panicked, Loss::Died]));
+                    return Some(names(&group, &error, who, Loss::Panicked));
                 }
                 let end = Random::new(seed).bits() % 40;
                 (0..end).for_each(|step| take_part(&group, step).unwrap());
+                let in_flight = (seed % 2 == 1).then(|| group.all_reduce_async(work(end), ReduceOp::Sum));
                 panic_with(group);
+                drop(in_flight);
                 None
             });
             all_equal(&causes);
@@ -99,7 +104,7 @@ pub fn last_messages_of_a_rank_that_left_arrive(world: &World) {
             group.recv(&mut message, 1, 5).unwrap();
             assert!(message.iter().all(|&b| b == 1));
             let error = group.recv(&mut message, 1, 5).unwrap_err();
-            names(&group, &error, 1, &[Loss::Left]);
+            names(&group, &error, 1, Loss::Left);
         });
     });
 }
@@ -119,9 +124,9 @@ pub fn operations_in_flight_are_told(world: &World) {
         let incoming = group.recv_async(vec![0u8], 2, 0);
         let mut errors: Vec<Error> = begun
             .into_iter()
-            .map(|work| work.and_then(|w| w.wait()).expect_err("rank 2 is not there"))
+            .map(|work| work.and_then(Work::wait).expect_err("rank 2 is not there"))
             .collect();
-        errors.push(incoming.and_then(|work| work.wait()).expect_err("rank 2 is not there"));
+        errors.push(incoming.and_then(Work::wait).expect_err("rank 2 is not there"));
         let blames_2 = |error: &Error| match error {
             Error::PeerLost { peer, .. } => peer.rank == 2,
             Error::Poisoned { cause, .. } => cause.culprit().is_some_and(|peer| peer.rank == 2),
@@ -141,7 +146,7 @@ pub fn a_failed_group_refuses_everything(world: &World) {
             return;
         }
         let error = until_failure(&group);
-        let cause = names(&group, &error, 0, &[Loss::Panicked, Loss::Died]);
+        let cause = names(&group, &error, 0, Loss::Panicked);
         let (sum, mut one, mut two) = (ReduceOp::Sum, [0u8; 1], [0u8; 2]);
         let refusals: Vec<Result<()>> = vec![
             group.all_reduce(&mut one, sum),

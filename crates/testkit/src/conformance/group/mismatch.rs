@@ -3,7 +3,7 @@
 use super::failure::{at_once, cause, failed};
 use crate::World;
 use phalanx_core::{Cause, Error, OpKind, ReduceOp, Result};
-use phalanx_group::ProcessGroup;
+use phalanx_group::{ProcessGroup, Work};
 use std::sync::Barrier;
 
 /// What a rank calls, and on which line: something else if it is the odd one out.
@@ -53,7 +53,7 @@ pub fn another_operation_is_a_mismatch(world: &World) {
         true => (g.clone().finalize(), line!()),
     });
     disagree(world, |g, odd| match odd {
-        false => (g.barrier_async().and_then(|work| work.wait()), line!()),
+        false => (g.barrier_async().and_then(Work::wait), line!()),
         true => (g.split(Some(0), 0).map(drop), line!()),
     });
 }
@@ -85,8 +85,8 @@ pub fn another_length_is_a_mismatch(world: &World) {
         true => (g.broadcast(&mut [0u64; 0], 0), line!()),
     });
     disagree(world, |g, odd| match odd {
-        false => (g.all_reduce_async(vec![0u8; 2], ReduceOp::Max).and_then(|w| w.wait()).map(drop), line!()),
-        true => (g.all_reduce_async(vec![0u8; 0], ReduceOp::Max).and_then(|w| w.wait()).map(drop), line!()),
+        false => (g.all_reduce_async(vec![0u8; 2], ReduceOp::Max).and_then(Work::wait).map(drop), line!()),
+        true => (g.all_reduce_async(vec![0u8; 0], ReduceOp::Max).and_then(Work::wait).map(drop), line!()),
     });
 }
 
@@ -137,7 +137,7 @@ pub fn another_message_is_a_mismatch(world: &World) {
     let receives: [fn(&ProcessGroup) -> Result<()>; 3] = [
         |group| group.recv(&mut [0u32; 5], 0, 1),
         |group| group.recv(&mut [0f32; 4], 0, 1),
-        |group| group.recv_async(vec![0u32; 0], 0, 1).and_then(|work| work.wait()).map(drop),
+        |group| group.recv_async(vec![0u32; 0], 0, 1).and_then(Work::wait).map(drop),
     ];
     at_once(&receives, |&receive| {
         let causes = world.run(2, move |group| {

@@ -39,7 +39,8 @@ macro_rules! group_conformance {
             },
             asynchrony::{
                 asynchronous_operations_compute_the_same, operations_in_flight_may_be_waited_for_in_any_order,
-                blocking_calls_take_their_turn, messages_flow_beside_collectives,
+                blocking_calls_take_their_turn, is_done_tells_when_there_is_nothing_to_wait_for,
+                messages_flow_beside_collectives,
             },
             subgroups::{
                 ranks_are_divided_by_color_and_ordered_by_key, groups_divide_again,
