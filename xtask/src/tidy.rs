@@ -13,7 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rendezvous", &["core", "transport"]),
     ("group", &["core", "kernels", "algo", "transport", "rendezvous"]),
     ("launch", &["core", "transport", "rendezvous"]),
-    ("phalanx", &["core", "group", "rendezvous", "launch"]),
+    ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
     ("candle", &["phalanx"]),
     ("cli", &["core", "algo", "launch"]),
     ("bench", &["phalanx", "launch", "algo"]),

@@ -142,7 +142,9 @@ mod tests {
 
     fn combined<T: Element>(op: ReduceOp, a: &[T], b: &[T]) -> Vec<T> {
         let mut into = a.to_vec();
-        Kernel::new(op, T::DTYPE).unwrap().combine(bytemuck::cast_slice_mut(&mut into), bytemuck::cast_slice(b));
+        Kernel::new(op, T::DTYPE)
+            .unwrap()
+            .combine(bytemuck::cast_slice_mut(&mut into), bytemuck::cast_slice(b));
         into
     }
 
@@ -194,8 +196,11 @@ mod tests {
 
     #[test]
     fn halves_round_once_from_f32() {
-        let (a, b) = (bf16::from_f32(1.0), bf16::from_f32(0.00390625));
-        assert_eq!(combined(ReduceOp::Sum, &[a], &[b])[0], bf16::from_f32(1.00390625));
-        assert_eq!(combined(ReduceOp::Sum, &[f16::from_f32(65504.0)], &[f16::from_f32(65504.0)])[0], f16::INFINITY);
+        let (a, b) = (bf16::from_f32(1.0), bf16::from_f32(1.0 / 256.0));
+        assert_eq!(combined(ReduceOp::Sum, &[a], &[b])[0], bf16::from_f32(1.0 + 1.0 / 256.0));
+        assert_eq!(
+            combined(ReduceOp::Sum, &[f16::from_f32(65504.0)], &[f16::from_f32(65504.0)])[0],
+            f16::INFINITY
+        );
     }
 }

@@ -19,14 +19,16 @@ pub use phalanx_core::{
     Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
-    Address, Backend, Buffers, Collective, OBJECT_LEN_MAX, Pending, ProcessGroup, SimulatedBackend, Work,
-    init, join,
+    Address, Backend, Buffers, Bytes, Collective, OBJECT_LEN_MAX, Pending, ProcessGroup, SimulatedBackend,
+    Work, init, join,
 };
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;
 pub use phalanx_rendezvous::{
-    Config, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer,
+    Config, MemoryStore, PrefixStore, Source, Store, StoreLocation, TcpStore, TcpStoreServer,
 };
+
+pub use phalanx_transport::Secret;
 
 /// Starting the ranks of a job from a program.
 pub mod launch {

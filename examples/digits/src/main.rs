@@ -9,8 +9,8 @@ use clap::Parser;
 use digits_common::cli::Options;
 use digits_common::progress;
 use phalanx::Config;
+use phalanx::Source;
 use phalanx::launch::{Launch, Outcome};
-use phalanx_rendezvous::Source;
 use std::process::ExitCode;
 
 /// Trains a small convolutional network on handwritten digits, on several ranks that this program starts itself.
