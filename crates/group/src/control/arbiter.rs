@@ -65,6 +65,8 @@ pub(crate) struct Arbiter {
     failed: HashMap<GroupId, Cause>,
     lost: BTreeSet<usize>,
     left: BTreeSet<usize>,
+    /// Who reported whose death, which the arbiter had not seen.
+    doubted: BTreeSet<(usize, usize)>,
     /// What each rank last said about its latest collectives, by group.
     stalls: HashMap<GroupId, BTreeMap<usize, Calls>>,
 }
@@ -77,6 +79,7 @@ impl Arbiter {
             failed: HashMap::new(),
             lost: BTreeSet::new(),
             left: BTreeSet::new(),
+            doubted: BTreeSet::new(),
             stalls: HashMap::new(),
         }
     }
@@ -110,7 +113,7 @@ impl Arbiter {
             Notice::Failed { group, members, cause } => {
                 // A group fails once; its verdict is on its way to the reporter already.
                 let cause = self.complete(group, &members, cause);
-                self.fail(group, cause)
+                if self.doubts(rank, &cause) { Vec::new() } else { self.fail(group, cause) }
             }
             Notice::Leave => {
                 self.left.insert(rank);
@@ -159,6 +162,17 @@ impl Arbiter {
                 Cause::Lost { peer, how: Loss::Left }
             }
             other => other,
+        }
+    }
+
+    /// Whether to wait before believing `cause`: who closes its links may be about to say why, on its own line, and if it is dead
+    /// that line closes too. A reporter that insists is believed: then the network has cut only the two of them apart.
+    fn doubts(&mut self, reporter: usize, cause: &Cause) -> bool {
+        match cause {
+            Cause::Lost { peer, how: Loss::Died } if !self.lost.contains(&peer.rank) => {
+                self.doubted.insert((reporter, peer.rank))
+            }
+            _ => false,
         }
     }
 
@@ -251,6 +265,25 @@ mod tests {
         let report = Notice::Failed { group: WORLD, members: vec![0, 1], cause: lost(Loss::Died) };
         let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left) };
         assert_eq!(arbiter.handle(0, report)[0], (0, verdict));
+    }
+
+    #[test]
+    fn a_death_that_only_others_saw_is_believed_when_they_insist() {
+        let lost = |how| Cause::Lost { peer: peer(1), how };
+        let report = |how| Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause: lost(how) };
+        let verdict = |how| Verdict::Group { group: WORLD, cause: lost(how) };
+        let mut arbiter = joined(3);
+        assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
+        assert!(arbiter.handle(2, report(Loss::Died)).is_empty());
+        assert_eq!(arbiter.handle(0, report(Loss::Died))[0], (0, verdict(Loss::Died)));
+
+        let mut arbiter = joined(3);
+        assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
+        assert_eq!(
+            arbiter.handle(1, report(Loss::Panicked))[0],
+            (0, verdict(Loss::Panicked)),
+            "its own words"
+        );
     }
 
     #[test]

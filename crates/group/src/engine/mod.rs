@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 
 /// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
 const STALL_TIME: Duration = Duration::from_millis(500);
-/// How long a rank that noticed trouble waits for the arbiter's verdict before it believes its own eyes.
-const VERDICT_TIME: Duration = Duration::from_secs(2);
+/// How long a rank that noticed trouble waits for the arbiter's verdict before it insists, and then before it believes its
+/// own eyes.
+const VERDICT_TIME: Duration = Duration::from_secs(1);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// Calls remembered, the current one included, for naming both sides of a late mismatch.
@@ -351,14 +352,19 @@ impl Engine {
         left.then(|| Cause::Lost { peer: self.realm.peer(0), how: Loss::Left })
     }
 
-    /// Tells the arbiter and waits for its verdict; without one, `cause` is believed.
+    /// Tells the arbiter and waits for its verdict, twice: it may have doubts. Without one, `cause` is believed.
     pub(crate) fn report(&self, cause: Cause) {
-        let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
-        let sent = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
-        let deadline = Deadline::after(Instant::now(), VERDICT_TIME);
-        if sent.is_err() || self.alarm.wait(&deadline).is_none() {
-            self.alarm.raise(cause);
+        for _ in 0..2 {
+            let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
+            let sent = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
+            if sent.is_err() {
+                break;
+            }
+            if self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some() {
+                return;
+            }
         }
+        self.alarm.raise(cause);
     }
 
     /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
