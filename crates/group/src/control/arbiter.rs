@@ -192,7 +192,8 @@ impl Arbiter {
     fn to_all(&self, verdict: &Verdict) -> Mail {
         // Also to those who have left: rank 0 says so first and stays until it has heard it from all others.
         let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r);
-        (0..self.members.len()).filter(here).map(|r| (r, verdict.clone())).collect()
+        // To rank 0 last: it may end its process, and the arbiter with it, as soon as it hears of a failure.
+        (0..self.members.len()).rev().filter(here).map(|r| (r, verdict.clone())).collect()
     }
 }
 
@@ -250,7 +251,7 @@ mod tests {
     fn a_death_is_told_to_the_survivors_once() {
         let mut arbiter = joined(3);
         let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(1), how: Loss::Died } };
-        assert_eq!(arbiter.disconnected(1, Loss::Died), [(0, lost.clone()), (2, lost)]);
+        assert_eq!(arbiter.disconnected(1, Loss::Died), [(2, lost.clone()), (0, lost)]);
         assert!(arbiter.disconnected(1, Loss::Died).is_empty());
     }
 
@@ -258,13 +259,13 @@ mod tests {
     fn leaving_is_not_dying() {
         let mut arbiter = joined(2);
         let left = Verdict::Left { rank: 1 };
-        assert_eq!(arbiter.handle(1, Notice::Leave), [(0, left.clone()), (1, left)]);
+        assert_eq!(arbiter.handle(1, Notice::Leave), [(1, left.clone()), (0, left)]);
         assert!(arbiter.disconnected(1, Loss::Died).is_empty());
         // Whose links were closed by that may take it for a death.
         let lost = |how| Cause::Lost { peer: peer(1), how };
         let report = Notice::Failed { group: WORLD, members: vec![0, 1], cause: lost(Loss::Died) };
         let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left) };
-        assert_eq!(arbiter.handle(0, report)[0], (0, verdict));
+        assert_eq!(arbiter.handle(0, report).last(), Some(&(0, verdict)));
     }
 
     #[test]
@@ -275,13 +276,13 @@ mod tests {
         let mut arbiter = joined(3);
         assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
         assert!(arbiter.handle(2, report(Loss::Died)).is_empty());
-        assert_eq!(arbiter.handle(0, report(Loss::Died))[0], (0, verdict(Loss::Died)));
+        assert_eq!(arbiter.handle(0, report(Loss::Died)).last(), Some(&(0, verdict(Loss::Died))));
 
         let mut arbiter = joined(3);
         assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
         assert_eq!(
-            arbiter.handle(1, report(Loss::Panicked))[0],
-            (0, verdict(Loss::Panicked)),
+            arbiter.handle(1, report(Loss::Panicked)).last(),
+            Some(&(0, verdict(Loss::Panicked))),
             "its own words"
         );
     }
@@ -303,7 +304,7 @@ mod tests {
         assert!(arbiter.handle(1, stalled(5, 2)).is_empty(), "another operation is another matter");
         let mail = arbiter.handle(2, stalled(4, 3));
         let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(1)), right: (peer(2), signature(3)) };
-        assert_eq!(mail[0], (0, Verdict::Group { group: WORLD, cause }));
+        assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
         assert_eq!(mail.len(), 3);
     }
 
@@ -318,7 +319,7 @@ mod tests {
         assert!(arbiter.handle(1, calls(&[(2, 0), (3, 0)])).is_empty(), "all agree, one is behind");
         let mail = arbiter.handle(0, calls(&[(3, 0), (4, 2), (5, 3)]));
         let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(2)), right: (peer(2), signature(1)) };
-        assert_eq!(mail[0], (0, Verdict::Group { group: WORLD, cause }));
+        assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
     }
 
     #[test]

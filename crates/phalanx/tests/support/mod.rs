@@ -1,0 +1,98 @@
+//! Jobs of real processes: the test binary starts itself as every rank of a job.
+//!
+//! A test file has one ignored test, `rank`, which is what the ranks run; the role tells it what to do.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use phalanx::launch::{Launch, Outcome, Running};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Names what a rank of a job has to do.
+const ROLE: &str = "PHALANX_TEST_ROLE";
+
+/// What all ranks of a job have written.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no writer panics").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Output {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no writer panics")).into_owned()
+    }
+
+    /// What follows `[rank] word ` on each line that begins so.
+    pub(crate) fn said(&self, rank: usize, word: &str) -> Vec<String> {
+        let start = format!("[{rank}] {word} ");
+        self.text().lines().filter_map(|line| line.strip_prefix(&start).map(String::from)).collect()
+    }
+
+    /// Waits until every rank has said `word`.
+    pub(crate) fn wait_for(&self, word: &str, ranks: usize) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while (0..ranks).any(|rank| self.said(rank, word).is_empty()) {
+            assert!(Instant::now() < until, "not all of {ranks} ranks said '{word}':\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A job whose ranks run this test binary in `role`, with `folder` as their folder and for their temporary files.
+pub(crate) fn job(role: &str, ranks: usize, folder: &Path) -> (Launch, Output) {
+    let output = Output::default();
+    let launch = Launch::new(std::env::current_exe().expect("this test has a path"))
+        .args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"])
+        .ranks(ranks)
+        .env(ROLE, role)
+        .env("TMPDIR", folder)
+        .output(output.clone(), output.clone())
+        .timeout(Some(Duration::from_secs(120)));
+    (launch, output)
+}
+
+/// The role of this process, if it is a rank.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Says something the test can wait for and look up.
+pub(crate) fn say(word: &str, what: impl std::fmt::Display) {
+    let mut line = format!("{word} {what}\n");
+    if !line.starts_with('\n') {
+        line.insert(0, '\n'); // the harness of the ranks may have begun a line
+    }
+    let _ = io::stdout().write_all(line.as_bytes());
+    let _ = io::stdout().flush();
+}
+
+pub(crate) fn now_ms() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is past 1970").as_millis()
+}
+
+pub(crate) fn finish(running: Running) -> Outcome {
+    running.wait().expect("the launcher itself does not fail")
+}
+
+/// Asserts that neither process nor file is left of a job.
+pub(crate) fn assert_nothing_left(pids: &[u32], folder: &Path) {
+    for pid in pids {
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
+    }
+    let files: Vec<_> = std::fs::read_dir(folder)
+        .expect("the folder is there")
+        .map(|f| f.expect("it can be read").path())
+        .collect();
+    assert!(files.is_empty(), "files are left: {files:?}");
+}
