@@ -5,7 +5,9 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use phalanx::launch::{Launch, Outcome, Running};
+use std::collections::HashSet;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -95,4 +97,43 @@ pub(crate) fn assert_nothing_left(pids: &[u32], folder: &Path) {
         .map(|f| f.expect("it can be read").path())
         .collect();
     assert!(files.is_empty(), "files are left: {files:?}");
+}
+
+/// The addresses on which these processes listen, in order.
+pub(crate) fn listeners(pids: impl Iterator<Item = u32>) -> Vec<SocketAddr> {
+    let inode = |link: std::path::PathBuf| {
+        let name = std::fs::read_link(link).ok()?.to_string_lossy().into_owned();
+        Some(name.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+    };
+    let sockets: HashSet<String> = pids
+        .filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok())
+        .flat_map(|fds| fds.filter_map(|fd| inode(fd.ok()?.path())).collect::<Vec<_>>())
+        .collect();
+    let mut found: Vec<SocketAddr> = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .flat_map(|table| {
+            std::fs::read_to_string(table).unwrap_or_default().lines().map(String::from).collect::<Vec<_>>()
+        })
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let listens = *fields.get(3)? == "0A" && sockets.contains(*fields.get(9)?);
+            if listens { socket_addr(fields[1]) } else { None }
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Reads `0100007F:1F90`: words of the address in the machine's byte order, then the port.
+fn socket_addr(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let words: Vec<[u8; 4]> = (0..address.len() / 8)
+        .map(|i| u32::from_str_radix(&address[8 * i..8 * i + 8], 16).map(u32::to_ne_bytes))
+        .collect::<Result<_, _>>()
+        .ok()?;
+    match words.as_slice() {
+        [v4] => Some((*v4, port).into()),
+        v6 => Some((<[u8; 16]>::try_from(v6.concat()).ok()?, port).into()),
+    }
 }
