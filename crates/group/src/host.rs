@@ -205,7 +205,10 @@ impl Backend for HostBackend {
     fn abort(&self, reason: &str) {
         if self.engine.alarm.cause().is_none() {
             let peer = self.engine.peer(self.engine.rank);
-            self.engine.report(Cause::Aborted { peer, reason: reason.to_owned() });
+            let cause = Cause::Aborted { peer, reason: reason.to_owned() };
+            if !self.engine.report(&cause) {
+                self.engine.alarm.raise(cause);
+            }
         }
     }
 

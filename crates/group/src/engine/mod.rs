@@ -336,35 +336,33 @@ impl Engine {
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
     fn fail(&self, cause: Cause, operation: &dyn Operation, attempt: &Attempt) -> Error {
-        let cause = match cause {
-            Cause::Lost { .. } if operation.seq() > 0 => self.arbiter_left().unwrap_or(cause),
-            other => other,
-        };
-        self.report(cause.clone());
+        if !self.report(&cause) {
+            self.alarm.raise(self.own_view(cause.clone(), operation));
+        }
         let first = self.alarm.cause().cloned().unwrap_or(cause);
         self.failed(first, operation, attempt)
     }
 
-    /// If a member left that was also the arbiter: nobody decides any more who of the others was lost first, but all of
-    /// them know of this one, and a collective cannot do without it.
-    fn arbiter_left(&self) -> Option<Cause> {
-        let left = self.alarm.members().contains(&0) && self.alarm.left_at(0).is_some();
-        left.then(|| Cause::Lost { peer: self.realm.peer(0), how: Loss::Left })
+    /// Tells the arbiter and waits for its verdict, twice: it may have doubts. Whether a verdict came.
+    pub(crate) fn report(&self, cause: &Cause) -> bool {
+        (0..2).any(|_| {
+            let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
+            // Where the line is broken already, a verdict that came over it before may still have to be heard.
+            let _ = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
+            self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some()
+        })
     }
 
-    /// Tells the arbiter and waits for its verdict, twice: it may have doubts. Without one, `cause` is believed.
-    pub(crate) fn report(&self, cause: Cause) {
-        for _ in 0..2 {
-            let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
-            let sent = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
-            if sent.is_err() {
-                break;
-            }
-            if self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some() {
-                return;
-            }
+    /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
+    /// lost first, but all know of this one, and a collective could not do without it.
+    fn own_view(&self, cause: Cause, operation: &dyn Operation) -> Cause {
+        let has_left = |rank| self.alarm.members().contains(&rank) && self.alarm.left_at(rank).is_some();
+        let left = |peer| Cause::Lost { peer, how: Loss::Left };
+        match cause {
+            Cause::Lost { .. } if operation.seq() > 0 && has_left(0) => left(self.realm.peer(0)),
+            Cause::Lost { peer, .. } if has_left(peer.rank) => left(peer),
+            other => other,
         }
-        self.alarm.raise(cause);
     }
 
     /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
