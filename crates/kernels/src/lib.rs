@@ -2,7 +2,7 @@
 //!
 //! [`Kernel`] is a pair of functions over bytes, chosen once per operation from the element type and the operator.
 //! The loops are plain Rust that the compiler vectorises; half-precision types are widened to `f32`, combined, and rounded
-//! once. This crate is the place for hand-written SIMD, which must equal [`plain`] bit for bit.
+//! once. This crate is the place for hand-written SIMD, which must equal these loops (`plain.rs`) bit for bit.
 
 mod plain;
 

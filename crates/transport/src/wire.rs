@@ -96,7 +96,7 @@ pub struct Outbound<'a> {
     pub ordinal: u32,
     /// The sender's signature fingerprint.
     pub fingerprint: u64,
-    /// The [encoded](encode_signature) signature, on the first message of an operation to this peer; else empty.
+    /// The [encoded](crate::encode_signature) signature, on the first message of an operation to this peer; else empty.
     pub signature: &'a [u8],
     /// Payload bytes of the whole message.
     pub message_len: u64,

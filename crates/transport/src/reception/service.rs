@@ -39,7 +39,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Sends `message` (at most [`MESSAGE_LEN_MAX`] bytes) to a session; nothing happens if it is gone.
+    /// Sends `message` (at most [`MESSAGE_LEN_MAX`](crate::MESSAGE_LEN_MAX) bytes) to a session; nothing happens if it is gone.
     pub fn send(&mut self, session: SessionId, message: Vec<u8>) {
         self.messages.push((session, message));
     }
