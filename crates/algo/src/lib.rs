@@ -82,6 +82,7 @@ pub mod all_gather {
 /// Every rank ends with the root's buffer.
 pub mod broadcast {
     pub mod binomial;
+    pub mod chain;
     pub mod scatter_all_gather;
 }
 

@@ -49,6 +49,7 @@ registry! {
     AllGatherBruck => all_gather / bruck,
     BroadcastBinomial => broadcast / binomial,
     BroadcastScatterAllGather => broadcast / scatter_all_gather,
+    BroadcastChain => broadcast / chain,
     ReduceBinomial => reduce / binomial,
     ReduceReduceScatterGather => reduce / reduce_scatter_gather,
     GatherFlat => gather / flat,

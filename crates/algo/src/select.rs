@@ -125,7 +125,7 @@ mod tests {
             (OpKind::AllReduce, 2, "recursive_doubling", "ring"),
             (OpKind::AllReduce, 4, "recursive_doubling", "halving_doubling"),
             (OpKind::AllReduce, 6, "recursive_doubling", "circulant"),
-            (OpKind::Broadcast, 8, "binomial", "scatter_all_gather"),
+            (OpKind::Broadcast, 8, "binomial", "chain"),
             (OpKind::Reduce, 8, "binomial", "reduce_scatter_gather"),
             (OpKind::Gather, 8, "binomial", "flat"),
             (OpKind::Scatter, 8, "binomial", "flat"),
@@ -138,6 +138,12 @@ mod tests {
                 assert_eq!(choice(op, bytes, world_size), many, "{op} {world_size}, {bytes} bytes");
             }
         }
+    }
+
+    #[test]
+    fn a_chain_of_many_ranks_is_too_long_for_middling_buffers() {
+        assert_eq!(choice(OpKind::Broadcast, 1 << 20, 64), "scatter_all_gather");
+        assert_eq!(choice(OpKind::Broadcast, 64 << 20, 64), "chain");
     }
 
     #[test]
