@@ -10,7 +10,8 @@ Needs Python 3.11 and cargo. Peers that are not installed are left out: Open MPI
 
 Figures of different moments do not compare on a machine that does other things too. So in every round each operation is
 measured by one library right after the other; a ratio is taken within a round, and the table shows the median of rounds.
-Of a peer with several algorithms the fastest of each round counts. A ratio below 1 means that phalanx took less time.
+Of a peer with several algorithms the fastest of each round counts.
+No library pins its ranks to cores, and those that can yield while they wait do. A ratio below 1 means that phalanx took less time.
 """
 
 import argparse
@@ -110,7 +111,8 @@ def openmpi(build, _flags):
     if not compiled("mpicc.openmpi", "mpi.c", program, "-lm"):
         return None
     # Ranks above the number of cores are "slots" that do not exist; root is for containers.
-    start = ["mpirun.openmpi", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
+    # No other library here pins its ranks to cores; Open MPI would, up to two of them.
+    start = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
     tcp = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

@@ -3,6 +3,9 @@
 use crate::op::Op;
 use phalanx::{Error, ProcessGroup, ReduceOp, Result};
 
+/// Contributions repeat after so many elements.
+const PERIOD: usize = 128;
+
 /// A case, ready to be performed again and again.
 pub(crate) struct Case<'g> {
     pub(crate) op: Op,
@@ -11,6 +14,8 @@ pub(crate) struct Case<'g> {
     input: Vec<f32>,
     /// Empty for operations in place.
     output: Vec<f32>,
+    /// What this rank contributes, as far as it does not repeat.
+    pattern: [f32; PERIOD],
 }
 
 impl<'g> Case<'g> {
@@ -26,19 +31,19 @@ impl<'g> Case<'g> {
             Op::Barrier => (0, 0),
         };
         let fits = op == Op::Barrier || input > 0;
-        fits.then(|| Self { op, group, input: vec![0.0; input], output: vec![0.0; output] })
+        let pattern = std::array::from_fn(|i| contribution(group.rank(), i));
+        fits.then(|| Self { op, group, input: vec![0.0; input], output: vec![0.0; output], pattern })
     }
 
     /// Writes this rank's contribution, as a program would between two operations.
     pub(crate) fn touch(&mut self) {
-        let rank = self.group.rank();
-        for (i, value) in self.input.iter_mut().enumerate() {
-            *value = contribution(rank, i);
+        for chunk in self.input.chunks_mut(PERIOD) {
+            chunk.copy_from_slice(&self.pattern[..chunk.len()]);
         }
     }
 
     pub(crate) fn perform(&mut self) -> Result<()> {
-        let Self { op, group, input, output } = self;
+        let Self { op, group, input, output, .. } = self;
         match op {
             Op::AllReduce => group.all_reduce(input, ReduceOp::Sum),
             Op::Broadcast => group.broadcast(input, 0),
@@ -77,7 +82,7 @@ impl<'g> Case<'g> {
 
 /// What `rank` contributes at index `i`. Small whole numbers: sums are exact in any order.
 fn contribution(rank: usize, i: usize) -> f32 {
-    (i % 128 + rank) as f32
+    (i % PERIOD + rank) as f32
 }
 
 fn first_wrong(buffer: &[f32], expected: impl Fn(usize) -> f32) -> Option<usize> {
