@@ -8,7 +8,7 @@ use crate::control::watch::{Incomplete, Watch};
 use crate::host::HostBackend;
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
 use phalanx_algo::Selector;
-use phalanx_core::{Deadline, Error, Result, WORLD};
+use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
 use phalanx_rendezvous::Config;
 use phalanx_transport::Service;
 use phalanx_transport::tcp::Exchange;
@@ -63,8 +63,8 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
     let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
     let host = format!("{}:{}", host_name(), std::process::id());
     let terms = format!("algorithms '{}'", config.algorithms.as_deref().unwrap_or("as recommended"));
-    line.send(Notice::Join { host, addr: exchange.addr(), terms })?;
-    let members = meet(&line, &watch, rank, world_size, &deadline)?;
+    line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), terms })?;
+    let members = meet(&line, &watch, Peer { rank, host }, world_size, &deadline)?;
     if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
         let (who, addr) = (&member.peer, member.addr);
         let what = format!("{who} can be reached at {addr} only from its own host; set PHALANX_HOST there");
@@ -86,42 +86,50 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
 fn meet(
     line: &TcpLine,
     watch: &Watch,
-    rank: usize,
+    me: Peer,
     world_size: usize,
     deadline: &Deadline,
 ) -> Result<Vec<Member>> {
+    let rank = me.rank;
     loop {
         let left = deadline.remaining(Instant::now());
         let step = Deadline::after(Instant::now(), ASK_INTERVAL.min(left / 2).max(Duration::from_millis(10)));
-        match watch.wait_complete(&step) {
+        let Incomplete { missing, hopeless } = match watch.wait_complete(&step) {
             Ok(members) => return Ok(members),
-            Err(Incomplete { missing, hopeless }) => {
-                if left.is_zero() || hopeless.is_some() {
-                    let what = hopeless.map_or_else(
-                        || {
-                            format!(
-                                "{} of {world_size} ranks came, missing: {missing:?}",
-                                world_size - missing.len()
-                            )
-                        },
-                        |cause| cause.to_string(),
-                    );
-                    let waited = deadline.elapsed(Instant::now());
-                    return Err(Error::Rendezvous { rank, world_size, what, waited });
+            Err(incomplete) => incomplete,
+        };
+        let waited = deadline.elapsed(Instant::now());
+        if let Some(cause) = hopeless {
+            let what = match *cause {
+                Cause::TimedOut { missing, .. } => {
+                    missing_text(&missing.iter().map(|p| p.rank).collect::<Vec<_>>(), world_size)
                 }
-                if !missing.is_empty() {
-                    tracing::info!(
-                        rank,
-                        ?missing,
-                        have = world_size - missing.len(),
-                        world_size,
-                        "waiting for ranks"
-                    );
-                }
-                line.send(Notice::WhoIsMissing)?;
-            }
+                cause => cause.to_string(),
+            };
+            return Err(Error::Rendezvous { rank, world_size, what, waited });
         }
+        if left.is_zero() {
+            // Said before this rank goes, so that the others don't take it for the one who failed.
+            let absent = missing.iter().map(|&rank| Peer { rank, host: "never joined".into() });
+            let missing_peers = absent.collect();
+            let cause =
+                Cause::TimedOut { reporter: me, op: OpKind::Init, seq: 0, waited, missing: missing_peers };
+            let members = (0..world_size).collect();
+            // If nobody hears it, they have deadlines of their own.
+            let _ = line.send(Notice::Failed { group: WORLD, members, cause });
+            let what = missing_text(&missing, world_size);
+            return Err(Error::Rendezvous { rank, world_size, what, waited });
+        }
+        if !missing.is_empty() {
+            let have = world_size - missing.len();
+            tracing::info!(rank, ?missing, have, world_size, "waiting for ranks");
+        }
+        line.send(Notice::WhoIsMissing)?;
     }
+}
+
+fn missing_text(missing: &[usize], world_size: usize) -> String {
+    format!("{} of {world_size} ranks came, missing: {missing:?}", world_size - missing.len())
 }
 
 /// The address at which the others reach this rank: what the configuration says, else the one that routes to the store.

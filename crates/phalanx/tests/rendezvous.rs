@@ -115,7 +115,8 @@ fn everyone_who_came_says_who_did_not() {
     for outcome in outcomes {
         let Err(Error::Rendezvous { what, waited, .. }) = &outcome else { panic!("{outcome:?}") };
         assert!(what.contains("3 of 6 ranks came, missing: [1, 3, 5]"), "{what}");
-        assert!(*waited >= Duration::from_secs(2), "{waited:?}");
+        // The first deadline that passes ends it for all.
+        assert!(*waited >= Duration::from_secs(1), "{waited:?}");
     }
 }
 
