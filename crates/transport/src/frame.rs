@@ -15,6 +15,8 @@ pub(crate) const HEADER_LEN: usize = 40;
 pub const FRAME_LEN_MAX: usize = 1 << 20;
 /// Longest signature accepted: fixed fields and the end of a file name.
 pub(crate) const SIGNATURE_LEN_MAX: usize = 512;
+/// Room for most of them.
+const SIGNATURE_LEN_USUAL: usize = 96;
 
 /// Which stream of messages a frame belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,7 +104,8 @@ impl Header {
 
 /// Encodes a signature for the wire.
 pub fn encode_signature(signature: &Signature) -> Vec<u8> {
-    let bytes = postcard::to_stdvec(signature).expect("signatures are plain data");
+    let room = Vec::with_capacity(SIGNATURE_LEN_USUAL);
+    let bytes = postcard::to_extend(signature, room).expect("signatures are plain data");
     assert!(bytes.len() <= SIGNATURE_LEN_MAX, "file names in call sites are cut to fit");
     bytes
 }

@@ -111,13 +111,24 @@ impl Collective {
             self.begun = true;
             core.remember(self.seq, &self.signature);
         }
-        let sent = self.poll_sends(core, memory)?;
-        let received = self.poll_recvs(core, memory)?;
+        let mut moved = false;
+        // What was sent leaves room to receive into, and what was received can be sent on.
+        loop {
+            let sent = self.poll_sends(core, memory)?;
+            if moved && !sent {
+                break;
+            }
+            let received = self.poll_recvs(core, memory)?;
+            moved |= sent || received;
+            if !received {
+                break;
+            }
+        }
         if self.first_send == self.plan.sends.len() && self.first_recv == self.plan.recvs.len() {
             core.next_turn();
             return Ok(Progress::Finished);
         }
-        Ok(if sent || received { Progress::Moved } else { Progress::Idle })
+        Ok(if moved { Progress::Moved } else { Progress::Idle })
     }
 
     /// The messages under way from `first` on, each the oldest of its peer.

@@ -58,7 +58,7 @@ impl From<(usize, WireFault)> for Fault {
 
 /// Something that can be driven to its end.
 pub(crate) trait Operation {
-    /// Does what can be done now.
+    /// Does all that can be done now.
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault>;
     /// Which links it waits for.
     fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>);
@@ -199,16 +199,14 @@ impl Engine {
                 Outcome::Late => return Ok(false),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::Moved => patience.reset(),
-                Outcome::Idle => {
-                    let mut wants = Vec::new();
-                    let again = patience.is_at_end();
-                    if again {
-                        operation.wants(&core, &mut wants);
-                    }
-                    let limit = self.time_to_next(&attempt);
-                    core = self.idle(core, &mut patience, &wants, limit);
-                }
+                Outcome::Idle => {}
             }
+            let mut wants = Vec::new();
+            if patience.is_at_end() {
+                operation.wants(&core, &mut wants);
+            }
+            let limit = self.time_to_next(&attempt);
+            core = self.idle(core, &mut patience, &wants, limit);
         }
     }
 
