@@ -78,9 +78,18 @@ fn no_rank_outlives_a_launcher_that_is_killed() {
     }
 }
 
+/// Whether this process ignores the signal, as one does that a shell started in the background: the launcher would
+/// inherit that, and keep to it.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
+}
+
 #[test]
 fn signals_to_the_launcher_end_the_job() {
-    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+    let signals = [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)];
+    for (signal, code) in signals.into_iter().filter(|(signal, _)| !is_ignored(*signal)) {
         let mut job = Job::start(phalanx(&[&["run", "-n", "2"], &Job::RANK[..]].concat()), 2);
         job.signal(signal);
         assert_eq!(job.exit_code(), Some(code));
