@@ -8,6 +8,7 @@
 //! Deliberately absent: collectives, groups, rendezvous.
 
 mod bell;
+mod exchange;
 mod frame;
 pub mod handshake;
 mod reception;

@@ -1,0 +1,213 @@
+//! A process's side of all its connections with other ranks.
+//!
+//! The [`Exchange`] is the process's [`Reception`] for data links: it dials, accepts, and settles who wins when both
+//! ends dial at once (the higher rank's connection is kept).
+
+use crate::handshake::{Hello, Purpose, Status};
+use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId};
+use crate::{Bell, Secret};
+use phalanx_core::{GroupId, Result};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Links for groups that do not exist here yet: the other ranks may be ahead.
+const EARLY_LINKS_MAX: usize = 4096;
+
+/// Where the reception leaves the links of one group.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    full: AtomicBool,
+    contents: Mutex<MailboxContents>,
+}
+
+#[derive(Debug, Default)]
+struct MailboxContents {
+    links: Vec<(usize, Result<TcpStream, String>)>,
+    waiting: Vec<Bell>,
+}
+
+impl Mailbox {
+    /// One atomic load while nothing is new.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// What has come, by ranks of the job.
+    pub(crate) fn empty(&self) -> Vec<(usize, Result<TcpStream, String>)> {
+        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        self.full.store(false, Ordering::Release);
+        std::mem::take(&mut contents.links)
+    }
+
+    /// Rings `bell` when a link comes; true if one is there already.
+    pub(crate) fn watch(&self, bell: &Bell) -> bool {
+        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        contents.waiting.push(bell.clone());
+        !contents.links.is_empty()
+    }
+
+    /// `peer` is a rank of the job.
+    fn put(&self, peer: usize, link: Result<TcpStream, String>) {
+        let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        contents.links.push((peer, link));
+        self.full.store(true, Ordering::Release);
+        contents.waiting.drain(..).for_each(|bell| bell.ring());
+    }
+}
+
+#[derive(Debug, PartialEq, Clone, Copy)]
+enum LinkState {
+    Dialling,
+    Linked,
+}
+
+/// The service behind an [`Exchange`].
+struct Links {
+    rank: usize,
+    world_size: usize,
+    control: Option<Box<dyn Service>>,
+    mailboxes: HashMap<GroupId, Arc<Mailbox>>,
+    states: HashMap<(GroupId, usize), LinkState>,
+    early: HashMap<(GroupId, usize), TcpStream>,
+}
+
+impl Service for Links {
+    fn admit(&mut self, hello: &Hello) -> Admission {
+        let peer = hello.rank as usize;
+        // Rank 0 is a client of its own arbiter, but nobody links with itself.
+        let itself = peer == self.rank && hello.purpose == Purpose::Data;
+        if hello.world_size as usize != self.world_size || peer >= self.world_size || itself {
+            return Admission::Refuse(Status::Unwanted);
+        }
+        match hello.purpose {
+            Purpose::Store => Admission::Refuse(Status::Unwanted),
+            Purpose::Control => match &mut self.control {
+                Some(control) => control.admit(hello),
+                None => Admission::Refuse(Status::Unwanted),
+            },
+            Purpose::Data => match self.states.get(&(hello.group, peer)) {
+                Some(LinkState::Linked) => Admission::Refuse(Status::Taken),
+                Some(LinkState::Dialling) if self.rank > peer => Admission::Refuse(Status::Crossed),
+                _ => Admission::Link,
+            },
+        }
+    }
+
+    fn opened(&mut self, session: SessionId, hello: &Hello, outbox: &mut Outbox) {
+        if let Some(control) = &mut self.control {
+            control.opened(session, hello, outbox);
+        }
+    }
+
+    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
+        if let Some(control) = &mut self.control {
+            control.message(session, message, outbox);
+        }
+    }
+
+    fn closed(&mut self, session: SessionId, outbox: &mut Outbox) {
+        if let Some(control) = &mut self.control {
+            control.closed(session, outbox);
+        }
+    }
+
+    fn linked(&mut self, peer: usize, hello: &Hello, stream: TcpStream) {
+        // Two that were admitted before the first was linked: the first stays.
+        if self.states.insert((hello.group, peer), LinkState::Linked) == Some(LinkState::Linked) {
+            return;
+        }
+        match self.mailboxes.get(&hello.group) {
+            Some(mailbox) => mailbox.put(peer, Ok(stream)),
+            None if self.early.len() < EARLY_LINKS_MAX => {
+                drop(self.early.insert((hello.group, peer), stream));
+            }
+            None => drop(self.states.remove(&(hello.group, peer))),
+        }
+    }
+
+    fn unreachable(&mut self, dial: &Dial, why: String) {
+        let key = (dial.hello.group, dial.peer);
+        if self.states.get(&key) == Some(&LinkState::Linked) {
+            return; // it reached us meanwhile
+        }
+        self.states.remove(&key);
+        if let Some(mailbox) = self.mailboxes.get(&dial.hello.group) {
+            mailbox.put(dial.peer, Err(format!("{}: {why}", dial.addr)));
+        }
+    }
+}
+
+/// What a process shares with its peers: the links of all its groups. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Exchange {
+    reception: Arc<Reception<Links>>,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+}
+
+impl Exchange {
+    /// Listens on exactly `bind`. Control connections go to `control`, if this rank has one.
+    ///
+    /// # Errors
+    /// [`phalanx_core::Error::Io`] when the address is taken or not ours.
+    pub fn start(
+        bind: SocketAddr,
+        secret: Secret,
+        rank: usize,
+        world_size: usize,
+        control: Option<Box<dyn Service>>,
+    ) -> Result<Self> {
+        let links = Links {
+            rank,
+            world_size,
+            control,
+            mailboxes: HashMap::new(),
+            states: HashMap::new(),
+            early: HashMap::new(),
+        };
+        Ok(Self { reception: Arc::new(Reception::start(bind, secret, links)?), rank, world_size })
+    }
+
+    /// Where peers can connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.reception.addr()
+    }
+
+    /// Where the links of `group` are left from now on, and those that came before.
+    pub(crate) fn mailbox(&self, group: GroupId) -> Arc<Mailbox> {
+        let mailbox = Arc::new(Mailbox::default());
+        let theirs = mailbox.clone();
+        self.reception.call(move |links, _| {
+            let early: Vec<_> = links.early.keys().filter(|(g, _)| *g == group).copied().collect();
+            for key in early {
+                if let Some(stream) = links.early.remove(&key) {
+                    theirs.put(key.1, Ok(stream));
+                }
+            }
+            links.mailboxes.insert(group, theirs);
+        });
+        mailbox
+    }
+
+    /// Begins to make a link, unless the other end is making one already; the outcome goes to the group's mailbox.
+    pub(crate) fn dial(&self, dial: Dial) {
+        self.reception.call(move |links, outbox| {
+            if let Entry::Vacant(state) = links.states.entry((dial.hello.group, dial.peer)) {
+                state.insert(LinkState::Dialling);
+                outbox.dial(dial);
+            }
+        });
+    }
+
+    /// Forgets the links of a group that ends here.
+    pub(crate) fn close(&self, group: GroupId) {
+        self.reception.call(move |links, _| {
+            links.mailboxes.remove(&group);
+            links.states.retain(|(g, _), _| *g != group);
+            links.early.retain(|(g, _), _| *g != group);
+        });
+    }
+}
