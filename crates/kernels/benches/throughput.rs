@@ -3,7 +3,7 @@
 //! Every line's throughput counts all bytes moved, so that lines of one size may be compared directly; `copy` is the bar.
 
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkGroup, Criterion, Throughput};
 use phalanx_core::{DType, ReduceOp};
 use phalanx_kernels::{Instance, Kernel};
 use std::hint::black_box;
@@ -106,5 +106,10 @@ fn tiny(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, combine, reduce, tiny);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    combine(&mut criterion);
+    reduce(&mut criterion);
+    tiny(&mut criterion);
+    criterion.final_summary();
+}

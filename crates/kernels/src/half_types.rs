@@ -32,10 +32,16 @@ impl Half for Bf16 {
     const NAN: u16 = bf16::NAN.to_bits();
 }
 
-/// Cheaper on 16 bits than on the `f32` they come from.
+/// Whether any number is NaN; one comparison looks at two.
+///
+/// Half types are bound by computing, not by memory, and to look for NaN is cheaper than to replace each.
 #[inline(always)]
-fn canonical<H: Half>(bits: u16) -> u16 {
-    if bits & 0x7fff > H::INFINITY { H::NAN } else { bits }
+fn any_nan<const N: usize>(a: [f32; N], b: [f32; N]) -> bool {
+    let mut any = 0;
+    for i in 0..N {
+        any |= u32::from(a[i].is_nan() | b[i].is_nan());
+    }
+    any != 0
 }
 
 /// `N` elements of `f16`.
@@ -54,11 +60,7 @@ impl<I: Isa, const N: usize> Format<I> for F16Block<N> {
 
     #[inline(always)]
     fn narrow(isa: I, acc: [f32; N]) -> [u16; N] {
-        let mut block = isa.narrow_f16(acc);
-        for bits in &mut block {
-            *bits = canonical::<F16>(*bits);
-        }
-        block
+        isa.narrow_f16(if any_nan(acc, acc) { Lanes::map(acc, Lane::canonical) } else { acc })
     }
 }
 
@@ -98,30 +100,33 @@ impl<I, const N: usize> Format<I> for Bf16Block<N> {
     #[inline(always)]
     fn widen(_: I, block: [u32; N]) -> Pairs<N> {
         let mut pairs = Pairs { lower: [0.0; N], upper: [0.0; N] };
-        for i in 0..N {
-            pairs.lower[i] = f32::from_bits(block[i] << 16);
-            pairs.upper[i] = f32::from_bits(block[i] & 0xffff_0000);
+        for (i, word) in block.into_iter().enumerate() {
+            pairs.lower[i] = f32::from_bits(word << 16);
+            pairs.upper[i] = f32::from_bits(word & 0xffff_0000);
         }
         pairs
     }
 
     #[inline(always)]
-    fn narrow(_: I, acc: Pairs<N>) -> [u32; N] {
+    fn narrow(_: I, mut acc: Pairs<N>) -> [u32; N] {
+        if any_nan(acc.lower, acc.upper) {
+            acc = acc.map(Lane::canonical);
+        }
         let mut block = [0; N];
-        for i in 0..N {
-            block[i] = rounded(acc.lower[i]) >> 16 | rounded(acc.upper[i]) & 0xffff_0000;
+        for (i, word) in block.iter_mut().enumerate() {
+            *word = rounded(acc.lower[i]) >> 16 | rounded(acc.upper[i]) & 0xffff_0000;
         }
         block
     }
 }
 
-/// The bits of `value`, of which the upper half is the nearest `bf16`, ties to even.
+/// The bits of `value` (any number, or the one NaN), of which the upper half is the nearest `bf16`, ties to even.
 ///
 /// Adding just under half of the last place carries where more than half is below it. At exactly half it must carry only
 /// if the last place is odd: then its bit, laid over the lowest one, adds what was missing.
 #[inline(always)]
 fn rounded(value: f32) -> u32 {
-    let bits = value.canonical().to_bits();
+    let bits = value.to_bits();
     (bits | bits >> 16 & 1) + 0x7fff
 }
 

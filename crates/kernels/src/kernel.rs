@@ -4,6 +4,9 @@ use crate::generic::Reduce;
 use crate::{Instance, isa, plain};
 use phalanx_core::{DType, ReduceOp};
 
+/// Up to so many bytes are combined one element at a time: laying them over a block and taking them off again costs 40 ns.
+const TINY: usize = 16;
+
 /// How buffers of one element type are combined.
 ///
 /// A small value, made in a few nanoseconds: no state, no allocation.
@@ -100,7 +103,9 @@ impl Kernel {
         assert!(!sources.is_empty(), "{op} of {dtype}: a reduction needs a source");
         assert!(len.is_multiple_of(dtype.size()), "{len} bytes are not a whole number of {dtype}");
         assert!(divide_by > 0 || op != ReduceOp::Avg, "an average of {dtype} is divided by 0");
+        let tiny = if len <= TINY { plain::kernel(op, dtype) } else { None };
+        let reduce = tiny.unwrap_or(self.reduce);
         // SAFETY: the caller answers for the memory; the shape was just checked; the instance is available (see `of`).
-        unsafe { (self.reduce)(into, sources, len, divide_by) }
+        unsafe { reduce(into, sources, len, divide_by) }
     }
 }
