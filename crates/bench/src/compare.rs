@@ -13,6 +13,8 @@ use serde::Serialize;
 pub(crate) struct Row {
     #[serde(skip)]
     pub(crate) case: Case,
+    /// What carried our data.
+    pub(crate) transport: String,
     pub(crate) ours_us: f64,
     pub(crate) peers: Vec<Against>,
     /// The fastest peer, taken anew in each round: its name in the table is that of the fastest over all rounds.
@@ -59,7 +61,8 @@ fn row(report: &Report, case: Case) -> Option<Row> {
     }
     let name = peers.iter().min_by(|a, b| a.time_us.total_cmp(&b.time_us)).map(|peer| peer.peer)?;
     let ours_us = median(ours.iter().map(|(_, time)| *time).collect())?;
-    Some(Row { case, ours_us, best: against(name, &fastest), peers })
+    let transport = report.typical(case, Library::OURS)?.transport.clone();
+    Some(Row { case, transport, ours_us, best: against(name, &fastest), peers })
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", value_parser = picture)]
     pub(crate) plot: Option<PathBuf>,
 
-    /// Keep a record in this folder: <date>-<what>.md with the machine and the tables, .csv and .svg
+    /// Keep a record in this folder: DATE-WHAT.md with the machine and the tables, .csv and .svg
     #[arg(long, value_name = "DIR")]
     pub(crate) record: Option<PathBuf>,
 }
@@ -143,6 +143,19 @@ impl Flags {
             return Err(Error::config("--against compares sums of f32 only"));
         }
         Ok(())
+    }
+
+    /// The same for ranks that a launcher has started, of which there are `world_size`.
+    ///
+    /// # Errors
+    /// `Config`: something is asked for that only those who start the ranks can do.
+    pub(crate) fn launched(&self, world_size: usize) -> Result<Self> {
+        if !self.against.is_empty() || self.algorithms.is_some() || self.backend != [Backend::Auto] {
+            let what = "ranks of a launcher cannot be measured with --against, --algorithms or --backend; \
+                        PHALANX_ALGO and PHALANX_BACKEND can be set for them";
+            return Err(Error::config(what));
+        }
+        Ok(Self { ranks: vec![world_size], ..self.clone() })
     }
 
     pub(crate) fn rounds(&self) -> usize {

@@ -77,13 +77,12 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
         return rank::process(&task).map(|()| 0);
     }
     if std::env::var_os("WORLD_SIZE").is_some() {
-        let (flags, library) = sweep::joined(flags)?;
-        let Library::Joined(group) = &library else { unreachable!("that is what it makes") };
-        let group = group.clone();
+        let group = phalanx::init()?;
+        let (flags, libraries) = (flags.launched(group.world_size())?, [Library::Joined(group.clone())]);
         let wrong = match group.rank() {
-            0 => present(&flags, &[library], out),
-            _ => sweep::sweep(&flags, &[library], &mut std::io::sink()).map(|_| 0),
-        }?;
+            0 => present(&flags, &libraries, out)?,
+            _ => sweep::sweep(&flags, &libraries, &mut std::io::sink())?.wrong(),
+        };
         return group.finalize().map(|()| wrong);
     }
     let scratch = tempfile::tempdir().map_err(|e| Error::io("making a temporary folder", e))?;
@@ -96,12 +95,12 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
 /// Measures and shows.
 fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<u64> {
     let report = sweep::sweep(flags, libraries, out)?;
-    let text = match () {
-        () if flags.json => format!("{:#}\n", output::json(&report)),
-        () if libraries.len() > 1 => {
-            table::preamble(&report) + "\n" + &table::comparison(&compare::rows(&report))
-        }
-        () => table::foot(&report),
+    let text = if flags.json {
+        format!("{:#}\n", output::json(&report))
+    } else if libraries.len() > 1 {
+        table::preamble(&report) + "\n" + &table::comparison(&compare::rows(&report))
+    } else {
+        table::foot(&report)
     };
     // A reader that has left (`| head`) is no failure.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

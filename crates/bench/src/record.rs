@@ -7,7 +7,7 @@ use crate::{output, plot, table};
 use phalanx::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Writes `<date>-<what>.md`, `.csv` and `.svg` to `folder`. A record of the same day is not overwritten.
+/// Writes `DATE-WHAT.md`, `.csv` and `.svg` to `folder`. A record of the same day is not overwritten.
 ///
 /// # Errors
 /// `Io`: the folder or a file cannot be written.
@@ -24,11 +24,13 @@ pub(crate) fn keep(report: &Report, folder: &Path) -> Result<()> {
 
 /// `2026-11-21-shm-tcp-against-openmpi-mpich`.
 fn name(report: &Report) -> String {
-    let mut backends: Vec<_> = report.cases().iter().map(|case| case.backend.name()).collect();
-    backends.dedup();
+    let ours = report.measurements.iter().filter(|m| m.library == Library::OURS);
+    let mut transports: Vec<&str> = ours.map(|m| m.transport.as_str()).collect();
+    transports.sort_unstable();
+    transports.dedup();
     let peers: Vec<_> = report.libraries().into_iter().filter(|&name| name != Library::OURS).collect();
     let against = if peers.is_empty() { String::new() } else { format!("-against-{}", peers.join("-")) };
-    format!("{}-{}{against}", report.machine.date, backends.join("-"))
+    format!("{}-{}{against}", report.machine.date, transports.join("-"))
 }
 
 /// The path of `name`, or of `name-2` and so on, of which there is no page yet.
@@ -42,7 +44,7 @@ fn free(folder: &Path, name: &str) -> PathBuf {
 fn markdown(report: &Report) -> String {
     let machine = &report.machine;
     let facts = [
-        ("machine", format!("{}, {} cores, {}", machine.cpu, machine.cores, machine.kernel)),
+        ("machine", machine.to_string()),
         ("compiler", machine.compiler.clone()),
         ("commit", machine.commit.clone()),
         ("command", format!("`{}`", report.command)),

@@ -160,6 +160,7 @@ pub(crate) mod tests {
             machine: Machine {
                 cpu: "A CPU".into(),
                 cores: 2,
+                load: Some(0.5),
                 kernel: "Linux 6".into(),
                 compiler: "rustc 1".into(),
                 commit: "abc".into(),

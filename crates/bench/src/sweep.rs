@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::report::{Case, Measurement, Report};
 use crate::stats::Stats;
 use crate::table;
-use phalanx::{Error, Result};
+use phalanx::Result;
 use std::io::Write;
 
 /// One operation on one backend with so many ranks: what one job measures.
@@ -90,6 +90,9 @@ fn measure(
         let (transport, stats) = (transport.to_owned(), Stats::of(&line));
         let Line { place, variant, wrong, .. } = line;
         let library = library.name();
+        if wrong > 0 {
+            tracing::warn!(library, %op, bytes, ranks, wrong, "elements came out wrong");
+        }
         report.measurements.push(Measurement {
             case,
             round,
@@ -146,15 +149,4 @@ fn method(flags: &Flags) -> String {
     format!(
         "medians {rounds}, {samples} a case; a sample is the longest of all ranks, after a barrier; {touch}"
     )
-}
-
-/// Refuses what only the ranks that we start can do.
-pub(crate) fn joined(flags: &Flags) -> Result<(Flags, Library)> {
-    let group = phalanx::init()?;
-    if !flags.against.is_empty() || flags.algorithms.is_some() || flags.backend != [Backend::Auto] {
-        let what = "ranks of a launcher cannot be measured with --against, --algorithms or --backend; \
-                    it can set PHALANX_ALGO and PHALANX_BACKEND for them";
-        return Err(Error::config(what));
-    }
-    Ok((Flags { ranks: vec![group.world_size()], ..flags.clone() }, Library::Joined(group)))
 }

@@ -11,13 +11,10 @@ use std::fmt::Write;
 pub(crate) fn preamble(report: &Report) -> String {
     let machine = &report.machine;
     format!(
-        "# phalanx {} ({}), {}\n# {}, {} cores, {}\n# {}\n",
+        "# phalanx {} ({}), {}\n# {machine}\n# {}\n",
         env!("CARGO_PKG_VERSION"),
         machine.commit,
         machine.compiler,
-        machine.cpu,
-        machine.cores,
-        machine.kernel,
         report.method,
     )
 }
@@ -86,7 +83,7 @@ pub(crate) fn comparison(rows: &[Row]) -> String {
     let mut text = String::new();
     for group in rows.chunk_by(|a, b| Case { asked_bytes: 0, ..a.case } == Case { asked_bytes: 0, ..b.case })
     {
-        let Case { backend, ranks, op, .. } = group[0].case;
+        let Row { case: Case { ranks, op, .. }, transport, .. } = &group[0];
         let mut peers: Vec<&str> = Vec::new();
         for peer in group.iter().flat_map(|row| &row.peers) {
             if !peers.contains(&peer.peer) {
@@ -108,7 +105,7 @@ pub(crate) fn comparison(rows: &[Row]) -> String {
             cells.push(ours.into_iter().chain(theirs).chain([best]).collect());
         }
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "**{op}, {ranks} ranks, {}**, median µs (ratio)\n", backend.name());
+        let _ = writeln!(text, "**{op}, {ranks} ranks, {transport}**, median µs (ratio)\n");
         text += &markdown(&cells);
         text.push('\n');
     }

@@ -1,6 +1,7 @@
 //! `phalanx bench` as a user sees it.
 
 use serde_json::Value;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -123,4 +124,28 @@ fn what_cannot_be_measured_says_why() {
         assert_eq!(output.status.code(), Some(code), "{words:?}: {complaints}");
         assert!(complaints.contains(complaint), "{words:?}: {complaints}");
     }
+}
+
+#[test]
+fn a_peer_that_is_installed_is_compared() {
+    let installed = ["openmpi", "mpich"].into_iter().find(|peer| {
+        let compiler = Command::new(format!("mpicc.{peer}")).arg("--version").output();
+        compiler.is_ok_and(|done| done.status.success())
+    });
+    let Some(peer) = installed else {
+        let _ = writeln!(std::io::stderr(), "skipped: there is no MPI; scripts/install-peers installs one");
+        return;
+    };
+    let words = ["--backend", "tcp", "--ops", "all_gather", "--rounds", "1", "--json", "--against", peer];
+    let report: Value = serde_json::from_str(&stdout(&bench(&words))).unwrap();
+    let comparison = report["comparison"].as_array().unwrap();
+    assert_eq!(comparison.len(), 2, "{report}");
+    for row in comparison {
+        assert_eq!((&row["best"]["peer"], &row["transport"]), (&peer.into(), &"tcp".into()), "{row}");
+        let (ours, theirs) = (row["ours_us"].as_f64().unwrap(), row["best"]["time_us"].as_f64().unwrap());
+        assert_eq!(row["best"]["ratio"].as_f64(), Some(ours / theirs), "{row}");
+    }
+    let results = report["results"].as_array().unwrap();
+    let theirs = results.iter().filter(|result| result["library"] == peer);
+    assert_eq!(theirs.filter(|result| result.to_string().contains("\"nwrong\":0")).count(), 2, "{report}");
 }
