@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn child(instance: Instance, (op, dtype, sources, destinations): (ReduceOp, DType, usize, usize)) {
     let Some(kernel) = Kernel::with(instance, op, dtype) else { return };
     let mut buffers = vec![vec![0x3au8; KIB << 10]; sources];
-    let into: Vec<*mut u8> = buffers[..destinations].iter_mut().map(|b| b.as_mut_ptr()).collect();
+    let into: Vec<*mut u8> = buffers[..destinations].iter_mut().map(Vec::as_mut_ptr).collect();
     let from: Vec<*const u8> = buffers.iter_mut().map(|b| b.as_mut_ptr().cast_const()).collect();
     // SAFETY: every pointer is good for the whole of its own buffer; destinations are sources.
     unsafe { kernel.reduce(&into, &from, KIB << 10, sources) };
