@@ -80,7 +80,7 @@ fn reduce(c: &mut Criterion) {
                     b.iter(|| {
                         // SAFETY: every pointer is good for `size` bytes of its own buffer; destinations are sources.
                         unsafe {
-                            kernel.reduce(black_box(&into[..destinations]), black_box(&from), size, sources)
+                            kernel.reduce(black_box(&into[..destinations]), black_box(&from), size, sources);
                         }
                     });
                 });
