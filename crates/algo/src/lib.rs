@@ -76,6 +76,7 @@ pub mod reduce_scatter {
 /// Every rank starts with its own block and ends with all.
 pub mod all_gather {
     pub mod bruck;
+    pub mod recursive_doubling;
     pub mod ring;
 }
 

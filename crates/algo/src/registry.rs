@@ -46,6 +46,7 @@ registry! {
     ReduceScatterHalving => reduce_scatter / halving,
     ReduceScatterCirculant => reduce_scatter / circulant,
     AllGatherRing => all_gather / ring,
+    AllGatherRecursiveDoubling => all_gather / recursive_doubling,
     AllGatherBruck => all_gather / bruck,
     BroadcastBinomial => broadcast / binomial,
     BroadcastScatterAllGather => broadcast / scatter_all_gather,

@@ -2,9 +2,7 @@
 
 use crate::card::card;
 use crate::fold;
-use crate::plan::{exchange, recv, send};
-use crate::{Action, Cost, Shape, Step, reduce_scatter};
-use phalanx_core::Layout;
+use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
 
 card! {
     op: AllReduce, name: "halving_doubling",
@@ -31,21 +29,9 @@ card! {
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     fold::all_reduce(shape, |core| {
         let layout = core.even_layout();
-        let mut steps = (reduce_scatter::halving::CARD.steps)(&core.with_layout(&layout));
-        steps.extend(doubling(core.rank, &layout));
+        let core = core.with_layout(&layout);
+        let mut steps = (reduce_scatter::halving::CARD.steps)(&core);
+        steps.extend((all_gather::recursive_doubling::CARD.steps)(&core));
         steps
-    })
-}
-
-/// The mirror image of recursive halving: partners at distance 1, 2, 4, … exchange the finished blocks they have.
-fn doubling(rank: usize, layout: &Layout) -> impl Iterator<Item = Step> {
-    (0..layout.world_size().ilog2()).filter_map(move |round| {
-        let distance = 1 << round;
-        let partner = rank ^ distance;
-        let held_by = |rank: usize| {
-            let first = rank & !(distance - 1);
-            layout.blocks(first..first + distance)
-        };
-        exchange(send(partner, held_by(rank)), recv(partner, held_by(partner), Action::Copy))
     })
 }
