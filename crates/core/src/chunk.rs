@@ -10,22 +10,33 @@ use std::ops::Range;
 /// If `index >= parts`.
 pub fn chunk(index: usize, parts: usize, len: usize) -> Range<usize> {
     assert!(index < parts, "chunk {index} of {parts}");
-    // u128: `index * len` may not fit a usize.
-    let at = |i: usize| (i as u128 * len as u128 / parts as u128) as usize;
-    at(index)..at(index + 1)
+    boundary(index, parts, len)..boundary(index + 1, parts, len)
+}
+
+/// Where chunk `index` begins, and the one before it ends.
+fn boundary(index: usize, parts: usize, len: usize) -> usize {
+    match index.checked_mul(len) {
+        Some(product) => product / parts,
+        None => (index as u128 * len as u128 / parts as u128) as usize,
+    }
 }
 
 /// Where each rank's block lies in a buffer that holds one block a rank, in rank order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Layout {
+pub struct Layout(Blocks);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Blocks {
+    /// `len` elements dealt as evenly as [`chunk`] does. Needs no memory: most calls are of this kind.
+    Even { world_size: usize, len: usize },
     /// `starts[r]..starts[r + 1]` is the block of rank `r`.
-    starts: Vec<usize>,
+    Given { starts: Vec<usize> },
 }
 
 impl Layout {
     /// `len` elements dealt as evenly as [`chunk`] does.
-    pub fn even(world_size: usize, len: usize) -> Self {
-        Self { starts: (0..world_size).map(|r| chunk(r, world_size, len).start).chain([len]).collect() }
+    pub const fn even(world_size: usize, len: usize) -> Self {
+        Self(Blocks::Even { world_size, len })
     }
 
     /// One block of `counts[r]` elements for each rank `r`.
@@ -35,17 +46,23 @@ impl Layout {
             *sum += n;
             Some(*sum)
         }));
-        Self { starts }
+        Self(Blocks::Given { starts })
     }
 
     /// Number of blocks.
     pub fn world_size(&self) -> usize {
-        self.starts.len() - 1
+        match &self.0 {
+            Blocks::Even { world_size, .. } => *world_size,
+            Blocks::Given { starts } => starts.len() - 1,
+        }
     }
 
     /// Elements in all blocks together.
     pub fn len(&self) -> usize {
-        *self.starts.last().expect("a layout has at least one boundary")
+        match &self.0 {
+            Blocks::Even { len, .. } => *len,
+            Blocks::Given { starts } => *starts.last().expect("a layout has at least one boundary"),
+        }
     }
 
     /// Whether all blocks are empty.
@@ -54,13 +71,25 @@ impl Layout {
     }
 
     /// The block of `rank`.
+    ///
+    /// # Panics
+    /// If there is no such rank.
     pub fn block(&self, rank: usize) -> Range<usize> {
-        self.starts[rank]..self.starts[rank + 1]
+        self.blocks(rank..rank + 1)
     }
 
     /// The blocks of `ranks` (consecutive, in order) as one range.
+    ///
+    /// # Panics
+    /// If there are no such ranks.
     pub fn blocks(&self, ranks: Range<usize>) -> Range<usize> {
-        self.starts[ranks.start]..self.starts[ranks.end]
+        match &self.0 {
+            Blocks::Even { world_size, len } => {
+                assert!(ranks.end <= *world_size, "blocks {ranks:?} of {world_size}");
+                boundary(ranks.start, *world_size, *len)..boundary(ranks.end, *world_size, *len)
+            }
+            Blocks::Given { starts } => starts[ranks.start]..starts[ranks.end],
+        }
     }
 }
 
