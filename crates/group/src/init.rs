@@ -2,16 +2,16 @@
 
 use crate::ProcessGroup;
 use crate::control::Control;
-use crate::control::arbiter::{Member, Notice};
+use crate::control::arbiter::{Local, Member, Notice};
 use crate::control::line::{ArbiterService, TcpLine};
 use crate::control::watch::{Incomplete, Watch};
 use crate::host::HostBackend;
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
 use phalanx_algo::Selector;
 use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
-use phalanx_rendezvous::Config;
-use phalanx_transport::Service;
+use phalanx_rendezvous::{BackendChoice, Config};
 use phalanx_transport::tcp::Exchange;
+use phalanx_transport::{HostKey, Secret, Service};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -39,9 +39,14 @@ pub fn init() -> Result<ProcessGroup> {
 /// As for [`init`].
 pub fn join(config: &Config) -> Result<ProcessGroup> {
     let selector = Arc::new(Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?);
-    let Some(secret) = config.secret.as_ref().filter(|_| config.world_size > 1) else {
-        return Ok(alone(config.timeout, selector));
-    };
+    match config.secret.as_ref().filter(|_| config.world_size > 1) {
+        Some(secret) => Ok(world(Arc::new(meet_all(config, secret)?), selector)),
+        None => Ok(alone(config.timeout, selector)),
+    }
+}
+
+/// Comes together with the other processes of the job.
+pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     let deadline = Deadline::after(Instant::now(), config.init_timeout);
     let (rank, world_size) = (config.rank, config.world_size);
     let open = config.open_store(&deadline)?;
@@ -62,8 +67,10 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
     let watch = Arc::new(Watch::default());
     let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
     let host = format!("{}:{}", host_name(), std::process::id());
-    let terms = format!("algorithms '{}'", config.algorithms.as_deref().unwrap_or("as recommended"));
-    line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), terms })?;
+    let algorithms = config.algorithms.as_deref().unwrap_or("as recommended");
+    let terms = format!("backend {} and algorithms '{algorithms}'", config.backend);
+    let local = local(config, &exchange);
+    line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), local, terms })?;
     let members = meet(&line, &watch, Peer { rank, host }, world_size, &deadline)?;
     if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
         let (who, addr) = (&member.peer, member.addr);
@@ -78,8 +85,21 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
         timeout: config.timeout,
     };
     let store = open.server.is_some().then_some(open);
-    let realm = TcpRealm { place, members, watch, line, exchange, left: Mutex::new(false), _store: store };
-    Ok(world(Arc::new(realm), selector))
+    let realm = TcpRealm {
+        place,
+        members,
+        watch,
+        line,
+        exchange,
+        left: Mutex::new(false),
+        #[cfg(target_os = "linux")]
+        shares: Mutex::default(),
+        _store: store,
+    };
+    let host = realm.host_of(rank);
+    let neighbours = (0..world_size).filter(|&r| host.is_some() && realm.host_of(r) == host).count();
+    tracing::info!(rank, world_size, backend = %config.backend, host, neighbours, "all ranks are here");
+    Ok(realm)
 }
 
 /// Waits for all ranks, and says meanwhile who is missing.
@@ -142,6 +162,15 @@ fn advertised(config: &Config, routed: Option<IpAddr>) -> Result<IpAddr> {
         .map_err(|e| Error::io(format!("resolving PHALANX_HOST={host}"), e))?;
     let first = addrs.next().ok_or_else(|| Error::config(format!("PHALANX_HOST={host} has no address")))?;
     Ok(first.ip())
+}
+
+/// Where ranks of this host can pass memory to this one, if they may.
+fn local(config: &Config, exchange: &Exchange) -> Option<Local> {
+    if config.backend == BackendChoice::Tcp {
+        return None;
+    }
+    let host = HostKey::of_this_process(config.host_id.as_deref())?;
+    Some(Local { host, name: exchange.local_name()?.to_owned() })
 }
 
 #[cfg(not(unix))]

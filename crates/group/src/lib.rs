@@ -17,6 +17,8 @@ mod init;
 mod object;
 mod realm;
 mod scratch;
+#[cfg(target_os = "linux")]
+mod share;
 mod work;
 
 pub use backend::{Address, Backend, Buffers, Collective};

@@ -4,13 +4,19 @@ use crate::control::Control;
 use crate::control::arbiter::{Member, Notice};
 use crate::control::line::{Hall, HallLine, TcpLine};
 use crate::control::watch::Watch;
+#[cfg(target_os = "linux")]
+use crate::share::Sharing;
 use phalanx_core::{Deadline, GroupId, Peer};
+#[cfg(target_os = "linux")]
+use phalanx_core::{Error, OpKind, Result};
 use phalanx_rendezvous::OpenStore;
 use phalanx_transport::Transport;
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::thread::Pipes;
 use std::collections::HashMap;
 use std::fmt::Debug;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +31,35 @@ pub(crate) trait Realm: Send + Sync + Debug {
     fn place(&self) -> &Place;
     /// Says an orderly farewell; on rank 0, stays until all others have.
     fn leave(&self, deadline: &Deadline);
+
+    /// The host of a rank of the job, for shared memory: ranks with equal ones can [`share`](Self::share). `None`: it shares
+    /// with nobody.
+    fn host_of(&self, _rank: usize) -> Option<&str> {
+        None
+    }
+
+    /// Memory that all of `members_on_host` (ranks of the job that are members of `group`, with one host) have in common:
+    /// the first of them `make`s a file, and each gets a descriptor of it.
+    ///
+    /// Collective among them: each calls it equally often for a group, in the same order, with the same members. Takes
+    /// one handshake a member. Only size and seals of the file say what a peer made: check them before mapping it.
+    ///
+    /// # Errors
+    /// What `make` says; the first cause if the group fails meanwhile; [`PeerLost`](Error::PeerLost) if a rank that is waited for
+    /// left; [`Rendezvous`](Error::Rendezvous) after the time limit of operations, with who was waited for.
+    /// [`Unavailable`](Error::Unavailable) for a realm without hosts.
+    #[cfg(target_os = "linux")]
+    #[allow(dead_code, reason = "what a backend for shared memory begins with")]
+    fn share(
+        &self,
+        _op: OpKind,
+        _group: GroupId,
+        _members_on_host: &[usize],
+        _make: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        let tried = "ranks that are threads of one process have it in common".into();
+        Err(Error::Unavailable { what: "memory shared between processes".into(), tried })
+    }
 
     /// Whether this host has more ranks than cores.
     fn ranks_share_cores(&self) -> bool {
@@ -54,6 +89,9 @@ pub(crate) struct TcpRealm {
     pub(crate) line: TcpLine,
     pub(crate) exchange: Exchange,
     pub(crate) left: Mutex<bool>,
+    /// How often each group has shared memory: that tells one time from the next.
+    #[cfg(target_os = "linux")]
+    pub(crate) shares: Mutex<HashMap<GroupId, u64>>,
     /// The store's server, if this rank runs it: it leaves last.
     pub(crate) _store: Option<OpenStore>,
 }
@@ -78,6 +116,21 @@ impl Realm for TcpRealm {
 
     fn place(&self) -> &Place {
         &self.place
+    }
+
+    fn host_of(&self, rank: usize) -> Option<&str> {
+        Some(self.members.get(rank)?.local.as_ref()?.host.as_str())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn share(
+        &self,
+        op: OpKind,
+        group: GroupId,
+        members_on_host: &[usize],
+        make: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        Sharing::new(self, op, group, members_on_host).run(make)
     }
 
     fn leave(&self, deadline: &Deadline) {
@@ -124,7 +177,7 @@ impl ThreadRealm {
             let (watch, line) = (hall.watch(rank), HallLine { hall: hall.clone(), rank });
             let name = format!("thread of process {}", std::process::id());
             let addr = std::net::SocketAddr::from(([0; 4], 0));
-            let _ = line.send(Notice::Join { host: name.clone(), addr, terms: String::new() });
+            let _ = line.send(Notice::Join { host: name.clone(), addr, local: None, terms: String::new() });
             Self { place, watch, line, fabric: fabric.clone(), name }
         };
         (0..world_size).map(realm).collect()

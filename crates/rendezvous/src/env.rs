@@ -1,6 +1,6 @@
 //! Who this process is, from the environment.
 
-use crate::{StoreLocation, secret_file};
+use crate::{BackendChoice, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
@@ -25,6 +25,8 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60 |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
+/// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |
+/// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |
 ///
 /// A variable that is empty counts as not set. Rank and world size come from one family of variables; if the other one is
@@ -57,6 +59,10 @@ pub struct Config {
     pub timeout: Duration,
     /// Time limit for all ranks to come together.
     pub init_timeout: Duration,
+    /// What moves the data.
+    pub backend: BackendChoice,
+    /// Makes different hosts of ranks that could share memory.
+    pub host_id: Option<String>,
     /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
     pub algorithms: Option<String>,
 }
@@ -153,6 +159,8 @@ impl Config {
             advertise: vars.text("PHALANX_HOST"),
             timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
             init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
+            backend: vars.backend()?,
+            host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
         })
     }
@@ -281,6 +289,14 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
                 )))
             }
         }
+    }
+
+    fn backend(&self) -> Result<BackendChoice> {
+        let Some(text) = self.text("PHALANX_BACKEND") else { return Ok(BackendChoice::default()) };
+        text.parse().map_err(|error| match error {
+            Error::Config { what } => Error::config(format!("PHALANX_BACKEND: {what}")),
+            other => other,
+        })
     }
 
     fn secret(&self) -> Result<Option<Secret>> {

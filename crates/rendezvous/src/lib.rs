@@ -23,6 +23,7 @@
 //! # Ok::<(), phalanx_core::Error>(())
 //! ```
 
+mod backend_choice;
 mod client;
 mod env;
 #[cfg(unix)]
@@ -37,6 +38,7 @@ mod server;
 mod store;
 mod table;
 
+pub use backend_choice::BackendChoice;
 pub use client::TcpStore;
 pub use env::{Config, Source};
 #[cfg(unix)]

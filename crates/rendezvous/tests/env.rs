@@ -1,7 +1,7 @@
 //! What the environment says, and what it must not say.
 
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Config, Source, StoreLocation};
+use phalanx_rendezvous::{BackendChoice, Config, Source, StoreLocation};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ fn nothing_is_a_group_of_one() {
     assert_eq!((config.source, config.rank, config.world_size), (Source::Alone, 0, 1));
     assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (0, 1, 0));
     assert_eq!((config.store, config.secret), (StoreLocation::None, None));
+    assert_eq!((config.backend, config.host_id), (BackendChoice::Auto, None));
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(60), Duration::from_secs(120)));
 }
 
@@ -40,7 +41,8 @@ fn our_own_variables() {
     let config = read(&[
         OURS,
         &secret(),
-        "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_ALGO=ring",
+        "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_ALGO=ring \
+         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left",
     ]);
     let config = config.unwrap();
     assert_eq!((config.source, config.rank, config.world_size), (Source::Phalanx, 5, 8));
@@ -51,6 +53,7 @@ fn our_own_variables() {
     assert_eq!((config.job_id.as_str(), config.advertise.as_deref()), ("seven", Some("node1")));
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_millis(500), Duration::from_secs(7)));
     assert_eq!(config.algorithms.as_deref(), Some("ring"));
+    assert_eq!((config.backend, config.host_id.as_deref()), (BackendChoice::Tcp, Some("left")));
 }
 
 #[test]
@@ -132,6 +135,7 @@ fn nonsense_is_refused_and_named() {
         (&[TORCHRUN, "MASTER_PORT=http"], &["MASTER_PORT"]),
         (&[OURS, &with_secret, "PHALANX_STORE=nowhere"], &["nowhere", "tcp://"]),
         (&[OURS, "PHALANX_SECRET=abc"], &["64 hexadecimal digits"]),
+        (&[OURS, &with_secret, "PHALANX_BACKEND=SHM"], &["PHALANX_BACKEND", "\"SHM\"", "auto, shm or tcp"]),
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=0"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=NaN"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_INIT_TIMEOUT_S=1e300"], &["PHALANX_INIT_TIMEOUT_S"]),

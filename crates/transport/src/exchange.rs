@@ -1,9 +1,11 @@
 //! A process's side of all its connections with other ranks.
 //!
 //! The [`Exchange`] is the process's [`Reception`] for data links: it dials, accepts, and settles who wins when both
-//! ends dial at once (the higher rank's connection is kept).
+//! ends dial at once (the higher rank's connection is kept). On Linux it also gives memory to peers of this host and takes theirs.
 
 use crate::handshake::{Hello, Purpose, Status};
+#[cfg(target_os = "linux")]
+use crate::local::Memories;
 use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId};
 use crate::{Bell, Secret};
 use phalanx_core::{GroupId, Result};
@@ -65,20 +67,22 @@ enum LinkState {
 }
 
 /// The service behind an [`Exchange`].
-struct Links {
+pub(crate) struct Links {
     rank: usize,
     world_size: usize,
     control: Option<Box<dyn Service>>,
     mailboxes: HashMap<GroupId, Arc<Mailbox>>,
     states: HashMap<(GroupId, usize), LinkState>,
     early: HashMap<(GroupId, usize), TcpStream>,
+    #[cfg(target_os = "linux")]
+    pub(crate) memories: Memories,
 }
 
 impl Service for Links {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let peer = hello.rank as usize;
         // Rank 0 is a client of its own arbiter, but nobody links with itself.
-        let itself = peer == self.rank && hello.purpose == Purpose::Data;
+        let itself = peer == self.rank && hello.purpose != Purpose::Control;
         if hello.world_size as usize != self.world_size || peer >= self.world_size || itself {
             return Admission::Refuse(Status::Unwanted);
         }
@@ -93,7 +97,17 @@ impl Service for Links {
                 Some(LinkState::Dialling) if self.rank > peer => Admission::Refuse(Status::Crossed),
                 _ => Admission::Link,
             },
+            Purpose::Memory => Admission::Link,
         }
+    }
+
+    fn takes_memory(&self) -> bool {
+        true
+    }
+
+    #[cfg(target_os = "linux")]
+    fn memory(&mut self, hello: &Hello, seq: u64, memory: std::os::fd::OwnedFd) -> bool {
+        self.memories.put((hello.group, hello.rank as usize, seq), memory)
     }
 
     fn opened(&mut self, session: SessionId, hello: &Hello, outbox: &mut Outbox) {
@@ -143,7 +157,7 @@ impl Service for Links {
 /// What a process shares with its peers: the links of all its groups. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Exchange {
-    reception: Arc<Reception<Links>>,
+    pub(crate) reception: Arc<Reception<Links>>,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
 }
@@ -167,6 +181,8 @@ impl Exchange {
             mailboxes: HashMap::new(),
             states: HashMap::new(),
             early: HashMap::new(),
+            #[cfg(target_os = "linux")]
+            memories: Memories::default(),
         };
         Ok(Self { reception: Arc::new(Reception::start(bind, secret, links)?), rank, world_size })
     }
@@ -174,6 +190,11 @@ impl Exchange {
     /// Where peers can connect.
     pub fn addr(&self) -> SocketAddr {
         self.reception.addr()
+    }
+
+    /// Under which name peers of this host can pass memory to this process; `None` where the system cannot do that.
+    pub fn local_name(&self) -> Option<&str> {
+        self.reception.local_name()
     }
 
     /// Where the links of `group` are left from now on, and those that came before.

@@ -27,7 +27,7 @@ use std::fmt;
 
 const MAGIC: [u8; 4] = *b"PHLX";
 /// Changes whenever anything on the wire does; both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 const NONCE: usize = 32;
 const MAC: usize = 32;
 const OPENING: usize = 8 + NONCE;
@@ -48,6 +48,8 @@ pub enum Purpose {
     Control = 2,
     /// A link that carries the data of one group.
     Data = 3,
+    /// Memory of one group, passed between two processes of one host.
+    Memory = 4,
 }
 
 /// Who is calling, and what for.
@@ -59,7 +61,7 @@ pub struct Hello {
     pub rank: u32,
     /// Ranks in the caller's job.
     pub world_size: u32,
-    /// The group of a data link.
+    /// The group of a data link, or of memory.
     pub group: GroupId,
 }
 
@@ -266,6 +268,7 @@ impl Acceptor {
                 1 => Purpose::Store,
                 2 => Purpose::Control,
                 3 => Purpose::Data,
+                4 => Purpose::Memory,
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);

@@ -1,7 +1,8 @@
 //! How phalanx moves bytes between two ranks.
 //!
 //! Bottom up: [`Secret`] and [`handshake`] keep strangers out; [`Reception`] is the one thread of a process that
-//! accepts, dials, and serves control messages; [`Transport`] moves bytes between this rank and each
+//! accepts, dials, and serves control messages; [`tcp::Exchange`] is what it does for the data of a rank, and passes
+//! memory between processes of one host; [`Transport`] moves bytes between this rank and each
 //! peer of a group, with two implementations, threads of one process ([`thread`]) and TCP ([`tcp`]); [`Wire`]
 //! cuts messages into tagged frames on top of any of them, so that two operations in flight can't be mixed up.
 //!
@@ -11,6 +12,7 @@ mod bell;
 mod exchange;
 mod frame;
 pub mod handshake;
+mod local;
 mod reception;
 mod secret;
 mod socket;
@@ -21,6 +23,9 @@ mod wire;
 
 pub use bell::Bell;
 pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
+#[cfg(target_os = "linux")]
+pub use local::Given;
+pub use local::HostKey;
 pub use reception::{
     Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, open_session,
 };

@@ -1,22 +1,32 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
+use phalanx_transport::HostKey;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-/// A rank and where its data links are accepted.
+/// A rank, where its data links are accepted, and where memory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub(crate) peer: Peer,
     pub(crate) addr: SocketAddr,
+    /// `None`: it shares no memory with anybody.
+    pub(crate) local: Option<Local>,
+}
+
+/// Which ranks can share memory with a rank, and the name under which it takes that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Local {
+    pub(crate) host: HostKey,
+    pub(crate) name: String,
 }
 
 /// What ranks tell the arbiter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Notice {
     /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
-    Join { host: String, addr: SocketAddr, terms: String },
+    Join { host: String, addr: SocketAddr, local: Option<Local>, terms: String },
     /// Who is not here yet?
     WhoIsMissing,
     /// I have been waiting for a while in the last of these collectives, which are the latest of this group.
@@ -92,8 +102,8 @@ impl Arbiter {
     /// Takes a notice from `rank`.
     pub(crate) fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
         match notice {
-            Notice::Join { host, addr, terms } => {
-                self.members[rank] = Some(Member { peer: Peer { rank, host }, addr });
+            Notice::Join { host, addr, local, terms } => {
+                self.members[rank] = Some(Member { peer: Peer { rank, host }, addr, local });
                 let (first, theirs) = self.terms.get_or_insert_with(|| (rank, terms.clone()));
                 if *theirs != terms {
                     let what = format!("it runs with {terms}, rank {first} with {theirs}");
@@ -207,8 +217,8 @@ mod tests {
         let mut arbiter = Arbiter::new(world_size);
         for rank in 0..world_size {
             let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + rank as u16));
-            let mail =
-                arbiter.handle(rank, Notice::Join { host: format!("h{rank}"), addr, terms: String::new() });
+            let host = format!("h{rank}");
+            let mail = arbiter.handle(rank, Notice::Join { host, addr, local: None, terms: String::new() });
             assert_eq!(mail.len(), if rank + 1 == world_size { world_size } else { 0 });
         }
         arbiter
@@ -228,7 +238,7 @@ mod tests {
         let mut arbiter = Arbiter::new(2);
         assert!(arbiter.admits(1) && !arbiter.admits(2));
         let addr = ([127, 0, 0, 1], 1).into();
-        arbiter.handle(1, Notice::Join { host: "h".into(), addr, terms: String::new() });
+        arbiter.handle(1, Notice::Join { host: "h".into(), addr, local: None, terms: String::new() });
         assert!(!arbiter.admits(1));
         assert_eq!(arbiter.handle(1, Notice::WhoIsMissing), [(1, Verdict::Missing { ranks: vec![0] })]);
     }
@@ -237,7 +247,7 @@ mod tests {
     fn ranks_on_different_terms_do_not_come_together() {
         let mut arbiter = Arbiter::new(2);
         let addr = ([127, 0, 0, 1], 1).into();
-        let join = |terms: &str| Notice::Join { host: "h".into(), addr, terms: terms.into() };
+        let join = |terms: &str| Notice::Join { host: "h".into(), addr, local: None, terms: terms.into() };
         assert!(arbiter.handle(1, join("a")).is_empty());
         let mail = arbiter.handle(0, join("b"));
         assert_eq!(mail.len(), 2);

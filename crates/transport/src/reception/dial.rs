@@ -2,36 +2,69 @@
 
 use super::HANDSHAKE_TIME;
 use super::half_open::{Failure, HalfOpen, Progress};
-use super::service::Dial;
-use crate::handshake::Dialer;
+use crate::handshake::{Dialer, Hello};
 use crate::secret::random;
 use crate::{Secret, socket};
+use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
-use std::io::{self, ErrorKind};
-use std::net::TcpStream;
+use rustix::fd::AsFd;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A dial and where it stands.
-pub(super) struct Dialling {
-    pub(super) dial: Dial,
-    tries: u32,
-    state: DialState,
+/// Where one can connect to.
+pub(crate) trait Address {
+    type Stream: Read + Write + AsFd;
+
+    /// Begins to connect without waiting.
+    fn connect(&self) -> io::Result<Self::Stream>;
+
+    /// Whether a connection that was begun stands by now.
+    fn connected(stream: &Self::Stream) -> io::Result<bool>;
+
+    /// Whether no later try can go better.
+    fn is_final(error: &io::Error) -> bool;
 }
 
-enum DialState {
+impl Address for SocketAddr {
+    type Stream = TcpStream;
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        socket::connect(*self)
+    }
+
+    fn connected(stream: &TcpStream) -> io::Result<bool> {
+        socket::connected(stream)
+    }
+
+    fn is_final(_error: &io::Error) -> bool {
+        false
+    }
+}
+
+/// A connection to make, and where that stands.
+pub(crate) struct Dialling<A: Address> {
+    addr: A,
+    hello: Hello,
+    deadline: Deadline,
+    tries: u32,
+    state: DialState<A::Stream>,
+}
+
+enum DialState<S> {
     /// Not before this moment.
     Waiting(Instant),
-    Connecting(TcpStream, Instant),
-    Shaking(HalfOpen),
+    Connecting(S, Instant),
+    Shaking(HalfOpen<S>),
 }
 
-impl Dialling {
-    pub(super) fn new(dial: Dial, now: Instant) -> Self {
-        Self { dial, tries: 0, state: DialState::Waiting(now) }
+impl<A: Address> Dialling<A> {
+    pub(crate) fn new(addr: A, hello: Hello, deadline: Deadline, now: Instant) -> Self {
+        Self { addr, hello, deadline, tries: 0, state: DialState::Waiting(now) }
     }
 
     /// What to poll for, and when to look again anyway.
-    pub(super) fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
+    pub(crate) fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
         match &self.state {
             DialState::Waiting(at) => (None, *at),
             DialState::Connecting(stream, at) => (Some(PollFd::new(stream, PollFlags::OUT)), *at),
@@ -39,37 +72,50 @@ impl Dialling {
         }
     }
 
-    /// One step: `Some` when the link stands, an error when it never will.
-    pub(super) fn advance(&mut self, secret: &Secret, now: Instant) -> Result<Option<TcpStream>, Failure> {
+    /// One step: `Some` when the connection stands and both ends are sure of each other, an error when it never will.
+    pub(crate) fn advance(&mut self, secret: &Secret, now: Instant) -> Result<Option<A::Stream>, Failure> {
         loop {
-            let failure = match &mut self.state {
-                DialState::Waiting(at) if *at > now => return Ok(None),
-                DialState::Waiting(_) => match socket::connect(self.dial.addr) {
+            let failure = match std::mem::replace(&mut self.state, DialState::Waiting(now)) {
+                DialState::Waiting(at) if at > now => {
+                    self.state = DialState::Waiting(at);
+                    return Ok(None);
+                }
+                DialState::Waiting(_) => match self.addr.connect() {
                     Ok(stream) => {
                         self.state = DialState::Connecting(stream, now + HANDSHAKE_TIME);
                         continue;
                     }
+                    Err(error) if A::is_final(&error) => return Err(Failure::Io(error)),
                     Err(error) => Failure::Io(error),
                 },
-                DialState::Connecting(stream, until) => match socket::connected(stream) {
-                    Ok(true) => match self.shake(secret, now) {
-                        Ok(()) => continue,
+                DialState::Connecting(stream, until) => match A::connected(&stream) {
+                    Ok(true) => match self.shake(stream, secret, now) {
+                        Ok(half) => {
+                            self.state = DialState::Shaking(half);
+                            continue;
+                        }
                         Err(error) => Failure::Io(error),
                     },
-                    Ok(false) if *until > now => return Ok(None),
+                    Ok(false) if until > now => {
+                        self.state = DialState::Connecting(stream, until);
+                        return Ok(None);
+                    }
                     Ok(false) => Failure::Io(ErrorKind::TimedOut.into()),
                     Err(error) => Failure::Io(error),
                 },
-                DialState::Shaking(half) => match half.advance() {
-                    Progress::Pending if half.until > now => return Ok(None),
+                DialState::Shaking(mut half) => match half.advance() {
+                    Progress::Pending if half.until > now => {
+                        self.state = DialState::Shaking(half);
+                        return Ok(None);
+                    }
                     Progress::Pending => Failure::Io(ErrorKind::TimedOut.into()),
-                    Progress::Done => return half.stream.try_clone().map(Some).map_err(Failure::Io),
+                    Progress::Done => return Ok(Some(half.stream)),
                     Progress::Failed(Failure::Refused(why)) => return Err(Failure::Refused(why)),
                     Progress::Failed(why) => why,
                     Progress::Proved(_) => unreachable!("dialers are not asked to admit anybody"),
                 },
             };
-            if self.dial.deadline.has_passed(now) {
+            if self.deadline.has_passed(now) {
                 return Err(failure);
             }
             self.tries += 1;
@@ -78,15 +124,10 @@ impl Dialling {
         }
     }
 
-    fn shake(&mut self, secret: &Secret, now: Instant) -> io::Result<()> {
+    fn shake(&self, stream: A::Stream, secret: &Secret, now: Instant) -> io::Result<HalfOpen<A::Stream>> {
         let nonce = random().map_err(io::Error::other)?;
-        let (dialer, first) = Dialer::new(secret.clone(), self.dial.hello, nonce);
-        let DialState::Connecting(stream, _) = &self.state else {
-            unreachable!("only a connected dial shakes hands")
-        };
-        let stream = stream.try_clone()?;
-        self.state = DialState::Shaking(HalfOpen::dialled(stream, dialer, first, now + HANDSHAKE_TIME));
-        Ok(())
+        let (dialer, first) = Dialer::new(secret.clone(), self.hello, nonce);
+        Ok(HalfOpen::dialled(stream, dialer, first, now + HANDSHAKE_TIME))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Refusal, Status};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fd::AsFd;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ enum Role {
 
 /// Where a handshake stands.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// Needs more bytes, or room to write.
     Pending,
     /// The caller proved itself: answer with [`HalfOpen::answer`].
@@ -29,7 +29,7 @@ pub(super) enum Progress {
 
 /// Why it failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     Refused(Refusal),
     Io(io::Error),
 }
@@ -48,10 +48,10 @@ impl std::fmt::Display for Failure {
 
 /// A nonblocking stream and its handshake.
 #[derive(Debug)]
-pub(super) struct HalfOpen {
-    pub(super) stream: TcpStream,
+pub(crate) struct HalfOpen<S> {
+    pub(crate) stream: S,
     /// When to give up on it.
-    pub(super) until: Instant,
+    pub(crate) until: Instant,
     role: Role,
     /// Bytes of the message being read. All messages of strangers fit.
     input: [u8; 64],
@@ -59,30 +59,30 @@ pub(super) struct HalfOpen {
     output: Vec<u8>,
 }
 
-impl HalfOpen {
-    pub(super) fn accepted(stream: TcpStream, acceptor: Acceptor, until: Instant) -> Self {
+impl<S: Read + Write + AsFd> HalfOpen<S> {
+    pub(crate) fn accepted(stream: S, acceptor: Acceptor, until: Instant) -> Self {
         let role = Role::Acceptor(Box::new(acceptor));
         Self { stream, until, role, input: [0; 64], have: 0, output: Vec::new() }
     }
 
-    pub(super) fn dialled(stream: TcpStream, dialer: Dialer, first: Vec<u8>, until: Instant) -> Self {
+    pub(crate) fn dialled(stream: S, dialer: Dialer, first: Vec<u8>, until: Instant) -> Self {
         Self { stream, until, role: Role::Dialer(dialer), input: [0; 64], have: 0, output: first }
     }
 
     /// What to poll for before advancing it again.
-    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
 
     /// Queues the answer to [`Progress::Proved`].
-    pub(super) fn answer(&mut self, status: Status) {
+    pub(crate) fn answer(&mut self, status: Status) {
         if let Role::Acceptor(acceptor) = std::mem::replace(&mut self.role, Role::Finished) {
             self.output.extend(acceptor.verdict(status));
         }
     }
 
     /// Does what can be done now.
-    pub(super) fn advance(&mut self) -> Progress {
+    pub(crate) fn advance(&mut self) -> Progress {
         loop {
             match self.flush() {
                 Ok(true) => {}

@@ -7,6 +7,7 @@
 mod client;
 mod dial;
 mod half_open;
+mod lobby;
 mod service;
 mod session;
 
@@ -14,23 +15,27 @@ pub use client::open_session;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
 pub use session::{MESSAGE_LEN_MAX, Session};
 
-use crate::handshake::{Acceptor, Hello, Refusal, Status};
-use crate::secret::random;
+#[cfg(target_os = "linux")]
+pub(crate) use {dial::Address, lobby::Listener};
+
+use crate::handshake::{Purpose, Refusal, Status};
+#[cfg(target_os = "linux")]
+use crate::local::Door;
 use crate::{Bell, Secret, bell, socket};
-use dial::Dialling;
-use half_open::{Failure, HalfOpen, Progress};
+pub(crate) use dial::Dialling;
+use half_open::Failure;
+pub(crate) use lobby::Lobby;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use session::Served;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a handshake may take.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// Handshakes with callers under way at once; one more ends the oldest.
 const HALF_OPEN_MAX: usize = 256;
 /// How long the thread tries to deliver its last messages when it is stopped.
@@ -53,6 +58,7 @@ enum Stop {
 pub struct Reception<S: Service> {
     shared: Arc<Shared<S>>,
     addr: SocketAddr,
+    local_name: Option<String>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -63,7 +69,8 @@ impl<S: Service> std::fmt::Debug for Reception<S> {
 }
 
 impl<S: Service> Reception<S> {
-    /// Listens on exactly `bind` (port 0: any free one) and serves until dropped.
+    /// Listens on exactly `bind` (port 0: any free one) and serves until dropped. A service that
+    /// [takes memory](Service::takes_memory) is open to processes of this host as well, where the system has abstract sockets.
     ///
     /// # Errors
     /// [`Error::Io`] when the address is taken or not ours, or descriptors run out.
@@ -73,17 +80,23 @@ impl<S: Service> Reception<S> {
         let addr = listener.local_addr().map_err(|e| Error::io(format!("listening on {bind}"), e))?;
         let bell = Bell::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), bell });
-        let desk = Desk::new(listener, secret, service, shared.clone());
+        let mut desk = Desk::new(listener, secret, service, shared.clone());
+        let local_name = desk.open_door();
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-desk-{}", addr.port()))
             .spawn(move || desk.run())
             .map_err(|e| Error::io("starting the reception thread", e))?;
-        Ok(Self { shared, addr, thread: Some(thread) })
+        Ok(Self { shared, addr, local_name, thread: Some(thread) })
     }
 
     /// Where it listens; the port is the real one.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Under which name processes of this host can pass memory to it, if they can.
+    pub fn local_name(&self) -> Option<&str> {
+        self.local_name.as_deref()
     }
 
     /// Runs `call` on the reception's thread, soon and in order of calling.
@@ -108,33 +121,52 @@ impl<S: Service> Drop for Reception<S> {
 
 /// Everything the thread owns.
 struct Desk<S: Service> {
-    listener: TcpListener,
+    lobby: Lobby<TcpListener>,
+    #[cfg(target_os = "linux")]
+    door: Option<Door>,
     secret: Secret,
     service: S,
     shared: Arc<Shared<S>>,
-    callers: Vec<(HalfOpen, Option<Hello>)>,
-    dials: Vec<Dialling>,
+    dials: Vec<(Dial, Dialling<SocketAddr>)>,
     sessions: BTreeMap<SessionId, Served>,
     next_session: SessionId,
     outbox: Outbox,
-    /// Accepting pauses until then after the system refused (out of descriptors).
-    accept_after: Instant,
 }
 
 impl<S: Service> Desk<S> {
     fn new(listener: TcpListener, secret: Secret, service: S, shared: Arc<Shared<S>>) -> Self {
         Self {
-            listener,
+            lobby: Lobby::new(listener, &[Purpose::Store, Purpose::Control, Purpose::Data]),
+            #[cfg(target_os = "linux")]
+            door: None,
             secret,
             service,
             shared,
-            callers: Vec::new(),
             dials: Vec::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
             outbox: Outbox::default(),
-            accept_after: Instant::now(),
         }
+    }
+
+    /// Lets processes of this host pass memory, if the service takes any; returns the name at which they can.
+    #[cfg(target_os = "linux")]
+    fn open_door(&mut self) -> Option<String> {
+        if !self.service.takes_memory() {
+            return None;
+        }
+        match Door::open() {
+            Ok(door) => Some(self.door.insert(door).name().to_owned()),
+            Err(error) => {
+                tracing::warn!(%error, "no memory can be shared: the system refused an abstract unix socket");
+                None
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_door(&mut self) -> Option<String> {
+        None
     }
 
     fn run(mut self) {
@@ -148,10 +180,14 @@ impl<S: Service> Desk<S> {
             for call in calls {
                 call(&mut self.service, &mut self.outbox);
             }
-            self.accept();
+            self.lobby.accept(&self.secret);
             self.greet();
             self.serve();
             self.dial();
+            #[cfg(target_os = "linux")]
+            if let Some(door) = &mut self.door {
+                door.advance(&self.secret, &mut self.service, std::mem::take(&mut self.outbox.gifts));
+            }
             self.deliver();
             if stop == Stop::Stopping {
                 return self.last_words();
@@ -162,23 +198,18 @@ impl<S: Service> Desk<S> {
     /// Sleeps until something can be done.
     fn sleep(&self, longest: Duration) {
         let now = Instant::now();
-        let mut until = now + longest;
         let mut fds = vec![self.shared.bell.poll_fd()];
-        if self.accept_after <= now {
-            fds.push(PollFd::new(&self.listener, PollFlags::IN));
-        } else {
-            until = until.min(self.accept_after);
-        }
-        for (caller, _) in &self.callers {
-            fds.push(caller.poll_fd());
-            until = until.min(caller.until);
+        let mut until = self.lobby.waits_for(&mut fds, now, now + longest);
+        #[cfg(target_os = "linux")]
+        if let Some(door) = &self.door {
+            until = door.waits_for(&mut fds, now, until);
         }
         for session in self.sessions.values() {
             let both = PollFlags::IN | if session.is_writing() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&session.stream, both));
         }
-        for dial in &self.dials {
-            let (waits_for, at) = dial.waits_for();
+        for (_, dialling) in &self.dials {
+            let (waits_for, at) = dialling.waits_for();
             fds.extend(waits_for);
             until = until.min(at);
         }
@@ -186,81 +217,18 @@ impl<S: Service> Desk<S> {
         bell::sleep(&mut fds, left);
     }
 
-    fn accept(&mut self) {
-        let now = Instant::now();
-        if now < self.accept_after {
-            return;
-        }
-        // Bounded, so that a flood of callers can't keep the thread from those it has already.
-        for _ in 0..64 {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
-                    continue;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections; trying again");
-                    self.accept_after = now + Duration::from_millis(50);
-                    return;
-                }
-            };
-            let Ok(nonce) = random() else { return };
-            if socket::prepare(&stream).is_err() {
-                continue;
-            }
-            if self.callers.len() >= HALF_OPEN_MAX {
-                tracing::debug!("too many handshakes at once; ending the oldest");
-                self.callers.remove(0);
-            }
-            let acceptor = Acceptor::new(self.secret.clone(), nonce);
-            self.callers.push((HalfOpen::accepted(stream, acceptor, now + HANDSHAKE_TIME), None));
-        }
-    }
-
-    /// Advances the handshakes of callers.
+    /// Takes in callers whose handshake is over.
     fn greet(&mut self) {
-        let now = Instant::now();
-        for (mut half, mut admitted) in std::mem::take(&mut self.callers) {
-            loop {
-                match half.advance() {
-                    Progress::Pending if half.until > now => self.callers.push((half, admitted)),
-                    Progress::Pending => tracing::debug!("a caller did not finish its handshake in time"),
-                    Progress::Failed(why) => tracing::debug!(%why, "a stray connection was dropped"),
-                    Progress::Proved(hello) => {
-                        match self.service.admit(&hello) {
-                            Admission::Refuse(status) => {
-                                if status != Status::Crossed {
-                                    tracing::warn!(rank = hello.rank, %status, "a caller with the job's secret was refused");
-                                }
-                                half.answer(status);
-                            }
-                            Admission::Serve | Admission::Link => {
-                                admitted = Some(hello);
-                                half.answer(Status::Welcome);
-                            }
-                        }
-                        continue;
-                    }
-                    Progress::Done => {
-                        if let Some(hello) = admitted {
-                            self.welcome(hello, half.stream);
-                        }
-                    }
-                }
-                break;
+        let (sessions, next, outbox) = (&mut self.sessions, &mut self.next_session, &mut self.outbox);
+        self.lobby.greet(&mut self.service, |service, hello, stream| {
+            if hello.purpose == Purpose::Data {
+                return service.linked(hello.rank as usize, &hello, stream);
             }
-        }
-    }
-
-    fn welcome(&mut self, hello: Hello, stream: TcpStream) {
-        if hello.purpose == crate::handshake::Purpose::Data {
-            return self.service.linked(hello.rank as usize, &hello, stream);
-        }
-        let id = self.next_session;
-        self.next_session += 1;
-        self.sessions.insert(id, Served::new(stream));
-        self.service.opened(id, &hello, &mut self.outbox);
+            let id = *next;
+            *next += 1;
+            sessions.insert(id, Served::new(stream));
+            service.opened(id, &hello, outbox);
+        });
     }
 
     fn serve(&mut self) {
@@ -313,14 +281,17 @@ impl<S: Service> Desk<S> {
     fn dial(&mut self) {
         let now = Instant::now();
         let new = std::mem::take(&mut self.outbox.dials);
-        self.dials.extend(new.into_iter().map(|dial| Dialling::new(dial, now)));
-        for mut dialling in std::mem::take(&mut self.dials) {
+        self.dials.extend(new.into_iter().map(|dial| {
+            let dialling = Dialling::new(dial.addr, dial.hello, dial.deadline, now);
+            (dial, dialling)
+        }));
+        for (dial, mut dialling) in std::mem::take(&mut self.dials) {
             match dialling.advance(&self.secret, now) {
-                Ok(None) => self.dials.push(dialling),
-                Ok(Some(stream)) => self.service.linked(dialling.dial.peer, &dialling.dial.hello, stream),
-                // The other side's connection is kept; it arrives through `accept`.
+                Ok(None) => self.dials.push((dial, dialling)),
+                Ok(Some(stream)) => self.service.linked(dial.peer, &dial.hello, stream),
+                // The other side's connection is kept; it arrives through the lobby.
                 Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
-                Err(why) => self.service.unreachable(&dialling.dial, why.to_string()),
+                Err(why) => self.service.unreachable(&dial, why.to_string()),
             }
         }
     }

@@ -1,6 +1,8 @@
 //! What a reception serves: the trait, and what it may ask for.
 
 use crate::handshake::{Hello, Status};
+#[cfg(target_os = "linux")]
+use crate::local::Gift;
 use phalanx_core::Deadline;
 use std::net::{SocketAddr, TcpStream};
 
@@ -36,6 +38,8 @@ pub struct Dial {
 pub struct Outbox {
     pub(super) messages: Vec<(SessionId, Vec<u8>)>,
     pub(super) dials: Vec<Dial>,
+    #[cfg(target_os = "linux")]
+    pub(super) gifts: Vec<Gift>,
 }
 
 impl Outbox {
@@ -48,12 +52,29 @@ impl Outbox {
     pub fn dial(&mut self, dial: Dial) {
         self.dials.push(dial);
     }
+
+    /// Begins to pass memory to a process of this host; the gift says how that ends.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn give(&mut self, gift: Gift) {
+        self.gifts.push(gift);
+    }
 }
 
 /// What a reception does for those it lets in. All calls come from its one thread.
 pub trait Service: Send + 'static {
     /// Decides about a caller that proved it knows the secret.
     fn admit(&mut self, hello: &Hello) -> Admission;
+
+    /// Whether other processes of this host may pass memory to it. Asked once.
+    fn takes_memory(&self) -> bool {
+        false
+    }
+
+    /// Memory came, number `seq` of the group in `hello`. Returns whether it is wanted.
+    #[cfg(target_os = "linux")]
+    fn memory(&mut self, _hello: &Hello, _seq: u64, _memory: std::os::fd::OwnedFd) -> bool {
+        false
+    }
 
     /// A session has begun.
     fn opened(&mut self, _session: SessionId, _hello: &Hello, _outbox: &mut Outbox) {}

@@ -1,0 +1,217 @@
+//! Where processes of this host pass memory to each other: the local part of the reception.
+
+use super::pass;
+use crate::Secret;
+use crate::handshake::{Hello, Purpose};
+use crate::reception::{Address, Dialling, HANDSHAKE_TIME, Listener, Lobby, Service};
+use crate::secret::random;
+use phalanx_core::Deadline;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        Self::accept(self).map(|(stream, _)| stream)
+    }
+
+    fn prepare(stream: &UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)
+    }
+}
+
+/// The abstract name of another door.
+#[derive(Debug)]
+struct Name(String);
+
+impl Address for Name {
+    type Stream = UnixStream;
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // With its queue full this is `WouldBlock`, and there is another try.
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(self.0.as_bytes())?)?;
+        Ok(socket.into())
+    }
+
+    fn connected(_stream: &UnixStream) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// A door opens before its name is told to anybody, and never again under that name.
+    fn is_final(error: &io::Error) -> bool {
+        matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::InvalidInput)
+    }
+}
+
+/// Memory on its way to another process.
+#[derive(Debug)]
+pub(crate) struct Gift {
+    /// Where that listens.
+    pub(crate) name: String,
+    /// Who gives, and for which group.
+    pub(crate) hello: Hello,
+    /// Which memory of that group it is.
+    pub(crate) seq: u64,
+    pub(crate) memory: Arc<OwnedFd>,
+    pub(crate) deadline: Deadline,
+    /// Hears how it ended.
+    pub(crate) outcome: Sender<Result<(), String>>,
+}
+
+/// A gift, and how far it is.
+struct Giving {
+    gift: Gift,
+    state: GiftState,
+}
+
+enum GiftState {
+    Dialling(Box<Dialling<Name>>),
+    /// Until then an answer must come.
+    Handed(UnixStream, Instant),
+}
+
+impl Giving {
+    fn new(gift: Gift, now: Instant) -> Self {
+        let dialling = Dialling::new(Name(gift.name.clone()), gift.hello, gift.deadline, now);
+        Self { gift, state: GiftState::Dialling(Box::new(dialling)) }
+    }
+
+    fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
+        match &self.state {
+            GiftState::Dialling(dialling) => dialling.waits_for(),
+            GiftState::Handed(stream, until) => (Some(PollFd::new(stream, PollFlags::IN)), *until),
+        }
+    }
+
+    /// One step: `Some` when it is over.
+    fn advance(&mut self, secret: &Secret, now: Instant) -> Option<Result<(), String>> {
+        loop {
+            match &mut self.state {
+                GiftState::Dialling(dialling) => match dialling.advance(secret, now) {
+                    Ok(None) => return None,
+                    Ok(Some(stream)) => match pass::send(&stream, self.gift.seq, &self.gift.memory) {
+                        Ok(()) => self.state = GiftState::Handed(stream, now + HANDSHAKE_TIME),
+                        Err(error) => return Some(Err(format!("passing a descriptor: {error}"))),
+                    },
+                    Err(why) => return Some(Err(why.to_string())),
+                },
+                GiftState::Handed(stream, until) => match stream.read(&mut [0]) {
+                    Ok(1) => return Some(Ok(())),
+                    Ok(_) => return Some(Err("it did not take the memory".into())),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && *until > now => return None,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        return Some(Err(format!("it did not say that it has the memory: {error}")));
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// A caller that is about to pass memory.
+#[derive(Debug)]
+struct Arriving {
+    hello: Hello,
+    stream: UnixStream,
+    until: Instant,
+}
+
+/// See the [module](self).
+pub(crate) struct Door {
+    name: String,
+    lobby: Lobby<UnixListener>,
+    arriving: Vec<Arriving>,
+    giving: Vec<Giving>,
+}
+
+impl Door {
+    /// Listens under a name that nobody could have foreseen.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut name = String::from("phalanx-");
+        for byte in random::<16>().map_err(io::Error::other)? {
+            write!(name, "{byte:02x}").expect("strings take everything");
+        }
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        let lobby = Lobby::new(listener, &[Purpose::Memory]);
+        Ok(Self { name, lobby, arriving: Vec::new(), giving: Vec::new() })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
+    pub(crate) fn waits_for<'d>(
+        &'d self,
+        fds: &mut Vec<PollFd<'d>>,
+        now: Instant,
+        until: Instant,
+    ) -> Instant {
+        let mut until = self.lobby.waits_for(fds, now, until);
+        for arriving in &self.arriving {
+            fds.push(PollFd::new(&arriving.stream, PollFlags::IN));
+            until = until.min(arriving.until);
+        }
+        for giving in &self.giving {
+            let (waits_for, at) = giving.waits_for();
+            fds.extend(waits_for);
+            until = until.min(at);
+        }
+        until
+    }
+
+    /// Does what can be done now: takes memory for `service`, and gives `gifts` to others.
+    pub(crate) fn advance<S: Service>(&mut self, secret: &Secret, service: &mut S, gifts: Vec<Gift>) {
+        let now = Instant::now();
+        self.lobby.accept(secret);
+        let arriving = &mut self.arriving;
+        self.lobby.greet(service, |_, hello, stream| {
+            arriving.push(Arriving { hello, stream, until: now + HANDSHAKE_TIME });
+        });
+        self.arriving.retain_mut(|arriving| take(arriving, service, now));
+        self.giving.extend(gifts.into_iter().map(|gift| Giving::new(gift, now)));
+        self.giving.retain_mut(|giving| match giving.advance(secret, now) {
+            None => true,
+            Some(outcome) => {
+                // Whoever gave may wait no longer.
+                let _ = giving.gift.outcome.send(outcome);
+                false
+            }
+        });
+    }
+}
+
+/// Takes what a caller passes; whether it is still awaited.
+fn take<S: Service>(arriving: &mut Arriving, service: &mut S, now: Instant) -> bool {
+    let rank = arriving.hello.rank;
+    match pass::recv(&arriving.stream) {
+        Ok((seq, memory)) => {
+            if service.memory(&arriving.hello, seq, memory) {
+                // A giver that is gone needs no answer.
+                let _ = arriving.stream.write(&[1]);
+            } else {
+                tracing::warn!(rank, seq, "memory that nobody wants was dropped");
+            }
+            false
+        }
+        Err(e) if e.kind() == ErrorKind::WouldBlock && arriving.until > now => true,
+        Err(e) if e.kind() == ErrorKind::Interrupted => true,
+        Err(error) => {
+            tracing::warn!(rank, %error, "a caller that was to pass memory was dropped");
+            false
+        }
+    }
+}

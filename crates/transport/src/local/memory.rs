@@ -1,0 +1,124 @@
+//! Memory that ranks of one host give and take: what users of the exchange see of it.
+
+use super::Gift;
+use crate::handshake::{Hello, Purpose};
+use crate::tcp::Exchange;
+use phalanx_core::{Deadline, Error, GroupId, Result};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Descriptors kept for groups that do not ask for them yet: the other ranks may be ahead.
+const EARLY_MEMORIES_MAX: usize = 256;
+/// How often a waiting thread asks whether to stop.
+const STOP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// For which group, from which rank of the job, and which of those.
+type Key = (GroupId, usize, u64);
+
+/// What has come and is not asked for, and what is asked for and has not come.
+#[derive(Debug, Default)]
+pub(crate) struct Memories(HashMap<Key, Slot>);
+
+#[derive(Debug)]
+enum Slot {
+    Here(OwnedFd),
+    Awaited(Sender<OwnedFd>),
+}
+
+impl Memories {
+    /// Takes what has come; whether it is wanted.
+    pub(crate) fn put(&mut self, key: Key, memory: OwnedFd) -> bool {
+        match self.0.remove(&key) {
+            // Whoever waited may have given up.
+            Some(Slot::Awaited(taker)) => taker.send(memory).is_ok(),
+            Some(here) => {
+                self.0.insert(key, here);
+                false
+            }
+            None if self.0.len() < EARLY_MEMORIES_MAX => self.0.insert(key, Slot::Here(memory)).is_none(),
+            None => false,
+        }
+    }
+
+    fn ask(&mut self, key: Key, taker: Sender<OwnedFd>) {
+        match self.0.remove(&key) {
+            // Whoever asked may have given up.
+            Some(Slot::Here(memory)) => drop(taker.send(memory)),
+            _ => drop(self.0.insert(key, Slot::Awaited(taker))),
+        }
+    }
+}
+
+/// Memory on its way to another rank. Dropping this does not stop it.
+#[derive(Debug)]
+pub struct Given(Receiver<Result<(), String>>);
+
+impl Given {
+    /// Waits until the other process has the memory. Asks `stop` at least every 50 ms.
+    ///
+    /// # Errors
+    /// Says why it does not have it.
+    pub fn wait(self, deadline: &Deadline, stop: impl Fn() -> bool) -> Result<(), String> {
+        receive(&self.0, deadline, stop)?
+    }
+}
+
+impl Exchange {
+    /// Passes `memory` to the process that listens under `name` (its [`local_name`](Self::local_name)), as number `seq`
+    /// of `group`; that [takes](Self::take) it by the same number. Returns at once: it happens on the reception's thread.
+    pub fn give(
+        &self,
+        group: GroupId,
+        seq: u64,
+        name: &str,
+        memory: Arc<OwnedFd>,
+        deadline: Deadline,
+    ) -> Given {
+        let (outcome, given) = channel();
+        let (rank, world_size) = (self.rank as u32, self.world_size as u32);
+        let hello = Hello { purpose: Purpose::Memory, rank, world_size, group };
+        let gift = Gift { name: name.to_owned(), hello, seq, memory, deadline, outcome };
+        self.reception.call(move |_, outbox| outbox.give(gift));
+        Given(given)
+    }
+
+    /// Waits for the memory that rank `from` (of the job) gives as number `seq` of `group`. Asks `stop` at least every 50 ms.
+    /// Only who knows the job's secret could give it, but its size and contents are as `from` made them.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if it did not come before `deadline`, or before `stop` was true.
+    pub fn take(
+        &self,
+        group: GroupId,
+        seq: u64,
+        from: usize,
+        deadline: &Deadline,
+        stop: impl Fn() -> bool,
+    ) -> Result<OwnedFd> {
+        let (taker, taken) = channel();
+        self.reception.call(move |links, _| links.memories.ask((group, from, seq), taker));
+        receive(&taken, deadline, stop).map_err(|why| Error::Rendezvous {
+            rank: self.rank,
+            world_size: self.world_size,
+            what: format!("rank {from} was to share memory for {group}, but {why}"),
+            waited: deadline.elapsed(Instant::now()),
+        })
+    }
+}
+
+/// Waits for what the reception's thread sends.
+fn receive<T>(from: &Receiver<T>, deadline: &Deadline, stop: impl Fn() -> bool) -> Result<T, String> {
+    loop {
+        let left = deadline.remaining(Instant::now());
+        match from.recv_timeout(left.min(STOP_INTERVAL)) {
+            Ok(it) => return Ok(it),
+            Err(RecvTimeoutError::Disconnected) => return Err("this rank is shutting down".into()),
+            Err(RecvTimeoutError::Timeout) if left.is_zero() => return Err("it did not come in time".into()),
+            Err(RecvTimeoutError::Timeout) if stop() => return Err("the wait was stopped".into()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}

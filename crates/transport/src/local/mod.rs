@@ -1,0 +1,29 @@
+//! Ranks of one host: who they are, and how one passes memory to another.
+//!
+//! Shared memory has no name that a stranger could open and nothing that could be left behind: it is an anonymous file, whose
+//! descriptor one process hands to another over a unix socket. Those sockets are **abstract** (a name in the network
+//! namespace, nothing on disk), and begin with the same handshake as every other.
+//!
+//! ```text
+//! giver                                         taker
+//!   | handshake, purpose Memory, the group        |
+//!   |<------------------------------------------->|
+//!   | its number (8 bytes), and one descriptor    |
+//!   |-------------------------------------------->|   kept until it is asked for
+//!   |                                  one byte   |
+//!   |<--------------------------------------------|
+//! ```
+
+mod host;
+pub use host::HostKey;
+
+#[cfg(target_os = "linux")]
+mod door;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(target_os = "linux")]
+mod pass;
+#[cfg(target_os = "linux")]
+pub use memory::Given;
+#[cfg(target_os = "linux")]
+pub(crate) use {door::Door, door::Gift, memory::Memories};
