@@ -41,6 +41,9 @@ impl<'r> Sharing<'r> {
     }
 
     pub(crate) fn run(&self, make: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
+        if let Some(cause) = self.alarm.cause() {
+            return Err(self.error(cause.clone()));
+        }
         match self.members {
             [first, ..] if *first != self.realm.place.rank => self.take(*first),
             [_, others @ ..] => self.give(others, make()?),
@@ -88,6 +91,10 @@ impl<'r> Sharing<'r> {
             let _ = self.realm.line.send(Notice::Failed { group, members, cause: cause.clone() });
             self.alarm.wait(&soon()).cloned().unwrap_or(cause)
         });
+        self.error(cause)
+    }
+
+    fn error(&self, cause: Cause) -> Error {
         let at = Context {
             op: self.op,
             seq: 0,
@@ -102,7 +109,7 @@ impl<'r> Sharing<'r> {
 
     fn view_of(&self, peer: usize) -> Cause {
         let who = self.realm.peer(peer);
-        if self.has_left(peer) {
+        if self.alarm.left_at(peer).is_some() {
             return Cause::Lost { peer: who, how: Loss::Left };
         }
         if !self.deadline.has_passed(Instant::now()) {
@@ -111,5 +118,142 @@ impl<'r> Sharing<'r> {
         let reporter = self.realm.peer(self.realm.place.rank);
         let (op, waited) = (self.op, self.deadline.limit());
         Cause::TimedOut { reporter, op, seq: 0, waited, missing: vec![who] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::init::meet_all;
+    use phalanx_core::WORLD;
+    use phalanx_rendezvous::{Config, TcpStoreServer};
+    use phalanx_transport::Secret;
+    use rustix::fs::{MemfdFlags, fstat, memfd_create};
+    use std::sync::Mutex;
+
+    fn make() -> Result<OwnedFd> {
+        memfd_create("test", MemfdFlags::CLOEXEC).map_err(|e| Error::io("making a file", e.into()))
+    }
+
+    fn share(realm: &TcpRealm, group: GroupId, members: &[usize]) -> Result<u64> {
+        let memory = realm.share(OpKind::Init, group, members, &make)?;
+        Ok(fstat(&memory).expect("it is open").st_ino)
+    }
+
+    /// Runs `body` as each rank of a job, each with one variable besides.
+    fn job(variables: &[(&str, &str)], body: impl Fn(TcpRealm) + Sync) {
+        let secret = Secret::generate().unwrap();
+        let server = TcpStoreServer::start(([127, 0, 0, 1], 0).into(), &secret).unwrap();
+        let world_size = variables.len().to_string();
+        let rank = |rank: usize| {
+            let common = [
+                ("PHALANX_RANK", rank.to_string()),
+                ("PHALANX_WORLD_SIZE", world_size.clone()),
+                ("PHALANX_STORE", format!("tcp://{}", server.addr())),
+                ("PHALANX_SECRET", secret.to_hex()),
+            ];
+            let config = Config::from_lookup(|name| {
+                let (own, value) = variables[rank];
+                let common = || common.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
+                if own == name { Some(value.to_owned()) } else { common() }
+            });
+            body(meet_all(&config.unwrap(), &secret).unwrap());
+        };
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..variables.len()).map(|r| scope.spawn(move || rank(r))).collect();
+            for rank in ranks {
+                if let Err(payload) = rank.join()
+                    && payload.downcast_ref() != Some(&Expected)
+                {
+                    std::panic::resume_unwind(payload);
+                }
+            }
+        });
+    }
+
+    /// What a rank of a test panics with on purpose.
+    #[derive(PartialEq)]
+    struct Expected;
+
+    #[test]
+    fn the_ranks_of_a_host_share_one_file() {
+        let (left, right) = (("PHALANX_HOST_ID", "left"), ("PHALANX_HOST_ID", "right"));
+        let files = Mutex::new(Vec::new());
+        job(&[left, right, left, left], |realm| {
+            let rank = realm.place.rank;
+            assert_eq!(realm.host_of(0), realm.host_of(3));
+            assert!(realm.host_of(0).is_some() && realm.host_of(0) != realm.host_of(1));
+            let host: Vec<_> = (0..4).filter(|&r| realm.host_of(r) == realm.host_of(rank)).collect();
+            for (round, group) in [WORLD, WORLD, GroupId(3)].into_iter().enumerate() {
+                let inode = share(&realm, group, &host).unwrap();
+                files.lock().unwrap().push((host.clone(), round, inode));
+            }
+            realm.leave(&realm.deadline());
+        });
+        let mut files = files.into_inner().unwrap();
+        files.sort();
+        files.dedup();
+        let mut inodes: Vec<_> = files.iter().map(|(.., inode)| *inode).collect();
+        inodes.sort_unstable();
+        inodes.dedup();
+        // On each of two hosts, each of three times.
+        assert_eq!((files.len(), inodes.len()), (6, 6), "{files:?}");
+    }
+
+    #[test]
+    fn who_is_to_use_tcp_shares_nothing() {
+        job(&[("PHALANX_BACKEND", "tcp"); 2], |realm| {
+            assert_eq!((realm.host_of(0), realm.host_of(1)), (None, None));
+            realm.leave(&realm.deadline());
+        });
+    }
+
+    #[test]
+    fn who_does_not_come_is_named_to_all() {
+        job(&[("PHALANX_TIMEOUT_S", "0.3"); 3], |realm| {
+            match realm.place.rank {
+                2 => {
+                    let error = share(&realm, WORLD, &[1, 2]).unwrap_err();
+                    let Error::Timeout { missing, at, .. } = &error else { panic!("{error}") };
+                    assert_eq!((missing[0].rank, at.op, at.rank), (1, OpKind::Init, 2), "{error}");
+                }
+                _ => {
+                    let alarm = realm.watch.alarm(WORLD, vec![0, 1, 2]);
+                    let long = Deadline::after(Instant::now(), Duration::from_secs(60));
+                    let cause = alarm.wait(&long);
+                    assert!(matches!(cause, Some(Cause::TimedOut { reporter, .. }) if reporter.rank == 2));
+                    let late = share(&realm, WORLD, &[0, 1]).unwrap_err();
+                    assert!(matches!(late, Error::Timeout { .. }), "the first cause: {late}");
+                }
+            }
+            realm.leave(&realm.deadline());
+        });
+    }
+
+    #[test]
+    fn who_left_or_died_is_named() {
+        for how in [Loss::Left, Loss::Died] {
+            job(&[("PHALANX_TIMEOUT_S", "60"); 4], |realm| {
+                match realm.place.rank {
+                    1 if how == Loss::Died => std::panic::resume_unwind(Box::new(Expected)),
+                    1 => return realm.leave(&realm.deadline()),
+                    // One that waits for it, and one that gives to it.
+                    0 | 2 => {
+                        let members = if realm.place.rank == 0 { [0, 1] } else { [1, 2] };
+                        let error = share(&realm, GroupId(5), &members).unwrap_err();
+                        let Error::PeerLost { peer, how: told, .. } = &error else { panic!("{error}") };
+                        assert_eq!((peer.rank, *told), (1, how), "{error}");
+                    }
+                    _ => {}
+                }
+                realm.leave(&realm.deadline());
+            });
+        }
+    }
+
+    impl TcpRealm {
+        fn deadline(&self) -> Deadline {
+            Deadline::after(Instant::now(), self.place.timeout)
+        }
     }
 }
