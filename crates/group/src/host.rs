@@ -6,10 +6,11 @@ use crate::engine::message::{self, Message, Payload, Ticket};
 use crate::engine::plan::Plan;
 use crate::engine::progress::{self, Job};
 use crate::engine::{Core, Engine, Fault, Operation, Progress};
+use crate::fate::{Fate, Told};
 use crate::realm::Realm;
 use crate::work::{Bytes, Pending};
 use phalanx_algo::{Selector, Shape};
-use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Result, Signature};
+use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_transport::{Direction, Wire};
 use std::collections::VecDeque;
@@ -41,16 +42,14 @@ impl HostBackend {
         members: Vec<usize>,
         selector: Arc<Selector>,
     ) -> Self {
-        let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
         let wire = Wire::new(realm.open(id, &members));
-        let alarm = realm.watch().alarm(id, members);
         let name = wire.name();
-        let engine = Arc::new(Engine::new(realm, wire, alarm, rank));
+        let engine = Arc::new(Engine::new(Fate::new(realm, id, members), wire));
         Self { engine, name, selector, plans: Plans::default(), next: Mutex::new(1) }
     }
 
     fn begin(&self, call: &Collective) -> Result<Running> {
-        self.engine.check(&call.signature)?;
+        self.engine.fate.check(&call.signature)?;
         let kernel = match (call.signature.reduce, call.signature.dtype) {
             (Some(op), Some(dtype)) => Some(Kernel::new(op, dtype).ok_or_else(|| {
                 Error::misuse(call.signature.op, format!("{op} is not defined for {dtype}"))
@@ -87,7 +86,7 @@ impl HostBackend {
         };
         let algorithm = self.selector.select(kind, bytes, world_size);
         let shape = Shape {
-            rank: self.engine.rank,
+            rank: self.engine.fate.rank,
             world_size,
             layout: &call.layout,
             recv_layout: call.recv_layout.as_ref(),
@@ -103,7 +102,7 @@ impl HostBackend {
     }
 
     fn message(&self, address: &Address, len: usize) -> Result<Message> {
-        self.engine.check(&address.signature)?;
+        self.engine.fate.check(&address.signature)?;
         let line = message::line(address.signature.op, address.peer, address.tag);
         let ticket: Ticket = self.engine.lock().lines.join(line);
         Ok(Message::new(address.peer, address.tag, ticket, address.signature.clone(), len))
@@ -125,9 +124,10 @@ impl HostBackend {
     }
 
     fn no_message(&self, message: &Message, waited: Duration) -> Error {
-        let at = self.engine.context(message.signature(), 0, (0, 0), waited);
+        let told = Told { signature: message.signature(), seq: 0, bytes: (0, 0), elapsed: waited };
+        let at = self.engine.fate.context(told);
         let (from, tag) = message.from();
-        Error::NoMessage { from: self.engine.peer(from), tag, waited, at: Box::new(at) }
+        Error::NoMessage { from: self.engine.fate.peer(from), tag, waited, at: Box::new(at) }
     }
 }
 
@@ -137,24 +137,24 @@ impl Backend for HostBackend {
     }
 
     fn id(&self) -> GroupId {
-        self.engine.alarm.group()
+        self.engine.fate.alarm.group()
     }
 
     fn rank(&self) -> usize {
-        self.engine.rank
+        self.engine.fate.rank
     }
 
     fn members(&self) -> &[usize] {
-        self.engine.alarm.members()
+        self.engine.fate.alarm.members()
     }
 
     fn local(&self) -> (usize, usize) {
-        let place = self.engine.realm.place();
+        let place = self.engine.fate.realm.place();
         (place.local_rank, place.local_world_size)
     }
 
     fn timeout(&self) -> Duration {
-        self.engine.realm.place().timeout
+        self.engine.fate.realm.place().timeout
     }
 
     fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
@@ -199,22 +199,16 @@ impl Backend for HostBackend {
 
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
-        Ok(Arc::new(Self::new(self.engine.realm.clone(), id, of_job, self.selector.clone())))
+        Ok(Arc::new(Self::new(self.engine.fate.realm.clone(), id, of_job, self.selector.clone())))
     }
 
     fn abort(&self, reason: &str) {
-        if self.engine.alarm.cause().is_none() {
-            let peer = self.engine.peer(self.engine.rank);
-            let cause = Cause::Aborted { peer, reason: reason.to_owned() };
-            if !self.engine.report(&cause) {
-                self.engine.alarm.raise(cause);
-            }
-        }
+        self.engine.fate.abort(reason);
     }
 
     fn leave(&self) {
         if self.id() == phalanx_core::WORLD {
-            self.engine.realm.leave(&Deadline::after(Instant::now(), self.timeout()));
+            self.engine.fate.realm.leave(&Deadline::after(Instant::now(), self.timeout()));
         }
     }
 }
@@ -222,7 +216,7 @@ impl Backend for HostBackend {
 impl Drop for HostBackend {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.engine.panicked();
+            self.engine.fate.panicked();
         }
         self.engine.queue.close();
     }

@@ -11,6 +11,7 @@ mod backend;
 mod collectives;
 mod control;
 mod engine;
+mod fate;
 mod group;
 mod host;
 mod init;

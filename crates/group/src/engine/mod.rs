@@ -11,28 +11,15 @@ pub(crate) mod patience;
 pub(crate) mod plan;
 pub(crate) mod progress;
 
-use crate::control::arbiter::Notice;
-use crate::control::watch::Alarm;
-use crate::realm::Realm;
+use crate::fate::{FAREWELL_TIME, Fate, History, Told, stall_time};
 use collective::SCRATCH_LEN;
 use lines::Lines;
 use patience::Patience;
-use phalanx_core::{Cause, Context, Deadline, Error, Loss, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::{Direction, LinkFault, Wire, WireFault};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
-const STALL_TIME: Duration = Duration::from_millis(500);
-/// How long a rank that noticed trouble waits for the arbiter's verdict before it insists, and then before it believes its
-/// own eyes.
-const VERDICT_TIME: Duration = Duration::from_secs(1);
-/// How long after an orderly farewell a peer's last bytes may still be on their way.
-const FAREWELL_TIME: Duration = Duration::from_secs(1);
-/// Calls remembered, the current one included, for naming both sides of a late mismatch.
-const HISTORY_LEN: usize = 64;
 
 /// What one poll of an operation did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,15 +68,12 @@ pub(crate) struct Core {
     pub(crate) lines: Lines,
     /// Aligned memory for received contributions.
     pub(crate) scratch: Vec<u64>,
-    history: VecDeque<(u64, Signature)>,
+    history: History,
 }
 
 impl Core {
     fn remember(&mut self, seq: u64, signature: &Signature) {
-        if self.history.len() == HISTORY_LEN {
-            self.history.pop_front();
-        }
-        self.history.push_back((seq, signature.clone()));
+        self.history.remember(seq, signature);
     }
 
     fn next_turn(&mut self) {
@@ -131,35 +115,27 @@ pub(crate) struct Engine {
     core: Mutex<Core>,
     /// Threads that want the core.
     knocking: AtomicUsize,
-    pub(crate) alarm: Arc<Alarm>,
-    /// Whether the first cause was returned to the user; later calls say `Poisoned`.
-    reported: AtomicBool,
-    pub(crate) realm: Arc<dyn Realm>,
-    /// This rank within the group.
-    pub(crate) rank: usize,
+    pub(crate) fate: Fate,
     pub(crate) queue: progress::Queue,
     crowded: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(realm: Arc<dyn Realm>, wire: Wire, alarm: Arc<Alarm>, rank: usize) -> Self {
-        let world_size = alarm.members().len();
+    pub(crate) fn new(fate: Fate, wire: Wire) -> Self {
+        let world_size = fate.alarm.members().len();
         let core = Core {
             wire,
             world_size,
             turn: 1,
             lines: Lines::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
-            history: VecDeque::new(),
+            history: History::default(),
         };
         Self {
             core: Mutex::new(core),
             knocking: AtomicUsize::new(0),
-            alarm,
-            reported: AtomicBool::new(false),
-            crowded: realm.ranks_share_cores(),
-            realm,
-            rank,
+            crowded: fate.realm.ranks_share_cores(),
+            fate,
             queue: progress::Queue::default(),
         }
     }
@@ -172,20 +148,6 @@ impl Engine {
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         self.knocking.fetch_sub(1, Ordering::Relaxed);
         core
-    }
-
-    /// A member of the group, as errors name it.
-    pub(crate) fn peer(&self, rank: usize) -> Peer {
-        self.realm.peer(self.alarm.members()[rank])
-    }
-
-    /// Refuses if the group has failed.
-    pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
-        let Some(cause) = self.alarm.cause() else { return Ok(()) };
-        if self.reported.swap(true, Ordering::Relaxed) {
-            return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
-        }
-        Err(Error::from_cause(cause.clone(), self.context(signature, 0, (0, 0), Duration::ZERO)))
     }
 
     /// Drives one operation to its end on this thread. `Ok(false)`: its time is over, and nothing else is wrong.
@@ -217,8 +179,8 @@ impl Engine {
         operation: &mut dyn Operation,
         attempt: &mut Attempt,
     ) -> Outcome {
-        if let Some(cause) = self.alarm.cause() {
-            return Outcome::Failed(self.failed(cause.clone(), operation, attempt));
+        if let Some(cause) = self.fate.alarm.cause() {
+            return Outcome::Failed(self.fate.failed(cause.clone(), told(operation, attempt)));
         }
         match operation.poll(core) {
             Ok(Progress::Finished) => return Outcome::Finished,
@@ -226,7 +188,7 @@ impl Engine {
             Ok(Progress::Idle) => {}
             Err(fault) => {
                 let cause = self.cause_of(core, fault);
-                return Outcome::Failed(self.fail(cause, operation, attempt));
+                return Outcome::Failed(self.fate.fail(cause, told(operation, attempt)));
             }
         }
         if !operation.is_due(core) {
@@ -237,42 +199,32 @@ impl Engine {
         if deadline.has_passed(now) {
             return Outcome::Late;
         }
-        if !attempt.stalled && deadline.elapsed(now) >= stall_time(&deadline) {
+        if !attempt.stalled && deadline.elapsed(now) >= stall_time(deadline.limit()) {
             attempt.stalled = true;
             if operation.seq() > 0 {
-                let (group, calls) = (self.alarm.group(), core.history.iter().cloned().collect());
-                // If the line is broken, the watch knows.
-                let _ = self.realm.control().send(Notice::Stalled { group, calls });
+                self.fate.stalled(&core.history);
             }
         }
         if attempt.stalled
-            && let Some(peer) = self.gone_peer(core, operation, now)
+            && let Some(peer) = self.fate.gone(peers_of(core, operation), now)
         {
-            return Outcome::Failed(self.fail(Cause::Lost { peer, how: Loss::Left }, operation, attempt));
+            let cause = Cause::Lost { peer, how: Loss::Left };
+            return Outcome::Failed(self.fate.fail(cause, told(operation, attempt)));
         }
         Outcome::Idle
     }
 
-    /// A peer this operation waits for that left some time ago.
-    fn gone_peer(&self, core: &Core, operation: &dyn Operation, now: Instant) -> Option<Peer> {
-        let mut wants = Vec::new();
-        operation.wants(core, &mut wants);
-        let is_gone = |&&(peer, _): &&(usize, Direction)| {
-            let left = self.alarm.left_at(self.alarm.members()[peer]);
-            left.is_some_and(|at| now.saturating_duration_since(at) > FAREWELL_TIME)
-        };
-        wants.iter().find(is_gone).map(|&(peer, _)| self.peer(peer))
-    }
-
     /// When the clock of an idle operation must be looked at again.
     pub(crate) fn time_to_next(&self, attempt: &Attempt) -> Duration {
-        let Some(deadline) = &attempt.deadline else { return STALL_TIME };
+        let Some(deadline) = &attempt.deadline else { return stall_time(Duration::MAX) };
         let now = Instant::now();
         let left = deadline.remaining(now);
         if attempt.stalled {
             return left.min(FAREWELL_TIME);
         }
-        left.min(stall_time(deadline).saturating_sub(deadline.elapsed(now)).max(Duration::from_millis(1)))
+        left.min(
+            stall_time(deadline.limit()).saturating_sub(deadline.elapsed(now)).max(Duration::from_millis(1)),
+        )
     }
 
     /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready.
@@ -303,9 +255,9 @@ impl Engine {
             return self.lock();
         };
         wait.clear();
-        self.alarm.listen(wait.bell());
+        self.fate.alarm.listen(wait.bell());
         core.wire.add_sleeper(wait.bell());
-        let mut ready = self.alarm.cause().is_some();
+        let mut ready = self.fate.alarm.cause().is_some();
         for &(peer, direction) in wants {
             ready |= core.wire.watch(peer, direction, wait);
         }
@@ -313,7 +265,7 @@ impl Engine {
         if !ready {
             wait.sleep(limit);
         }
-        self.alarm.hush(wait.bell());
+        self.fate.alarm.hush(wait.bell());
         let mut core = self.lock();
         core.wire.remove_sleeper(wait.bell());
         core
@@ -321,85 +273,9 @@ impl Engine {
 
     /// The operation was late and that is an error: the group has failed.
     pub(crate) fn timed_out(&self, operation: &dyn Operation, limit: Duration) -> Error {
-        let mut wants = Vec::new();
-        operation.wants(&self.lock(), &mut wants);
-        let mut missing: Vec<Peer> = wants.iter().map(|&(peer, _)| self.peer(peer)).collect();
-        missing.sort();
-        missing.dedup();
-        let (op, seq) = (operation.signature().op, operation.seq());
-        let reporter = self.peer(self.rank);
-        let attempt = Attempt { called: Instant::now() - limit, limit, deadline: None, stalled: true };
-        self.fail(Cause::TimedOut { reporter, op, seq, waited: limit, missing }, operation, &attempt)
-    }
-
-    /// Fails the group: reports `cause`, and returns the error for the cause that came first.
-    fn fail(&self, cause: Cause, operation: &dyn Operation, attempt: &Attempt) -> Error {
-        if !self.report(&cause) {
-            self.alarm.raise(self.own_view(cause.clone(), operation));
-        }
-        let first = self.alarm.cause().cloned().unwrap_or(cause);
-        self.failed(first, operation, attempt)
-    }
-
-    /// Tells the arbiter and waits for its verdict, twice: it may have doubts. Whether a verdict came.
-    pub(crate) fn report(&self, cause: &Cause) -> bool {
-        (0..2).any(|_| {
-            let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
-            // Where the line is broken already, a verdict that came over it before may still have to be heard.
-            let _ = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
-            self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some()
-        })
-    }
-
-    /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
-    /// lost first, but all know of this one, and a collective could not do without it.
-    fn own_view(&self, cause: Cause, operation: &dyn Operation) -> Cause {
-        let has_left = |rank| self.alarm.members().contains(&rank) && self.alarm.left_at(rank).is_some();
-        let left = |peer| Cause::Lost { peer, how: Loss::Left };
-        match cause {
-            Cause::Lost { .. } if operation.seq() > 0 && has_left(0) => left(self.realm.peer(0)),
-            Cause::Lost { peer, .. } if has_left(peer.rank) => left(peer),
-            other => other,
-        }
-    }
-
-    /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
-    /// flight here ends as well.
-    pub(crate) fn panicked(&self) {
-        if self.alarm.cause().is_none() {
-            let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
-            let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
-            // Without the line, the closing links say as much as can be said.
-            let _ = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
-            self.alarm.raise(cause);
-        }
-    }
-
-    fn failed(&self, cause: Cause, operation: &dyn Operation, attempt: &Attempt) -> Error {
-        self.reported.store(true, Ordering::Relaxed);
-        let elapsed = attempt.called.elapsed();
-        Error::from_cause(
-            cause,
-            self.context(operation.signature(), operation.seq(), operation.bytes(), elapsed),
-        )
-    }
-
-    pub(crate) fn context(
-        &self,
-        signature: &Signature,
-        seq: u64,
-        bytes: (u64, u64),
-        elapsed: Duration,
-    ) -> Context {
-        Context {
-            op: signature.op,
-            seq,
-            group: self.alarm.group(),
-            rank: self.alarm.members()[self.rank],
-            world_size: self.alarm.members().len(),
-            bytes,
-            elapsed,
-        }
+        let missing = peers_of(&self.lock(), operation);
+        let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
+        self.fate.timed_out(missing, Told { signature, seq, bytes, elapsed: limit })
     }
 
     fn cause_of(&self, core: &Core, fault: Fault) -> Cause {
@@ -410,56 +286,55 @@ impl Engine {
                     _ if farewell => Loss::Left,
                     LinkFault::Closed => Loss::Died,
                     LinkFault::Unreachable(why) => {
-                        tracing::warn!(peer = %self.peer(peer), %why, "no connection");
+                        tracing::warn!(peer = %self.fate.peer(peer), %why, "no connection");
                         Loss::Unreachable
                     }
                 };
-                Cause::Lost { peer: self.peer(peer), how }
+                Cause::Lost { peer: self.fate.peer(peer), how }
             }
             Fault::Wire { peer, fault: WireFault::Nonsense(what) } | Fault::Nonsense { peer, what } => {
-                Cause::Protocol { peer: self.peer(peer), what }
+                Cause::Protocol { peer: self.fate.peer(peer), what }
             }
             Fault::Wire { peer, fault: WireFault::Stale(seq, theirs) } => {
-                let ours =
-                    core.history.iter().find(|(s, _)| *s == seq).map(|(_, signature)| signature.clone());
-                match (ours, theirs) {
-                    (Some(ours), Some(theirs)) => self.mismatch(seq, ours, peer, *theirs),
+                match (core.history.find(seq).cloned(), theirs) {
+                    (Some(ours), Some(theirs)) => self.fate.mismatch(seq, ours, peer, *theirs),
                     (_, theirs) => {
                         let called = theirs.map_or_else(unknown, |t| t.to_string());
                         let what = format!("a late frame of operation #{seq}, where it called {called}");
-                        Cause::Protocol { peer: self.peer(peer), what }
+                        Cause::Protocol { peer: self.fate.peer(peer), what }
                     }
                 }
             }
             Fault::Mismatch { peer, seq, ours, theirs } => match theirs {
-                Some(theirs) => self.mismatch(seq, *ours, peer, *theirs),
+                Some(theirs) => self.fate.mismatch(seq, *ours, peer, *theirs),
                 None => Cause::Protocol {
-                    peer: self.peer(peer),
+                    peer: self.fate.peer(peer),
                     what: format!("at operation #{seq} it called {}, here it was {ours}", unknown()),
                 },
             },
         }
-    }
-
-    fn mismatch(&self, seq: u64, ours: Signature, peer: usize, theirs: Signature) -> Cause {
-        let mut sides = [(self.peer(self.rank), ours), (self.peer(peer), theirs)];
-        sides.sort_by_key(|(peer, _)| peer.rank);
-        let [left, right] = sides;
-        Cause::Mismatch { seq, left, right }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.alarm.cause().is_none() {
-            for peer in (0..core.world_size).filter(|&p| p != self.rank) {
+        if self.fate.alarm.cause().is_none() {
+            for peer in (0..core.world_size).filter(|&p| p != self.fate.rank) {
                 core.wire.farewell(peer);
             }
         }
     }
 }
 
-fn stall_time(deadline: &Deadline) -> Duration {
-    STALL_TIME.min(deadline.limit() / 2)
+/// The peers that an operation waits for.
+fn peers_of(core: &Core, operation: &dyn Operation) -> Vec<usize> {
+    let mut wants = Vec::new();
+    operation.wants(core, &mut wants);
+    wants.into_iter().map(|(peer, _)| peer).collect()
+}
+
+fn told<'o>(operation: &'o dyn Operation, attempt: &Attempt) -> Told<'o> {
+    let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
+    Told { signature, seq, bytes, elapsed: attempt.called.elapsed() }
 }
