@@ -1,0 +1,200 @@
+//! The fate of one group on one rank: whether it has failed, why, and how errors say so.
+
+use crate::control::arbiter::{Calls, Notice};
+use crate::control::watch::Alarm;
+use crate::realm::Realm;
+use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
+const STALL_TIME: Duration = Duration::from_millis(500);
+/// How long a rank that noticed trouble waits for the arbiter's verdict before it insists, and then before it believes its
+/// own eyes.
+const VERDICT_TIME: Duration = Duration::from_secs(1);
+/// How long after an orderly farewell a peer's last bytes may still be on their way.
+pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
+/// Calls remembered, the current one included, for naming both sides of a late mismatch.
+const HISTORY_LEN: usize = 64;
+
+/// A call as errors describe it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told<'a> {
+    pub(crate) signature: &'a Signature,
+    /// Its place among the group's collectives; 0 for messages.
+    pub(crate) seq: u64,
+    /// Payload bytes received, and all there are to receive.
+    pub(crate) bytes: (u64, u64),
+    /// Since it was called.
+    pub(crate) elapsed: Duration,
+}
+
+/// The latest collectives of a group on one rank, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct History(VecDeque<(u64, Signature)>);
+
+impl History {
+    pub(crate) fn remember(&mut self, seq: u64, signature: &Signature) {
+        if self.0.len() == HISTORY_LEN {
+            self.0.pop_front();
+        }
+        self.0.push_back((seq, signature.clone()));
+    }
+
+    pub(crate) fn find(&self, seq: u64) -> Option<&Signature> {
+        self.0.iter().find(|(s, _)| *s == seq).map(|(_, signature)| signature)
+    }
+
+    pub(crate) fn calls(&self) -> Calls {
+        self.0.iter().cloned().collect()
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Fate {
+    pub(crate) realm: Arc<dyn Realm>,
+    pub(crate) alarm: Arc<Alarm>,
+    /// This rank within the group.
+    pub(crate) rank: usize,
+    /// Whether the first cause was returned to the user; later calls say `Poisoned`.
+    reported: AtomicBool,
+}
+
+impl Fate {
+    /// `members` are ranks of the job, in group order.
+    pub(crate) fn new(realm: Arc<dyn Realm>, id: GroupId, members: Vec<usize>) -> Self {
+        let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
+        let alarm = realm.watch().alarm(id, members);
+        Self { realm, alarm, rank, reported: AtomicBool::new(false) }
+    }
+
+    /// A member of the group, as errors name it.
+    pub(crate) fn peer(&self, rank: usize) -> Peer {
+        self.realm.peer(self.alarm.members()[rank])
+    }
+
+    /// Refuses if the group has failed.
+    pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
+        let Some(cause) = self.alarm.cause() else { return Ok(()) };
+        if self.reported.swap(true, Ordering::Relaxed) {
+            return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
+        }
+        let told = Told { signature, seq: 0, bytes: (0, 0), elapsed: Duration::ZERO };
+        Err(Error::from_cause(cause.clone(), self.context(told)))
+    }
+
+    /// Fails the group: reports `cause`, and returns the error for the cause that came first.
+    pub(crate) fn fail(&self, cause: Cause, told: Told<'_>) -> Error {
+        if !self.report(&cause) {
+            self.alarm.raise(self.own_view(cause.clone(), told.seq > 0));
+        }
+        let first = self.alarm.cause().cloned().unwrap_or(cause);
+        self.failed(first, told)
+    }
+
+    /// The error for the cause for which the group has failed.
+    pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
+        self.reported.store(true, Ordering::Relaxed);
+        Error::from_cause(cause, self.context(told))
+    }
+
+    /// The call was late and that is an error: the group has failed. Peers are ranks of the group.
+    pub(crate) fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: Told<'_>) -> Error {
+        let mut missing: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
+        missing.sort();
+        missing.dedup();
+        let (op, seq, reporter) = (told.signature.op, told.seq, self.peer(self.rank));
+        self.fail(Cause::TimedOut { reporter, op, seq, waited: told.elapsed, missing }, told)
+    }
+
+    /// Tells the arbiter and waits for its verdict, twice: it may have doubts. Whether a verdict came.
+    pub(crate) fn report(&self, cause: &Cause) -> bool {
+        (0..2).any(|_| {
+            self.notify(cause);
+            self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some()
+        })
+    }
+
+    /// Where the line is broken already, a verdict that came over it before may still have to be heard.
+    fn notify(&self, cause: &Cause) {
+        let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
+        let _ = self.realm.control().send(Notice::Failed { group, members, cause: cause.clone() });
+    }
+
+    /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
+    /// lost first, but all know of this one, and a collective could not do without it.
+    fn own_view(&self, cause: Cause, in_collective: bool) -> Cause {
+        let has_left = |rank| self.alarm.members().contains(&rank) && self.alarm.left_at(rank).is_some();
+        let left = |peer| Cause::Lost { peer, how: Loss::Left };
+        match cause {
+            Cause::Lost { .. } if in_collective && has_left(0) => left(self.realm.peer(0)),
+            Cause::Lost { peer, .. } if has_left(peer.rank) => left(peer),
+            other => other,
+        }
+    }
+
+    /// Fails the group on all its ranks.
+    pub(crate) fn abort(&self, reason: &str) {
+        if self.alarm.cause().is_none() {
+            let cause = Cause::Aborted { peer: self.peer(self.rank), reason: reason.to_owned() };
+            if !self.report(&cause) {
+                self.alarm.raise(cause);
+            }
+        }
+    }
+
+    /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
+    /// flight here ends as well.
+    pub(crate) fn panicked(&self) {
+        if self.alarm.cause().is_none() {
+            let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
+            // Without the line, the closing links say as much as can be said.
+            self.notify(&cause);
+            self.alarm.raise(cause);
+        }
+    }
+
+    /// Tells the arbiter where this rank waits: it sees who waits elsewhere.
+    pub(crate) fn stalled(&self, history: &History) {
+        let (group, calls) = (self.alarm.group(), history.calls());
+        // If the line is broken, the watch knows.
+        let _ = self.realm.control().send(Notice::Stalled { group, calls });
+    }
+
+    /// A peer of these that left some time ago, a rank of the group.
+    pub(crate) fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
+        let is_gone = |&peer: &usize| {
+            let left = self.alarm.left_at(self.alarm.members()[peer]);
+            left.is_some_and(|at| now.saturating_duration_since(at) > FAREWELL_TIME)
+        };
+        peers.into_iter().find(is_gone).map(|peer| self.peer(peer))
+    }
+
+    pub(crate) fn context(&self, told: Told<'_>) -> Context {
+        Context {
+            op: told.signature.op,
+            seq: told.seq,
+            group: self.alarm.group(),
+            rank: self.alarm.members()[self.rank],
+            world_size: self.alarm.members().len(),
+            bytes: told.bytes,
+            elapsed: told.elapsed,
+        }
+    }
+
+    /// Both sides of a disagreement. `peer` is a rank of the group.
+    pub(crate) fn mismatch(&self, seq: u64, ours: Signature, peer: usize, theirs: Signature) -> Cause {
+        let mut sides = [(self.peer(self.rank), ours), (self.peer(peer), theirs)];
+        sides.sort_by_key(|(peer, _)| peer.rank);
+        let [left, right] = sides;
+        Cause::Mismatch { seq, left, right }
+    }
+}
+
+/// How long a call with this limit waits before it tells the arbiter.
+pub(crate) fn stall_time(limit: Duration) -> Duration {
+    STALL_TIME.min(limit / 2)
+}
