@@ -129,7 +129,8 @@ mod tests {
     use phalanx_rendezvous::{Config, TcpStoreServer};
     use phalanx_transport::Secret;
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
-    use std::sync::Mutex;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::{Barrier, Mutex};
 
     fn make() -> Result<OwnedFd> {
         memfd_create("test", MemfdFlags::CLOEXEC).map_err(|e| Error::io("making a file", e.into()))
@@ -161,19 +162,9 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..variables.len()).map(|r| scope.spawn(move || rank(r))).collect();
-            for rank in ranks {
-                if let Err(payload) = rank.join()
-                    && payload.downcast_ref() != Some(&Expected)
-                {
-                    std::panic::resume_unwind(payload);
-                }
-            }
+            ranks.into_iter().for_each(|rank| rank.join().unwrap_or_else(|panic| resume_unwind(panic)));
         });
     }
-
-    /// What a rank of a test panics with on purpose.
-    #[derive(PartialEq)]
-    struct Expected;
 
     #[test]
     fn the_ranks_of_a_host_share_one_file() {
@@ -233,19 +224,31 @@ mod tests {
     #[test]
     fn who_left_or_died_is_named() {
         for how in [Loss::Left, Loss::Died] {
-            job(&[("PHALANX_TIMEOUT_S", "60"); 4], |realm| {
-                match realm.place.rank {
-                    1 if how == Loss::Died => std::panic::resume_unwind(Box::new(Expected)),
-                    1 => return realm.leave(&realm.deadline()),
-                    // One that waits for it, and one that gives to it.
-                    0 | 2 => {
-                        let members = if realm.place.rank == 0 { [0, 1] } else { [1, 2] };
-                        let error = share(&realm, GroupId(5), &members).unwrap_err();
-                        let Error::PeerLost { peer, how: told, .. } = &error else { panic!("{error}") };
-                        assert_eq!((peer.rank, *told), (1, how), "{error}");
+            let gone = Barrier::new(2);
+            job(&[("PHALANX_TIMEOUT_S", "60"); 3], |realm| {
+                let members = match realm.place.rank {
+                    1 => {
+                        // The realm goes with the closure: in order, or in a panic.
+                        let _ = catch_unwind(AssertUnwindSafe(move || {
+                            let realm = realm;
+                            match how {
+                                Loss::Left => realm.leave(&realm.deadline()),
+                                _ => resume_unwind(Box::new(())),
+                            }
+                        }));
+                        gone.wait();
+                        return;
                     }
-                    _ => {}
-                }
+                    // One gives to it when it is gone, the other waits for it from the beginning.
+                    0 => {
+                        gone.wait();
+                        [0, 1]
+                    }
+                    _ => [1, 2],
+                };
+                let error = share(&realm, GroupId(5), &members).unwrap_err();
+                let Error::PeerLost { peer, how: told, .. } = &error else { panic!("{error}") };
+                assert_eq!((peer.rank, *told), (1, how), "{error}");
                 realm.leave(&realm.deadline());
             });
         }

@@ -88,7 +88,7 @@ fn strangers_wait_outside_and_delay_nobody() {
             match i % 4 {
                 0 => drop(stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")),
                 1 => drop(stream.write_all(&[i as u8; 200])),
-                2 => drop(stream.write_all(b"PHLX\x01\x00\x02\x00 and then nothing")),
+                2 => drop(stream.write_all(b"PHLX\x02\x00\x02\x00 and then nothing")),
                 _ => {} // silence
             }
             stream

@@ -185,13 +185,20 @@ impl<S: Service> Desk<S> {
             self.serve();
             self.dial();
             #[cfg(target_os = "linux")]
-            if let Some(door) = &mut self.door {
-                door.advance(&self.secret, &mut self.service, std::mem::take(&mut self.outbox.gifts));
-            }
+            self.pass();
             self.deliver();
             if stop == Stop::Stopping {
                 return self.last_words();
             }
+        }
+    }
+
+    /// Passes memory to processes of this host, and takes theirs. Without a door, whoever gives hears so by the drop.
+    #[cfg(target_os = "linux")]
+    fn pass(&mut self) {
+        let gifts = std::mem::take(&mut self.outbox.gifts);
+        if let Some(door) = &mut self.door {
+            door.advance(&self.secret, &mut self.service, gifts);
         }
     }
 
