@@ -22,6 +22,7 @@ pub enum OpKind {
     Send,
     Recv,
     Split,
+    Alloc,
     Init,
     Finalize,
 }
@@ -42,6 +43,7 @@ impl OpKind {
             Self::Send => "send",
             Self::Recv => "recv",
             Self::Split => "split",
+            Self::Alloc => "alloc",
             Self::Init => "init",
             Self::Finalize => "finalize",
         }

@@ -42,6 +42,8 @@ use std::time::Duration;
 
 /// One call of an operation.
 pub struct Call<'a> {
+    /// Its place in the sequence of the team's calls, the same on all ranks.
+    pub seq: u64,
     /// What all ranks must agree on.
     pub signature: &'a Signature,
     /// Who decides how long to wait.

@@ -12,23 +12,25 @@ use std::ops::Range;
 const STRIDE_BYTES: usize = 128 << 10;
 
 impl Team {
-    /// Combines `input` across the team and writes this rank's block of the result to `output`, which is as long.
+    /// Combines the inputs across the team and leaves each rank its block of the result: in place of that block of its input, or
+    /// in an output of that length.
     ///
     /// # Errors
-    /// [`Fault`]; the contents of `output` are unspecified then, and the team is closed.
+    /// [`Fault`]; the block's contents are unspecified then, and the team is closed.
     pub fn reduce_scatter(
         &mut self,
         call: &mut Call<'_>,
-        input: &[u8],
-        output: &mut [u8],
+        buffers: Buffers<'_>,
         blocks: &Layout,
         reduction: Reduction,
     ) -> Result<(), Fault> {
-        let (input, output) = Buffers::Separate(input, output).spans();
         let block = |rank| {
             let block = blocks.block(rank);
             block.start * reduction.element..block.end * reduction.element
         };
+        let in_place = matches!(buffers, Buffers::InPlace(_));
+        let (input, output) = buffers.spans();
+        let output = if in_place { output.part(block(self.rank)) } else { output };
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
         self.run(call, |team, call| {
             // Blocks through a line would save one line of a few; staging is as good.

@@ -146,8 +146,8 @@ impl Team {
         call: &mut Call<'_>,
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
-        self.seq += 1;
-        self.fingerprint = call.signature.fingerprint() ^ self.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.seq = call.seq;
+        self.fingerprint = call.signature.fingerprint() ^ call.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if self.signature.as_ref() != Some(call.signature) {
             self.keep_signature(call.signature);
         }

@@ -21,6 +21,7 @@ struct Rank {
     team: Team,
     rank: usize,
     world_size: usize,
+    calls: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +45,12 @@ fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Ra
             scope.spawn(move || {
                 let mut lookout = Patient(Duration::from_secs(30));
                 let signature = signature(OpKind::Init, 0);
-                let mut call = Call { signature: &signature, lookout: &mut lookout };
+                let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
                 let mut team = Team::join(file, rank, world_size, crowded, &mut call).unwrap();
                 if let Reach::Staging = reach {
                     team.reaches_memory = false;
                 }
-                body(&mut Rank { team, rank, world_size });
+                body(&mut Rank { team, rank, world_size, calls: 0 });
             });
         }
     });
@@ -77,7 +78,8 @@ impl Rank {
     ) -> Result<R, Fault> {
         let signature = signature(op, count);
         let mut lookout = Patient(Duration::from_secs(30));
-        act(&mut self.team, &mut Call { signature: &signature, lookout: &mut lookout })
+        self.calls += 1;
+        act(&mut self.team, &mut Call { seq: self.calls, signature: &signature, lookout: &mut lookout })
     }
 
     fn contribution(&self, len: usize, n: usize) -> Vec<u32> {
@@ -107,12 +109,20 @@ impl Rank {
         let own = blocks.block(self.rank);
         let (input, mut output) = (self.contribution(len, n), vec![0; own.len()]);
         self.run(OpKind::ReduceScatter, len, |team, call| {
-            team.reduce_scatter(call, bytes(&input), bytes_mut(&mut output), &blocks, Self::reduction(None))
+            let buffers = Buffers::Separate(bytes(&input), bytes_mut(&mut output));
+            team.reduce_scatter(call, buffers, &blocks, Self::reduction(None))
         })
         .unwrap();
         for (i, &result) in output.iter().enumerate() {
             assert_eq!(result, self.sum(own.start + i, n), "reduce_scatter of {len} at {i}");
         }
+        let mut buffer = input;
+        self.run(OpKind::ReduceScatter, len, |team, call| {
+            let buffers = Buffers::InPlace(bytes_mut(&mut buffer));
+            team.reduce_scatter(call, buffers, &blocks, Self::reduction(None))
+        })
+        .unwrap();
+        assert_eq!(buffer[own], output, "in place");
     }
 
     fn all_gather(&mut self, len: usize, n: usize) {
@@ -277,7 +287,7 @@ fn another_call_is_named() {
         match result {
             Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer }) => {
                 assert_eq!(*theirs, signature(OpKind::AllReduce, lens[1 - rank.rank]));
-                assert_eq!((seq, their_seq, peer), (2, 2, 1 - rank.rank));
+                assert_eq!((seq, their_seq, peer), (1, 1, 1 - rank.rank));
             }
             // The other was first, and closed the team.
             Err(Fault::Closed) => {}
@@ -314,7 +324,7 @@ fn who_waits_in_vain_is_stopped() {
         }
         let signature = signature(OpKind::Barrier, 0);
         let mut lookout = Patient(Duration::from_millis(50));
-        let result = rank.team.barrier(&mut Call { signature: &signature, lookout: &mut lookout });
+        let result = rank.team.barrier(&mut Call { seq: 1, signature: &signature, lookout: &mut lookout });
         assert!(matches!(result, Err(Fault::Stopped)), "{result:?}");
     });
 }
