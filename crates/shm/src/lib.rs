@@ -76,7 +76,7 @@ pub enum Fault {
     Stopped,
     /// Another rank closed the team.
     Closed,
-    /// A rank of the team called something else at this place.
+    /// A rank of the team called something else, at this place or before.
     Mismatch {
         /// Who.
         peer: usize,
@@ -84,7 +84,7 @@ pub enum Fault {
         seq: u64,
         /// … and in theirs.
         their_seq: u64,
-        /// What they called, where it can be read.
+        /// What they called at that place, where it can be read.
         theirs: Option<Box<Signature>>,
     },
     /// What a rank of the team sends is not what this one expects.

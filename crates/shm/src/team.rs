@@ -37,6 +37,8 @@ pub struct Team {
     granted: u32,
     /// The running operation.
     seq: u64,
+    /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
+    /// the next thing it takes.
     fingerprint: u64,
     signature: Option<Signature>,
     signature_index: u32,
@@ -147,7 +149,8 @@ impl Team {
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         self.seq = call.seq;
-        self.fingerprint = call.signature.fingerprint() ^ call.seq.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let this = call.signature.fingerprint() ^ call.seq;
+        self.fingerprint = (self.fingerprint.rotate_left(29) ^ this).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if self.signature.as_ref() != Some(call.signature) {
             self.keep_signature(call.signature);
         }

@@ -5,7 +5,7 @@ use phalanx_core::{Cause, Deadline, Error, Loss, Signature};
 use phalanx_shm::{Fault, Lookout, Stopped};
 use std::time::{Duration, Instant};
 
-/// How long the arbiter's word is waited for after another rank of the team gave up.
+/// How long the arbiter's word is waited for where this rank does not know what happened.
 const VERDICT_TIME: Duration = Duration::from_secs(2);
 
 /// One call's lookout.
@@ -53,18 +53,23 @@ impl<'a> Look<'a> {
         match (fault, self.seen) {
             (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
             (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(cause, told),
-            (Fault::Closed | Fault::Unreachable { .. }, _)
-                if self.fate.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some() =>
+            (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), .. }, _)
+                if their_seq == self.seq && !theirs.matches(self.signature) =>
             {
-                failed().expect("the alarm was raised")
+                let cause = self.fate.mismatch(self.seq, self.signature.clone(), peer, *theirs);
+                self.fate.fail(cause, told)
             }
-            (fault, _) => failed().unwrap_or_else(|| match super::cause(self.fate, fault, told) {
-                Ok(cause) => self.fate.fail(cause, told),
-                Err(error) => {
-                    self.fate.abort(&error.to_string());
-                    error
-                }
-            }),
+            (Fault::Failed(error), _) => {
+                self.fate.abort(&error.to_string());
+                *error
+            }
+            (fault @ Fault::Counts { .. }, _) => self.fate.fail(super::cause(self.fate, &fault), told),
+            // What happened, another rank knows; or all of them together, if they tell the arbiter what they called.
+            (fault, _) => {
+                self.fate.stalled(self.history);
+                self.fate.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME));
+                failed().unwrap_or_else(|| self.fate.fail(super::cause(self.fate, &fault), told))
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ mod lane;
 mod lookout;
 
 use crate::backend::{Address, Backend, Buffers, Collective, Region};
-use crate::fate::{Fate, History, Told};
+use crate::fate::{Fate, History};
 use crate::host::HostBackend;
 use crate::work::{Bytes, Pending};
 use lane::{Job, Lane};
@@ -19,7 +19,7 @@ use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, Team};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One group on one rank, all of whose members are on this host.
 #[derive(Debug)]
@@ -249,31 +249,29 @@ impl Drop for ShmBackend {
     }
 }
 
-/// What the team's trouble means to the group.
-fn cause(fate: &Fate, fault: Fault, told: Told<'_>) -> Result<Cause, Error> {
-    let silent = |peer| Cause::Lost { peer: fate.peer(peer), how: Loss::Unreachable };
-    let gave_up = || {
-        let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();
-        Cause::Aborted { peer: fate.peer(fate.rank), reason }
-    };
-    Ok(match fault {
-        Fault::Mismatch { peer, seq, their_seq, theirs: Some(theirs) } if seq == their_seq => {
-            fate.mismatch(seq, told.signature.clone(), peer, *theirs)
-        }
+/// What the team's trouble means, where the arbiter does not say.
+fn cause(fate: &Fate, fault: &Fault) -> Cause {
+    let everybody = 0..fate.alarm.members().len();
+    if let Some(peer) = fate.gone(everybody, Instant::now()) {
+        return Cause::Lost { peer, how: Loss::Left };
+    }
+    match fault {
         Fault::Mismatch { peer, seq, their_seq, theirs } => {
-            let called = theirs.map_or_else(|| "something else".to_owned(), |t| t.to_string());
-            let what = format!("at operation #{seq} it called {called}, its operation #{their_seq}");
-            Cause::Protocol { peer: fate.peer(peer), what }
+            let called = theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), |t| t.to_string());
+            let what = format!("operation #{seq} here is its #{their_seq}, {called}, or they differ before");
+            Cause::Protocol { peer: fate.peer(*peer), what }
         }
         Fault::Counts { peer, sent, expected } => {
             let what = format!("it sends {sent} bytes, where {expected} are expected here");
-            Cause::Protocol { peer: fate.peer(peer), what }
+            Cause::Protocol { peer: fate.peer(*peer), what }
         }
         Fault::Unreachable { peer, error } => {
-            tracing::warn!(peer = %fate.peer(peer), %error, "its memory cannot be reached");
-            silent(peer)
+            tracing::warn!(peer = %fate.peer(*peer), %error, "its memory cannot be reached");
+            Cause::Lost { peer: fate.peer(*peer), how: Loss::Unreachable }
         }
-        Fault::Failed(error) => return Err(*error),
-        Fault::Stopped | Fault::Closed => gave_up(),
-    })
+        Fault::Stopped | Fault::Closed | Fault::Failed(_) => {
+            let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();
+            Cause::Aborted { peer: fate.peer(fate.rank), reason }
+        }
+    }
 }
