@@ -105,7 +105,13 @@ impl HostBackend {
     }
 
     /// A schedule sees the whole buffer of the operation, of which this rank has only its block, or must keep the input.
-    fn perform_whole(&self, call: &Collective, input: &[u8], output: &mut [u8], timeout: Duration) -> Result<()> {
+    fn perform_whole(
+        &self,
+        call: &Collective,
+        input: &[u8],
+        output: &mut [u8],
+        timeout: Duration,
+    ) -> Result<()> {
         let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
         let (own, len) = (call.layout.block(self.engine.fate.rank), call.layout.len() * element);
         let own = own.start * element..own.end * element;
@@ -190,7 +196,9 @@ impl Backend for HostBackend {
             (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
                 self.perform_whole(&call, input, output, timeout)
             }
-            (_, Buffers::Separate(input, output)) => self.run(&call, Memory::Separate(input, output), timeout),
+            (_, Buffers::Separate(input, output)) => {
+                self.run(&call, Memory::Separate(input, output), timeout)
+            }
         }
     }
 

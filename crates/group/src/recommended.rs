@@ -30,7 +30,9 @@ pub(crate) fn backend(
     match (choice, elsewhere) {
         #[cfg(target_os = "linux")]
         // Who forces an algorithm wants a schedule to be performed.
-        (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 && selector.forced.is_empty() => {
+        (BackendChoice::Auto | BackendChoice::Shm, None)
+            if members.len() > 1 && selector.forced.is_empty() =>
+        {
             Ok(Arc::new(ShmBackend::join(fate, op, choice, selector)?))
         }
         (BackendChoice::Shm, Some(&rank)) => {

@@ -143,7 +143,8 @@ impl Team {
         reduction: Reduction,
     ) -> Result<bool, Fault> {
         let element = reduction.element;
-        let per_piece = if self.is_crowded() { knob(3, SLOT_LEN) } else { knob(1, SLICE_BYTES) * self.world_size };
+        let per_piece =
+            if self.is_crowded() { knob(3, SLOT_LEN) } else { knob(1, SLICE_BYTES) * self.world_size };
         let per_piece = per_piece.min(SLOT_LEN) / element * element;
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.piece;
@@ -319,7 +320,9 @@ fn knob(i: usize, default: usize) -> usize {
     let all = K.get_or_init(|| {
         let mut all = [0; 5];
         if let Ok(text) = std::env::var("KNOBS") {
-            for (slot, part) in all.iter_mut().zip(text.split(',')) { *slot = part.parse().unwrap_or(0); }
+            for (slot, part) in all.iter_mut().zip(text.split(',')) {
+                *slot = part.parse().unwrap_or(0);
+            }
         }
         all
     });

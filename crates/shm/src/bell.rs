@@ -54,10 +54,8 @@ mod futex {
     }
 
     pub(super) fn wait(bell: &Bell, rung: u32, limit: Duration) {
-        let limit = futex::Timespec {
-            tv_sec: limit.as_secs().min(1 << 30) as _,
-            tv_nsec: limit.subsec_nanos() as _,
-        };
+        let limit =
+            futex::Timespec { tv_sec: limit.as_secs().min(1 << 30) as _, tv_nsec: limit.subsec_nanos() as _ };
         // Woken, timed out, interrupted, or the word has changed: the caller looks again in any case.
         let _ = futex::wait(&bell.rung, SHARED, rung, Some(&limit));
     }

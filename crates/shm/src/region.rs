@@ -167,7 +167,10 @@ mod tests {
             for rank in 0..3 {
                 assert_eq!(region.control(rank).done.0.load(Ordering::Acquire), rank as u32 + 1);
                 assert_eq!(region.slot(rank, 13 - SLOTS).posted.load(Ordering::Acquire), 14);
-                assert_eq!(region.control(rank).signature(17)[..10], [[rank as u8; 9].as_slice(), &[0]].concat());
+                assert_eq!(
+                    region.control(rank).signature(17)[..10],
+                    [[rank as u8; 9].as_slice(), &[0]].concat()
+                );
             }
         }
     }

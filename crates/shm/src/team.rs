@@ -9,8 +9,8 @@ use crate::foreign::Process;
 use crate::patience::Patience;
 use crate::region::{LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot};
 use crate::span::Span;
-use crate::window::Windows;
 use crate::sync::{AtomicU32, Ordering};
+use crate::window::Windows;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -254,12 +254,7 @@ impl Team {
         self.unheard = true;
     }
 
-    pub(crate) fn has_combined(
-        &mut self,
-        peer: usize,
-        piece: u32,
-        call: &mut Call<'_>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn has_combined(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
         self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.control(peer).combined.0)
     }
 
@@ -362,7 +357,9 @@ const PROBE: u64 = 0x7068_616c_616e_7821;
 fn spread_out(rank: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let count = (allowed.count() as usize).max(1);
-    let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(rank % count) else { return };
+    let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(rank % count) else {
+        return;
+    };
     let mut own = CpuSet::new();
     own.set(core);
     // Where it is not allowed, the scheduler will do it.

@@ -122,7 +122,8 @@ fn run(
             team.reduce_scatter(shm, to_shm(buffers), layout, reduction)
         }
         (OpKind::AllGather | OpKind::Split, buffers, None) => {
-            let pull = Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
+            let pull =
+                Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::Broadcast, buffers, None) => {
@@ -134,22 +135,29 @@ fn run(
         // The root has the blocks of all in its buffer; the others have their own alone.
         (OpKind::Gather, buffers, None) => {
             let whole = |_| 0..block(rank).len();
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { Some(&block) } else { None };
+            let place: Option<&dyn Fn(usize) -> Range<usize>> =
+                if is_root(rank) { Some(&block) } else { None };
             let gives = |r| !is_root(r);
             let pull = Pull { same: true, gives: &gives, largest: largest(), part: &whole, place };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::Scatter, buffers, None) => {
             let whole = |_| 0..block(rank).len();
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { None } else { Some(&whole) };
+            let place: Option<&dyn Fn(usize) -> Range<usize>> =
+                if is_root(rank) { None } else { Some(&whole) };
             let pull = Pull { same: false, gives: &is_root, largest: largest(), part: &block, place };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::AllToAll, buffers, None) => {
             let place = |rank: usize| bytes(recv_layout.as_ref().unwrap_or(layout).block(rank));
-            let pull = Pull { same: false, gives: &|_| true, largest: largest(), part: &block, place: Some(&place) };
+            let pull =
+                Pull { same: false, gives: &|_| true, largest: largest(), part: &block, place: Some(&place) };
             // Where ranks agree on the count of all, all blocks are alike.
-            if signature.count > 0 { team.pull(shm, to_shm(buffers), pull) } else { team.pull_uneven(shm, to_shm(buffers), pull) }
+            if signature.count > 0 {
+                team.pull(shm, to_shm(buffers), pull)
+            } else {
+                team.pull_uneven(shm, to_shm(buffers), pull)
+            }
         }
         _ => team.barrier(shm),
     }
@@ -215,7 +223,10 @@ impl Backend for ShmBackend {
     fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
         let limit = self.timeout();
         let Some(all) = phalanx_shm::window_len(self.members().len(), len) else {
-            return Err(Error::misuse(signature.op, format!("{len} bytes for each rank, at {}", signature.site)));
+            return Err(Error::misuse(
+                signature.op,
+                format!("{len} bytes for each rank, at {}", signature.site),
+            ));
         };
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         // All come with the same length, or learn here that they do not.
