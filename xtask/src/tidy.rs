@@ -10,8 +10,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("kernels", &["core"]),
     ("algo", &["core"]),
     ("transport", &["core"]),
+    ("shm", &["core", "kernels"]),
     ("rendezvous", &["core", "transport"]),
-    ("group", &["core", "kernels", "algo", "transport", "rendezvous"]),
+    ("group", &["core", "kernels", "algo", "shm", "transport", "rendezvous"]),
     ("launch", &["core", "transport", "rendezvous"]),
     ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
     ("candle", &["phalanx"]),
@@ -21,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
-const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels"];
+const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm"];
 
 /// Longest source file before it must be split, or excused here.
 const LINES_MAX: usize = 600;

@@ -26,6 +26,16 @@ pub enum Buffers<'a> {
     Separate(&'a [u8], &'a mut [u8]),
 }
 
+/// Memory of a [`SharedBuffer`](crate::SharedBuffer).
+#[derive(Debug)]
+pub enum Region {
+    /// The ranks of this host have it mapped: collectives on it copy nothing between them.
+    #[cfg(target_os = "linux")]
+    Shared(phalanx_shm::Window),
+    /// Memory as any other, where nothing is to be gained from sharing it.
+    Private(Vec<u64>),
+}
+
 /// One end of a point-to-point message.
 #[derive(Debug, Clone)]
 pub struct Address {
@@ -39,9 +49,17 @@ pub struct Address {
 
 /// Performs the operations of one group on one rank.
 ///
-/// The collectives see buffers in the *full* layout of the operation: an all_gather works in place on the whole
-/// output, in which the own block stands already; a reduce_scatter in place on the whole input (all blocks but the own
-/// are scratch afterwards); gather and scatter on the whole buffer of the root, of which other ranks need only their part to be meaningful.
+/// What a collective finds in its buffers, and leaves there:
+///
+/// | operation | buffers |
+/// |---|---|
+/// | all_reduce, broadcast, reduce | in place, the whole; a reduce leaves anything on ranks other than the root |
+/// | all_gather | in place, the whole, in which the own block stands already |
+/// | reduce_scatter | separate: the whole input, the own block of the output. Or in place on the input, of which the own block is the result and the others scratch |
+/// | gather | on the root in place, the whole, in which its own block stands already; elsewhere separate: the own block, nothing |
+/// | scatter | on the root separate: the whole, nothing; elsewhere separate: nothing, the own block |
+/// | all_to_all | separate; the own block stands in the output already |
+///
 /// A backend that cannot do something returns [`Unsupported`](phalanx_core::Error::Unsupported); it never does something else instead.
 pub trait Backend: Send + Sync + Debug {
     /// Name for messages: `tcp`, `thread`.
@@ -87,6 +105,16 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// When nothing was begun.
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending>;
+
+    /// Memory of at least `len` bytes, zero, aligned for every element type, that suits this backend. Collective, though backends with nothing to share
+    /// need not talk about it.
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
+        let _ = signature;
+        Ok(Region::Private(vec![0; len.div_ceil(8)]))
+    }
 
     /// A backend of the same kind for some of the members, of which this rank is one. Collective among those;
     /// all give the same `id` and the same `members` (ranks of this group, in the new order).

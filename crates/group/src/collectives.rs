@@ -91,15 +91,7 @@ impl ProcessGroup {
         }
         let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), Some(reduce), None, site)?;
         signature.detail = detail;
-        let mut scratch = self.take_scratch(size_of_val(input));
-        let bytes = &mut bytemuck::cast_slice_mut(&mut scratch)[..size_of_val(input)];
-        bytes.copy_from_slice(bytemuck::cast_slice(input));
-        let call = Collective { signature, layout, recv_layout: None };
-        self.backend.perform(call, Buffers::InPlace(bytes), self.timeout())?;
-        let block = &bytes[own.start * size_of::<T>()..own.end * size_of::<T>()];
-        bytemuck::cast_slice_mut(output).copy_from_slice(block);
-        self.keep_scratch(scratch);
-        Ok(())
+        self.separate(Collective { signature, layout, recv_layout: None }, input, output)
     }
 
     /// Collects the ranks' inputs, in rank order, on every rank.
@@ -248,10 +240,7 @@ impl ProcessGroup {
             output[own].copy_from_slice(input);
             return self.in_place(call, output);
         }
-        // Pages of it that this rank does not touch cost nothing.
-        let mut virtual_output = vec![T::zeroed(); call.layout.len()];
-        virtual_output[own].copy_from_slice(input);
-        self.in_place(call, &mut virtual_output)
+        self.separate(call, input, &mut [])
     }
 
     /// Deals the root's input out to the ranks, in rank order.
@@ -307,19 +296,11 @@ impl ProcessGroup {
         }
         let call = Collective { signature, layout, recv_layout: None };
         if let Some(input) = input {
-            // The root only sends.
-            self.backend.perform(
-                call,
-                Buffers::Separate(bytemuck::cast_slice(input), &mut []),
-                self.timeout(),
-            )?;
+            self.separate(call, input, &mut [])?;
             output.copy_from_slice(&input[own]);
             return Ok(());
         }
-        let mut virtual_input = vec![T::zeroed(); call.layout.len()];
-        self.in_place(call, &mut virtual_input)?;
-        output.copy_from_slice(&virtual_input[own]);
-        Ok(())
+        self.separate(call, &[], output)
     }
 
     /// Sends block `r` of `input` to rank `r`, and collects what the others sent, in rank order.
@@ -386,9 +367,7 @@ impl ProcessGroup {
     ) -> Result<()> {
         let rank = self.rank();
         output[recv.block(rank)].copy_from_slice(&input[send.block(rank)]);
-        let buffers = Buffers::Separate(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        let call = Collective { signature, layout: send, recv_layout: Some(recv) };
-        self.backend.perform(call, buffers, self.timeout())
+        self.separate(Collective { signature, layout: send, recv_layout: Some(recv) }, input, output)
     }
 
     /// Returns on every rank after all ranks have called it.
@@ -446,6 +425,11 @@ impl ProcessGroup {
 
     fn in_place<T: Element>(&self, call: Collective, buffer: &mut [T]) -> Result<()> {
         self.backend.perform(call, Buffers::InPlace(bytemuck::cast_slice_mut(buffer)), self.timeout())
+    }
+
+    fn separate<T: Element>(&self, call: Collective, input: &[T], output: &mut [T]) -> Result<()> {
+        let buffers = Buffers::Separate(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+        self.backend.perform(call, buffers, self.timeout())
     }
 
     fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {

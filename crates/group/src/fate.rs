@@ -5,6 +5,7 @@ use crate::control::watch::Alarm;
 use crate::realm::Realm;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,24 +32,40 @@ pub(crate) struct Told<'a> {
     pub(crate) elapsed: Duration,
 }
 
-/// The latest collectives of a group on one rank, oldest first.
+/// The latest collectives of a group on one rank: runs of equal calls, oldest first. A training loop makes the same call
+/// again and again, and to remember it must cost nothing.
 #[derive(Debug, Default)]
-pub(crate) struct History(VecDeque<(u64, Signature)>);
+pub(crate) struct History(VecDeque<(RangeInclusive<u64>, Signature)>);
 
 impl History {
     pub(crate) fn remember(&mut self, seq: u64, signature: &Signature) {
+        if let Some((run, last)) = self.0.back_mut()
+            && run.end() + 1 == seq
+            && last == signature
+        {
+            *run = *run.start()..=seq;
+            return;
+        }
         if self.0.len() == HISTORY_LEN {
             self.0.pop_front();
         }
-        self.0.push_back((seq, signature.clone()));
+        self.0.push_back((seq..=seq, signature.clone()));
     }
 
     pub(crate) fn find(&self, seq: u64) -> Option<&Signature> {
-        self.0.iter().find(|(s, _)| *s == seq).map(|(_, signature)| signature)
+        self.0.iter().find(|(run, _)| run.contains(&seq)).map(|(_, signature)| signature)
     }
 
+    /// The last of them, one by one.
     pub(crate) fn calls(&self) -> Calls {
-        self.0.iter().cloned().collect()
+        let newest_first = self
+            .0
+            .iter()
+            .rev()
+            .flat_map(|(run, signature)| run.clone().rev().map(move |seq| (seq, signature.clone())));
+        let mut calls: Calls = newest_first.take(HISTORY_LEN).collect();
+        calls.reverse();
+        calls
     }
 }
 
@@ -197,4 +214,31 @@ impl Fate {
 /// How long a call with this limit waits before it tells the arbiter.
 pub(crate) fn stall_time(limit: Duration) -> Duration {
     STALL_TIME.min(limit / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::{CallSite, OpKind};
+
+    fn signature(count: u64) -> Signature {
+        let site = CallSite { file: "a.rs".into(), line: 1 };
+        Signature { op: OpKind::Barrier, dtype: None, count, reduce: None, root: None, detail: 0, site }
+    }
+
+    #[test]
+    fn the_latest_calls_are_remembered_one_by_one() {
+        let mut history = History::default();
+        (1..=200).for_each(|seq| history.remember(seq, &signature(u64::from(seq == 190))));
+        let calls = history.calls();
+        assert_eq!(calls.len(), HISTORY_LEN);
+        assert!(calls.iter().map(|(seq, _)| *seq).eq(137..=200));
+        assert_eq!(
+            calls.iter().filter(|(_, s)| s.count == 1).map(|(seq, _)| *seq).collect::<Vec<_>>(),
+            [190]
+        );
+        assert_eq!(history.find(190), Some(&signature(1)));
+        assert_eq!(history.find(3), Some(&signature(0)));
+        assert_eq!(history.find(201), None);
+    }
 }

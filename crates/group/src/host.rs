@@ -7,7 +7,7 @@ use crate::engine::plan::Plan;
 use crate::engine::progress::{self, Job};
 use crate::engine::{Core, Engine, Fault, Operation, Progress};
 use crate::fate::{Fate, Told};
-use crate::realm::Realm;
+use crate::scratch;
 use crate::work::{Bytes, Pending};
 use phalanx_algo::{Selector, Shape};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
@@ -35,16 +35,11 @@ pub(crate) struct HostBackend {
 }
 
 impl HostBackend {
-    /// `members` are ranks of the job, in group order.
-    pub(crate) fn new(
-        realm: Arc<dyn Realm>,
-        id: GroupId,
-        members: Vec<usize>,
-        selector: Arc<Selector>,
-    ) -> Self {
-        let wire = Wire::new(realm.open(id, &members));
+    /// A group with this fate.
+    pub(crate) fn new(fate: Arc<Fate>, selector: Arc<Selector>) -> Self {
+        let wire = Wire::new(fate.realm.open(fate.alarm.group(), fate.alarm.members()));
         let name = wire.name();
-        let engine = Arc::new(Engine::new(Fate::new(realm, id, members), wire));
+        let engine = Arc::new(Engine::new(fate, wire));
         Self { engine, name, selector, plans: Plans::default(), next: Mutex::new(1) }
     }
 
@@ -99,6 +94,44 @@ impl HostBackend {
         }
         plans.push_back((fingerprint, own, plan.clone()));
         plan
+    }
+
+    fn run(&self, call: &Collective, memory: Memory<'_>, timeout: Duration) -> Result<()> {
+        let mut operation = Borrowed { collective: self.begin(call)?, memory };
+        if self.engine.drive(&mut operation, timeout)? {
+            return Ok(());
+        }
+        Err(self.engine.timed_out(&operation, timeout))
+    }
+
+    /// A schedule sees the whole buffer of the operation, of which this rank has only its block, or must keep the input.
+    fn perform_whole(
+        &self,
+        call: &Collective,
+        input: &[u8],
+        output: &mut [u8],
+        timeout: Duration,
+    ) -> Result<()> {
+        let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
+        let (own, len) = (call.layout.block(self.engine.fate.rank), call.layout.len() * element);
+        let own = own.start * element..own.end * element;
+        if call.signature.op == OpKind::Scatter && input.len() == len {
+            // The root only sends.
+            return self.run(call, Memory::Separate(input, &mut []), timeout);
+        }
+        let mut scratch = scratch::take(len);
+        let whole = &mut bytemuck::cast_slice_mut(&mut scratch)[..len];
+        match call.signature.op {
+            OpKind::ReduceScatter => whole.copy_from_slice(input),
+            OpKind::Gather => whole[own.clone()].copy_from_slice(input),
+            _ => {}
+        }
+        let done = self.run(call, Memory::InPlace(whole), timeout);
+        if call.signature.op != OpKind::Gather {
+            output.copy_from_slice(&whole[own]);
+        }
+        scratch::keep(scratch);
+        done
     }
 
     fn message(&self, address: &Address, len: usize) -> Result<Message> {
@@ -158,16 +191,15 @@ impl Backend for HostBackend {
     }
 
     fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
-        let collective = self.begin(&call)?;
-        let memory = match buffers {
-            Buffers::InPlace(buffer) => Memory::InPlace(buffer),
-            Buffers::Separate(input, output) => Memory::Separate(input, output),
-        };
-        let mut operation = Borrowed { collective, memory };
-        if self.engine.drive(&mut operation, timeout)? {
-            return Ok(());
+        match (call.signature.op, buffers) {
+            (_, Buffers::InPlace(buffer)) => self.run(&call, Memory::InPlace(buffer), timeout),
+            (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
+                self.perform_whole(&call, input, output, timeout)
+            }
+            (_, Buffers::Separate(input, output)) => {
+                self.run(&call, Memory::Separate(input, output), timeout)
+            }
         }
-        Err(self.engine.timed_out(&operation, timeout))
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
@@ -199,7 +231,8 @@ impl Backend for HostBackend {
 
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
-        Ok(Arc::new(Self::new(self.engine.fate.realm.clone(), id, of_job, self.selector.clone())))
+        let fate = Arc::new(Fate::new(self.engine.fate.realm.clone(), id, of_job));
+        Ok(Arc::new(Self::new(fate, self.selector.clone())))
     }
 
     fn abort(&self, reason: &str) {

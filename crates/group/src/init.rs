@@ -5,8 +5,8 @@ use crate::control::Control;
 use crate::control::arbiter::{Local, Member, Notice};
 use crate::control::line::{ArbiterService, TcpLine};
 use crate::control::watch::{Incomplete, Watch};
-use crate::host::HostBackend;
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
+use crate::recommended;
 use phalanx_algo::Selector;
 use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config};
@@ -40,8 +40,8 @@ pub fn init() -> Result<ProcessGroup> {
 pub fn join(config: &Config) -> Result<ProcessGroup> {
     let selector = Arc::new(Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?);
     match config.secret.as_ref().filter(|_| config.world_size > 1) {
-        Some(secret) => Ok(world(Arc::new(meet_all(config, secret)?), selector)),
-        None => Ok(alone(config.timeout, selector)),
+        Some(secret) => world(Arc::new(meet_all(config, secret)?), config.backend, selector),
+        None => alone(config.timeout, selector),
     }
 }
 
@@ -184,14 +184,14 @@ fn host_name() -> String {
 }
 
 /// The group of a process that is a job of its own.
-fn alone(timeout: Duration, selector: Arc<Selector>) -> ProcessGroup {
+fn alone(timeout: Duration, selector: Arc<Selector>) -> Result<ProcessGroup> {
     let realm = ThreadRealm::create(1, timeout).pop().expect("one realm was created");
-    world(Arc::new(realm), selector)
+    world(Arc::new(realm), BackendChoice::Auto, selector)
 }
 
-fn world(realm: Arc<dyn Realm>, selector: Arc<Selector>) -> ProcessGroup {
+fn world(realm: Arc<dyn Realm>, choice: BackendChoice, selector: Arc<Selector>) -> Result<ProcessGroup> {
     let members = (0..realm.place().world_size).collect();
-    ProcessGroup::new(Arc::new(HostBackend::new(realm, WORLD, members, selector)))
+    Ok(ProcessGroup::new(recommended::backend(realm, WORLD, members, OpKind::Init, choice, selector)?))
 }
 
 /// Groups whose ranks are threads of this process: for tests, examples, and for code that need not leave the process.
@@ -223,6 +223,7 @@ impl SimulatedBackend {
         assert!(world_size > 0, "a group has at least one rank");
         let selector = Arc::new(Selector::forced_from(algorithms)?);
         let realms = ThreadRealm::create(world_size, timeout);
-        Ok(realms.into_iter().map(|realm| world(Arc::new(realm), selector.clone())).collect())
+        let group = |realm| world(Arc::new(realm), BackendChoice::Auto, selector.clone());
+        realms.into_iter().map(group).collect()
     }
 }

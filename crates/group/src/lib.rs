@@ -8,6 +8,7 @@
 
 mod asynchronous;
 mod backend;
+mod buffer;
 mod collectives;
 mod control;
 mod engine;
@@ -17,12 +18,16 @@ mod host;
 mod init;
 mod object;
 mod realm;
+mod recommended;
 mod scratch;
 #[cfg(target_os = "linux")]
 mod share;
+#[cfg(target_os = "linux")]
+mod shm;
 mod work;
 
-pub use backend::{Address, Backend, Buffers, Collective};
+pub use backend::{Address, Backend, Buffers, Collective, Region};
+pub use buffer::SharedBuffer;
 pub use group::ProcessGroup;
 pub use init::{SimulatedBackend, init, join};
 pub use object::OBJECT_LEN_MAX;

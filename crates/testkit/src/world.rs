@@ -79,11 +79,32 @@ impl World {
 
     /// As [`tcp`](Self::tcp), over the interface with the address `ip`.
     pub fn tcp_on(ip: IpAddr) -> Self {
-        Self::of("tcp", move |world_size, settings| {
+        Self::met_in_store("tcp", ip, |_| vec![("PHALANX_BACKEND", "tcp".to_owned())])
+    }
+
+    /// Ranks that share memory, met as for [`tcp`](Self::tcp).
+    pub fn shm() -> Self {
+        let settings = |_| vec![("PHALANX_BACKEND", "shm".to_owned())];
+        Self::met_in_store("shm", Ipv4Addr::LOCALHOST.into(), settings)
+    }
+
+    /// Ranks on several hosts, as far as they know: the first `per_host` on one, the next on another. Those of one share memory.
+    pub fn hosts(per_host: usize) -> Self {
+        let settings = move |rank| vec![("PHALANX_HOST_ID", format!("host {}", rank / per_host))];
+        Self::met_in_store("hosts", Ipv4Addr::LOCALHOST.into(), settings)
+    }
+
+    /// `more` is what the environment of a rank says besides.
+    fn met_in_store(
+        name: &'static str,
+        ip: IpAddr,
+        more: impl Fn(usize) -> Vec<(&'static str, String)> + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(name, move |world_size, settings| {
             let secret = Secret::generate()?;
             let server = Arc::new(TcpStoreServer::start(SocketAddr::new(ip, 0), &secret)?);
             let rank = |rank| {
-                let config = tcp_config(rank, world_size, &server, &secret, settings)?;
+                let config = config(rank, world_size, &server, &secret, settings, more(rank))?;
                 let server = server.clone();
                 Ok(Box::new(move || {
                     let group = join(&config);
@@ -196,14 +217,15 @@ fn text(payload: &(dyn Any + Send)) -> String {
 }
 
 /// The configuration that a launcher would give to `rank`.
-fn tcp_config(
+fn config(
     rank: usize,
     world_size: usize,
     server: &TcpStoreServer,
     secret: &Secret,
     settings: &Settings,
+    more: Vec<(&'static str, String)>,
 ) -> Result<Config, Error> {
-    let variables = BTreeMap::from([
+    let mut variables = BTreeMap::from([
         ("PHALANX_RANK", rank.to_string()),
         ("PHALANX_WORLD_SIZE", world_size.to_string()),
         ("PHALANX_LOCAL_RANK", rank.to_string()),
@@ -213,6 +235,7 @@ fn tcp_config(
         ("PHALANX_TIMEOUT_S", settings.timeout.as_secs_f64().to_string()),
         ("PHALANX_ALGO", settings.algorithms.clone()),
     ]);
+    variables.extend(more);
     Config::from_lookup(|name| variables.get(name).cloned())
 }
 

@@ -10,6 +10,11 @@ mod tcp {
     phalanx_testkit::group_conformance!(super::World::tcp());
 }
 
+#[cfg(target_os = "linux")]
+mod shm {
+    phalanx_testkit::group_conformance!(super::World::shm());
+}
+
 /// The other address family differs in how links are made, not in what goes over them.
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that is skipped says so")]

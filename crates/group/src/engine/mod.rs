@@ -18,7 +18,7 @@ use patience::Patience;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::{Direction, LinkFault, Wire, WireFault};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What one poll of an operation did.
@@ -115,13 +115,13 @@ pub(crate) struct Engine {
     core: Mutex<Core>,
     /// Threads that want the core.
     knocking: AtomicUsize,
-    pub(crate) fate: Fate,
+    pub(crate) fate: Arc<Fate>,
     pub(crate) queue: progress::Queue,
     crowded: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(fate: Fate, wire: Wire) -> Self {
+    pub(crate) fn new(fate: Arc<Fate>, wire: Wire) -> Self {
         let world_size = fate.alarm.members().len();
         let core = Core {
             wire,

@@ -1,0 +1,48 @@
+//! Which backend a group of this machine should have.
+
+use crate::backend::Backend;
+use crate::fate::Fate;
+use crate::host::HostBackend;
+use crate::realm::Realm;
+#[cfg(target_os = "linux")]
+use crate::shm::ShmBackend;
+use phalanx_algo::Selector;
+use phalanx_core::{Error, GroupId, OpKind, Result};
+use phalanx_rendezvous::BackendChoice;
+use std::sync::Arc;
+
+/// The backend of a group whose `members` are ranks of the job, in group order. Collective among them; `op` is what they called.
+///
+/// # Errors
+/// [`Config`](Error::Config) if shared memory is demanded where ranks can't share it; and what goes wrong in sharing it.
+pub(crate) fn backend(
+    realm: Arc<dyn Realm>,
+    id: GroupId,
+    members: Vec<usize>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+) -> Result<Arc<dyn Backend>> {
+    let fate = Arc::new(Fate::new(realm, id, members));
+    let members = fate.alarm.members();
+    let host = |rank: usize| fate.realm.host_of(rank);
+    let elsewhere = members.iter().find(|&&m| host(m).is_none() || host(m) != host(members[0]));
+    match (choice, elsewhere) {
+        #[cfg(target_os = "linux")]
+        // Who forces an algorithm wants a schedule to be performed.
+        (BackendChoice::Auto | BackendChoice::Shm, None)
+            if members.len() > 1 && selector.forced.is_empty() =>
+        {
+            Ok(Arc::new(ShmBackend::join(fate, op, choice, selector)?))
+        }
+        (BackendChoice::Shm, Some(&rank)) => {
+            let (first, other) = (fate.realm.peer(members[0]), fate.realm.peer(rank));
+            let what = format!("PHALANX_BACKEND=shm, but {first} and {other} do not share a host's memory");
+            Err(Error::config(what))
+        }
+        _ => {
+            let _ = op;
+            Ok(Arc::new(HostBackend::new(fate, selector)))
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a rank that waits for others of its host looks at: the clock, the alarm, who left.
+
+use crate::fate::{Fate, History, Told, stall_time};
+use phalanx_core::{Cause, Deadline, Error, Loss, Signature};
+use phalanx_shm::{Fault, Lookout, Stopped};
+use std::time::{Duration, Instant};
+
+/// How long the arbiter's word is waited for where this rank does not know what happened.
+const VERDICT_TIME: Duration = Duration::from_secs(2);
+
+/// One call's lookout.
+#[derive(Debug)]
+pub(super) struct Look<'a> {
+    fate: &'a Fate,
+    history: &'a History,
+    signature: &'a Signature,
+    seq: u64,
+    limit: Duration,
+    /// When it first had to wait for long.
+    since: Option<Instant>,
+    /// The arbiter knows that we wait.
+    stalled: bool,
+    seen: Option<Seen>,
+}
+
+/// Why it ended the wait.
+#[derive(Debug)]
+enum Seen {
+    /// The group has failed.
+    Alarm,
+    /// Time is up, and this rank has not come.
+    Late(usize),
+    /// This rank left.
+    Left(Cause),
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(
+        fate: &'a Fate,
+        history: &'a History,
+        signature: &'a Signature,
+        seq: u64,
+        limit: Duration,
+    ) -> Self {
+        Self { fate, history, signature, seq, limit, since: None, stalled: false, seen: None }
+    }
+
+    /// The error for the cause that came first; the group has failed.
+    pub(super) fn error(self, fault: Fault) -> Error {
+        let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        let told = Told { signature: self.signature, seq: self.seq, bytes: (0, 0), elapsed };
+        let failed = || self.fate.alarm.cause().map(|cause| self.fate.failed(cause.clone(), told));
+        match (fault, self.seen) {
+            (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
+            (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(cause, told),
+            (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), .. }, _)
+                if their_seq == self.seq && !theirs.matches(self.signature) =>
+            {
+                let cause = self.fate.mismatch(self.seq, self.signature.clone(), peer, *theirs);
+                self.fate.fail(cause, told)
+            }
+            (Fault::Failed(error), _) => {
+                self.fate.abort(&error.to_string());
+                *error
+            }
+            (fault @ Fault::Counts { .. }, _) => self.fate.fail(super::cause(self.fate, &fault), told),
+            // What happened, another rank knows; or all of them together, if they tell the arbiter what they called.
+            (fault, _) => {
+                self.fate.stalled(self.history);
+                self.fate.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME));
+                failed().unwrap_or_else(|| self.fate.fail(super::cause(self.fate, &fault), told))
+            }
+        }
+    }
+}
+
+impl Lookout for Look<'_> {
+    fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped> {
+        if self.fate.alarm.cause().is_some() {
+            self.seen = Some(Seen::Alarm);
+            return Err(Stopped);
+        }
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
+        let waited = now.saturating_duration_since(since);
+        if waited >= self.limit {
+            self.seen = Some(Seen::Late(peer));
+            return Err(Stopped);
+        }
+        if waited < stall_time(self.limit) {
+            return Ok(());
+        }
+        if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
+            self.fate.stalled(self.history);
+        }
+        if let Some(peer) = self.fate.gone([peer], now) {
+            self.seen = Some(Seen::Left(Cause::Lost { peer, how: Loss::Left }));
+            return Err(Stopped);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,330 @@
+//! all_reduce and reduce among ranks that share memory: four ways, by size.
+//!
+//! | way | bytes | a rank reads | and writes |
+//! |---|---|---|---|
+//! | inline | what fits the line of a flag | a line from each rank | its own line |
+//! | one shot | little | the whole of every rank's | its own, to staging |
+//! | two phases | medium, or no other way | its slice of every rank's, then every other slice | all but its slice, to staging; its slice |
+//! | push | much | its slice of every rank's memory | its slice, to every rank's memory |
+//!
+//! Every element is combined once or by all in the same order, that of the ranks: the same bits everywhere.
+//! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
+
+use crate::give::line;
+use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
+use crate::span::{List, Span};
+use crate::team::Team;
+use crate::{Call, Fault};
+use phalanx_core::chunk;
+use phalanx_kernels::Kernel;
+use std::ops::Range;
+
+/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags …
+const ONE_SHOT_BYTES: usize = 4 << 10;
+/// … which is worth more where ranks have to give each other the core for it.
+const ONE_SHOT_BYTES_CROWDED: usize = 24 << 10;
+/// From so many bytes on, copies between address spaces are cheaper than staging.
+const PUSH_BYTES: usize = 192 << 10;
+/// From so many bytes on a window is used as one.
+const WINDOW_BYTES: usize = 2 << 10;
+/// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
+const SLICE_BYTES: usize = 32 << 10;
+/// Bytes copied between address spaces at once: large enough for the call, small enough to be found in the cache by the next step.
+const STRIDE_BYTES: usize = 128 << 10;
+
+/// A reduction of elements of one type.
+#[derive(Debug, Clone, Copy)]
+pub struct Reduction {
+    /// How two become one.
+    pub kernel: Kernel,
+    /// Bytes of an element.
+    pub element: usize,
+    /// Who gets the result; all, if nobody is named.
+    pub root: Option<usize>,
+}
+
+impl Team {
+    /// Combines `buffer` across the team. Every rank ends with the same bits; if the reduction has a root, only that one,
+    /// and the others' buffers are unspecified.
+    ///
+    /// # Errors
+    /// [`Fault`]; the buffer's contents are unspecified then, and the team is closed.
+    pub fn all_reduce(
+        &mut self,
+        call: &mut Call<'_>,
+        buffer: &mut [u8],
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let len = buffer.len();
+        // SAFETY: borrowed for the whole call; what the others write of it they write before they say that they are
+        // done, and nothing else here looks at it meanwhile. If the operation fails, `run` waits until nobody writes it.
+        let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
+        self.run(call, |team, call| {
+            if len <= LINE_LEN {
+                return team.all_reduce_inline(call, buffer, reduction);
+            }
+            let one_shot = if team.is_crowded() { knob(4, ONE_SHOT_BYTES_CROWDED) } else { ONE_SHOT_BYTES };
+            if len * (team.world_size - 1).max(1) <= one_shot {
+                return team.all_reduce_one_shot(call, buffer, reduction);
+            }
+            let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
+            if (registered || (len >= knob(0, PUSH_BYTES) && team.reaches_memory))
+                && team.all_reduce_push(call, buffer, reduction)?
+            {
+                return Ok(());
+            }
+            while !team.all_reduce_two_phases(call, buffer, reduction)? {}
+            Ok(())
+        })
+    }
+
+    fn all_reduce_inline(
+        &mut self,
+        call: &mut Call<'_>,
+        buffer: Span,
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let mut own = [0u64; LINE_WORDS];
+        line(&mut own).part(0..buffer.len()).copy_from(buffer);
+        let piece = self.next_piece();
+        self.reserve(piece, call)?;
+        self.post(piece, own);
+        if reduction.is_for(self.rank) {
+            let mut lines = List::new((0..self.world_size).map(|_| own), own);
+            for peer in self.peers() {
+                lines.as_mut_slice()[peer] = self.arrived(peer, piece, call)?.words();
+            }
+            let part = |words| line(words).part(0..buffer.len());
+            let sources = List::new(lines.as_mut_slice().iter_mut().map(part), Span::EMPTY);
+            Span::reduce(&[buffer], sources.as_slice(), &reduction.kernel, self.world_size);
+        }
+        self.done(piece);
+        Ok(())
+    }
+
+    fn all_reduce_one_shot(
+        &mut self,
+        call: &mut Call<'_>,
+        buffer: Span,
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let piece = self.next_piece();
+        let all = 0..buffer.len();
+        self.reserve(piece, call)?;
+        self.region.staging(self.rank, piece).part(all.clone()).copy_from(buffer);
+        self.post(piece, [0; LINE_WORDS]);
+        if reduction.is_for(self.rank) {
+            for peer in self.peers() {
+                self.arrived(peer, piece, call)?;
+            }
+            let sources = self.contributions(piece, all, buffer);
+            Span::reduce(&[buffer], sources.as_slice(), &reduction.kernel, self.world_size);
+        }
+        self.done(piece);
+        Ok(())
+    }
+
+    /// The same range of all ranks' slots, in rank order; of this rank's own the buffer itself.
+    fn contributions(&self, piece: u32, range: Range<usize>, own: Span) -> List<Span> {
+        let contribution = |rank| {
+            if rank == self.rank { own } else { self.region.staging(rank, piece).part(range.clone()) }
+        };
+        List::new((0..self.world_size).map(contribution), Span::EMPTY)
+    }
+
+    /// In pieces, three of them under way: staged, combined, collected. A slice's owner combines it into the slot of the
+    /// rank after it, in place of what that one contributed: it has just read those lines, and nobody else needs them.
+    ///
+    /// `false`: another rank offers its buffer as a window, which this one cannot; all begin anew.
+    fn all_reduce_two_phases(
+        &mut self,
+        call: &mut Call<'_>,
+        buffer: Span,
+        reduction: Reduction,
+    ) -> Result<bool, Fault> {
+        let element = reduction.element;
+        let per_piece =
+            if self.is_crowded() { knob(3, SLOT_LEN) } else { knob(1, SLICE_BYTES) * self.world_size };
+        let per_piece = per_piece.min(SLOT_LEN) / element * element;
+        let pieces = buffer.len().div_ceil(per_piece);
+        let first = self.piece;
+        self.piece = first.wrapping_add(pieces as u32);
+        let number = |i: usize| first.wrapping_add(i as u32);
+        let part = |i: usize| buffer.part(i * per_piece..((i + 1) * per_piece).min(buffer.len()));
+        for step in 0..pieces + 2 {
+            if step < pieces {
+                self.stage(number(step), part(step), element, call)?;
+            }
+            if (1..=pieces).contains(&step)
+                && !self.combine(number(step - 1), part(step - 1), reduction, call)?
+            {
+                self.begin_anew(first);
+                return Ok(false);
+            }
+            if step >= 2 {
+                self.collect(number(step - 2), part(step - 2), reduction, call)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where a rank may be when it learns that the others don't do as it does: two pieces after the first.
+    fn begin_anew(&mut self, first: u32) {
+        self.done(first.wrapping_add(1));
+        self.piece = first.wrapping_add(2);
+    }
+
+    fn slice(&self, rank: usize, bytes: usize, element: usize) -> Range<usize> {
+        let elements = chunk(rank, self.world_size, bytes / element);
+        elements.start * element..elements.end * element
+    }
+
+    /// Shows the others their slices of `part`.
+    fn stage(&mut self, piece: u32, part: Span, element: usize, call: &mut Call<'_>) -> Result<(), Fault> {
+        self.reserve(piece, call)?;
+        let slot = self.region.staging(self.rank, piece);
+        let own = self.slice(self.rank, part.len(), element);
+        for range in [0..own.start, own.end..part.len()] {
+            slot.part(range.clone()).copy_from(part.part(range));
+        }
+        self.post(piece, [0; LINE_WORDS]);
+        Ok(())
+    }
+
+    /// `false` if another rank has posted an address instead of data.
+    fn combine(
+        &mut self,
+        piece: u32,
+        part: Span,
+        reduction: Reduction,
+        call: &mut Call<'_>,
+    ) -> Result<bool, Fault> {
+        let mut all_staged = true;
+        for peer in self.peers() {
+            all_staged &= self.arrived(peer, piece, call)?.words()[0] == 0;
+        }
+        if !all_staged {
+            return Ok(false);
+        }
+        let range = self.slice(self.rank, part.len(), reduction.element);
+        let own = part.part(range.clone());
+        let sources = self.contributions(piece, range.clone(), own);
+        let home = self.region.staging((self.rank + 1) % self.world_size, piece).part(range);
+        Span::reduce(&[own, home], sources.as_slice(), &reduction.kernel, self.world_size);
+        self.combined(piece);
+        Ok(true)
+    }
+
+    fn collect(
+        &mut self,
+        piece: u32,
+        part: Span,
+        reduction: Reduction,
+        call: &mut Call<'_>,
+    ) -> Result<(), Fault> {
+        if reduction.is_for(self.rank) {
+            for owner in self.peers() {
+                self.has_combined(owner, piece, call)?;
+                let range = self.slice(owner, part.len(), reduction.element);
+                let home = self.region.staging((owner + 1) % self.world_size, piece).part(range.clone());
+                part.part(range).copy_from(home);
+            }
+        }
+        self.done(piece);
+        Ok(())
+    }
+
+    /// Each rank combines its slice, reading from the buffers of all and storing to them. `false`: the buffers can't be
+    /// reached in one way by all, and nothing was done.
+    fn all_reduce_push(
+        &mut self,
+        call: &mut Call<'_>,
+        buffer: Span,
+        reduction: Reduction,
+    ) -> Result<bool, Fault> {
+        let piece = self.next_piece();
+        self.reserve(piece, call)?;
+        let (window, offset) = self.windows.find(buffer).unwrap_or_default();
+        let own = [buffer.addr(), window, offset, 0, 0, 0];
+        self.post(piece, own);
+        let mut exposed = List::new((0..self.world_size).map(|_| own), own);
+        for peer in self.peers() {
+            exposed.as_mut_slice()[peer] = self.arrived(peer, piece, call)?.words();
+        }
+        let exposed = exposed.as_slice();
+        let slice = self.slice(self.rank, buffer.len(), reduction.element);
+        let stride = knob(2, STRIDE_BYTES) / reduction.element * reduction.element;
+        let strides = slice.clone().step_by(stride).map(|at| at..(at + stride).min(slice.end));
+        if window != 0 && exposed.iter().all(|words| words[1] == window) && !self.processes.is_empty() {
+            let part = |(rank, words): (usize, &[u64; LINE_WORDS])| {
+                self.windows.part(window, rank, words[2], buffer.len()).unwrap_or(Span::EMPTY)
+            };
+            let parts = List::new(exposed.iter().enumerate().map(part), Span::EMPTY);
+            let parts = parts.as_slice();
+            if let Some(peer) = parts.iter().position(|part| part.len() != buffer.len()) {
+                return Err(Fault::Counts { peer, sent: parts[peer].len(), expected: buffer.len() });
+            }
+            for range in strides {
+                let sources = List::new(parts.iter().map(|p| p.part(range.clone())), Span::EMPTY);
+                let sources = sources.as_slice();
+                let into = reduction.root.map_or(sources, |root| &sources[root..=root]);
+                self.under_lease(|| Span::reduce(into, sources, &reduction.kernel, self.world_size))?;
+            }
+        } else if self.reaches_memory && exposed.iter().all(|words| words[0] != 0) {
+            for range in strides {
+                self.push_stride(buffer, range, exposed, reduction)?;
+            }
+        } else {
+            self.begin_anew(piece);
+            return Ok(false);
+        }
+        self.done(piece);
+        self.all_done(piece, call)?;
+        Ok(true)
+    }
+
+    fn push_stride(
+        &mut self,
+        buffer: Span,
+        range: Range<usize>,
+        exposed: &[[u64; LINE_WORDS]],
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let own = buffer.part(range.clone());
+        let scratch = self.scratch(self.world_size * range.len());
+        let part = |rank: usize| scratch.part(rank * range.len()..(rank + 1) * range.len());
+        let addr = |peer: usize| exposed[peer][0].wrapping_add(range.start as u64);
+        for peer in self.peers() {
+            let read = self.processes[peer].read(addr(peer), part(peer));
+            read.map_err(|error| Fault::Unreachable { peer, error })?;
+        }
+        let source = |rank| if rank == self.rank { own } else { part(rank) };
+        let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
+        Span::reduce(&[own], sources.as_slice(), &reduction.kernel, self.world_size);
+        for peer in self.peers().filter(|&peer| reduction.is_for(peer)) {
+            let written = self.under_lease(|| self.processes[peer].write(addr(peer), own))?;
+            written.map_err(|error| Fault::Unreachable { peer, error })?;
+        }
+        Ok(())
+    }
+}
+
+impl Reduction {
+    fn is_for(&self, rank: usize) -> bool {
+        self.root.is_none_or(|root| root == rank)
+    }
+}
+
+fn knob(i: usize, default: usize) -> usize {
+    static K: std::sync::OnceLock<[usize; 5]> = std::sync::OnceLock::new();
+    let all = K.get_or_init(|| {
+        let mut all = [0; 5];
+        if let Ok(text) = std::env::var("KNOBS") {
+            for (slot, part) in all.iter_mut().zip(text.split(',')) {
+                *slot = part.parse().unwrap_or(0);
+            }
+        }
+        all
+    });
+    if all[i] == 0 { default } else { all[i] }
+}

@@ -1,0 +1,200 @@
+//! How a rank shows the others what it gives them: one buffer to all, or a part of it to each.
+//!
+//! What fits travels in the line of the flag; what is small, through staging, in steps; large parts are read where they
+//! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
+//! finds out before it returns.
+
+use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
+use crate::span::Span;
+use crate::team::Team;
+use crate::{Call, Fault};
+use std::ops::Range;
+
+/// From so many bytes on, a part is read from the other's address space instead of from staging.
+const REACH_BYTES: usize = 16 << 10;
+/// From so many bytes on, a part that lies in a window is read there.
+const WINDOW_BYTES: usize = 2 << 10;
+/// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// How the parts of an operation travel. The same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// In the line of the flag, so many bytes from one part to the next.
+    Line(usize),
+    /// Through staging, so many bytes of each part at a time.
+    Staged(usize),
+    /// Read where they lie.
+    Reached,
+}
+
+/// What a rank gives. The ranges are within the buffer, in bytes; `part(r)` is for rank `r`.
+#[derive(Clone, Copy)]
+pub(crate) struct Offer<'a> {
+    pub(crate) buffer: Span,
+    pub(crate) part: &'a dyn Fn(usize) -> Range<usize>,
+    /// Whether all get the same part.
+    pub(crate) same: bool,
+}
+
+/// Where a giver's part for this rank is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Found {
+    Staged,
+    /// In memory that this rank has mapped.
+    Mapped(Span),
+    /// At this address of the giver.
+    Memory(u64),
+}
+
+/// What the first word of a post says: that the data follow in staging, that they are in the giver's memory, or else which window
+/// they are in (numbered from 2).
+const STAGED: u64 = 0;
+const MEMORY: u64 = 1;
+
+impl Team {
+    /// How parts of at most `largest` bytes travel, if each giver shows `parts` of them.
+    pub(crate) fn way(&self, largest: usize, parts: usize) -> Way {
+        if largest * parts <= LINE_LEN {
+            return Way::Line(largest);
+        }
+        if largest >= REACH_BYTES && self.reaches_memory {
+            return Way::Reached;
+        }
+        let piece = if self.is_crowded() { SLOT_LEN } else { PIECE_BYTES };
+        // Whole lines, so that no two readers share one; and elements are not split.
+        Way::Staged((piece / parts / 64).max(1) * 64)
+    }
+
+    /// Pieces that the parts take.
+    pub(crate) fn steps(way: Way, largest: usize) -> usize {
+        match way {
+            Way::Staged(step) => largest.div_ceil(step).max(1),
+            Way::Line(_) | Way::Reached => 1,
+        }
+    }
+
+    /// Shows the others where this rank's parts are, or their bytes of this step. `true`: they read in this rank's memory, which
+    /// must not be touched until all are done; there is nothing to show in later steps.
+    pub(crate) fn give(
+        &mut self,
+        offer: Offer<'_>,
+        way: Way,
+        step: usize,
+        piece: u32,
+        call: &mut Call<'_>,
+    ) -> Result<bool, Fault> {
+        self.reserve(piece, call)?;
+        match way {
+            Way::Line(stride) => {
+                let words = self.line_of(offer, stride);
+                self.post(piece, words);
+                return Ok(false);
+            }
+            Way::Reached => {}
+            Way::Staged(len) => {
+                let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
+                if !window || step > 0 {
+                    self.stage_parts(offer, len, step, piece);
+                    self.post(piece, [STAGED; LINE_WORDS]);
+                    return Ok(false);
+                }
+            }
+        }
+        let (kind, base) = match self.windows.find(offer.buffer) {
+            Some((window, offset)) => (MEMORY + window, offset),
+            None => (MEMORY, offer.buffer.addr()),
+        };
+        let slot = self.region.staging(self.rank, piece);
+        if offer.same {
+            self.post(piece, [kind, base + (offer.part)(self.rank).start as u64, 0, 0, 0, 0]);
+            return Ok(true);
+        }
+        for rank in 0..self.world_size {
+            let at = base + (offer.part)(rank).start as u64;
+            slot.part(rank * 8..rank * 8 + 8).write(&at.to_ne_bytes());
+        }
+        self.post(piece, [kind, 0, 0, 0, 0, 0]);
+        Ok(true)
+    }
+
+    fn line_of(&self, offer: Offer<'_>, stride: usize) -> [u64; LINE_WORDS] {
+        let mut words = [0; LINE_WORDS];
+        let show = |line: Span, at: usize, rank: usize| {
+            let part = offer.buffer.part((offer.part)(rank));
+            line.part(at..at + part.len()).copy_from(part);
+        };
+        if offer.same {
+            show(line(&mut words), 0, self.rank);
+        } else {
+            self.peers().for_each(|reader| show(line(&mut words), reader * stride, reader));
+        }
+        words
+    }
+
+    fn stage_parts(&self, offer: Offer<'_>, len: usize, step: usize, piece: u32) {
+        let slot = self.region.staging(self.rank, piece);
+        let stage = |at: usize, part: Range<usize>| {
+            let range = within(&part, len, step);
+            slot.part(at..at + range.len()).copy_from(offer.buffer.part(range));
+        };
+        if offer.same {
+            return stage(0, (offer.part)(self.rank));
+        }
+        for reader in self.peers() {
+            stage(reader * len, (offer.part)(reader));
+        }
+    }
+
+    /// Waits for the first post of a giver, and looks where its part of `len` bytes for this rank is.
+    pub(crate) fn find(
+        &mut self,
+        giver: usize,
+        len: usize,
+        same: bool,
+        piece: u32,
+        call: &mut Call<'_>,
+    ) -> Result<Found, Fault> {
+        let words = self.arrived(giver, piece, call)?.words();
+        if words[0] == STAGED {
+            return Ok(Found::Staged);
+        }
+        let mut at = words[1];
+        if !same {
+            let mut entry = [0; 8];
+            self.region.staging(giver, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut entry);
+            at = u64::from_ne_bytes(entry);
+        }
+        match words[0] {
+            MEMORY => Ok(Found::Memory(at)),
+            window => match self.windows.part(window - MEMORY, giver, at, len) {
+                Some(part) => Ok(Found::Mapped(part)),
+                None => Err(Fault::Counts { peer: giver, sent: 0, expected: len }),
+            },
+        }
+    }
+
+    /// Where the bytes of this step that a giver has staged for this rank lie.
+    pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u32) -> Span {
+        let at = if same { 0 } else { self.rank * len };
+        self.region.staging(giver, piece).part(at..at + bytes)
+    }
+
+    /// Reads a part in another's memory.
+    pub(crate) fn reach(&self, giver: usize, addr: u64, into: Span) -> Result<(), Fault> {
+        let read = self.processes[giver].read(addr, into);
+        read.map_err(|error| Fault::Unreachable { peer: giver, error })
+    }
+}
+
+/// The bytes of the words of a line.
+pub(crate) fn line(words: &mut [u64; LINE_WORDS]) -> Span {
+    // SAFETY: the callers keep the words, and touch them through the span only while they use it.
+    unsafe { Span::new(words.as_mut_ptr().cast(), LINE_LEN) }
+}
+
+/// The bytes of a part that travel in one step of `len`.
+pub(crate) fn within(part: &Range<usize>, len: usize, step: usize) -> Range<usize> {
+    let start = part.end.min(part.start.saturating_add(step * len));
+    start..part.end.min(start.saturating_add(len))
+}

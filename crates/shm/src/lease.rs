@@ -1,0 +1,80 @@
+//! Leases: how a rank that gives up can be sure that nobody writes its memory any more.
+//!
+//! The fastest large reductions store results straight into the buffers of the others. Should one of these return with an
+//! error meanwhile (its deadline has passed, a third rank has died), its buffer is its caller's again. So a rank writes foreign memory only
+//! under a lease, chunk by chunk, and no lease is given once the team is closed. Who closes it waits until the leases
+//! that were out have been returned, or their holders have ended.
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Whether a team still works together. Zero: it does.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct Closed(pub(crate) AtomicU32);
+
+/// Whether one rank is writing memory of the others. Zero: it is not.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct Lease(pub(crate) AtomicU32);
+
+impl Closed {
+    /// No lease is given any more.
+    pub(crate) fn close(&self) {
+        self.0.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Lease {
+    /// Performs `write`, unless the team is closed: then `None`.
+    pub(crate) fn hold<R>(&self, team: &Closed, write: impl FnOnce() -> R) -> Option<R> {
+        self.0.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `close`: either we see that the team is closed, or the closer sees the lease.
+        fence(Ordering::SeqCst);
+        let result = (!team.is_closed()).then(write);
+        self.0.store(0, Ordering::Release);
+        result
+    }
+
+    /// Whether it is out.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// One writes the other's buffer under a lease; the other closes the team and then uses its buffer: loom's cell
+    /// panics if both are at it at once.
+    #[test]
+    fn nobody_writes_after_the_closer_has_waited() {
+        loom::model(|| {
+            let team = Arc::new((Closed(AtomicU32::new(0)), Lease(AtomicU32::new(0)), UnsafeCell::new(0)));
+            let writer = team.clone();
+            let writer = thread::spawn(move || {
+                let (closed, lease, buffer) = &*writer;
+                for _ in 0..2 {
+                    // SAFETY: loom checks what is claimed here.
+                    lease.hold(closed, || buffer.with_mut(|b| unsafe { *b += 1 }));
+                }
+            });
+            let (closed, lease, buffer) = &*team;
+            closed.close();
+            while lease.is_held() {
+                thread::yield_now();
+            }
+            // SAFETY: loom checks what is claimed here.
+            buffer.with_mut(|b| unsafe { *b += 1 });
+            writer.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! Collectives among ranks that share memory.
+//!
+//! Ranks on one host need no wire: they read each other's data where it lies. A [`Team`] is one rank's part in a group of
+//! such ranks. Its ranks share one anonymous segment (no name anywhere, gone with the last of them) with flags,
+//! staging for small and medium messages, and room for addresses: large messages are copied straight from one
+//! address space into another where the kernel allows it, and not at all in buffers that all ranks map
+//! ([`Window`]).
+//!
+//! `region` says what lies in the segment, `team` how ranks take steps together, `patience` and `bell` how they wait,
+//! `lease` how one that gives up knows that nobody writes its memory any more. The operations: `all_reduce`, `reduce_scatter`, `pull`.
+//!
+//! Deliberately absent: who the ranks are, how they met, what an error means to the group. Linux only: elsewhere this
+//! crate is empty.
+#![cfg(target_os = "linux")]
+
+mod all_reduce;
+mod bell;
+mod foreign;
+mod give;
+mod lease;
+mod memory;
+mod patience;
+mod pull;
+mod reduce_scatter;
+mod region;
+mod span;
+mod sync;
+mod team;
+#[cfg(test)]
+mod tests;
+mod window;
+
+pub use all_reduce::Reduction;
+pub use memory::create;
+pub use pull::{Buffers, Pull};
+pub use region::segment_len;
+pub use team::Team;
+pub use window::{Window, window_len};
+
+use phalanx_core::{Error, Signature};
+use std::time::Duration;
+
+/// One call of an operation.
+pub struct Call<'a> {
+    /// Its place in the sequence of the team's calls, the same on all ranks.
+    pub seq: u64,
+    /// What all ranks must agree on.
+    pub signature: &'a Signature,
+    /// Who decides how long to wait.
+    pub lookout: &'a mut dyn Lookout,
+}
+
+impl std::fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("signature", self.signature).finish_non_exhaustive()
+    }
+}
+
+/// Looks around while a rank waits: at the clock, and for news of the others.
+pub trait Lookout {
+    /// Called before a waiting rank falls asleep, and every 20 ms while it sleeps. `peer` is who has not come, a rank of the team.
+    ///
+    /// # Errors
+    /// [`Stopped`] ends the wait; the lookout knows why.
+    fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped>;
+}
+
+/// A lookout has ended the wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped;
+
+/// Why an operation failed. The team is closed then.
+#[derive(Debug)]
+pub enum Fault {
+    /// The lookout ended the wait.
+    Stopped,
+    /// Another rank closed the team.
+    Closed,
+    /// A rank of the team called something else, at this place or before.
+    Mismatch {
+        /// Who.
+        peer: usize,
+        /// The place of the call in this rank's sequence …
+        seq: u64,
+        /// … and in theirs.
+        their_seq: u64,
+        /// What they called at that place, where it can be read.
+        theirs: Option<Box<Signature>>,
+    },
+    /// What a rank of the team sends is not what this one expects.
+    Counts {
+        /// Who.
+        peer: usize,
+        /// Bytes they send.
+        sent: usize,
+        /// Bytes expected here.
+        expected: usize,
+    },
+    /// The memory of a rank could not be reached.
+    Unreachable {
+        /// Who.
+        peer: usize,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Trouble of this rank's own.
+    Failed(Box<Error>),
+}
+
+impl From<Stopped> for Fault {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}

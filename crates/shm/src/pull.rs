@@ -1,0 +1,216 @@
+//! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
+
+use crate::give::{Found, Offer, Way, line, within};
+use crate::region::LINE_WORDS;
+use crate::span::{List, Span};
+use crate::team::Team;
+use crate::{Call, Fault};
+use std::ops::Range;
+
+/// Who gives what to whom. Ranges are in bytes; they are known where they are named and need not be elsewhere.
+#[derive(Clone, Copy)]
+pub struct Pull<'a> {
+    /// Whether a giver gives the same part to all.
+    pub same: bool,
+    /// Who gives. The same on all ranks.
+    pub gives: &'a dyn Fn(usize) -> bool,
+    /// Bytes of the largest part that any rank gives another. The same on all ranks.
+    pub largest: usize,
+    /// What this rank gives to each, if it gives: ranges of the source.
+    pub part: &'a dyn Fn(usize) -> Range<usize>,
+    /// Where this rank puts what each gives it: ranges of the output. `None` if it takes nothing.
+    pub place: Option<&'a dyn Fn(usize) -> Range<usize>>,
+}
+
+impl std::fmt::Debug for Pull<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pull")
+            .field("same", &self.same)
+            .field("largest", &self.largest)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The buffers of one rank in an operation that takes and gives.
+#[derive(Debug)]
+pub enum Buffers<'a> {
+    /// Taken from, and put into, other places of one buffer.
+    InPlace(&'a mut [u8]),
+    /// Given from the first, put into the second.
+    Separate(&'a [u8], &'a mut [u8]),
+}
+
+impl Buffers<'_> {
+    pub(crate) fn spans(self) -> (Span, Span) {
+        let (source, output) = match self {
+            Buffers::InPlace(buffer) => {
+                let (start, len) = (buffer.as_mut_ptr(), buffer.len());
+                ((start, len), (start, len))
+            }
+            Buffers::Separate(source, output) => {
+                ((source.as_ptr().cast_mut(), source.len()), (output.as_mut_ptr(), output.len()))
+            }
+        };
+        // SAFETY: borrowed for the whole call by whoever calls this, and only read.
+        let source = unsafe { Span::new(source.0, source.1) };
+        // SAFETY: borrowed for the whole call by whoever calls this, and written by this rank alone.
+        let output = unsafe { Span::new(output.0, output.1) };
+        (source, output)
+    }
+}
+
+impl Team {
+    /// Copies what the others give this rank to its places.
+    ///
+    /// # Errors
+    /// [`Fault`]; the contents of the places are unspecified then, and the team is closed.
+    pub fn pull(&mut self, call: &mut Call<'_>, buffers: Buffers<'_>, pull: Pull<'_>) -> Result<(), Fault> {
+        let (source, output) = buffers.spans();
+        self.run(call, |team, call| team.pull_spans(call, source, output, pull))
+    }
+
+    /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
+    ///
+    /// # Errors
+    /// [`Fault`]; [`Counts`](Fault::Counts) if a giver's part has not the length of its place.
+    pub fn pull_uneven(
+        &mut self,
+        call: &mut Call<'_>,
+        buffers: Buffers<'_>,
+        mut pull: Pull<'_>,
+    ) -> Result<(), Fault> {
+        let (source, output) = buffers.spans();
+        self.run(call, |team, call| {
+            pull.largest = team.agree_on_lengths(pull, call)?;
+            team.pull_spans(call, source, output, pull)
+        })
+    }
+
+    /// Tells each rank how much it will be given, checks what the others say, and returns the most that anybody gives.
+    fn agree_on_lengths(&mut self, pull: Pull<'_>, call: &mut Call<'_>) -> Result<usize, Fault> {
+        let lengths: Vec<u64> = (0..self.world_size).map(|rank| (pull.part)(rank).len() as u64).collect();
+        let mut largest = self.peers().map(|peer| lengths[peer]).max().unwrap_or(0);
+        let piece = self.next_piece();
+        self.reserve(piece, call)?;
+        let row = self.region.staging(self.rank, piece);
+        lengths.iter().enumerate().for_each(|(r, len)| row.part(r * 8..r * 8 + 8).write(&len.to_ne_bytes()));
+        self.post(piece, [largest, 0, 0, 0, 0, 0]);
+        for peer in self.peers() {
+            largest = largest.max(self.arrived(peer, piece, call)?.words()[0]);
+            let mut sent = [0; 8];
+            self.region.staging(peer, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut sent);
+            let (sent, expected) =
+                (u64::from_ne_bytes(sent) as usize, pull.place.map_or(0, |p| p(peer).len()));
+            if sent != expected {
+                return Err(Fault::Counts { peer, sent, expected });
+            }
+        }
+        self.done(piece);
+        Ok(largest as usize)
+    }
+
+    fn pull_spans(
+        &mut self,
+        call: &mut Call<'_>,
+        source: Span,
+        output: Span,
+        pull: Pull<'_>,
+    ) -> Result<(), Fault> {
+        let way = self.way(pull.largest, if pull.same { 1 } else { self.world_size });
+        let offer = Offer { buffer: source, part: pull.part, same: pull.same };
+        let steps = Self::steps(way, pull.largest);
+        let first = self.piece;
+        self.piece = first.wrapping_add(steps as u32);
+        let gives = (pull.gives)(self.rank);
+        let mut shows_memory = false;
+        // Whose data come through staging.
+        let mut staged = List::new((0..self.world_size).map(&pull.gives), false);
+        for step in 0..=steps {
+            let piece = first.wrapping_add(step as u32);
+            if step < steps && gives && !shows_memory {
+                shows_memory = self.give(offer, way, step, piece, call)?;
+            }
+            let Some(step) = step.checked_sub(1) else { continue };
+            let piece = first.wrapping_add(step as u32);
+            if let Some(place) = pull.place {
+                for giver in self.peers() {
+                    if staged.as_slice()[giver] {
+                        let stays =
+                            self.take(giver, way, step, piece, pull.same, output, place(giver), call)?;
+                        staged.as_mut_slice()[giver] = stays;
+                    }
+                }
+            }
+            self.done(piece);
+        }
+        if shows_memory {
+            self.all_done(first.wrapping_add(steps as u32 - 1), call)?;
+        }
+        Ok(())
+    }
+
+    /// Takes this step's bytes from a giver, or all if they are not staged. Whether more may come.
+    #[expect(clippy::too_many_arguments, reason = "a step of a loop, told apart for reading")]
+    fn take(
+        &mut self,
+        giver: usize,
+        way: Way,
+        step: usize,
+        piece: u32,
+        same: bool,
+        output: Span,
+        place: Range<usize>,
+        call: &mut Call<'_>,
+    ) -> Result<bool, Fault> {
+        let len = match way {
+            Way::Line(stride) => {
+                let mut words = self.arrived(giver, piece, call)?.words();
+                let at = if same { 0 } else { self.rank * stride };
+                let part = line(&mut words).part(at..at + place.len());
+                output.part(place).copy_from(part);
+                return Ok(false);
+            }
+            Way::Reached => 0,
+            Way::Staged(len) => len,
+        };
+        let found = if step == 0 {
+            self.find(giver, place.len(), same, piece, call)?
+        } else {
+            self.arrived(giver, piece, call)?;
+            Found::Staged
+        };
+        match found {
+            Found::Staged => {
+                let range = within(&place, len, step);
+                let from = self.staged(giver, len, same, range.len(), piece);
+                output.part(range).copy_from(from);
+                Ok(true)
+            }
+            Found::Mapped(part) => {
+                output.part(place).copy_from(part);
+                Ok(false)
+            }
+            Found::Memory(addr) => {
+                self.reach(giver, addr, output.part(place))?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Returns on every rank after all ranks have called it.
+    ///
+    /// # Errors
+    /// [`Fault`]; the team is closed then.
+    pub fn barrier(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
+        self.run(call, |team, call| {
+            let piece = team.next_piece();
+            team.reserve(piece, call)?;
+            team.post(piece, [0; LINE_WORDS]);
+            for peer in team.peers() {
+                team.arrived(peer, piece, call)?;
+            }
+            team.done(piece);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! reduce_scatter among ranks that share memory: each gives every other its block, and combines what it is given.
+
+use crate::all_reduce::Reduction;
+use crate::give::{Found, Offer, Way, within};
+use crate::span::{List, Span};
+use crate::team::Team;
+use crate::{Buffers, Call, Fault};
+use phalanx_core::Layout;
+use std::ops::Range;
+
+/// Bytes read from other address spaces and combined at once: they are combined while they are in the cache.
+const STRIDE_BYTES: usize = 128 << 10;
+
+impl Team {
+    /// Combines the inputs across the team and leaves each rank its block of the result: in place of that block of its input, or
+    /// in an output of that length.
+    ///
+    /// # Errors
+    /// [`Fault`]; the block's contents are unspecified then, and the team is closed.
+    pub fn reduce_scatter(
+        &mut self,
+        call: &mut Call<'_>,
+        buffers: Buffers<'_>,
+        blocks: &Layout,
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let block = |rank| {
+            let block = blocks.block(rank);
+            block.start * reduction.element..block.end * reduction.element
+        };
+        let in_place = matches!(buffers, Buffers::InPlace(_));
+        let (input, output) = buffers.spans();
+        let output = if in_place { output.part(block(self.rank)) } else { output };
+        let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
+        self.run(call, |team, call| {
+            // Blocks through a line would save one line of a few; staging is as good.
+            let way = match team.way(largest, team.world_size) {
+                Way::Line(_) => Way::Staged(64),
+                way => way,
+            };
+            let offer = Offer { buffer: input, part: &block, same: false };
+            team.reduce_scatter_spans(call, offer, way, largest, output, reduction)
+        })
+    }
+
+    fn reduce_scatter_spans(
+        &mut self,
+        call: &mut Call<'_>,
+        offer: Offer<'_>,
+        way: Way,
+        largest: usize,
+        output: Span,
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let own = (offer.part)(self.rank);
+        let steps = Self::steps(way, largest);
+        let first = self.piece;
+        self.piece = first.wrapping_add(steps as u32);
+        let mut shows_memory = false;
+        let mut found = List::new((0..self.world_size).map(|_| Found::Staged), Found::Staged);
+        for step in 0..=steps {
+            let piece = first.wrapping_add(step as u32);
+            if step < steps && !shows_memory {
+                shows_memory = self.give(offer, way, step, piece, call)?;
+            }
+            let Some(step) = step.checked_sub(1) else { continue };
+            let piece = first.wrapping_add(step as u32);
+            for giver in self.peers() {
+                if step == 0 {
+                    found.as_mut_slice()[giver] = self.find(giver, own.len(), false, piece, call)?;
+                } else if matches!(found.as_slice()[giver], Found::Staged) {
+                    self.arrived(giver, piece, call)?;
+                }
+            }
+            let sources =
+                Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), way, piece };
+            match way {
+                Way::Staged(len) => {
+                    self.combine_blocks(&sources, within(&(0..own.len()), len, step), output, reduction)?;
+                }
+                Way::Line(_) | Way::Reached => {
+                    let stride = STRIDE_BYTES / reduction.element * reduction.element;
+                    for at in (0..own.len()).step_by(stride) {
+                        let range = at..(at + stride).min(own.len());
+                        self.combine_blocks(&sources, range, output, reduction)?;
+                    }
+                }
+            }
+            self.done(piece);
+        }
+        if shows_memory {
+            self.all_done(first.wrapping_add(steps as u32 - 1), call)?;
+        }
+        Ok(())
+    }
+
+    /// Combines a range of the blocks of all ranks, in rank order.
+    fn combine_blocks(
+        &mut self,
+        from: &Sources<'_>,
+        range: Range<usize>,
+        output: Span,
+        reduction: Reduction,
+    ) -> Result<(), Fault> {
+        let len = range.len();
+        let scratch = self.scratch(self.world_size * len);
+        let mut sources = List::new((0..self.world_size).map(|_| Span::EMPTY), Span::EMPTY);
+        for (giver, source) in sources.as_mut_slice().iter_mut().enumerate() {
+            *source = match (from.found[giver], from.way) {
+                _ if giver == self.rank => from.input.part(range.clone()),
+                (Found::Staged, Way::Staged(step)) => self.staged(giver, step, false, len, from.piece),
+                (Found::Staged, _) => return Err(Fault::Counts { peer: giver, sent: 0, expected: len }),
+                (Found::Mapped(part), _) => part.part(range.clone()),
+                (Found::Memory(addr), _) => {
+                    let copy = scratch.part(giver * len..(giver + 1) * len);
+                    self.reach(giver, addr + range.start as u64, copy)?;
+                    copy
+                }
+            };
+        }
+        Span::reduce(&[output.part(range)], sources.as_slice(), &reduction.kernel, self.world_size);
+        Ok(())
+    }
+}
+
+/// Where the blocks for this rank are.
+struct Sources<'a> {
+    found: &'a [Found],
+    /// This rank's own.
+    input: Span,
+    way: Way,
+    piece: u32,
+}

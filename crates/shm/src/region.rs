@@ -1,0 +1,185 @@
+//! The segment of a team: what lies where in the memory that its ranks share.
+//!
+//! ```text
+//! | closed | control of rank 0 | … | control of rank P-1 | staging of rank 0: SLOTS slots | … | staging of rank P-1 |
+//! ```
+//!
+//! Everything in a control is written by its rank alone (but for the sleepers of the bell) and read by all.
+
+use crate::bell::Bell;
+use crate::lease::{Closed, Lease};
+use crate::memory::Memory;
+use crate::span::Span;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use phalanx_core::Result;
+use std::os::fd::AsFd;
+
+/// How many pieces of work a rank may be ahead of the slowest.
+pub(crate) const SLOTS: u32 = 8;
+/// Bytes of one slot of staging.
+pub(crate) const SLOT_LEN: usize = 256 << 10;
+/// Words that travel in the line of the flag itself: the smallest operations need one line from each rank.
+pub(crate) const LINE_WORDS: usize = 6;
+/// The same in bytes.
+pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
+/// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
+pub(crate) const SIGNATURES: usize = 16;
+const SIGNATURE_WORDS: usize = 40;
+/// The longest signature; its call site is cut to fit.
+pub(crate) const SIGNATURE_LEN: usize = SIGNATURE_WORDS * 8;
+
+const PAGE: usize = 4096;
+
+/// A cell on a cache line of its own. 128 bytes: lines are prefetched in pairs.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct Line<T>(pub(crate) T);
+
+/// What a rank has posted for one piece of work.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The piece's number plus one, once the rest is valid.
+    pub(crate) posted: AtomicU32,
+    _unused: AtomicU32,
+    pub(crate) fingerprint: AtomicU64,
+    /// Small contributions whole, or where to find large ones.
+    pub(crate) words: [AtomicU64; LINE_WORDS],
+    /// On a line that nobody reads while all goes well: the operation's number, and which of the signatures is its.
+    pub(crate) seq: AtomicU64,
+    pub(crate) signature: AtomicU32,
+}
+
+/// What one rank tells the others. All zero at first.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// Pieces (counted from the team's first) whose data this rank needs no more.
+    pub(crate) done: Line<AtomicU32>,
+    /// Pieces of which this rank has combined its part.
+    pub(crate) combined: Line<AtomicU32>,
+    pub(crate) bell: Bell,
+    pub(crate) lease: Lease,
+    pub(crate) pid: Line<AtomicU32>,
+    pub(crate) slots: [Slot; SLOTS as usize],
+    pub(crate) signatures: [Line<[AtomicU64; SIGNATURE_WORDS]>; SIGNATURES],
+}
+
+/// The mapped segment.
+#[derive(Debug)]
+pub(crate) struct Region {
+    memory: Memory,
+    world_size: usize,
+}
+
+const fn controls_len(world_size: usize) -> usize {
+    (size_of::<Line<Closed>>() + world_size * size_of::<Control>()).next_multiple_of(PAGE)
+}
+
+/// Bytes of the segment of a team: about 2 MiB a rank, whatever the size of its messages.
+pub const fn segment_len(world_size: usize) -> usize {
+    controls_len(world_size) + world_size * SLOTS as usize * SLOT_LEN
+}
+
+impl Region {
+    pub(crate) fn map(file: impl AsFd, rank: usize, world_size: usize) -> Result<Self> {
+        let region = Self { memory: Memory::map(file, segment_len(world_size))?, world_size };
+        region.memory.populate(0, controls_len(world_size));
+        region.memory.populate(region.staging_offset(rank, 0), SLOTS as usize * SLOT_LEN);
+        Ok(region)
+    }
+
+    pub(crate) fn closed(&self) -> &Closed {
+        let at = self.memory.at(0, size_of::<Closed>()).cast::<Closed>();
+        // SAFETY: mapped for as long as `self`, aligned (the mapping is, to a page), zero or written as atomics only.
+        unsafe { at.as_ref() }
+    }
+
+    pub(crate) fn control(&self, rank: usize) -> &Control {
+        assert!(rank < self.world_size);
+        let offset = size_of::<Line<Closed>>() + rank * size_of::<Control>();
+        let at = self.memory.at(offset, size_of::<Control>()).cast::<Control>();
+        // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics only.
+        unsafe { at.as_ref() }
+    }
+
+    fn staging_offset(&self, rank: usize, slot: usize) -> usize {
+        controls_len(self.world_size) + (rank * SLOTS as usize + slot) * SLOT_LEN
+    }
+
+    /// The slot in which `rank` stages the data of `piece`.
+    pub(crate) fn staging(&self, rank: usize, piece: u32) -> Span {
+        let offset = self.staging_offset(rank, (piece % SLOTS) as usize);
+        let at = self.memory.at(offset, SLOT_LEN);
+        // SAFETY: mapped for as long as the region, which the team keeps while it works; slots are written between
+        // `reserve` and `post` by their owner, and by the one rank that combines a part of one before it says so.
+        unsafe { Span::new(at.as_ptr(), SLOT_LEN) }
+    }
+
+    /// What `rank` posts for `piece`.
+    pub(crate) fn slot(&self, rank: usize, piece: u32) -> &Slot {
+        &self.control(rank).slots[(piece % SLOTS) as usize]
+    }
+}
+
+impl Slot {
+    pub(crate) fn words(&self) -> [u64; LINE_WORDS] {
+        std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
+    }
+}
+
+impl Control {
+    /// Keeps an encoded signature for the others to read, should they ask.
+    pub(crate) fn keep_signature(&self, index: usize, encoded: &[u8]) {
+        let words = &self.signatures[index % SIGNATURES].0;
+        for (word, bytes) in words.iter().zip(encoded.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(whole), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn signature(&self, index: usize) -> [u8; SIGNATURE_LEN] {
+        let mut encoded = [0; SIGNATURE_LEN];
+        let words = &self.signatures[index % SIGNATURES].0;
+        for (bytes, word) in encoded.chunks_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        encoded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::create;
+
+    #[test]
+    fn ranks_see_each_others_lines_and_slots() {
+        let file = create(segment_len(3)).unwrap();
+        let regions: Vec<_> = (0..3).map(|r| Region::map(&file, r, 3).unwrap()).collect();
+        for rank in 0..3 {
+            regions[rank].control(rank).done.0.store(rank as u32 + 1, Ordering::Release);
+            regions[rank].slot(rank, 13).posted.store(14, Ordering::Release);
+            regions[rank].control(rank).keep_signature(17, &[rank as u8; 9]);
+        }
+        for region in &regions {
+            for rank in 0..3 {
+                assert_eq!(region.control(rank).done.0.load(Ordering::Acquire), rank as u32 + 1);
+                assert_eq!(region.slot(rank, 13 - SLOTS).posted.load(Ordering::Acquire), 14);
+                assert_eq!(
+                    region.control(rank).signature(17)[..10],
+                    [[rank as u8; 9].as_slice(), &[0]].concat()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn memory_of_a_team_is_bounded() {
+        for (world_size, mib) in [(2, 5), (8, 17), (64, 130)] {
+            assert!(segment_len(world_size) <= mib << 20, "{world_size} ranks: {}", segment_len(world_size));
+        }
+        assert!(segment_len(2) > 4 << 20);
+    }
+}

@@ -1,0 +1,125 @@
+//! Checked ranges of memory that other ranks may read and write.
+
+use phalanx_kernels::Kernel;
+use std::ops::Range;
+
+/// Bytes of a user's buffer, of shared memory, or of scratch. A pointer with a length: unlike a slice it claims
+/// nothing about what others do with the memory meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Span {
+    pub(crate) const EMPTY: Self = Self { start: std::ptr::dangling_mut(), len: 0 };
+
+    /// # Safety
+    /// As long as the span or a part of it is used, the memory must be valid for reads, and for writes if it is written
+    /// through the span; and the protocol of the team must keep other ranks from writing what this one reads or writes.
+    pub(crate) const unsafe fn new(start: *mut u8, len: usize) -> Self {
+        Self { start, len }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    /// Its address, in the form in which other processes are told of it.
+    pub(crate) fn addr(self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    pub(crate) fn as_ptr(self) -> *mut u8 {
+        self.start
+    }
+
+    /// # Panics
+    /// If the range is not inside.
+    pub(crate) fn part(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        // SAFETY: the start was just checked to be inside.
+        let start = unsafe { self.start.add(range.start) };
+        Self { start, len: range.len() }
+    }
+
+    /// Copies as many bytes as this has.
+    ///
+    /// # Panics
+    /// If `from` has another length.
+    pub(crate) fn copy_from(self, from: Self) {
+        assert_eq!(self.len, from.len, "spans of one length are copied");
+        // SAFETY: both are valid for their length, as promised when they were made; they may overlap.
+        unsafe { std::ptr::copy(from.start, self.start, self.len) };
+    }
+
+    /// Copies its bytes to `into`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn read(self, into: &mut [u8]) {
+        // SAFETY: borrowed until this returns.
+        unsafe { Self::new(into.as_mut_ptr(), into.len()) }.copy_from(self);
+    }
+
+    /// Copies `from` to its bytes.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn write(self, from: &[u8]) {
+        // SAFETY: borrowed until this returns, and only read.
+        self.copy_from(unsafe { Self::new(from.as_ptr().cast_mut(), from.len()) });
+    }
+
+    /// Writes the combination of all `sources`, in this order, to each of `into`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn reduce(into: &[Self], sources: &[Self], kernel: &Kernel, divide_by: usize) {
+        let len = into[0].len;
+        assert!(into.iter().chain(sources).all(|s| s.len == len), "spans of one length are combined");
+        if len == 0 {
+            return;
+        }
+        let to: List<*mut u8> = List::new(into.iter().map(|s| s.start), std::ptr::null_mut());
+        let from: List<*const u8> = List::new(sources.iter().map(|s| s.start.cast_const()), std::ptr::null());
+        // SAFETY: all are valid for `len` bytes, as promised when they were made. Spans of one operation lie in
+        // different memory or are the same: users' buffers, slots and scratch never overlap in part.
+        unsafe { kernel.reduce(to.as_slice(), from.as_slice(), len, divide_by) };
+    }
+}
+
+/// A list that needs no memory of its own while it is short: operations of 200 ns have no time to allocate.
+pub(crate) enum List<T> {
+    Short([T; SHORT], usize),
+    Long(Vec<T>),
+}
+
+const SHORT: usize = 16;
+
+impl<T: Copy> List<T> {
+    /// The items; `filler` stands where there are none.
+    pub(crate) fn new(items: impl ExactSizeIterator<Item = T>, filler: T) -> Self {
+        let len = items.len();
+        if len > SHORT {
+            return Self::Long(items.collect());
+        }
+        let mut few = [filler; SHORT];
+        few.iter_mut().zip(items).for_each(|(slot, item)| *slot = item);
+        Self::Short(few, len)
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
+        match self {
+            Self::Short(few, len) => &mut few[..*len],
+            Self::Long(many) => many,
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::Short(few, len) => &few[..*len],
+            Self::Long(many) => many,
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! A team: the ranks that share a segment, and the steps of which their operations are made.
+//!
+//! The work of a team is cut into *pieces*, numbered through all operations, the same on all ranks. For each piece a rank may
+//! **post**: it fills its slot (a line for small things and addresses, staging for more) and raises the slot's flag.
+//! The others **await** what it posted, check that it belongs to the same call, and read. When a rank needs nobody's data of
+//! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
+
+use crate::foreign::Process;
+use crate::patience::Patience;
+use crate::region::{LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot};
+use crate::span::Span;
+use crate::sync::{AtomicU32, Ordering};
+use crate::window::Windows;
+use crate::{Call, Fault};
+use phalanx_core::{Error, Result, Signature};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// One rank's part in the work of a group whose ranks share memory. See the [module](self).
+#[derive(Debug)]
+pub struct Team {
+    pub(crate) region: Region,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    patience: Patience,
+    /// The other ranks' processes (this one stands for itself); empty where the system has no process descriptors.
+    pub(crate) processes: Vec<Process>,
+    /// Whether all ranks can copy between each other's memories.
+    pub(crate) reaches_memory: bool,
+    pub(crate) windows: Windows,
+    /// The next piece.
+    pub(crate) piece: u32,
+    /// Pieces below this may be posted: all are done with what was in their slots.
+    granted: u32,
+    /// The running operation.
+    seq: u64,
+    /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
+    /// the next thing it takes.
+    fingerprint: u64,
+    /// The signatures that this rank shows the others, and in which call each was last used.
+    signatures: Vec<(u64, Signature)>,
+    signature_index: usize,
+    /// Something was published since the bell was last rung.
+    unheard: bool,
+    /// Room for what is read from other address spaces.
+    pub(crate) scratch: Vec<u64>,
+}
+
+/// Whether a counter that only rises, and wraps around, has come to `value`.
+fn has_reached(counter: &AtomicU32, value: u32) -> bool {
+    counter.load(Ordering::Acquire).wrapping_sub(value) as i32 >= 0
+}
+
+impl Team {
+    /// Joins a team whose segment `file` is: [`create`](crate::create)d with [`segment_len`](crate::segment_len) by one
+    /// rank and given to the others. Collective among the `world_size` ranks; `crowded` says that ranks outnumber cores.
+    ///
+    /// # Errors
+    /// [`Fault::Failed`] if the memory cannot be mapped; [`Fault::Stopped`] if the others did not come.
+    pub fn join(
+        file: impl AsFd,
+        rank: usize,
+        world_size: usize,
+        crowded: bool,
+        call: &mut Call<'_>,
+    ) -> Result<Self, Fault> {
+        let mut team = Self {
+            region: Region::map(file, rank, world_size)?,
+            rank,
+            world_size,
+            patience: Patience::new(crowded),
+            processes: Vec::new(),
+            reaches_memory: false,
+            windows: Windows::default(),
+            piece: 0,
+            granted: 0,
+            seq: 0,
+            fingerprint: 0,
+            signatures: Vec::new(),
+            signature_index: 0,
+            unheard: false,
+            scratch: Vec::new(),
+        };
+        if !crowded {
+            spread_out(rank);
+        }
+        team.run(call, Self::meet)?;
+        Ok(team)
+    }
+
+    /// Finds out which processes the others are, and whether all can reach the memory of all.
+    fn meet(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
+        let mut secret = (self.rank as u64 ^ PROBE).to_ne_bytes();
+        // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
+        let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
+        self.region.control(self.rank).pid.0.store(std::process::id(), Ordering::Relaxed);
+        let addrs = self.exchange([probe.addr(), 0, 0, 0, 0, 0], call)?;
+        let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
+        let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(|r| Process::open(pid(r))).collect();
+        let found = opened.is_ok();
+        let can_read = |(peer, process): (usize, &Process)| {
+            let mut read = [0; 8];
+            // SAFETY: the array outlives the call that uses the span.
+            let into = unsafe { Span::new(read.as_mut_ptr(), read.len()) };
+            process.read(addrs[peer][0], into).is_ok() && u64::from_ne_bytes(read) == peer as u64 ^ PROBE
+        };
+        self.processes = opened.unwrap_or_default();
+        // The right to write is the right to read.
+        let reaches = found && self.processes.iter().enumerate().all(can_read);
+        let answers = self.exchange([u64::from(found), u64::from(reaches), 0, 0, 0, 0], call)?;
+        if answers.iter().any(|words| words[0] == 0) {
+            self.processes.clear();
+        }
+        self.reaches_memory = answers.iter().all(|words| words[1] != 0);
+        Ok(())
+    }
+
+    /// Gives all ranks some words, and returns what all gave, in rank order. Returns when all are done.
+    pub(crate) fn exchange(
+        &mut self,
+        words: [u64; LINE_WORDS],
+        call: &mut Call<'_>,
+    ) -> Result<Vec<[u64; LINE_WORDS]>, Fault> {
+        let piece = self.next_piece();
+        self.reserve(piece, call)?;
+        self.post(piece, words);
+        let mut all = vec![words; self.world_size];
+        for peer in self.peers() {
+            all[peer] = self.arrived(peer, piece, call)?.words();
+        }
+        self.done(piece);
+        self.all_done(piece, call)?;
+        Ok(all)
+    }
+
+    /// The others, beginning after this rank, so that not all look at the same one first.
+    pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = usize> + use<> {
+        let (rank, world_size) = (self.rank, self.world_size);
+        (1..world_size).map(move |i| (rank + i) % world_size)
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.patience.is_crowded()
+    }
+
+    /// Runs one operation. If it fails, the team is closed, and this rank's memory is its own when this returns.
+    pub(crate) fn run<R>(
+        &mut self,
+        call: &mut Call<'_>,
+        operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        self.seq = call.seq;
+        let this = call.signature.fingerprint() ^ call.seq;
+        self.fingerprint = (self.fingerprint.rotate_left(29) ^ this).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.show(call.signature);
+        let result = operation(self, call);
+        if self.unheard {
+            self.ring();
+        }
+        if result.is_err() {
+            self.close();
+        }
+        result
+    }
+
+    /// A program makes the same few calls again and again: their signatures are written once.
+    fn show(&mut self, signature: &Signature) {
+        let is_shown = |(_, shown): &(u64, Signature)| shown == signature;
+        match self.signatures.iter().position(is_shown) {
+            Some(index) => self.signature_index = index,
+            None => self.show_another(signature),
+        }
+        self.signatures[self.signature_index].0 = self.seq;
+    }
+
+    #[cold]
+    fn show_another(&mut self, signature: &Signature) {
+        if self.signatures.len() < SIGNATURES {
+            self.signature_index = self.signatures.len();
+            self.signatures.push((self.seq, signature.clone()));
+        } else {
+            // There are more than pieces under way, so nobody looks at the oldest any more.
+            let oldest = (0..SIGNATURES).min_by_key(|&i| self.signatures[i].0);
+            self.signature_index = oldest.expect("there is room for signatures");
+            self.signatures[self.signature_index].1 = signature.clone();
+        }
+        let mut encoded = [0; SIGNATURE_LEN];
+        // The longest call site fits; if one should not, the others learn less.
+        let _ = postcard::to_slice(signature, &mut encoded);
+        self.region.control(self.rank).keep_signature(self.signature_index, &encoded);
+    }
+
+    /// Takes the number of a new piece.
+    pub(crate) fn next_piece(&mut self) -> u32 {
+        let piece = self.piece;
+        self.piece = piece.wrapping_add(1);
+        piece
+    }
+
+    /// Waits until the own slot for `piece` may be filled.
+    pub(crate) fn reserve(&mut self, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
+        let needed = piece.wrapping_add(1).wrapping_sub(SLOTS);
+        if self.granted.wrapping_sub(needed) as i32 >= 0 {
+            return Ok(());
+        }
+        let mut least = self.piece;
+        for peer in self.peers() {
+            self.wait(peer, needed, call, |team, peer| &team.region.control(peer).done.0)?;
+            let done = self.region.control(peer).done.0.load(Ordering::Acquire);
+            if least.wrapping_sub(done) as i32 > 0 {
+                least = done;
+            }
+        }
+        self.granted = least;
+        Ok(())
+    }
+
+    /// Shows the others the own slot for `piece`, with `words` in its line.
+    pub(crate) fn post(&mut self, piece: u32, words: [u64; LINE_WORDS]) {
+        let slot = self.region.slot(self.rank, piece);
+        for (to, from) in slot.words.iter().zip(words) {
+            to.store(from, Ordering::Relaxed);
+        }
+        slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
+        slot.seq.store(self.seq, Ordering::Relaxed);
+        slot.signature.store(self.signature_index as u32, Ordering::Relaxed);
+        slot.posted.store(piece.wrapping_add(1), Ordering::Release);
+        self.unheard = true;
+    }
+
+    /// Waits for what `peer` posts for `piece`.
+    pub(crate) fn arrived(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<&Slot, Fault> {
+        self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.slot(peer, piece).posted)?;
+        let slot = self.region.slot(peer, piece);
+        if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
+            return Err(self.mismatch(peer, slot));
+        }
+        Ok(slot)
+    }
+
+    fn mismatch(&self, peer: usize, slot: &Slot) -> Fault {
+        let encoded = self.region.control(peer).signature(slot.signature.load(Ordering::Relaxed) as usize);
+        let theirs = postcard::from_bytes(&encoded).ok().map(Box::new);
+        Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs }
+    }
+
+    /// Says that this rank has combined its part of `piece`.
+    pub(crate) fn combined(&mut self, piece: u32) {
+        self.region.control(self.rank).combined.0.store(piece.wrapping_add(1), Ordering::Release);
+        self.unheard = true;
+    }
+
+    pub(crate) fn has_combined(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
+        self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.control(peer).combined.0)
+    }
+
+    /// Says that this rank needs nobody's data of `piece`, or of those before, any more.
+    pub(crate) fn done(&mut self, piece: u32) {
+        self.region.control(self.rank).done.0.store(piece.wrapping_add(1), Ordering::Release);
+        self.unheard = true;
+    }
+
+    /// Waits until all others are done with `piece`.
+    pub(crate) fn all_done(&mut self, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
+        for peer in self.peers() {
+            self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.control(peer).done.0)?;
+        }
+        self.granted = piece.wrapping_add(1);
+        Ok(())
+    }
+
+    fn wait(
+        &mut self,
+        peer: usize,
+        value: u32,
+        call: &mut Call<'_>,
+        counter: impl Fn(&Self, usize) -> &AtomicU32,
+    ) -> Result<(), Fault> {
+        // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
+        let tries = if self.is_crowded() { 1 } else { 1000 };
+        let awaited = counter(self, peer);
+        for _ in 0..tries {
+            if has_reached(awaited, value) {
+                return Ok(());
+            }
+        }
+        self.wait_longer(peer, value, call, &counter)
+    }
+
+    #[cold]
+    fn wait_longer(
+        &mut self,
+        peer: usize,
+        value: u32,
+        call: &mut Call<'_>,
+        counter: &dyn Fn(&Self, usize) -> &AtomicU32,
+    ) -> Result<(), Fault> {
+        // Who waits for us must not sleep while we wait for them.
+        if std::mem::take(&mut self.unheard) {
+            self.ring();
+        }
+        let mut patience = self.patience;
+        let awaited = counter(self, peer);
+        let closed = self.region.closed();
+        let ready = || has_reached(awaited, value) || closed.is_closed();
+        let waited = patience.wait(ready, &self.region.control(peer).bell, peer, call.lookout);
+        let reached = has_reached(awaited, value);
+        self.patience = patience;
+        match waited {
+            _ if reached => Ok(()),
+            Ok(()) => Err(Fault::Closed),
+            Err(stopped) => Err(stopped.into()),
+        }
+    }
+
+    fn ring(&mut self) {
+        self.unheard = false;
+        self.region.control(self.rank).bell.ring();
+    }
+
+    /// Copies to or from others' memory in a way that ends before any of them gives up: see `lease.rs`.
+    pub(crate) fn under_lease<R>(&self, write: impl FnOnce() -> R) -> Result<R, Fault> {
+        let lease = &self.region.control(self.rank).lease;
+        lease.hold(self.region.closed(), write).ok_or(Fault::Closed)
+    }
+
+    /// Ends the work of the team on all its ranks, and waits until nobody writes this rank's memory.
+    pub fn close(&mut self) {
+        self.region.closed().close();
+        for rank in 0..self.world_size {
+            // Everybody sleeps on somebody's bell.
+            self.region.control(rank).bell.ring();
+        }
+        let began = Instant::now();
+        for peer in self.peers() {
+            let Some(process) = self.processes.get(peer) else { continue };
+            let lease = &self.region.control(peer).lease;
+            while lease.is_held() && !process.has_ended() {
+                if began.elapsed() > DRAIN_TIME {
+                    tracing::error!(peer, "stopped in the middle of a copy into this rank's memory: ended");
+                    process.kill();
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+const PROBE: u64 = 0x7068_616c_616e_7821;
+
+/// Moves this thread to a core of its own, once; afterwards it may go where it likes. Ranks start side by side on one core,
+/// and because they wake each other the scheduler takes its time to part them.
+fn spread_out(rank: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let count = (allowed.count() as usize).max(1);
+    let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(rank % count) else {
+        return;
+    };
+    let mut own = CpuSet::new();
+    own.set(core);
+    // Where it is not allowed, the scheduler will do it.
+    let _ = sched_setaffinity(None, &own).and_then(|()| sched_setaffinity(None, &allowed));
+}
+
+/// A panic in a user's program ends its part in the team.
+impl Drop for Team {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.close();
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Failed(Box::new(error))
+    }
+}
+
+impl Team {
+    /// Room for `len` bytes of others' memory; what was there is forgotten.
+    pub(crate) fn scratch(&mut self, len: usize) -> Span {
+        if self.scratch.len() * 8 < len {
+            self.scratch = vec![0; len.div_ceil(8)];
+        }
+        // SAFETY: the vector is not touched but through spans, and not replaced while one is in use.
+        unsafe { Span::new(self.scratch.as_mut_ptr().cast(), len) }
+    }
+}

@@ -1,0 +1,346 @@
+//! Teams of threads, each with a mapping of its own: random operations of random lengths, against plain arithmetic.
+
+use crate::{
+    Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len,
+};
+use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
+use phalanx_kernels::Kernel;
+use std::ops::Range;
+use std::sync::Barrier;
+use std::time::Duration;
+
+/// Gives up after so long.
+struct Patient(Duration);
+
+impl Lookout for Patient {
+    fn look(&mut self, _peer: usize, waited: Duration) -> Result<(), Stopped> {
+        if waited > self.0 { Err(Stopped) } else { Ok(()) }
+    }
+}
+
+/// One rank of a test.
+struct Rank {
+    team: Team,
+    rank: usize,
+    world_size: usize,
+    calls: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Reach {
+    /// Copies between address spaces.
+    Memory,
+    /// Staging only.
+    Staging,
+}
+
+fn signature(op: OpKind, count: usize) -> Signature {
+    let site = CallSite { file: "tests.rs".into(), line: count as u32 };
+    Signature { op, dtype: Some(DType::U32), count: count as u64, reduce: None, root: None, detail: 0, site }
+}
+
+fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Rank) + Sync) {
+    let file = create(segment_len(world_size)).unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..world_size {
+            let (file, body) = (&file, &body);
+            scope.spawn(move || {
+                let mut lookout = Patient(Duration::from_secs(30));
+                let signature = signature(OpKind::Init, 0);
+                let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
+                let mut team = Team::join(file, rank, world_size, crowded, &mut call).unwrap();
+                if let Reach::Staging = reach {
+                    team.reaches_memory = false;
+                }
+                body(&mut Rank { team, rank, world_size, calls: 0 });
+            });
+        }
+    });
+}
+
+/// What `rank` contributes at `i`, in the operation numbered `n`.
+fn value(rank: usize, i: usize, n: usize) -> u32 {
+    ((rank + 1) as u32)
+        .wrapping_mul(0x9e37_79b9)
+        .wrapping_add((i as u32).wrapping_mul(31))
+        .wrapping_add(n as u32 * 7)
+}
+
+fn bytes(elements: &[u32]) -> &[u8] {
+    bytemuck::cast_slice(elements)
+}
+
+fn bytes_mut(elements: &mut [u32]) -> &mut [u8] {
+    bytemuck::cast_slice_mut(elements)
+}
+
+impl Rank {
+    fn run<R>(
+        &mut self,
+        op: OpKind,
+        count: usize,
+        act: impl FnOnce(&mut Team, &mut Call<'_>) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let signature = signature(op, count);
+        let mut lookout = Patient(Duration::from_secs(30));
+        self.calls += 1;
+        act(&mut self.team, &mut Call { seq: self.calls, signature: &signature, lookout: &mut lookout })
+    }
+
+    fn contribution(&self, len: usize, n: usize) -> Vec<u32> {
+        (0..len).map(|i| value(self.rank, i, n)).collect()
+    }
+
+    fn sum(&self, i: usize, n: usize) -> u32 {
+        (0..self.world_size).fold(0, |sum, rank| sum.wrapping_add(value(rank, i, n)))
+    }
+
+    fn reduction(root: Option<usize>) -> Reduction {
+        Reduction { kernel: Kernel::new(ReduceOp::Sum, DType::U32).unwrap(), element: 4, root }
+    }
+
+    fn all_reduce_in(&mut self, buffer: &mut [u8], n: usize, root: Option<usize>) {
+        let len = buffer.len() / 4;
+        buffer.copy_from_slice(bytes(&self.contribution(len, n)));
+        self.run(OpKind::AllReduce, len, |team, call| team.all_reduce(call, buffer, Self::reduction(root)))
+            .unwrap();
+        if root.is_none_or(|root| root == self.rank) {
+            let result: &[u32] = bytemuck::cast_slice(buffer);
+            (0..len).for_each(|i| {
+                assert_eq!(result[i], self.sum(i, n), "all_reduce of {len} at {i}, operation {n}")
+            });
+        }
+    }
+
+    fn reduce_scatter(&mut self, len: usize, n: usize) {
+        let blocks = Layout::even(self.world_size, len);
+        let own = blocks.block(self.rank);
+        let (input, mut output) = (self.contribution(len, n), vec![0; own.len()]);
+        self.run(OpKind::ReduceScatter, len, |team, call| {
+            let buffers = Buffers::Separate(bytes(&input), bytes_mut(&mut output));
+            team.reduce_scatter(call, buffers, &blocks, Self::reduction(None))
+        })
+        .unwrap();
+        for (i, &result) in output.iter().enumerate() {
+            assert_eq!(result, self.sum(own.start + i, n), "reduce_scatter of {len} at {i}");
+        }
+        let mut buffer = input;
+        self.run(OpKind::ReduceScatter, len, |team, call| {
+            let buffers = Buffers::InPlace(bytes_mut(&mut buffer));
+            team.reduce_scatter(call, buffers, &blocks, Self::reduction(None))
+        })
+        .unwrap();
+        assert_eq!(buffer[own], output, "in place");
+    }
+
+    fn all_gather(&mut self, len: usize, n: usize) {
+        let blocks = Layout::even(self.world_size, len);
+        let range = |rank: usize| blocks.block(rank).start * 4..blocks.block(rank).end * 4;
+        let (rank, own) = (self.rank, blocks.block(self.rank));
+        let mut output = vec![0; len];
+        output[own.clone()].copy_from_slice(&self.contribution(len, n)[own]);
+        let largest = (0..self.world_size).map(|r| range(r).len()).max().unwrap();
+        let pull =
+            Pull { same: true, gives: &|_| true, largest, part: &|_| range(rank), place: Some(&range) };
+        self.run(OpKind::AllGather, len, |team, call| {
+            team.pull(call, Buffers::InPlace(bytes_mut(&mut output)), pull)
+        })
+        .unwrap();
+        for giver in 0..self.world_size {
+            let block = blocks.block(giver);
+            block.for_each(|i| assert_eq!(output[i], value(giver, i, n), "all_gather of {len} at {i}"));
+        }
+    }
+
+    fn broadcast(&mut self, len: usize, n: usize, root: usize) {
+        let mut buffer = if self.rank == root { self.contribution(len, n) } else { vec![0; len] };
+        let whole = |_| 0..len * 4;
+        let place: Option<&dyn Fn(usize) -> Range<usize>> =
+            if self.rank == root { None } else { Some(&whole) };
+        let pull = Pull { same: true, gives: &|r| r == root, largest: len * 4, part: &whole, place };
+        self.run(OpKind::Broadcast, len, |team, call| {
+            team.pull(call, Buffers::InPlace(bytes_mut(&mut buffer)), pull)
+        })
+        .unwrap();
+        (0..len).for_each(|i| assert_eq!(buffer[i], value(root, i, n), "broadcast of {len} at {i}"));
+    }
+
+    /// Rank `a` gives rank `b` `(a + 2b + len) % (len + 1)` elements.
+    fn all_to_all(&mut self, len: usize, n: usize) {
+        let (rank, world_size) = (self.rank, self.world_size);
+        let count = |from: usize, to: usize| (from + 2 * to + len) % (len + 1);
+        let starts = |counts: &dyn Fn(usize) -> usize| -> Vec<usize> {
+            (0..=world_size).map(|r| (0..r).map(counts).sum()).collect()
+        };
+        let (sent, received) = (starts(&|r| count(rank, r)), starts(&|r| count(r, rank)));
+        let input: Vec<u32> = (0..world_size)
+            .flat_map(|to| (0..count(rank, to)).map(move |i| value(rank, i + to, n)))
+            .collect();
+        let mut output = vec![0; received[world_size]];
+        let range = |starts: &[usize], r: usize| starts[r] * 4..starts[r + 1] * 4;
+        let place = |r: usize| range(&received, r);
+        let part = |r: usize| range(&sent, r);
+        let pull = Pull { same: false, gives: &|_| true, largest: 0, part: &part, place: Some(&place) };
+        self.run(OpKind::AllToAll, len, |team, call| {
+            team.pull_uneven(call, Buffers::Separate(bytes(&input), bytes_mut(&mut output)), pull)
+        })
+        .unwrap();
+        for from in (0..world_size).filter(|&r| r != rank) {
+            for i in 0..count(from, rank) {
+                assert_eq!(
+                    output[received[from] + i],
+                    value(from, i + rank, n),
+                    "all_to_all of {len} from {from}"
+                );
+            }
+        }
+    }
+
+    fn barrier(&mut self) {
+        self.run(OpKind::Barrier, 0, |team, call| team.barrier(call)).unwrap();
+    }
+}
+
+/// Lengths in elements around every border between ways and pieces.
+const LENGTHS: [usize; 16] =
+    [0, 1, 2, 3, 12, 13, 100, 511, 1000, 4096, 4099, 16_384, 33_000, 70_001, 150_000, 300_007];
+
+fn every_operation(world_size: usize, crowded: bool, reach: Reach) {
+    on_team(world_size, crowded, reach, |rank| {
+        for (n, len) in LENGTHS.into_iter().enumerate() {
+            let mut buffer = vec![0u32; len];
+            rank.all_reduce_in(bytes_mut(&mut buffer), n, None);
+            rank.all_reduce_in(bytes_mut(&mut buffer), n, Some(n % world_size));
+            rank.reduce_scatter(len, n);
+            rank.all_gather(len, n);
+            rank.broadcast(len, n, n % world_size);
+            rank.all_to_all(len / world_size, n);
+            rank.barrier();
+        }
+    });
+}
+
+#[test]
+fn every_operation_with_copies_between_address_spaces() {
+    for world_size in 1..=5 {
+        every_operation(world_size, world_size > 2, Reach::Memory);
+    }
+}
+
+#[test]
+fn every_operation_through_staging() {
+    for world_size in 2..=5 {
+        every_operation(world_size, world_size != 3, Reach::Staging);
+    }
+}
+
+fn window(rank: &mut Rank, file: &std::os::fd::OwnedFd, len: usize) -> Window {
+    rank.team.window(file, len).unwrap()
+}
+
+#[test]
+fn windows_are_reduced_where_they_lie() {
+    let len = 100_000;
+    for (world_size, reach) in [(2, Reach::Memory), (3, Reach::Staging), (4, Reach::Memory)] {
+        let file = create(window_len(world_size, len * 4).unwrap()).unwrap();
+        on_team(world_size, world_size > 2, reach, |rank| {
+            let mut window = window(rank, &file, len * 4);
+            assert!(window.bytes().iter().all(|&b| b == 0));
+            for n in 0..20 {
+                let (from, to) = (n * 1000, len - n * 3000);
+                rank.all_reduce_in(&mut window.bytes_mut()[from * 4..to * 4], n, None);
+                rank.all_reduce_in(&mut window.bytes_mut()[from * 4..to * 4], n, Some(n % world_size));
+            }
+        });
+    }
+}
+
+#[test]
+fn ranks_may_disagree_about_windows() {
+    let lengths = [400usize, 1000, 5000, 20_000, 40_000, 60_000, 100_000];
+    for (world_size, reach) in [(2, Reach::Memory), (3, Reach::Staging), (4, Reach::Memory)] {
+        let file = create(window_len(world_size, 400_000).unwrap()).unwrap();
+        on_team(world_size, world_size > 2, reach, |rank| {
+            let mut window = window(rank, &file, 400_000);
+            let mut plain = vec![0u32; 100_000];
+            let plain = bytes_mut(&mut plain);
+            for (n, len) in lengths.into_iter().enumerate() {
+                for which in 0..1usize << rank.world_size {
+                    let buffer = if which >> rank.rank & 1 == 1 { window.bytes_mut() } else { &mut *plain };
+                    rank.all_reduce_in(&mut buffer[..len * 4], n, None);
+                }
+            }
+            drop(window);
+            rank.all_reduce_in(plain, 99, None);
+        });
+    }
+}
+
+/// Ranks arrive in any order, some far ahead: nothing is overwritten before it was read.
+#[test]
+fn who_only_gives_may_run_ahead() {
+    for reach in [Reach::Memory, Reach::Staging] {
+        on_team(3, false, reach, |rank| {
+            for n in 0..300 {
+                if n % 37 == rank.rank * 10 {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                rank.broadcast([1, 50, 3000, 70_000][n % 4], n, n / 100);
+            }
+        });
+    }
+}
+
+#[test]
+fn another_call_is_named() {
+    on_team(2, false, Reach::Memory, |rank| {
+        let lens = [7, 8];
+        let mut buffer = vec![0u32; lens[rank.rank]];
+        let len = buffer.len();
+        let result = rank.run(OpKind::AllReduce, len, |team, call| {
+            team.all_reduce(call, bytes_mut(&mut buffer), Rank::reduction(None))
+        });
+        match result {
+            Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer }) => {
+                assert_eq!(*theirs, signature(OpKind::AllReduce, lens[1 - rank.rank]));
+                assert_eq!((seq, their_seq, peer), (1, 1, 1 - rank.rank));
+            }
+            // The other was first, and closed the team.
+            Err(Fault::Closed) => {}
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn parts_of_other_lengths_are_named() {
+    let named = Barrier::new(2);
+    on_team(2, false, Reach::Memory, |rank| {
+        let (mut output, input) = ([0u8; 8], [1u8; 8]);
+        let len = if rank.rank == 0 { 4 } else { 8 };
+        let part = |_| 0..8;
+        let place = |_| 0..len;
+        let pull = Pull { same: false, gives: &|_| true, largest: 0, part: &part, place: Some(&place) };
+        let result = rank.run(OpKind::AllToAll, 0, |team, call| {
+            team.pull_uneven(call, Buffers::Separate(&input, &mut output), pull)
+        });
+        match (rank.rank, result) {
+            (0, Err(Fault::Counts { peer: 1, sent: 8, expected: 4 })) | (1, Ok(()) | Err(Fault::Closed)) => {}
+            other => panic!("{other:?}"),
+        }
+        named.wait();
+    });
+}
+
+#[test]
+fn who_waits_in_vain_is_stopped() {
+    on_team(2, true, Reach::Memory, |rank| {
+        if rank.rank == 1 {
+            return;
+        }
+        let signature = signature(OpKind::Barrier, 0);
+        let mut lookout = Patient(Duration::from_millis(50));
+        let result = rank.team.barrier(&mut Call { seq: 1, signature: &signature, lookout: &mut lookout });
+        assert!(matches!(result, Err(Fault::Stopped)), "{result:?}");
+    });
+}

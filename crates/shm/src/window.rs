@@ -1,0 +1,140 @@
+//! Windows: memory that all ranks of a team map, so that operations on it copy nothing.
+
+use crate::memory::Memory;
+use crate::span::Span;
+use crate::sync::{AtomicU32, Ordering};
+use crate::team::Team;
+use phalanx_core::Result;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Parts begin on pages, so that no two ranks write one line.
+const PAGE: usize = 4096;
+
+/// One rank's part of memory in which every rank of a team has a part of the same length.
+///
+/// The part is this rank's own, like a `Vec`: the others touch it only in operations that this rank takes part in with it.
+/// It is zero at first. The memory is given back when the last rank has dropped its window.
+#[derive(Debug)]
+pub struct Window(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    memory: Memory,
+    rank: usize,
+    world_size: usize,
+    /// Bytes of a part that are used, and from one part to the next.
+    len: usize,
+    part_len: usize,
+}
+
+fn part_len(len: usize) -> Option<usize> {
+    len.max(1).checked_next_multiple_of(PAGE)
+}
+
+/// Bytes of a window with `len` bytes for each of `world_size` ranks; `None` if that is more than there can be.
+pub fn window_len(world_size: usize, len: usize) -> Option<usize> {
+    // At the end: whether each rank has dropped it.
+    let flags = world_size.checked_mul(size_of::<AtomicU32>())?.checked_next_multiple_of(PAGE)?;
+    let all = part_len(len)?.checked_mul(world_size)?.checked_add(flags)?;
+    (all <= isize::MAX as usize).then_some(all)
+}
+
+impl Shared {
+    fn part(&self, rank: usize) -> NonNull<u8> {
+        self.memory.at(rank * self.part_len, self.len)
+    }
+
+    fn dropped(&self, rank: usize) -> &AtomicU32 {
+        let flags = self.world_size * self.part_len;
+        let at = self.memory.at(flags + rank * size_of::<AtomicU32>(), size_of::<AtomicU32>());
+        // SAFETY: mapped for as long as `self`, aligned, zero or written as an atomic only.
+        unsafe { at.cast().as_ref() }
+    }
+
+    fn is_dropped_here(&self) -> bool {
+        self.dropped(self.rank).load(Ordering::Relaxed) != 0
+    }
+
+    fn is_dropped_everywhere(&self) -> bool {
+        (0..self.world_size).all(|rank| self.dropped(rank).load(Ordering::Relaxed) != 0)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.0.dropped(self.0.rank).store(1, Ordering::Relaxed);
+    }
+}
+
+impl Window {
+    /// The own part.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for as long as the window, and nobody writes it while it is borrowed: the others write it only
+        // in operations for which this rank gives it away mutably.
+        unsafe { std::slice::from_raw_parts(self.0.part(self.0.rank).as_ptr(), self.0.len) }
+    }
+
+    /// The own part.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; and a window has one owner here, who is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.0.part(self.0.rank).as_ptr(), self.0.len) }
+    }
+}
+
+/// The windows of a team, as one rank knows them. It keeps one mapped until all ranks have dropped it: another may still
+/// offer its part to an operation that this rank has no part of it in.
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    /// With their numbers.
+    entries: Vec<(u64, Arc<Shared>)>,
+    /// Windows are made together, so their numbers are the same on all ranks. The first is 1.
+    made: u64,
+}
+
+impl Windows {
+    /// In which window a span of this rank lies, and where in its part.
+    pub(crate) fn find(&self, span: Span) -> Option<(u64, u64)> {
+        let (start, len) = (span.addr(), span.len() as u64);
+        self.entries.iter().find_map(|(number, shared)| {
+            let offset = start.checked_sub(shared.part(shared.rank).as_ptr().expose_provenance() as u64)?;
+            let inside = offset <= shared.len as u64 && len <= shared.len as u64 - offset;
+            (inside && !shared.is_dropped_here()).then_some((*number, offset))
+        })
+    }
+
+    /// A range of a rank's part, if there is such a window and it is that large.
+    pub(crate) fn part(&self, number: u64, rank: usize, offset: u64, len: usize) -> Option<Span> {
+        let (_, shared) = self.entries.iter().find(|(n, _)| *n == number)?;
+        let offset = usize::try_from(offset).ok().filter(|&o| o <= shared.len && len <= shared.len - o)?;
+        // SAFETY: the window stays mapped until all ranks have dropped it, and the one whose part this is offers it to
+        // an operation that is not over; the protocol of that says who writes what.
+        Some(unsafe { Span::new(shared.part(rank).as_ptr(), shared.len) }.part(offset..offset + len))
+    }
+
+    /// Gives back what nobody has any more. Cheap while this rank has dropped nothing.
+    pub(crate) fn tidy(&mut self) {
+        self.entries.retain(|(_, shared)| !shared.is_dropped_here() || !shared.is_dropped_everywhere());
+    }
+}
+
+impl Team {
+    /// Maps a window of `len` bytes a rank: `file` was [`create`](crate::create)d with [`window_len`] by one rank and
+    /// given to the others. Collective: all ranks make their windows in the same order, with equal `len`.
+    ///
+    /// # Errors
+    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
+    pub fn window(&mut self, file: impl AsFd, len: usize) -> Result<Window> {
+        self.windows.tidy();
+        self.windows.made += 1;
+        let (rank, world_size) = (self.rank, self.world_size);
+        let all = window_len(world_size, len).unwrap_or(usize::MAX);
+        let part_len = part_len(len).unwrap_or(usize::MAX);
+        let memory = Memory::map(file, all)?;
+        memory.populate(rank * part_len, part_len);
+        let shared = Arc::new(Shared { memory, rank, world_size, len, part_len });
+        self.windows.entries.push((self.windows.made, shared.clone()));
+        Ok(Window(shared))
+    }
+}
