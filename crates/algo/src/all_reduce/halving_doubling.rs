@@ -15,10 +15,14 @@ card! {
     cost: |v| {
         let (core, folded) = fold::core_of(v.world_size);
         let volume = (core as f64 - 1.0) * (v.len / core as f64).ceil();
-        let folded = f64::from(folded);
+        let (rounds, folded) = (f64::from(core.ilog2()), f64::from(folded));
+        let (ranks, guests) = (core as f64, (v.world_size - core) as f64);
         Cost {
-            rounds: 2.0 * (f64::from(core.ilog2()) + folded),
+            rounds: 2.0 * (rounds + folded),
             sent: 2.0 * volume + folded * v.len,
+            hops: 2.0 * (rounds + folded),
+            messages: 2.0 * (ranks * rounds + guests),
+            traffic: 2.0 * (ranks * volume + guests * v.len),
             moved: 2.0 * (volume + folded * v.len),
             combined: volume + folded * v.len,
             scratch: 0.0,
