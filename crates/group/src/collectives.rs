@@ -392,7 +392,7 @@ impl ProcessGroup {
 
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
         let call = self.barrier_call(op, site)?;
-        self.backend.perform(call, Buffers::InPlace(&mut []), timeout)
+        self.backend.perform(&call, Buffers::InPlace(&mut []), timeout)
     }
 
     pub(crate) fn barrier_call(&self, op: OpKind, site: CallSite) -> Result<Collective> {
@@ -424,12 +424,12 @@ impl ProcessGroup {
     }
 
     fn in_place<T: Element>(&self, call: Collective, buffer: &mut [T]) -> Result<()> {
-        self.backend.perform(call, Buffers::InPlace(bytemuck::cast_slice_mut(buffer)), self.timeout())
+        self.backend.perform(&call, Buffers::InPlace(bytemuck::cast_slice_mut(buffer)), self.timeout())
     }
 
     fn separate<T: Element>(&self, call: Collective, input: &[T], output: &mut [T]) -> Result<()> {
         let buffers = Buffers::Separate(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        self.backend.perform(call, buffers, self.timeout())
+        self.backend.perform(&call, buffers, self.timeout())
     }
 
     fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {

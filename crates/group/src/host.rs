@@ -190,14 +190,14 @@ impl Backend for HostBackend {
         self.engine.fate.realm.place().timeout
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         match (call.signature.op, buffers) {
-            (_, Buffers::InPlace(buffer)) => self.run(&call, Memory::InPlace(buffer), timeout),
+            (_, Buffers::InPlace(buffer)) => self.run(call, Memory::InPlace(buffer), timeout),
             (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
-                self.perform_whole(&call, input, output, timeout)
+                self.perform_whole(call, input, output, timeout)
             }
             (_, Buffers::Separate(input, output)) => {
-                self.run(&call, Memory::Separate(input, output), timeout)
+                self.run(call, Memory::Separate(input, output), timeout)
             }
         }
     }

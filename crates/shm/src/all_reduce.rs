@@ -19,18 +19,19 @@ use phalanx_core::chunk;
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 
-/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags …
+/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
 const ONE_SHOT_BYTES: usize = 4 << 10;
-/// … which is worth more where ranks have to give each other the core for it.
-const ONE_SHOT_BYTES_CROWDED: usize = 24 << 10;
+/// Where ranks have to give each other the core for that exchange it is worth so many bytes that all ranks together read.
+const ONE_SHOT_BYTES_CROWDED: usize = 96 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
-const PUSH_BYTES: usize = 192 << 10;
+const PUSH_BYTES: usize = 2 << 20;
 /// From so many bytes on a window is used as one.
 const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
 const SLICE_BYTES: usize = 32 << 10;
-/// Bytes copied between address spaces at once: large enough for the call, small enough to be found in the cache by the next step.
-const STRIDE_BYTES: usize = 128 << 10;
+/// Bytes copied between address spaces at once, of all ranks together: many, because each call costs something, but no more
+/// than the next step finds in the cache.
+const STRIDE_BYTES: usize = 512 << 10;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +64,7 @@ impl Team {
             if len <= LINE_LEN {
                 return team.all_reduce_inline(call, buffer, reduction);
             }
-            let one_shot = if team.is_crowded() { knob(4, ONE_SHOT_BYTES_CROWDED) } else { ONE_SHOT_BYTES };
-            if len * (team.world_size - 1).max(1) <= one_shot {
+            if team.takes_one_shot(len) {
                 return team.all_reduce_one_shot(call, buffer, reduction);
             }
             let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
@@ -76,6 +76,12 @@ impl Team {
             while !team.all_reduce_two_phases(call, buffer, reduction)? {}
             Ok(())
         })
+    }
+
+    fn takes_one_shot(&self, len: usize) -> bool {
+        let read = len * (self.world_size - 1).max(1);
+        let all_read = read * self.world_size;
+        read <= ONE_SHOT_BYTES || (self.is_crowded() && all_read <= ONE_SHOT_BYTES_CROWDED)
     }
 
     fn all_reduce_inline(
@@ -253,7 +259,7 @@ impl Team {
         }
         let exposed = exposed.as_slice();
         let slice = self.slice(self.rank, buffer.len(), reduction.element);
-        let stride = knob(2, STRIDE_BYTES) / reduction.element * reduction.element;
+        let stride = (knob(2, STRIDE_BYTES) / self.world_size / 64).max(1) * 64;
         let strides = slice.clone().step_by(stride).map(|at| at..(at + stride).min(slice.end));
         if window != 0 && exposed.iter().all(|words| words[1] == window) && !self.processes.is_empty() {
             let part = |(rank, words): (usize, &[u64; LINE_WORDS])| {
@@ -315,10 +321,10 @@ impl Reduction {
     }
 }
 
-fn knob(i: usize, default: usize) -> usize {
-    static K: std::sync::OnceLock<[usize; 5]> = std::sync::OnceLock::new();
+pub(crate) fn knob(i: usize, default: usize) -> usize {
+    static K: std::sync::OnceLock<[usize; 8]> = std::sync::OnceLock::new();
     let all = K.get_or_init(|| {
-        let mut all = [0; 5];
+        let mut all = [0; 8];
         if let Ok(text) = std::env::var("KNOBS") {
             for (slot, part) in all.iter_mut().zip(text.split(',')) {
                 *slot = part.parse().unwrap_or(0);

@@ -58,10 +58,10 @@ impl Team {
         if largest * parts <= LINE_LEN {
             return Way::Line(largest);
         }
-        if largest >= REACH_BYTES && self.reaches_memory {
+        if largest >= crate::all_reduce::knob(6, REACH_BYTES) && self.reaches_memory {
             return Way::Reached;
         }
-        let piece = if self.is_crowded() { SLOT_LEN } else { PIECE_BYTES };
+        let piece = if self.is_crowded() { SLOT_LEN } else { crate::all_reduce::knob(7, PIECE_BYTES) };
         // Whole lines, so that no two readers share one; and elements are not split.
         Way::Staged((piece / parts / 64).max(1) * 64)
     }

@@ -15,6 +15,7 @@
 
 mod all_reduce;
 mod bell;
+mod cores;
 mod foreign;
 mod give;
 mod lease;

@@ -61,6 +61,8 @@ pub(crate) struct Control {
     pub(crate) bell: Bell,
     pub(crate) lease: Lease,
     pub(crate) pid: Line<AtomicU32>,
+    /// The core it was last seen on, plus one.
+    pub(crate) core: Line<AtomicU32>,
     pub(crate) slots: [Slot; SLOTS as usize],
     pub(crate) signatures: [Line<[AtomicU64; SIGNATURE_WORDS]>; SIGNATURES],
 }

@@ -195,9 +195,9 @@ impl Backend for ShmBackend {
         self.shared.fate.realm.place().timeout
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         self.shared.lane.wait_until_empty();
-        self.shared.perform(&call, buffers, timeout)
+        self.shared.perform(call, buffers, timeout)
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
@@ -231,7 +231,7 @@ impl Backend for ShmBackend {
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         // All come with the same length, or learn here that they do not.
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(call, Buffers::InPlace(&mut []), limit)?;
+        self.perform(&call, Buffers::InPlace(&mut []), limit)?;
         let fate = &self.shared.fate;
         let make = || phalanx_shm::create(all);
         let file = fate.realm.share(OpKind::Alloc, fate.alarm.group(), self.members(), &make)?;
