@@ -1,7 +1,7 @@
 //! The backend for ranks of one host: they share memory.
 //!
 //! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
-//! [`HostBackend`] of the same group.
+//! [`HostBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
 
 mod lane;
 mod lookout;
@@ -16,8 +16,9 @@ use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
-use phalanx_shm::{Call, Fault, Pull, Reduction, Team};
+use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct ShmBackend {
     shared: Arc<Shared>,
-    host: HostBackend,
+    messages: HostBackend,
     selector: Arc<Selector>,
     choice: BackendChoice,
 }
@@ -46,29 +47,43 @@ struct State {
     history: History,
 }
 
-impl ShmBackend {
-    /// Joins the team of a group. Collective among its members.
-    pub(crate) fn join(
-        fate: Arc<Fate>,
-        op: OpKind,
-        choice: BackendChoice,
-        selector: Arc<Selector>,
-    ) -> Result<Self> {
-        let (members, group) = (fate.alarm.members(), fate.alarm.group());
-        let world_size = members.len();
-        let make = || phalanx_shm::create(phalanx_shm::segment_len(world_size));
-        let file = fate.realm.share(op, group, members, &make)?;
-        let site = CallSite::caller();
-        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
-        let (history, limit) = (History::default(), fate.realm.place().timeout);
-        let mut look = Look::new(&fate, &history, &signature, 0, limit);
-        let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
-        let team = Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
-            .map_err(|fault| look.error(fault))?;
-        let host = HostBackend::new(fate.clone(), selector.clone());
-        let state = Mutex::new(State { team, seq: 0, history });
-        Ok(Self { shared: Arc::new(Shared { fate, state, lane: Lane::default() }), host, selector, choice })
+/// The backend of a group whose members are on this host. Collective among them.
+pub(crate) fn backend(
+    fate: Arc<Fate>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+) -> Result<Arc<dyn Backend>> {
+    let world_size = fate.alarm.members().len();
+    let pipes = share(&fate, op, phalanx_shm::pipes_len(world_size))?;
+    let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
+    let messages = HostBackend::over(Box::new(pipes), fate.clone(), choice, selector.clone());
+    // Who forces an algorithm wants a schedule to be performed.
+    if !selector.forced.is_empty() {
+        return Ok(Arc::new(messages));
     }
+    let (team, history) = (team(&fate, op)?, History::default());
+    let state = Mutex::new(State { team, seq: 0, history });
+    let shared = Arc::new(Shared { fate, state, lane: Lane::default() });
+    Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
+}
+
+/// `len` bytes that all members have in common.
+fn share(fate: &Fate, op: OpKind, len: usize) -> Result<OwnedFd> {
+    fate.realm.share(op, fate.alarm.group(), fate.alarm.members(), &|| phalanx_shm::create(len))
+}
+
+/// Joins the team of a group.
+fn team(fate: &Fate, op: OpKind) -> Result<Team> {
+    let world_size = fate.alarm.members().len();
+    let file = share(fate, op, phalanx_shm::segment_len(world_size))?;
+    let site = CallSite::caller();
+    let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+    let (history, limit) = (History::default(), fate.realm.place().timeout);
+    let mut look = Look::new(fate, &history, &signature, 0, limit);
+    let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
+    Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
+        .map_err(|fault| look.error(fault))
 }
 
 impl Shared {
@@ -122,7 +137,8 @@ fn run(
             team.reduce_scatter(shm, to_shm(buffers), layout, reduction)
         }
         (OpKind::AllGather | OpKind::Split, buffers, None) => {
-            let pull = Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
+            let pull =
+                Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::Broadcast, buffers, None) => {
@@ -134,22 +150,29 @@ fn run(
         // The root has the blocks of all in its buffer; the others have their own alone.
         (OpKind::Gather, buffers, None) => {
             let whole = |_| 0..block(rank).len();
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { Some(&block) } else { None };
+            let place: Option<&dyn Fn(usize) -> Range<usize>> =
+                if is_root(rank) { Some(&block) } else { None };
             let gives = |r| !is_root(r);
             let pull = Pull { same: true, gives: &gives, largest: largest(), part: &whole, place };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::Scatter, buffers, None) => {
             let whole = |_| 0..block(rank).len();
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { None } else { Some(&whole) };
+            let place: Option<&dyn Fn(usize) -> Range<usize>> =
+                if is_root(rank) { None } else { Some(&whole) };
             let pull = Pull { same: false, gives: &is_root, largest: largest(), part: &block, place };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::AllToAll, buffers, None) => {
             let place = |rank: usize| bytes(recv_layout.as_ref().unwrap_or(layout).block(rank));
-            let pull = Pull { same: false, gives: &|_| true, largest: largest(), part: &block, place: Some(&place) };
+            let pull =
+                Pull { same: false, gives: &|_| true, largest: largest(), part: &block, place: Some(&place) };
             // Where ranks agree on the count of all, all blocks are alike.
-            if signature.count > 0 { team.pull(shm, to_shm(buffers), pull) } else { team.pull_uneven(shm, to_shm(buffers), pull) }
+            if signature.count > 0 {
+                team.pull(shm, to_shm(buffers), pull)
+            } else {
+                team.pull_uneven(shm, to_shm(buffers), pull)
+            }
         }
         _ => team.barrier(shm),
     }
@@ -168,7 +191,7 @@ impl Backend for ShmBackend {
     }
 
     fn id(&self) -> GroupId {
-        self.host.id()
+        self.messages.id()
     }
 
     fn rank(&self) -> usize {
@@ -180,7 +203,7 @@ impl Backend for ShmBackend {
     }
 
     fn local(&self) -> (usize, usize) {
-        self.host.local()
+        self.messages.local()
     }
 
     fn timeout(&self) -> Duration {
@@ -201,29 +224,31 @@ impl Backend for ShmBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        self.host.send(to, bytes)
+        self.messages.send(to, bytes)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
-        self.host.recv(from, bytes, timeout)
+        self.messages.recv(from, bytes, timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        self.host.submit_message(address, buffer)
+        self.messages.submit_message(address, buffer)
     }
 
     fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
         let limit = self.timeout();
         let Some(all) = phalanx_shm::window_len(self.members().len(), len) else {
-            return Err(Error::misuse(signature.op, format!("{len} bytes for each rank, at {}", signature.site)));
+            return Err(Error::misuse(
+                signature.op,
+                format!("{len} bytes for each rank, at {}", signature.site),
+            ));
         };
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         // All come with the same length, or learn here that they do not.
         let call = Collective { signature, layout, recv_layout: None };
         self.perform(call, Buffers::InPlace(&mut []), limit)?;
         let fate = &self.shared.fate;
-        let make = || phalanx_shm::create(all);
-        let file = fate.realm.share(OpKind::Alloc, fate.alarm.group(), self.members(), &make)?;
+        let file = share(fate, OpKind::Alloc, all)?;
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Region::Shared(state.team.window(file, len)?))
     }
@@ -239,7 +264,7 @@ impl Backend for ShmBackend {
     }
 
     fn leave(&self) {
-        self.host.leave();
+        self.messages.leave();
     }
 }
 
