@@ -9,7 +9,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use phalanx_transport::Direction;
 use std::ops::Range;
 
-/// Bytes moved before the other end hears of them: long messages are written and read at the same time.
+/// Bytes moved before the other end hears of them: long messages are written and read at the same time. With four times
+/// as much, messages of 1 MiB took a third longer.
 const PIECE: usize = 16 << 10;
 
 /// What the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
