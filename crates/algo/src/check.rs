@@ -17,6 +17,12 @@ pub struct Proof {
     pub rounds: usize,
     /// Most elements that any one rank sends.
     pub sent_max: usize,
+    /// Times that data has to reach another rank before it can go on, on the longest way.
+    pub hops: usize,
+    /// Messages of all ranks together.
+    pub messages: usize,
+    /// Elements that all ranks together send.
+    pub traffic: usize,
     /// Elements that cross a wire one after the other on the longest path.
     pub moved: usize,
     /// Elements that are combined one after the other on the longest path.
@@ -53,6 +59,9 @@ pub fn check(algorithm: Algorithm, job: &Job) -> Result<Proof, String> {
     let measured = [
         ("rounds", proof.rounds, card.rounds),
         ("elements sent by one rank", proof.sent_max, card.sent),
+        ("hops", proof.hops, card.hops),
+        ("messages", proof.messages, card.messages),
+        ("elements sent by all ranks", proof.traffic, card.traffic),
         ("elements moved one after the other", proof.moved, card.moved),
         ("elements combined one after the other", proof.combined, card.combined),
         ("elements of scratch memory", proof.scratch, card.scratch),
@@ -87,7 +96,7 @@ pub fn check_schedules(job: &Job, schedules: &[Vec<Step>]) -> Result<Proof, Stri
     }
     let mut world: Vec<_> = (0..job.world_size()).map(|rank| Memory::before(job, rank)).collect();
     let overlap = check_spans(&world, schedules)?;
-    let mut rounds = 0;
+    let (mut rounds, mut messages) = (0, 0);
     for event in rendezvous::run(schedules)? {
         match event {
             Event::Transfer { from, to, round } => {
@@ -98,6 +107,7 @@ pub fn check_schedules(job: &Job, schedules: &[Vec<Step>]) -> Result<Proof, Stri
                 };
                 transfer(&mut world, (from.rank, send), (to.rank, recv));
                 rounds = rounds.max(round);
+                messages += 1;
             }
             Event::Done(at) => world[at.rank]
                 .finish_step(&schedules[at.rank][at.step], oracle::everybody(job))
@@ -109,6 +119,9 @@ pub fn check_schedules(job: &Job, schedules: &[Vec<Step>]) -> Result<Proof, Stri
     Ok(Proof {
         rounds,
         sent_max: world.iter().map(|memory| memory.sent).max().unwrap_or(0),
+        hops: world.iter().map(|memory| memory.hops_max).max().unwrap_or(0),
+        messages,
+        traffic: world.iter().map(|memory| memory.sent).sum(),
         moved: last.moved,
         combined: last.combined,
         overlaps: overlap > 0,
@@ -122,6 +135,7 @@ fn transfer(world: &mut [Memory], (src, send): (usize, &Send), (dst, recv): (usi
     let combined = if recv.action == Action::Copy { 0 } else { len };
     let until = world[src].posted.later(world[dst].posted).plus(len, combined);
     world[dst].arrived = Some((world[src].read(&send.span), world[src].heard));
+    world[dst].arrived_hops = world[src].hops(&send.span) + 1;
     world[src].sent += len;
     for rank in [src, dst] {
         world[rank].through = world[rank].through.later(until);

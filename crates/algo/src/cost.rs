@@ -1,6 +1,6 @@
 //! What a schedule costs: the latency, bandwidth and combining terms that every textbook uses (α, β, γ).
 
-use crate::Algorithm;
+use crate::{Algorithm, Link};
 
 /// How large a collective is, for a cost formula. Volumes are in elements, or in bytes for a price in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,34 +22,19 @@ pub struct Cost {
     pub rounds: f64,
     /// Most elements that any one rank sends.
     pub sent: f64,
+    /// Times that data has to reach another rank before it can go on, on the longest way: however many messages a rank sends
+    /// or receives at a time, they count once.
+    pub hops: f64,
+    /// Messages of all ranks together.
+    pub messages: f64,
+    /// Elements that all ranks together send.
+    pub traffic: f64,
     /// Elements that cross a wire one after the other on the longest path.
     pub moved: f64,
     /// Elements that are combined one after the other on the longest path.
     pub combined: f64,
     /// Most elements of memory that any one rank needs besides the buffers of the call.
     pub scratch: f64,
-}
-
-/// What moving and combining cost between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
-    /// Seconds from sending a short message to having it (α).
-    pub latency_s: f64,
-    /// Bytes a second through one connection, each way (1 / β).
-    pub bandwidth_bytes_per_s: f64,
-    /// Bytes a second through the combining kernels, and at which fresh scratch memory is first touched (1 / γ).
-    pub combine_bytes_per_s: f64,
-}
-
-impl Link {
-    /// TCP within a host or a rack: 15 µs, 3 GB/s, 8 GB/s.
-    pub const TCP: Self = Self { latency_s: 15e-6, bandwidth_bytes_per_s: 3e9, combine_bytes_per_s: 8e9 };
-}
-
-impl Default for Link {
-    fn default() -> Self {
-        Self::TCP
-    }
 }
 
 impl Algorithm {
@@ -68,8 +53,6 @@ impl Algorithm {
     pub fn seconds(self, world_size: usize, bytes: usize, link: &Link) -> f64 {
         let len = bytes as f64;
         let cost = self.cost(Volume { world_size, len, block: (len / world_size as f64).ceil() });
-        cost.rounds * link.latency_s
-            + cost.moved / link.bandwidth_bytes_per_s
-            + (cost.combined + cost.scratch) / link.combine_bytes_per_s
+        link.seconds(world_size, &cost)
     }
 }

@@ -37,6 +37,7 @@ mod cost;
 mod draw;
 mod fold;
 mod job;
+mod link;
 mod memory;
 mod oracle;
 mod plan;
@@ -49,9 +50,10 @@ mod tree;
 
 pub use card::{Card, Worlds};
 pub use check::{Proof, WORLD_SIZE_MAX, check, check_schedules};
-pub use cost::{Cost, Link, Volume};
+pub use cost::{Cost, Volume};
 pub use draw::draw;
 pub use job::Job;
+pub use link::Link;
 pub use registry::Algorithm;
 pub use schedule::{Action, Recv, Send, Span, Step};
 pub use select::Selector;
@@ -76,6 +78,7 @@ pub mod reduce_scatter {
 /// Every rank starts with its own block and ends with all.
 pub mod all_gather {
     pub mod bruck;
+    pub mod recursive_doubling;
     pub mod ring;
 }
 
@@ -83,6 +86,7 @@ pub mod all_gather {
 pub mod broadcast {
     pub mod binomial;
     pub mod chain;
+    pub mod flat;
     pub mod scatter_all_gather;
 }
 

@@ -29,6 +29,11 @@ pub(crate) struct Memory {
     pub(crate) input: Option<Vec<Element>>,
     /// What the current step received; in place only when the step is through, for sends read what was there before.
     pub(crate) arrived: Option<(Vec<Element>, Ranks)>,
+    /// How many hops each element of the buffer has behind it, and the most of all that arrived.
+    hops: Vec<usize>,
+    pub(crate) hops_max: usize,
+    /// Those of what the current step received.
+    pub(crate) arrived_hops: usize,
     /// The ranks that are known to have entered the operation.
     pub(crate) heard: Ranks,
     pub(crate) sent: usize,
@@ -44,7 +49,19 @@ impl Memory {
             _ => (oracle::before(job, rank), None),
         };
         let (posted, through) = (Path::default(), Path::default());
-        Self { buffer, input, arrived: None, heard: 1 << rank, sent: 0, posted, through }
+        let hops = vec![0; buffer.len()];
+        Self {
+            buffer,
+            input,
+            arrived: None,
+            hops,
+            hops_max: 0,
+            arrived_hops: 0,
+            heard: 1 << rank,
+            sent: 0,
+            posted,
+            through,
+        }
     }
 
     pub(crate) fn source(&self) -> &[Element] {
@@ -55,11 +72,24 @@ impl Memory {
         span.parts().flat_map(|part| &self.source()[part]).copied().collect()
     }
 
+    /// Hops behind what a send of `span` waits for. A message of nothing waits for all before it.
+    pub(crate) fn hops(&self, span: &Span) -> usize {
+        match &self.input {
+            Some(_) => 0,
+            None if span.is_empty() => self.hops_max,
+            None => span.parts().flat_map(|part| &self.hops[part]).copied().max().unwrap_or(0),
+        }
+    }
+
     /// Puts what the step received in place.
     pub(crate) fn finish_step(&mut self, step: &Step, everybody: Ranks) -> Result<(), String> {
         self.posted = self.through;
         let (Some(recv), Some((values, heard))) = (&step.recv, self.arrived.take()) else { return Ok(()) };
         self.heard |= heard;
+        self.hops_max = self.hops_max.max(self.arrived_hops);
+        for at in recv.span.parts().flatten() {
+            self.hops[at] = self.hops[at].max(self.arrived_hops);
+        }
         for (at, value) in recv.span.parts().flatten().zip(values) {
             let there = &mut self.buffer[at];
             let put = match recv.action {

@@ -129,7 +129,8 @@ mod tests {
             (OpKind::Reduce, 8, "binomial", "reduce_scatter_gather"),
             (OpKind::Gather, 8, "binomial", "flat"),
             (OpKind::Scatter, 8, "binomial", "flat"),
-            (OpKind::AllGather, 8, "bruck", "bruck"),
+            (OpKind::AllGather, 8, "recursive_doubling", "recursive_doubling"),
+            (OpKind::AllGather, 7, "bruck", "bruck"),
             (OpKind::ReduceScatter, 8, "halving", "halving"),
             (OpKind::ReduceScatter, 7, "circulant", "circulant"),
         ] {

@@ -97,12 +97,30 @@ fn costs_on_the_cards_are_exact_for_powers_of_two() {
         for world_size in [2, 4, 8, 16, 32, 64] {
             let job = Job::new(algorithm.op(), Layout::even(world_size, 3 * world_size), 0);
             let (proof, card) = (prove(algorithm, &job), algorithm.cost(job.volume()));
-            let found =
-                [proof.rounds, proof.sent_max, proof.moved, proof.combined, proof.scratch].map(|n| n as f64);
-            let expected = [card.rounds, card.sent, card.moved, card.combined, card.scratch];
+            let found = [
+                proof.rounds,
+                proof.sent_max,
+                proof.hops,
+                proof.messages,
+                proof.traffic,
+                proof.moved,
+                proof.combined,
+                proof.scratch,
+            ]
+            .map(|n| n as f64);
+            let expected = [
+                card.rounds,
+                card.sent,
+                card.hops,
+                card.messages,
+                card.traffic,
+                card.moved,
+                card.combined,
+                card.scratch,
+            ];
             assert_eq!(
                 found, expected,
-                "{algorithm} on {world_size} ranks: rounds, sent, moved, combined, scratch"
+                "{algorithm} on {world_size} ranks: rounds, sent, hops, messages, traffic, moved, combined, scratch"
             );
             assert_eq!(proof.overlaps, algorithm.card().overlaps, "{algorithm}");
         }

@@ -1,5 +1,5 @@
-// Gloo alone over TCP loopback, with each of its all_reduce algorithms. Started once a rank:
-//   RANK=0 WORLD_SIZE=2 STORE_DIR=<empty folder> gloo <flags: see method.h>
+// Gloo alone over TCP loopback, with each of its algorithms where there are several. Started once a rank:
+//   RANK=0 WORLD_SIZE=2 STORE_DIR=<empty folder> gloo <arguments: see method.h>
 // Debian's libgloo: g++ -O3 -march=native '-DPSARG(x)=*x' '-DPSARG2(x)=*x' gloo.cc -o gloo -lgloo -lpthread
 // Upstream's, which takes shared pointers: without the two definitions.
 #include "method.h"
@@ -10,27 +10,32 @@
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/gather.h>
 #include <gloo/math.h>
+#include <gloo/reduce.h>
 #include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
+#include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 #ifndef PSARG
 #define PSARG(x) x
 #define PSARG2(x) x
 #endif
 
 using Context = std::shared_ptr<gloo::rendezvous::Context>;
+using Operation = std::function<void()>;
 
 static int rank_, world;
 // Measured operations go over one mesh, the method's own over another.
 static Context mesh, control;
 // The case's operation, prepared: Gloo's options and algorithms are made once and run often.
-static std::function<void()> prepared;
+static Operation prepared;
 
 static Context connect(const std::string &name, std::shared_ptr<gloo::rendezvous::Store> files,
                        std::shared_ptr<gloo::transport::Device> device) {
@@ -70,7 +75,7 @@ static void ping_pong(gloo::transport::UnboundBuffer *buffer) {
   }
 }
 
-static std::function<void()> all_reduce(const std::string &name, Case *c) {
+static Operation all_reduce(const std::string &name, Case *c) {
   if (name == "halving_doubling" || name == "ring_chunked") {
     std::vector<float *> buffers{c->in};
     std::shared_ptr<gloo::Algorithm> algorithm;
@@ -88,14 +93,15 @@ static std::function<void()> all_reduce(const std::string &name, Case *c) {
   return [options] { gloo::allreduce(*options); };
 }
 
-static std::function<void()> prepare(const std::string &name, Case *c) {
+static Operation prepare(const std::string &name, Case *c) {
   switch (c->op) {
     case ALL_REDUCE: return all_reduce(name, c);
-    case BROADCAST: {
-      auto options = std::make_shared<gloo::BroadcastOptions>(mesh);
-      options->setOutput(c->in, c->in_len);
-      options->setRoot(0);
-      return [options] { gloo::broadcast(*options); };
+    case REDUCE_SCATTER: {
+      // Works in place and leaves the block at the front.
+      std::vector<float *> buffers{c->in};
+      std::vector<int> counts(world, (int)c->count);
+      auto algorithm = std::make_shared<gloo::ReduceScatterHalvingDoubling<float>>(mesh, buffers, c->in_len, counts);
+      return [algorithm] { algorithm->run(); };
     }
     case ALL_GATHER: {
       auto options = std::make_shared<gloo::AllgatherOptions>(mesh);
@@ -103,16 +109,34 @@ static std::function<void()> prepare(const std::string &name, Case *c) {
       options->setOutput(c->out, c->out_len);
       return [options] { gloo::allgather(*options); };
     }
-    case REDUCE_SCATTER: {
-      // Works in place and leaves the block at the front.
-      std::vector<float *> buffers{c->in};
-      std::vector<int> counts(world, (int)c->block);
-      auto algorithm =
-          std::make_shared<gloo::ReduceScatterHalvingDoubling<float>>(mesh, buffers, c->in_len, counts);
-      return [algorithm, c] {
-        algorithm->run();
-        memcpy(c->out, c->in, c->out_len * sizeof(float));
-      };
+    case BROADCAST: {
+      auto options = std::make_shared<gloo::BroadcastOptions>(mesh);
+      options->setOutput(c->in, c->in_len);
+      options->setRoot(ROOT);
+      return [options] { gloo::broadcast(*options); };
+    }
+    case REDUCE: {
+      auto options = std::make_shared<gloo::ReduceOptions>(mesh);
+      options->setOutput(c->in, c->in_len);
+      options->setReduceFunction(add);
+      options->setRoot(ROOT);
+      return [options] { gloo::reduce(*options); };
+    }
+    case GATHER: {
+      auto options = std::make_shared<gloo::GatherOptions>(mesh);
+      options->setInput(c->in, c->in_len);
+      if (rank_ == ROOT) options->setOutput(c->out, c->out_len);
+      options->setRoot(ROOT);
+      return [options] { gloo::gather(*options); };
+    }
+    case SCATTER: {
+      auto options = std::make_shared<gloo::ScatterOptions>(mesh);
+      std::vector<float *> blocks;
+      for (int r = 0; rank_ == ROOT && r < world; r++) blocks.push_back(c->in + r * c->count);
+      if (rank_ == ROOT) options->setInputs(blocks, c->count);
+      options->setOutput(c->out, c->out_len);
+      options->setRoot(ROOT);
+      return [options] { gloo::scatter(*options); };
     }
     case ALL_TO_ALL: {
       auto options = std::make_shared<gloo::AlltoallOptions>(mesh);
@@ -129,8 +153,8 @@ static std::function<void()> prepare(const std::string &name, Case *c) {
   }
 }
 
-int main(int, char **argv) {
-  Flags flags = parse(argv + 1);
+int main(int argc, char **argv) {
+  Task task = parse(argc, argv);
   rank_ = atoi(getenv("RANK"));
   world = atoi(getenv("WORLD_SIZE"));
   gloo::transport::tcp::attr loopback;
@@ -140,22 +164,18 @@ int main(int, char **argv) {
   mesh = connect("mesh", files, device);
   control = connect("control", files, device);
   Peer peer = {nullptr, [](void *) { barrier(control); }, [](void *, Case *) { prepared(); }, longest};
-  for (int op = 0; op < OPS; op++) {
-    std::vector<std::string> algorithms{""};
-    if (op == ALL_REDUCE) algorithms = {"ring", "bcube", "halving_doubling", "ring_chunked"};
-    for (auto &name : algorithms)
-      for (int s = 0; s < (op == BARRIER ? 1 : SIZES_LEN); s++) {
-        Case c;
-        if (!begin(&c, &flags, (enum Op)op, SIZES[s], rank_, world)) continue;
-        prepared = prepare(name, &c);
-        std::string transport = name.empty() ? flags.transport : flags.transport + ("-" + name);
-        Flags named = flags;
-        named.transport = transport.c_str();
-        barrier(control);
-        measure(&peer, &c, &named);
-        prepared = nullptr;
-        end(&c);
-      }
-  }
+  std::vector<std::string> algorithms{"-"};
+  if (task.op == ALL_REDUCE) algorithms = {"ring", "bcube", "halving_doubling", "ring_chunked"};
+  bool in_place = !is_divided(task.op) || task.op == REDUCE_SCATTER;
+  for (auto &name : algorithms)
+    for (int s = 0; s < task.bytes_len; s++) {
+      Case c;
+      if (!begin(&c, task.op, in_place, strtoull(task.bytes[s], nullptr, 10), rank_, world)) continue;
+      prepared = prepare(name, &c);
+      barrier(control);
+      measure(&peer, &c, &task, name.c_str());
+      prepared = nullptr;
+      end(&c);
+    }
   barrier(control);
 }

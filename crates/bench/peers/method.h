@@ -1,7 +1,11 @@
-// What the peers' benchmarks share: cases, method and output. The same as ../src/{op,case,timing,line}.rs; for C and C++.
+// What the peers' programs share: cases, method and output, as ../src/{task,op,timing,line}.rs have them. For C and C++.
 //
-// A sample is {write the buffer, barrier, clock, operation, clock}, and the longest of all ranks counts; the median is
-// reported. The result is checked before anything is timed.
+//   program op budget_s samples warmup touch bytes...        with -1 for what the method decides
+//
+// A sample is {rewrite the buffer, barrier, clock, operation, clock}, and the longest of all ranks counts. The result is
+// checked before and after. Rank 0 prints a line a case:
+//
+//   case <bytes> <in|out> <variant, or -> <wrong elements> <ns back to back> <ns of each sample>...
 #pragma once
 #include <math.h>
 #include <stdio.h>
@@ -9,25 +13,27 @@
 #include <string.h>
 #include <time.h>
 
-enum Op { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECV, BARRIER, OPS };
-static const char *const OP_NAMES[OPS] = {"all_reduce", "broadcast",  "all_gather", "reduce_scatter",
-                                          "all_to_all", "send_recv", "barrier"};
-static const size_t SIZES[] = {4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-enum { SIZES_LEN = sizeof SIZES / sizeof *SIZES, SAMPLES_MIN = 7, SAMPLES_MAX = 4000, PROBES = 4, LOOK_EVERY = 16 };
+enum Op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, SEND_RECV, BARRIER, OPS };
+static const char *const OP_NAMES[OPS] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+                                          "gather",     "scatter",        "all_to_all", "send_recv", "barrier"};
+enum { SAMPLES_MIN = 7, SAMPLES_MAX = 4000, PROBES = 4, LOOK_EVERY = 16, PERIOD = 1021, ROOT = 0 };
 
-// What to measure: budget_ms ops min_bytes max_bytes peer transport.
-typedef struct {
-  double budget_s;
-  const char *ops, *peer, *transport;
-  size_t min_bytes, max_bytes;
-} Flags;
-
-// One operation at one size. `in` is overwritten where the operation works in place; `out` is unused then.
 typedef struct {
   enum Op op;
-  int rank, world;
-  size_t bytes, block, in_len, out_len;
-  float *in, *out;
+  double budget_s;
+  int samples, warmup, touch;
+  // Sizes of the whole buffer.
+  char **bytes;
+  int bytes_len;
+} Task;
+
+// One operation at one size. `in` is what this rank contributes; where the operation works in place it is overwritten
+// and `out` is the same memory, else `out` receives. Blocks have `count` elements, or the buffer where there are none.
+typedef struct {
+  enum Op op;
+  int rank, world, in_place;
+  size_t bytes, count, in_len, out_len;
+  float *in, *out, *memory[2];
 } Case;
 
 // How a library performs what the method needs.
@@ -45,22 +51,34 @@ static double now(void) {
   return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-static Flags parse(char **args) {
-  Flags f;
-  f.budget_s = atof(args[0]) * 1e-3;
-  f.ops = args[1];
-  f.min_bytes = strtoull(args[2], NULL, 10);
-  f.max_bytes = strtoull(args[3], NULL, 10);
-  f.peer = args[4];
-  f.transport = args[5];
-  return f;
+static Task parse(int argc, char **argv) {
+  Task t = {OPS, 0, 0, 0, 0, argv + 6, argc - 6};
+  for (int op = 0; argc > 6 && op < OPS; op++)
+    if (!strcmp(argv[1], OP_NAMES[op])) t.op = (enum Op)op;
+  if (t.op == OPS) {
+    fprintf(stderr, "usage: %s op budget_s samples warmup touch bytes...\n", argv[0]);
+    exit(2);
+  }
+  t.budget_s = atof(argv[2]);
+  t.samples = atoi(argv[3]);
+  t.warmup = atoi(argv[4]);
+  t.touch = atoi(argv[5]);
+  return t;
 }
 
 // Small whole numbers: sums are exact in any order.
-static float contribution(size_t rank, size_t i) { return (float)(i % 128 + rank); }
+static float contribution(size_t rank, size_t i) { return (float)((i % PERIOD * 7 + rank * 31) % 128); }
 
 static void touch(Case *c) {
-  for (size_t i = 0; i < c->in_len; i++) c->in[i] = contribution(c->rank, i);
+  static float pattern[PERIOD];
+  static int written = 0;
+  if (!written)
+    for (size_t i = 0; i < PERIOD; i++) pattern[i] = contribution(c->rank, i);
+  written = 1;
+  for (size_t i = 0; i < c->in_len; i += PERIOD) {
+    size_t len = c->in_len - i < PERIOD ? c->in_len - i : PERIOD;
+    memcpy(c->in + i, pattern, len * sizeof(float));
+  }
 }
 
 static float sum(const Case *c, size_t i) {
@@ -71,76 +89,91 @@ static float sum(const Case *c, size_t i) {
 
 static float expected(const Case *c, size_t i) {
   switch (c->op) {
-    case ALL_REDUCE: return sum(c, i);
-    case BROADCAST: return contribution(0, i);
-    case ALL_GATHER: return contribution(i / c->in_len, i % c->in_len);
-    case REDUCE_SCATTER: return sum(c, c->rank * c->block + i);
-    case ALL_TO_ALL: return contribution(i / c->block, c->rank * c->block + i % c->block);
+    case ALL_REDUCE:
+    case REDUCE: return sum(c, i);
+    case REDUCE_SCATTER: return sum(c, c->rank * c->count + i);
+    case BROADCAST: return contribution(ROOT, i);
+    case ALL_GATHER:
+    case GATHER: return contribution(i / c->count, i % c->count);
+    case SCATTER: return contribution(ROOT, c->rank * c->count + i);
+    case ALL_TO_ALL: return contribution(i / c->count, c->rank * c->count + i % c->count);
     default: return contribution(c->rank & ~1, i);
   }
 }
 
-static void check(const Case *c) {
-  const float *result = c->out_len ? c->out : c->in;
-  size_t len = c->out_len ? c->out_len : c->in_len;
-  for (size_t i = 0; i < len; i++)
-    if (result[i] != expected(c, i)) {
-      fprintf(stderr, "rank %d, %s of %zu bytes: wrong at element %zu\n", c->rank, OP_NAMES[c->op], c->bytes, i);
-      exit(1);
-    }
+// Whether the operation deals out blocks, one for each rank.
+static int is_divided(enum Op op) {
+  return op == REDUCE_SCATTER || op == ALL_GATHER || op == GATHER || op == SCATTER || op == ALL_TO_ALL;
 }
 
-// Whether `op` at `bytes` is asked for and makes sense; sets up its buffers if so.
-static int begin(Case *c, const Flags *f, enum Op op, size_t bytes, int rank, int world) {
-  const char *found = strstr(f->ops, OP_NAMES[op]);
-  if (!found || (op != BARRIER && (bytes < f->min_bytes || bytes > f->max_bytes))) return 0;
-  if (op == BARRIER) bytes = 0;
-  size_t len = bytes / sizeof(float), block = len / world, whole = block * world;
-  Case made = {op, rank, world, bytes, block, len, 0, NULL, NULL};
-  if (op == ALL_GATHER) made.in_len = block, made.out_len = whole;
-  if (op == REDUCE_SCATTER) made.in_len = whole, made.out_len = block;
-  if (op == ALL_TO_ALL) made.in_len = whole, made.out_len = whole;
-  if (op != BARRIER && !made.in_len) return 0;
-  made.in = (float *)aligned_alloc(64, (made.in_len * sizeof(float) + 64) & ~(size_t)63);
-  made.out = (float *)aligned_alloc(64, (made.out_len * sizeof(float) + 64) & ~(size_t)63);
+// Whether `bytes` are enough to be dealt out; sets up the case's buffers if so.
+static int begin(Case *c, enum Op op, int in_place, size_t bytes, int rank, int world) {
+  size_t len = bytes / sizeof(float), count = is_divided(op) ? len / world : len, whole = count * world;
+  size_t at_root = rank == ROOT ? whole : 0;
+  Case made = {op, rank, world, in_place, bytes, count, count, count, NULL, NULL, {NULL, NULL}};
+  if (!count && op != BARRIER) return 0;
+  if (op == REDUCE_SCATTER) made.in_len = whole;
+  if (op == ALL_GATHER) made.out_len = whole;
+  if (op == GATHER) made.out_len = at_root;
+  if (op == SCATTER) made.in_len = at_root;
+  if (op == ALL_TO_ALL) made.in_len = made.out_len = whole;
+  if (op == REDUCE && rank != ROOT) made.out_len = 0;
+  for (int i = 0; i < 2; i++) {
+    made.memory[i] = (float *)aligned_alloc(4096, (whole * sizeof(float) + 8192) & ~(size_t)4095);
+    memset(made.memory[i], 0, whole * sizeof(float));
+  }
+  made.in = made.memory[0];
+  made.out = in_place ? made.memory[0] : made.memory[1];
+  // In place, a rank's block of a gathered buffer is where it will be found, and so it is for one scattered.
+  if (in_place && (op == ALL_GATHER || (op == GATHER && rank == ROOT))) made.in = made.out + rank * count;
   *c = made;
   return 1;
 }
 
 static void end(Case *c) {
-  free(c->in);
-  free(c->out);
+  free(c->memory[0]);
+  free(c->memory[1]);
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double sample(const Peer *p, Case *c) {
-  touch(c);
+static double sample(const Peer *p, Case *c, const Task *t) {
+  if (t->touch) touch(c);
   p->barrier(p->context);
   double begun = now();
   p->perform(p->context, c);
   return now() - begun;
 }
 
-static void measure(const Peer *p, Case *c, const Flags *f) {
+// Performs the operation once; the most elements that any rank got wrong.
+static double checked(const Peer *p, Case *c) {
   touch(c);
+  p->barrier(p->context);
   p->perform(p->context, c);
-  check(c);
+  double wrong = 0;
+  int idle = c->op == SEND_RECV && (c->rank ^ 1) >= c->world;
+  for (size_t i = 0; !idle && i < c->out_len; i++) wrong += c->out[i] != expected(c, i);
+  p->longest(p->context, &wrong, 1);
+  return wrong;
+}
+
+static int affordable(const Peer *p, Case *c, const Task *t) {
   double quickest = INFINITY;
-  for (int i = 0; i < PROBES; i++) quickest = fmin(quickest, sample(p, c));
+  for (int i = 0; i < PROBES; i++) quickest = fmin(quickest, sample(p, c, t));
   p->longest(p->context, &quickest, 1);
-  double fit = f->budget_s / quickest;
-  int wanted = fit < SAMPLES_MIN ? SAMPLES_MIN : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit, done = 0;
-  for (int i = 0; i <= wanted / 10; i++) sample(p, c);
+  double fit = t->budget_s / quickest;
+  return fit < SAMPLES_MIN ? SAMPLES_MIN : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit;
+}
+
+static void measure(const Peer *p, Case *c, const Task *t, const char *variant) {
   static double samples[SAMPLES_MAX];
+  double wrong = checked(p, c);
+  int wanted = t->samples > 0 ? t->samples : affordable(p, c, t), done = 0;
+  int warmup = t->warmup >= 0 ? t->warmup : wanted / 10 + 1;
+  for (int i = 0; i < warmup; i++) sample(p, c, t);
   double begun = now();
   while (done < wanted) {
-    samples[done++] = sample(p, c);
-    if (done % LOOK_EVERY == 0) {
-      double over = now() - begun - (4 * f->budget_s + 1);
+    samples[done++] = sample(p, c, t);
+    if (t->samples <= 0 && done % LOOK_EVERY == 0) {
+      double over = now() - begun - (4 * t->budget_s + 1);
       p->longest(p->context, &over, 1);
       if (over > 0) break;
     }
@@ -149,13 +182,12 @@ static void measure(const Peer *p, Case *c, const Flags *f) {
   p->barrier(p->context);
   begun = now();
   for (int i = 0; i < done; i++) p->perform(p->context, c);
-  double back_to_back = (now() - begun) / done, mean = 0;
+  double back_to_back = (now() - begun) / done, ns = c->op == SEND_RECV ? 5e8 : 1e9;
   p->longest(p->context, &back_to_back, 1);
+  wrong += checked(p, c);
   if (c->rank) return;
-  for (int i = 0; i < done; i++) mean += samples[i] / done;
-  qsort(samples, done, sizeof *samples, ascending);
-  double us = 1e6 / (c->op == SEND_RECV ? 2 : 1), median = samples[done / 2] * us;
-  printf("%s,%s,%s,%d,%zu,%.3f,%.4f,%.3f,%.3f,%.3f,%d\n", f->peer, f->transport, OP_NAMES[c->op], c->world, c->bytes,
-         median, c->bytes / median * 1e-3, mean * us, back_to_back * us, samples[0] * us, done);
+  printf("case %zu %s %s %.0f %.1f", c->bytes, c->in_place ? "in" : "out", variant, wrong, back_to_back * ns);
+  for (int i = 0; i < done; i++) printf(" %.0f", samples[i] * ns);
+  printf("\n");
   fflush(stdout);
 }

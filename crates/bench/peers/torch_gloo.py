@@ -1,39 +1,41 @@
 """PyTorch's collectives over Gloo on TCP loopback. Started once a rank:
 
-    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python torch_gloo.py <flags: see method.h>
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python torch_gloo.py <arguments: see method.h>
 
-Cases and method are those of method.h, in Python.
+Cases, method and output are those of method.h, in Python.
 """
 
-import os
 import sys
 import time
 
 import torch
 import torch.distributed as dist
 
-SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-OPS = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "barrier"]
-PROBES, SAMPLES_MIN, SAMPLES_MAX, LOOK_EVERY = 4, 7, 4000, 16
+PROBES, SAMPLES_MIN, SAMPLES_MAX, LOOK_EVERY, PERIOD, ROOT = 4, 7, 4000, 16, 1021, 0
+DIVIDED = ["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"]
 
 
 class Case:
     """One operation at one size: its buffers, how to perform it, and what must come out."""
 
     def __init__(self, op, size):
-        self.op, self.rank, self.world = op, dist.get_rank(), dist.get_world_size()
-        length = size // 4
-        block = length // self.world
+        self.op, self.size, self.rank, self.world = op, size, dist.get_rank(), dist.get_world_size()
+        self.in_place = op not in DIVIDED
+        count = size // 4 if self.in_place else size // 4 // self.world
+        whole = count * self.world
+        at_root = whole if self.rank == ROOT else 0
         lengths = {
-            "all_gather": (block, block * self.world),
-            "reduce_scatter": (block * self.world, block),
-            "all_to_all": (block * self.world, block * self.world),
+            "reduce_scatter": (whole, count),
+            "all_gather": (count, whole),
+            "gather": (count, at_root),
+            "scatter": (at_root, count),
+            "all_to_all": (whole, whole),
         }
-        self.block = block
-        self.size = 0 if op == "barrier" else size
-        self.input, self.output = (torch.zeros(n) for n in lengths.get(op, (length, 0)))
+        self.count = count
+        self.input, self.output = (torch.zeros(n) for n in lengths.get(op, (count, 0)))
         self.pattern = contribution(self.rank, torch.arange(len(self.input)))
-        self.makes_sense = len(self.input) > 0 or op == "barrier"
+        divided = self.output if op == "gather" else self.input
+        self.blocks = list(divided.split(count)) if op in ("gather", "scatter") and at_root else None
 
     def touch(self):
         self.input.copy_(self.pattern)
@@ -42,12 +44,18 @@ class Case:
         match self.op:
             case "all_reduce":
                 dist.all_reduce(self.input)
-            case "broadcast":
-                dist.broadcast(self.input, 0)
-            case "all_gather":
-                dist.all_gather_into_tensor(self.output, self.input)
             case "reduce_scatter":
                 dist.reduce_scatter_tensor(self.output, self.input)
+            case "all_gather":
+                dist.all_gather_into_tensor(self.output, self.input)
+            case "broadcast":
+                dist.broadcast(self.input, ROOT)
+            case "reduce":
+                dist.reduce(self.input, ROOT)
+            case "gather":
+                dist.gather(self.input, self.blocks, ROOT)
+            case "scatter":
+                dist.scatter(self.output, self.blocks, ROOT)
             case "all_to_all":
                 dist.all_to_all_single(self.output, self.input)
             case "send_recv":
@@ -65,35 +73,41 @@ class Case:
             else:
                 dist.recv(self.input, peer)
 
-    def check(self):
-        result = self.output if len(self.output) else self.input
+    def wrong(self):
+        """How many elements differ from what must come out."""
+        result = self.input if self.in_place else self.output
+        if self.op == "reduce" and self.rank != ROOT or self.op == "send_recv" and self.rank ^ 1 >= self.world:
+            result = result[:0]
         i = torch.arange(len(result))
+        block, within = (i // self.count, i % self.count) if self.count else (i, i)
         match self.op:
-            case "all_reduce":
+            case "all_reduce" | "reduce":
                 expected = total(self.world, i)
-            case "broadcast":
-                expected = contribution(0, i)
-            case "all_gather":
-                expected = contribution(i // self.block, i % self.block)
             case "reduce_scatter":
-                expected = total(self.world, self.rank * self.block + i)
+                expected = total(self.world, self.rank * self.count + i)
+            case "broadcast":
+                expected = contribution(ROOT, i)
+            case "all_gather" | "gather":
+                expected = contribution(block, within)
+            case "scatter":
+                expected = contribution(ROOT, self.rank * self.count + i)
             case "all_to_all":
-                expected = contribution(i // self.block, self.rank * self.block + i % self.block)
+                expected = contribution(block, self.rank * self.count + within)
             case _:
                 expected = contribution(self.rank & ~1, i)
-        assert torch.equal(result, expected), f"rank {self.rank}, {self.op} of {self.size} bytes: wrong"
+        return (result != expected).sum().item()
 
 
 def contribution(rank, i):
-    return (i % 128 + rank).float()
+    return ((i % PERIOD * 7 + rank * 31) % 128).float()
 
 
 def total(world, i):
     return sum(contribution(rank, i) for rank in range(world))
 
 
-def measure(case, control, budget_s):
-    """Median, mean, back to back and least time in seconds, and how many samples there were."""
+def measure(case, control, budget_s, samples, warmup, touch):
+    """Wrong elements, time back to back, and samples in seconds."""
 
     def longest(values):
         values = torch.tensor(values, dtype=torch.float64)
@@ -101,56 +115,59 @@ def measure(case, control, budget_s):
         return values
 
     def sample():
-        case.touch()
+        if touch:
+            case.touch()
         dist.barrier(group=control)
         begun = time.perf_counter()
         case.perform()
         return time.perf_counter() - begun
 
-    case.touch()
-    case.perform()
-    case.check()
-    quickest = longest([min(sample() for _ in range(PROBES))]).item()
-    wanted = max(SAMPLES_MIN, min(SAMPLES_MAX, int(budget_s / quickest)))
-    for _ in range(wanted // 10 + 1):
+    def checked():
+        case.touch()
+        dist.barrier(group=control)
+        case.perform()
+        return longest([float(case.wrong())]).item()
+
+    def affordable():
+        quickest = longest([min(sample() for _ in range(PROBES))]).item()
+        return max(SAMPLES_MIN, min(SAMPLES_MAX, int(budget_s / quickest)))
+
+    wrong = checked()
+    wanted = samples if samples > 0 else affordable()
+    for _ in range(warmup if warmup >= 0 else wanted // 10 + 1):
         sample()
-    samples, begun = [], time.perf_counter()
-    while len(samples) < wanted:
-        samples.append(sample())
-        over = time.perf_counter() - begun - (4 * budget_s + 1)
-        if len(samples) % LOOK_EVERY == 0 and longest([over]).item() > 0:
-            break
-    slowest = longest(samples).sort().values
+    times, begun = [], time.perf_counter()
+    while len(times) < wanted:
+        times.append(sample())
+        if samples <= 0 and len(times) % LOOK_EVERY == 0:
+            over = time.perf_counter() - begun - (4 * budget_s + 1)
+            if longest([over]).item() > 0:
+                break
+    times = longest(times).tolist()
     dist.barrier(group=control)
     begun = time.perf_counter()
-    for _ in samples:
+    for _ in times:
         case.perform()
-    back_to_back = longest([(time.perf_counter() - begun) / len(samples)]).item()
-    median, mean, least = slowest[len(samples) // 2].item(), slowest.mean().item(), slowest[0].item()
-    return median, mean, back_to_back, least, len(samples)
+    back_to_back = longest([(time.perf_counter() - begun) / len(times)]).item()
+    return wrong + checked(), back_to_back, times
 
 
 def main():
-    budget_ms, ops, min_bytes, max_bytes, peer, transport = sys.argv[1:]
+    op, budget_s, samples, warmup, touch, *sizes = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     control = dist.new_group(backend="gloo")
-    for op in filter(ops.split(",").__contains__, OPS):
-        for size in [0] if op == "barrier" else SIZES:
-            if op != "barrier" and not int(min_bytes) <= size <= int(max_bytes):
-                continue
-            case = Case(op, size)
-            if not case.makes_sense:
-                continue
-            median, mean, back_to_back, least, count = measure(case, control, float(budget_ms) * 1e-3)
-            us = 1e6 / (2 if op == "send_recv" else 1)
-            if dist.get_rank() == 0:
-                print(
-                    f"{peer},{transport},{op},{dist.get_world_size()},{case.size},{median * us:.3f},"
-                    f"{case.size / (median * us) * 1e-3:.4f},{mean * us:.3f},{back_to_back * us:.3f},"
-                    f"{least * us:.3f},{count}",
-                    flush=True,
-                )
+    for size in map(int, sizes):
+        case = Case(op, size)
+        if not case.count and op != "barrier":
+            continue
+        settings = float(budget_s), int(samples), int(warmup), int(touch)
+        wrong, back_to_back, times = measure(case, control, *settings)
+        if dist.get_rank() == 0:
+            ns = 5e8 if op == "send_recv" else 1e9
+            place = "in" if case.in_place else "out"
+            times = " ".join(f"{seconds * ns:.0f}" for seconds in times)
+            print(f"case {size} {place} - {wrong:.0f} {back_to_back * ns:.1f} {times}", flush=True)
     dist.barrier(group=control)
     dist.destroy_process_group()
 

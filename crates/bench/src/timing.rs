@@ -1,84 +1,94 @@
-//! The method: how one case becomes a few numbers. The peers' benchmarks measure in the same way.
+//! The method: how one case becomes samples. The peers' programs measure in the same way (`peers/method.h`).
 //!
-//! A sample is {write the buffer, barrier, clock, operation, clock}, and the longest of all ranks counts. Before that the
-//! result is checked, and a tenth as many samples are thrown away. At the end the operation is repeated back to back,
-//! without barriers: what a program sees that does nothing else.
+//! A sample is {rewrite the buffer, barrier, clock, operation, clock}, and the longest of all ranks counts. The result
+//! is checked before and after; a tenth as many samples are thrown away first. At the end the operation is
+//! repeated back to back, without barriers: what a program sees that does nothing else.
 
 use crate::case::Case;
+use crate::data::Value;
+use crate::line::Line;
+use crate::task::Effort;
 use phalanx::{ProcessGroup, ReduceOp, Result};
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Samples of a case: the fewest that have a median worth the name, and enough.
-const SAMPLES: RangeInclusive<usize> = 7..=4000;
+/// Samples of a case: the fewest that have a median worth the name, and enough. The peers' programs know them too.
+pub(crate) const SAMPLES: RangeInclusive<usize> = 7..=4000;
 /// Operations that say how many samples fit in the budget.
 const PROBES: usize = 4;
 /// Every so many samples the ranks agree whether to go on.
 const LOOK_EVERY: usize = 16;
 
-/// What one case took, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Timing {
-    pub(crate) median: f64,
-    pub(crate) mean: f64,
-    pub(crate) min: f64,
-    /// One of many without a barrier between them.
-    pub(crate) back_to_back: f64,
-    pub(crate) samples: usize,
-}
-
-/// Measures `case` for about `budget`. Collective: all ranks get the same result.
+/// Measures `case`. Collective: all ranks get the same result.
 ///
 /// # Errors
-/// What the operation returns; `Internal` if its result is wrong.
-pub(crate) fn measure(group: &ProcessGroup, case: &mut Case<'_>, budget: Duration) -> Result<Timing> {
-    case.touch();
-    case.perform()?;
-    case.check()?;
-    let mut quickest = f64::INFINITY;
-    for _ in 0..PROBES {
-        quickest = sample(group, case)?.min(quickest);
-    }
-    let quickest = longest(group, &mut [quickest])?;
-    let wanted = (budget.as_secs_f64() / quickest) as usize;
-    let wanted = wanted.clamp(*SAMPLES.start(), *SAMPLES.end());
-    for _ in 0..=wanted / 10 {
-        sample(group, case)?;
+/// What the operation returns.
+pub(crate) fn measure<T: Value>(case: &mut Case<'_, T>, bytes: usize, effort: &Effort) -> Result<Line> {
+    let group = case.group;
+    let before = checked(case)?;
+    let wanted = match effort.samples {
+        Some(samples) => samples,
+        None => affordable(case, effort)?,
+    };
+    for _ in 0..effort.warmup.unwrap_or(wanted / 10 + 1) {
+        sample(case, effort)?;
     }
     let mut samples = Vec::with_capacity(wanted);
     let begun = Instant::now();
     while samples.len() < wanted {
-        samples.push(sample(group, case)?);
-        if samples.len().is_multiple_of(LOOK_EVERY) {
-            let over = begun.elapsed().as_secs_f64() - (4 * budget + Duration::from_secs(1)).as_secs_f64();
+        samples.push(sample(case, effort)?);
+        if effort.samples.is_none() && samples.len().is_multiple_of(LOOK_EVERY) {
+            let over = begun.elapsed().as_secs_f64() - (4.0 * effort.budget.as_secs_f64() + 1.0);
             if longest(group, &mut [over])? > 0.0 {
                 break;
             }
         }
     }
     longest(group, &mut samples)?;
-    let back_to_back = longest(group, &mut [back_to_back(group, case, samples.len())?])?;
-    samples.sort_by(f64::total_cmp);
-    let repeats = f64::from(case.op.repeats());
-    Ok(Timing {
-        median: samples[samples.len() / 2] / repeats,
-        mean: samples.iter().sum::<f64>() / samples.len() as f64 / repeats,
-        min: samples[0] / repeats,
-        back_to_back: back_to_back / repeats,
-        samples: samples.len(),
+    let back_to_back = longest(group, &mut [back_to_back(case, samples.len())?])?;
+    let after = checked(case)?;
+    let ns = 1e9 / case.op.repeats();
+    Ok(Line {
+        bytes,
+        place: case.op.place(),
+        variant: None,
+        wrong: before + after,
+        back_to_back_ns: back_to_back * ns,
+        samples_ns: samples.into_iter().map(|seconds| seconds * ns).collect(),
     })
 }
 
-fn sample(group: &ProcessGroup, case: &mut Case<'_>) -> Result<f64> {
+/// Performs the operation once and returns how many elements of all ranks came out wrong.
+fn checked<T: Value>(case: &mut Case<'_, T>) -> Result<u64> {
     case.touch();
-    group.barrier()?;
+    case.perform()?;
+    let mut wrong = [case.wrong()];
+    case.group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+    Ok(wrong[0])
+}
+
+/// How many samples the budget has time for.
+fn affordable<T: Value>(case: &mut Case<'_, T>, effort: &Effort) -> Result<usize> {
+    let mut quickest = f64::INFINITY;
+    for _ in 0..PROBES {
+        quickest = sample(case, effort)?.min(quickest);
+    }
+    let quickest = longest(case.group, &mut [quickest])?;
+    Ok(((effort.budget.as_secs_f64() / quickest) as usize).clamp(*SAMPLES.start(), *SAMPLES.end()))
+}
+
+fn sample<T: Value>(case: &mut Case<'_, T>, effort: &Effort) -> Result<f64> {
+    if effort.touch {
+        case.touch();
+    }
+    case.group.barrier()?;
     let begun = Instant::now();
     case.perform()?;
     Ok(begun.elapsed().as_secs_f64())
 }
 
-fn back_to_back(group: &ProcessGroup, case: &mut Case<'_>, times: usize) -> Result<f64> {
-    group.barrier()?;
+fn back_to_back<T: Value>(case: &mut Case<'_, T>, times: usize) -> Result<f64> {
+    case.group.barrier()?;
     let begun = Instant::now();
     for _ in 0..times {
         case.perform()?;
@@ -97,24 +107,34 @@ mod tests {
     use super::*;
     use crate::op::Op;
     use phalanx::SimulatedBackend;
+    use std::time::Duration;
+
+    fn on_two_ranks(effort: Effort) -> Vec<Line> {
+        let rank = |group: ProcessGroup| {
+            let mut case = Case::<f32>::new(Op::AllReduce, ReduceOp::Sum, 1024, &group);
+            measure(&mut case, 4096, &effort).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let groups = SimulatedBackend::create_group(2);
+            let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| rank(group))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
 
     #[test]
     fn ranks_agree_on_what_they_measured() {
-        let timings: Vec<Timing> = std::thread::scope(|scope| {
-            let ranks: Vec<_> = SimulatedBackend::create_group(2)
-                .into_iter()
-                .map(|group| {
-                    scope.spawn(move || {
-                        let mut case = Case::new(Op::AllReduce, 4096, &group).unwrap();
-                        measure(&group, &mut case, Duration::from_millis(1)).unwrap()
-                    })
-                })
-                .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-        });
-        assert_eq!(timings[0], timings[1]);
-        let timing = timings[0];
-        assert!(timing.samples >= 7 && timing.min > 0.0 && timing.back_to_back > 0.0, "{timing:?}");
-        assert!(timing.min <= timing.median && timing.min <= timing.mean, "{timing:?}");
+        let budget = Duration::from_millis(1);
+        let lines = on_two_ranks(Effort { budget, samples: None, warmup: None, touch: true });
+        assert_eq!(lines[0], lines[1]);
+        let line = &lines[0];
+        assert!(line.samples_ns.len() >= *SAMPLES.start() && line.back_to_back_ns > 0.0, "{line:?}");
+        assert!(line.wrong == 0 && line.samples_ns.iter().all(|&ns| ns > 0.0), "{line:?}");
+    }
+
+    #[test]
+    fn samples_are_as_many_as_wanted() {
+        let budget = Duration::from_secs(3600);
+        let lines = on_two_ranks(Effort { budget, samples: Some(3), warmup: Some(0), touch: false });
+        assert_eq!(lines[0].samples_ns.len(), 3);
     }
 }

@@ -3,6 +3,7 @@
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX};
+use phalanx_bench::parse_bytes;
 use phalanx_core::OpKind;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,10 +20,28 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    /// Measure every operation on every backend, beside other libraries if you like
+    ///
+    /// Prints the table of nccl-tests: time (the median), its 99th percentile, algbw (size / time), busbw (algbw times
+    /// the operation's factor), and the elements that came out wrong. A sample is {rewrite the buffer, barrier,
+    /// clock, operation, clock}, and the longest of all ranks counts. Sizes are those of the whole buffer: one rank's for
+    /// all_reduce, broadcast, reduce and send_recv, that of all blocks together for the others. send_recv is half of a
+    /// way there and back.
+    ///
+    /// Ranks are started on this host; under a launcher (`phalanx run`, torchrun) it measures the ranks that there are.
+    #[command(after_help = AFTER_BENCH)]
+    Bench(phalanx_bench::Flags),
     /// Look at the collective algorithms: list them, draw them, price them, prove them
     #[command(subcommand)]
     Algo(Algo),
 }
+
+const AFTER_BENCH: &str = "\
+With --against, a peer counts with the better of in place and out of place and with its fastest algorithm, is compiled \
+for this machine and given its best settings. In every round each operation is measured by one library right after the \
+other; ratios are ours / theirs, within a round. scripts/install-peers installs the peers on Debian.
+
+Exit code: 0 if all went well; 1 if data came out wrong or ranks failed; 2 for wrong usage; 127 if a peer is not installed.";
 
 const AFTER_RUN: &str = "\
 Exit code: 0 if all ranks exit with 0; else that of the rank that failed first, or 128 + signal if one killed it; \
@@ -99,8 +118,8 @@ pub(crate) enum Algo {
         /// The operation, as in all_reduce
         #[arg(value_parser = operation)]
         op: OpKind,
-        /// Size of the buffer in bytes; K, M and G mean KiB, MiB and GiB
-        #[arg(long, value_name = "BYTES", value_parser = bytes)]
+        /// Size of the buffer in bytes; 64K and 64KiB are 65536
+        #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
         bytes: usize,
         /// Number of ranks
         #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
@@ -124,21 +143,6 @@ fn operation(name: &str) -> Result<OpKind, String> {
     ops.dedup();
     let names = || ops.iter().map(|op| op.name()).collect::<Vec<_>>().join(", ");
     ops.iter().copied().find(|op| op.name() == name).ok_or_else(|| format!("the collectives are {}", names()))
-}
-
-fn bytes(text: &str) -> Result<usize, String> {
-    let unit = |suffix| match suffix {
-        'K' => Some(1 << 10),
-        'M' => Some(1 << 20),
-        'G' => Some(1 << 30),
-        _ => None,
-    };
-    let (digits, unit) = match text.chars().next_back().and_then(unit) {
-        Some(unit) => (&text[..text.len() - 1], unit),
-        None => (text, 1),
-    };
-    let number: usize = digits.parse().map_err(|_| "not a size such as 4096, 64K or 16M".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "more bytes than there are addresses".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -180,6 +184,7 @@ mod tests {
     fn the_help_reads_well() {
         insta::assert_snapshot!("help", help(&[]));
         insta::assert_snapshot!("help_run", help(&["run"]));
+        insta::assert_snapshot!("help_bench", help(&["bench"]));
         insta::assert_snapshot!("help_algo", help(&["algo"]));
     }
 
@@ -214,17 +219,6 @@ mod tests {
             let error = run(&[&["phalanx", "run"], words].concat()).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(complaint), "{words:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn sizes() {
-        for (text, size) in [("0", 0), ("4096", 4096), ("64K", 64 << 10), ("16M", 16 << 20), ("1G", 1 << 30)]
-        {
-            assert_eq!(bytes(text), Ok(size));
-        }
-        for text in ["", "K", "1.5M", "-1", "1µ", "64KB", "99999999999999999G", "99999999999999999999"] {
-            assert!(bytes(text).is_err(), "{text}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The command `phalanx`.
 
 mod algo;
+mod bench;
 mod cli;
 mod run;
 
@@ -21,6 +22,7 @@ fn main() {
         .init();
     let done = match cli.command {
         Command::Run(flags) => run::run(flags),
+        Command::Bench(flags) => bench::run(&flags),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
     };
     std::process::exit(done.unwrap_or_else(|error| {

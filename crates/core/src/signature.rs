@@ -176,7 +176,7 @@ impl Mix {
     /// Folds the 128-bit product, so that every bit of the word reaches every bit of the hash.
     fn word(&mut self, word: u64) {
         let product = u128::from(self.0.rotate_left(23) ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
-        self.0 = (product as u64) ^ (product >> 64) as u64 ^ self.0;
+        self.0 ^= (product as u64) ^ (product >> 64) as u64;
     }
 }
 

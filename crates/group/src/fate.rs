@@ -58,9 +58,11 @@ impl History {
 
     /// The last of them, one by one.
     pub(crate) fn calls(&self) -> Calls {
-        let newest_first = self.0.iter().rev().flat_map(|(run, signature)| {
-            run.clone().rev().map(move |seq| (seq, signature.clone()))
-        });
+        let newest_first = self
+            .0
+            .iter()
+            .rev()
+            .flat_map(|(run, signature)| run.clone().rev().map(move |seq| (seq, signature.clone())));
         let mut calls: Calls = newest_first.take(HISTORY_LEN).collect();
         calls.reverse();
         calls
@@ -231,7 +233,10 @@ mod tests {
         let calls = history.calls();
         assert_eq!(calls.len(), HISTORY_LEN);
         assert!(calls.iter().map(|(seq, _)| *seq).eq(137..=200));
-        assert_eq!(calls.iter().filter(|(_, s)| s.count == 1).map(|(seq, _)| *seq).collect::<Vec<_>>(), [190]);
+        assert_eq!(
+            calls.iter().filter(|(_, s)| s.count == 1).map(|(seq, _)| *seq).collect::<Vec<_>>(),
+            [190]
+        );
         assert_eq!(history.find(190), Some(&signature(1)));
         assert_eq!(history.find(3), Some(&signature(0)));
         assert_eq!(history.find(201), None);

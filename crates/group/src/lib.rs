@@ -21,9 +21,9 @@ mod realm;
 mod recommended;
 mod scratch;
 #[cfg(target_os = "linux")]
-mod shm;
-#[cfg(target_os = "linux")]
 mod share;
+#[cfg(target_os = "linux")]
+mod shm;
 mod work;
 
 pub use backend::{Address, Backend, Buffers, Collective, Region};

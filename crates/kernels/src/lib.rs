@@ -1,43 +1,66 @@
-//! Element-wise reduction: what happens where the contributions of two ranks meet.
+//! Element-wise reduction: what happens where the contributions of several ranks meet.
 //!
-//! [`Kernel`] is a pair of functions over bytes, chosen once per operation from the element type and the operator.
-//! The loops are plain Rust that the compiler vectorises; half-precision types are widened to `f32`, combined, and rounded
-//! once. This crate is the place for hand-written SIMD, which must equal these loops (`plain.rs`) bit for bit.
+//! A [`Kernel`] is chosen once per operation from the operator and the element type. It combines two buffers
+//! ([`Kernel::combine`]) or any number of them in one pass over memory ([`Kernel::reduce`]). This crate doesn't know who
+//! calls it, has no threads, and allocates nothing.
+//!
+//! # One source, several instances
+//!
+//! `generic.rs` holds the one loop: read a block of each source into an accumulator, write the accumulator to each
+//! destination. It works on arrays, which the compiler turns into vectors, so that an *instance* for an instruction set
+//! ([`Instance`]) is the same source compiled with other target features; only the conversion of `f16` needs instructions
+//! by name. The instance is chosen once, from what the CPU offers. `plain.rs` is the truth: one element at a time, without
+//! any trick, and every instance must equal it bit for bit.
+//!
+//! # What the bits are
+//!
+//! - Sources are combined in the order given, so the result is the same for the same order, on every machine.
+//! - `f16` and `bf16` are widened to `f32`, combined over *all* sources, and rounded once, to nearest even.
+//! - Integers wrap. An average divides once at the end, integers toward zero.
+//! - Minimum and maximum of floats: NaN wins, and -0.0 is less than 0.0.
+//! - A float result that is NaN is *the* NaN (`f32::NAN` and its like): which of two NaNs survives an addition differs
+//!   between compilers and machines, and ranks must agree to the bit.
+//!
+//! # Examples
+//!
+//! ```
+//! use phalanx_core::{DType, ReduceOp};
+//! use phalanx_kernels::Kernel;
+//!
+//! let sum = Kernel::new(ReduceOp::Sum, DType::U8).expect("u8 can be summed");
+//! let mut into = [1, 2, 3];
+//! sum.combine(&mut into, &[10, 20, 30]);
+//! assert_eq!(into, [11, 22, 33]);
+//!
+//! // Three contributions, averaged in one pass; the result goes to two places.
+//! let average = Kernel::new(ReduceOp::Avg, DType::U8).expect("u8 can be averaged");
+//! let (a, b, c) = ([3u8, 6], [6u8, 6], [9u8, 0]);
+//! let (mut here, mut there) = ([0u8; 2], [0u8; 2]);
+//! // SAFETY: each pointer is good for 2 bytes, and no destination overlaps anything else.
+//! unsafe {
+//!     average.reduce(
+//!         &[here.as_mut_ptr(), there.as_mut_ptr()],
+//!         &[a.as_ptr(), b.as_ptr(), c.as_ptr()],
+//!         2,
+//!         3,
+//!     );
+//! }
+//! assert_eq!((here, there), ([6, 4], [6, 4]));
+//! ```
+//!
+//! # Measuring
+//!
+//! `cargo bench -p phalanx-kernels --bench throughput` compares every element type with a plain copy of the same traffic.
+//! `cargo bench -p phalanx-kernels --bench instructions` counts instructions under valgrind, which a noisy machine can
+//! repeat, and compares them with `benches/instructions.txt` (`-- --bless` writes that table anew).
 
+mod generic;
+mod half_types;
+mod instance;
+mod isa;
+mod kernel;
+mod ops;
 mod plain;
 
-use phalanx_core::{DType, ReduceOp};
-
-/// How two buffers of one element type are combined.
-#[derive(Debug, Clone, Copy)]
-pub struct Kernel {
-    combine: fn(&mut [u8], &[u8]),
-    /// Divides by the world size, for averages.
-    divide: Option<fn(&mut [u8], usize)>,
-}
-
-impl Kernel {
-    /// The kernel for an operator on an element type; `None` where the operator is not defined.
-    pub fn new(op: ReduceOp, dtype: DType) -> Option<Self> {
-        plain::kernel(op, dtype)
-    }
-
-    /// `into[i] = into[i] ∘ from[i]`.
-    ///
-    /// # Panics
-    /// If the lengths differ, or a buffer is not a whole number of aligned elements.
-    pub fn combine(&self, into: &mut [u8], from: &[u8]) {
-        assert_eq!(into.len(), from.len(), "buffers of one length are combined");
-        (self.combine)(into, from);
-    }
-
-    /// Ends a reduction over `world_size` contributions: divides, for averages.
-    ///
-    /// # Panics
-    /// If the buffer is not a whole number of aligned elements.
-    pub fn finish(&self, buffer: &mut [u8], world_size: usize) {
-        if let Some(divide) = self.divide {
-            divide(buffer, world_size);
-        }
-    }
-}
+pub use instance::Instance;
+pub use kernel::Kernel;

@@ -19,8 +19,10 @@ use phalanx_core::chunk;
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 
-/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
+/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags …
 const ONE_SHOT_BYTES: usize = 4 << 10;
+/// … which is worth more where ranks have to give each other the core for it.
+const ONE_SHOT_BYTES_CROWDED: usize = 24 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
 const PUSH_BYTES: usize = 192 << 10;
 /// From so many bytes on a window is used as one.
@@ -61,11 +63,12 @@ impl Team {
             if len <= LINE_LEN {
                 return team.all_reduce_inline(call, buffer, reduction);
             }
-            if len * (team.world_size - 1).max(1) <= ONE_SHOT_BYTES {
+            let one_shot = if team.is_crowded() { knob(4, ONE_SHOT_BYTES_CROWDED) } else { ONE_SHOT_BYTES };
+            if len * (team.world_size - 1).max(1) <= one_shot {
                 return team.all_reduce_one_shot(call, buffer, reduction);
             }
             let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
-            if (registered || (len >= PUSH_BYTES && team.reaches_memory))
+            if (registered || (len >= knob(0, PUSH_BYTES) && team.reaches_memory))
                 && team.all_reduce_push(call, buffer, reduction)?
             {
                 return Ok(());
@@ -140,7 +143,8 @@ impl Team {
         reduction: Reduction,
     ) -> Result<bool, Fault> {
         let element = reduction.element;
-        let per_piece = if self.is_crowded() { SLOT_LEN } else { SLICE_BYTES * self.world_size };
+        let per_piece =
+            if self.is_crowded() { knob(3, SLOT_LEN) } else { knob(1, SLICE_BYTES) * self.world_size };
         let per_piece = per_piece.min(SLOT_LEN) / element * element;
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.piece;
@@ -249,7 +253,7 @@ impl Team {
         }
         let exposed = exposed.as_slice();
         let slice = self.slice(self.rank, buffer.len(), reduction.element);
-        let stride = STRIDE_BYTES / reduction.element * reduction.element;
+        let stride = knob(2, STRIDE_BYTES) / reduction.element * reduction.element;
         let strides = slice.clone().step_by(stride).map(|at| at..(at + stride).min(slice.end));
         if window != 0 && exposed.iter().all(|words| words[1] == window) && !self.processes.is_empty() {
             let part = |(rank, words): (usize, &[u64; LINE_WORDS])| {
@@ -309,4 +313,18 @@ impl Reduction {
     fn is_for(&self, rank: usize) -> bool {
         self.root.is_none_or(|root| root == rank)
     }
+}
+
+fn knob(i: usize, default: usize) -> usize {
+    static K: std::sync::OnceLock<[usize; 5]> = std::sync::OnceLock::new();
+    let all = K.get_or_init(|| {
+        let mut all = [0; 5];
+        if let Ok(text) = std::env::var("KNOBS") {
+            for (slot, part) in all.iter_mut().zip(text.split(',')) {
+                *slot = part.parse().unwrap_or(0);
+            }
+        }
+        all
+    });
+    if all[i] == 0 { default } else { all[i] }
 }

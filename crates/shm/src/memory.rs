@@ -14,8 +14,7 @@ use std::ptr::NonNull;
 /// [`Error::Io`] where the system has no `memfd_create`, or the process has no descriptors left.
 pub fn create(len: usize) -> Result<OwnedFd> {
     let failed = |e: rustix::io::Errno| Error::io(format!("making {len} bytes of shared memory"), e.into());
-    let file =
-        memfd_create("phalanx", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
+    let file = memfd_create("phalanx", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
     ftruncate(&file, len as u64).map_err(failed)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(failed)?;
     Ok(file)

@@ -24,7 +24,10 @@ pub struct Pull<'a> {
 
 impl std::fmt::Debug for Pull<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pull").field("same", &self.same).field("largest", &self.largest).finish_non_exhaustive()
+        f.debug_struct("Pull")
+            .field("same", &self.same)
+            .field("largest", &self.largest)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,7 +99,8 @@ impl Team {
             largest = largest.max(self.arrived(peer, piece, call)?.words()[0]);
             let mut sent = [0; 8];
             self.region.staging(peer, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut sent);
-            let (sent, expected) = (u64::from_ne_bytes(sent) as usize, pull.place.map_or(0, |p| p(peer).len()));
+            let (sent, expected) =
+                (u64::from_ne_bytes(sent) as usize, pull.place.map_or(0, |p| p(peer).len()));
             if sent != expected {
                 return Err(Fault::Counts { peer, sent, expected });
             }
@@ -131,7 +135,8 @@ impl Team {
             if let Some(place) = pull.place {
                 for giver in self.peers() {
                     if staged.as_slice()[giver] {
-                        let stays = self.take(giver, way, step, piece, pull.same, output, place(giver), call)?;
+                        let stays =
+                            self.take(giver, way, step, piece, pull.same, output, place(giver), call)?;
                         staged.as_mut_slice()[giver] = stays;
                     }
                 }

@@ -72,7 +72,8 @@ impl Team {
                     self.arrived(giver, piece, call)?;
                 }
             }
-            let sources = Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), way, piece };
+            let sources =
+                Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), way, piece };
             match way {
                 Way::Staged(len) => {
                     self.combine_blocks(&sources, within(&(0..own.len()), len, step), output, reduction)?;

@@ -23,7 +23,7 @@ pub(crate) const LINE_WORDS: usize = 6;
 /// The same in bytes.
 pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
 /// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
-const SIGNATURES: usize = 16;
+pub(crate) const SIGNATURES: usize = 16;
 const SIGNATURE_WORDS: usize = 40;
 /// The longest signature; its call site is cut to fit.
 pub(crate) const SIGNATURE_LEN: usize = SIGNATURE_WORDS * 8;
@@ -130,8 +130,8 @@ impl Slot {
 
 impl Control {
     /// Keeps an encoded signature for the others to read, should they ask.
-    pub(crate) fn keep_signature(&self, index: u32, encoded: &[u8]) {
-        let words = &self.signatures[index as usize % SIGNATURES].0;
+    pub(crate) fn keep_signature(&self, index: usize, encoded: &[u8]) {
+        let words = &self.signatures[index % SIGNATURES].0;
         for (word, bytes) in words.iter().zip(encoded.chunks(8)) {
             let mut whole = [0; 8];
             whole[..bytes.len()].copy_from_slice(bytes);
@@ -139,9 +139,9 @@ impl Control {
         }
     }
 
-    pub(crate) fn signature(&self, index: u32) -> [u8; SIGNATURE_LEN] {
+    pub(crate) fn signature(&self, index: usize) -> [u8; SIGNATURE_LEN] {
         let mut encoded = [0; SIGNATURE_LEN];
-        let words = &self.signatures[index as usize % SIGNATURES].0;
+        let words = &self.signatures[index % SIGNATURES].0;
         for (bytes, word) in encoded.chunks_mut(8).zip(words) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
@@ -167,7 +167,10 @@ mod tests {
             for rank in 0..3 {
                 assert_eq!(region.control(rank).done.0.load(Ordering::Acquire), rank as u32 + 1);
                 assert_eq!(region.slot(rank, 13 - SLOTS).posted.load(Ordering::Acquire), 14);
-                assert_eq!(region.control(rank).signature(17)[..10], [[rank as u8; 9].as_slice(), &[0]].concat());
+                assert_eq!(
+                    region.control(rank).signature(17)[..10],
+                    [[rank as u8; 9].as_slice(), &[0]].concat()
+                );
             }
         }
     }

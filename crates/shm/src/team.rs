@@ -7,12 +7,13 @@
 
 use crate::foreign::Process;
 use crate::patience::Patience;
-use crate::region::{LINE_WORDS, Region, SIGNATURE_LEN, SLOTS, Slot};
+use crate::region::{LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot};
 use crate::span::Span;
-use crate::window::Windows;
 use crate::sync::{AtomicU32, Ordering};
+use crate::window::Windows;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -40,8 +41,9 @@ pub struct Team {
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
     /// the next thing it takes.
     fingerprint: u64,
-    signature: Option<Signature>,
-    signature_index: u32,
+    /// The signatures that this rank shows the others, and in which call each was last used.
+    signatures: Vec<(u64, Signature)>,
+    signature_index: usize,
     /// Something was published since the bell was last rung.
     unheard: bool,
     /// Room for what is read from other address spaces.
@@ -78,11 +80,14 @@ impl Team {
             granted: 0,
             seq: 0,
             fingerprint: 0,
-            signature: None,
+            signatures: Vec::new(),
             signature_index: 0,
             unheard: false,
             scratch: Vec::new(),
         };
+        if !crowded {
+            spread_out(rank);
+        }
         team.run(call, Self::meet)?;
         Ok(team)
     }
@@ -151,9 +156,7 @@ impl Team {
         self.seq = call.seq;
         let this = call.signature.fingerprint() ^ call.seq;
         self.fingerprint = (self.fingerprint.rotate_left(29) ^ this).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if self.signature.as_ref() != Some(call.signature) {
-            self.keep_signature(call.signature);
-        }
+        self.show(call.signature);
         let result = operation(self, call);
         if self.unheard {
             self.ring();
@@ -164,13 +167,31 @@ impl Team {
         result
     }
 
-    fn keep_signature(&mut self, signature: &Signature) {
+    /// A program makes the same few calls again and again: their signatures are written once.
+    fn show(&mut self, signature: &Signature) {
+        let is_shown = |(_, shown): &(u64, Signature)| shown == signature;
+        match self.signatures.iter().position(is_shown) {
+            Some(index) => self.signature_index = index,
+            None => self.show_another(signature),
+        }
+        self.signatures[self.signature_index].0 = self.seq;
+    }
+
+    #[cold]
+    fn show_another(&mut self, signature: &Signature) {
+        if self.signatures.len() < SIGNATURES {
+            self.signature_index = self.signatures.len();
+            self.signatures.push((self.seq, signature.clone()));
+        } else {
+            // There are more than pieces under way, so nobody looks at the oldest any more.
+            let oldest = (0..SIGNATURES).min_by_key(|&i| self.signatures[i].0);
+            self.signature_index = oldest.expect("there is room for signatures");
+            self.signatures[self.signature_index].1 = signature.clone();
+        }
         let mut encoded = [0; SIGNATURE_LEN];
-        self.signature_index = self.signature_index.wrapping_add(1);
         // The longest call site fits; if one should not, the others learn less.
         let _ = postcard::to_slice(signature, &mut encoded);
         self.region.control(self.rank).keep_signature(self.signature_index, &encoded);
-        self.signature = Some(signature.clone());
     }
 
     /// Takes the number of a new piece.
@@ -206,7 +227,7 @@ impl Team {
         }
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
-        slot.signature.store(self.signature_index, Ordering::Relaxed);
+        slot.signature.store(self.signature_index as u32, Ordering::Relaxed);
         slot.posted.store(piece.wrapping_add(1), Ordering::Release);
         self.unheard = true;
     }
@@ -222,7 +243,7 @@ impl Team {
     }
 
     fn mismatch(&self, peer: usize, slot: &Slot) -> Fault {
-        let encoded = self.region.control(peer).signature(slot.signature.load(Ordering::Relaxed));
+        let encoded = self.region.control(peer).signature(slot.signature.load(Ordering::Relaxed) as usize);
         let theirs = postcard::from_bytes(&encoded).ok().map(Box::new);
         Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs }
     }
@@ -233,12 +254,7 @@ impl Team {
         self.unheard = true;
     }
 
-    pub(crate) fn has_combined(
-        &mut self,
-        peer: usize,
-        piece: u32,
-        call: &mut Call<'_>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn has_combined(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
         self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.control(peer).combined.0)
     }
 
@@ -335,6 +351,20 @@ impl Team {
 }
 
 const PROBE: u64 = 0x7068_616c_616e_7821;
+
+/// Moves this thread to a core of its own, once; afterwards it may go where it likes. Ranks start side by side on one core,
+/// and because they wake each other the scheduler takes its time to part them.
+fn spread_out(rank: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let count = (allowed.count() as usize).max(1);
+    let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(rank % count) else {
+        return;
+    };
+    let mut own = CpuSet::new();
+    own.set(core);
+    // Where it is not allowed, the scheduler will do it.
+    let _ = sched_setaffinity(None, &own).and_then(|()| sched_setaffinity(None, &allowed));
+}
 
 /// A panic in a user's program ends its part in the team.
 impl Drop for Team {

@@ -1,6 +1,8 @@
 //! Teams of threads, each with a mapping of its own: random operations of random lengths, against plain arithmetic.
 
-use crate::{Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len};
+use crate::{
+    Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len,
+};
 use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
@@ -58,7 +60,10 @@ fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Ra
 
 /// What `rank` contributes at `i`, in the operation numbered `n`.
 fn value(rank: usize, i: usize, n: usize) -> u32 {
-    ((rank + 1) as u32).wrapping_mul(0x9e37_79b9).wrapping_add((i as u32).wrapping_mul(31)).wrapping_add(n as u32 * 7)
+    ((rank + 1) as u32)
+        .wrapping_mul(0x9e37_79b9)
+        .wrapping_add((i as u32).wrapping_mul(31))
+        .wrapping_add(n as u32 * 7)
 }
 
 fn bytes(elements: &[u32]) -> &[u8] {
@@ -97,10 +102,13 @@ impl Rank {
     fn all_reduce_in(&mut self, buffer: &mut [u8], n: usize, root: Option<usize>) {
         let len = buffer.len() / 4;
         buffer.copy_from_slice(bytes(&self.contribution(len, n)));
-        self.run(OpKind::AllReduce, len, |team, call| team.all_reduce(call, buffer, Self::reduction(root))).unwrap();
+        self.run(OpKind::AllReduce, len, |team, call| team.all_reduce(call, buffer, Self::reduction(root)))
+            .unwrap();
         if root.is_none_or(|root| root == self.rank) {
             let result: &[u32] = bytemuck::cast_slice(buffer);
-            (0..len).for_each(|i| assert_eq!(result[i], self.sum(i, n), "all_reduce of {len} at {i}, operation {n}"));
+            (0..len).for_each(|i| {
+                assert_eq!(result[i], self.sum(i, n), "all_reduce of {len} at {i}, operation {n}")
+            });
         }
     }
 
@@ -132,7 +140,8 @@ impl Rank {
         let mut output = vec![0; len];
         output[own.clone()].copy_from_slice(&self.contribution(len, n)[own]);
         let largest = (0..self.world_size).map(|r| range(r).len()).max().unwrap();
-        let pull = Pull { same: true, gives: &|_| true, largest, part: &|_| range(rank), place: Some(&range) };
+        let pull =
+            Pull { same: true, gives: &|_| true, largest, part: &|_| range(rank), place: Some(&range) };
         self.run(OpKind::AllGather, len, |team, call| {
             team.pull(call, Buffers::InPlace(bytes_mut(&mut output)), pull)
         })
@@ -146,7 +155,8 @@ impl Rank {
     fn broadcast(&mut self, len: usize, n: usize, root: usize) {
         let mut buffer = if self.rank == root { self.contribution(len, n) } else { vec![0; len] };
         let whole = |_| 0..len * 4;
-        let place: Option<&dyn Fn(usize) -> Range<usize>> = if self.rank == root { None } else { Some(&whole) };
+        let place: Option<&dyn Fn(usize) -> Range<usize>> =
+            if self.rank == root { None } else { Some(&whole) };
         let pull = Pull { same: true, gives: &|r| r == root, largest: len * 4, part: &whole, place };
         self.run(OpKind::Broadcast, len, |team, call| {
             team.pull(call, Buffers::InPlace(bytes_mut(&mut buffer)), pull)
@@ -163,8 +173,9 @@ impl Rank {
             (0..=world_size).map(|r| (0..r).map(counts).sum()).collect()
         };
         let (sent, received) = (starts(&|r| count(rank, r)), starts(&|r| count(r, rank)));
-        let input: Vec<u32> =
-            (0..world_size).flat_map(|to| (0..count(rank, to)).map(move |i| value(rank, i + to, n))).collect();
+        let input: Vec<u32> = (0..world_size)
+            .flat_map(|to| (0..count(rank, to)).map(move |i| value(rank, i + to, n)))
+            .collect();
         let mut output = vec![0; received[world_size]];
         let range = |starts: &[usize], r: usize| starts[r] * 4..starts[r + 1] * 4;
         let place = |r: usize| range(&received, r);
@@ -176,7 +187,11 @@ impl Rank {
         .unwrap();
         for from in (0..world_size).filter(|&r| r != rank) {
             for i in 0..count(from, rank) {
-                assert_eq!(output[received[from] + i], value(from, i + rank, n), "all_to_all of {len} from {from}");
+                assert_eq!(
+                    output[received[from] + i],
+                    value(from, i + rank, n),
+                    "all_to_all of {len} from {from}"
+                );
             }
         }
     }
@@ -187,7 +202,8 @@ impl Rank {
 }
 
 /// Lengths in elements around every border between ways and pieces.
-const LENGTHS: [usize; 16] = [0, 1, 2, 3, 12, 13, 100, 511, 1000, 4096, 4099, 16_384, 33_000, 70_001, 150_000, 300_007];
+const LENGTHS: [usize; 16] =
+    [0, 1, 2, 3, 12, 13, 100, 511, 1000, 4096, 4099, 16_384, 33_000, 70_001, 150_000, 300_007];
 
 fn every_operation(world_size: usize, crowded: bool, reach: Reach) {
     on_team(world_size, crowded, reach, |rank| {

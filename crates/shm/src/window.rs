@@ -2,8 +2,8 @@
 
 use crate::memory::Memory;
 use crate::span::Span;
-use crate::team::Team;
 use crate::sync::{AtomicU32, Ordering};
+use crate::team::Team;
 use phalanx_core::Result;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;

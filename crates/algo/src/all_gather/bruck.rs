@@ -13,7 +13,16 @@ card! {
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS 8(11), 1997",
     cost: |v| {
         let volume = (v.world_size as f64 - 1.0) * v.block;
-        Cost { rounds: f64::from(ceil_log2(v.world_size)), sent: volume, moved: volume, ..Cost::default() }
+        let (rounds, ranks) = (f64::from(ceil_log2(v.world_size)), v.world_size as f64);
+        Cost {
+            rounds,
+            sent: volume,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: volume * ranks,
+            moved: volume,
+            ..Cost::default()
+        }
     },
 }
 

@@ -14,7 +14,17 @@ card! {
     cost: |v| {
         let volume = (v.world_size as f64 - 1.0) * v.block;
         let rounds = f64::from(ceil_log2(v.world_size));
-        Cost { rounds: 2.0 * rounds, sent: 2.0 * volume, moved: 2.0 * volume, combined: volume, scratch: 0.0 }
+        let (rounds, ranks) = (2.0 * rounds, v.world_size as f64);
+        Cost {
+            rounds,
+            sent: 2.0 * volume,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: 2.0 * volume * ranks,
+            moved: 2.0 * volume,
+            combined: volume,
+            scratch: 0.0,
+        }
     },
 }
 

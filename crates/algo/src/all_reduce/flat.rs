@@ -15,6 +15,9 @@ card! {
         Cost {
             rounds: 2.0 * others,
             sent: others * v.len,
+            hops: 2.0 * others.min(1.0),
+            messages: 2.0 * others,
+            traffic: 2.0 * others * v.len,
             moved: 2.0 * others * v.len,
             combined: others * v.len,
             scratch: 0.0,

@@ -2,9 +2,7 @@
 
 use crate::card::card;
 use crate::fold;
-use crate::plan::{exchange, recv, send};
-use crate::{Action, Cost, Shape, Step, reduce_scatter};
-use phalanx_core::Layout;
+use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
 
 card! {
     op: AllReduce, name: "halving_doubling",
@@ -17,10 +15,14 @@ card! {
     cost: |v| {
         let (core, folded) = fold::core_of(v.world_size);
         let volume = (core as f64 - 1.0) * (v.len / core as f64).ceil();
-        let folded = f64::from(folded);
+        let (rounds, folded) = (f64::from(core.ilog2()), f64::from(folded));
+        let (ranks, guests) = (core as f64, (v.world_size - core) as f64);
         Cost {
-            rounds: 2.0 * (f64::from(core.ilog2()) + folded),
+            rounds: 2.0 * (rounds + folded),
             sent: 2.0 * volume + folded * v.len,
+            hops: 2.0 * (rounds + folded),
+            messages: 2.0 * (ranks * rounds + guests),
+            traffic: 2.0 * (ranks * volume + guests * v.len),
             moved: 2.0 * (volume + folded * v.len),
             combined: volume + folded * v.len,
             scratch: 0.0,
@@ -31,21 +33,9 @@ card! {
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     fold::all_reduce(shape, |core| {
         let layout = core.even_layout();
-        let mut steps = (reduce_scatter::halving::CARD.steps)(&core.with_layout(&layout));
-        steps.extend(doubling(core.rank, &layout));
+        let core = core.with_layout(&layout);
+        let mut steps = (reduce_scatter::halving::CARD.steps)(&core);
+        steps.extend((all_gather::recursive_doubling::CARD.steps)(&core));
         steps
-    })
-}
-
-/// The mirror image of recursive halving: partners at distance 1, 2, 4, … exchange the finished blocks they have.
-fn doubling(rank: usize, layout: &Layout) -> impl Iterator<Item = Step> {
-    (0..layout.world_size().ilog2()).filter_map(move |round| {
-        let distance = 1 << round;
-        let partner = rank ^ distance;
-        let held_by = |rank: usize| {
-            let first = rank & !(distance - 1);
-            layout.blocks(first..first + distance)
-        };
-        exchange(send(partner, held_by(rank)), recv(partner, held_by(partner), Action::Copy))
     })
 }

@@ -16,9 +16,13 @@ card! {
     cost: |v| {
         let (core, folded) = fold::core_of(v.world_size);
         let (rounds, folded) = (f64::from(core.ilog2()), f64::from(folded));
+        let messages = core as f64 * rounds + 2.0 * (v.world_size - core) as f64;
         Cost {
             rounds: rounds + 2.0 * folded,
             sent: (rounds + folded) * v.len,
+            hops: rounds + 2.0 * folded,
+            messages,
+            traffic: messages * v.len,
             moved: (rounds + 2.0 * folded) * v.len,
             combined: (rounds + folded) * v.len,
             scratch: v.len,

@@ -12,7 +12,17 @@ card! {
     cost: |v| {
         let others = v.world_size as f64 - 1.0;
         let volume = others * v.block;
-        Cost { rounds: 2.0 * others, sent: 2.0 * volume, moved: 2.0 * volume, combined: volume, scratch: 0.0 }
+        let (rounds, ranks) = (2.0 * others, v.world_size as f64);
+        Cost {
+            rounds,
+            sent: 2.0 * volume,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: 2.0 * volume * ranks,
+            moved: 2.0 * volume,
+            combined: volume,
+            scratch: 0.0,
+        }
     },
 }
 

@@ -13,7 +13,16 @@ card! {
     cost: |v| {
         let others = v.world_size as f64 - 1.0;
         let volume = others * v.block;
-        Cost { rounds: others, sent: volume, moved: volume, ..Cost::default() }
+        let (rounds, ranks) = (others, v.world_size as f64);
+        Cost {
+            rounds,
+            sent: volume,
+            hops: others.min(1.0),
+            messages: rounds * ranks,
+            traffic: volume * ranks,
+            moved: volume,
+            ..Cost::default()
+        }
     },
 }
 

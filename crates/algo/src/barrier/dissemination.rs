@@ -11,7 +11,10 @@ card! {
     rounds: "⌈log₂P⌉", sent: "nothing but empty messages", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, IJPP 17(1), 1988",
-    cost: |v| Cost { rounds: f64::from(ceil_log2(v.world_size)), ..Cost::default() },
+    cost: |v| {
+        let rounds = f64::from(ceil_log2(v.world_size));
+        Cost { rounds, hops: rounds, messages: rounds * v.world_size as f64, ..Cost::default() }
+    },
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

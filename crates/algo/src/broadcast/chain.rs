@@ -22,7 +22,16 @@ card! {
         }
         let rounds = pieces + v.world_size as f64 - 2.0;
         let piece = (v.len / pieces).ceil();
-        Cost { rounds, sent: v.len, moved: rounds * piece, ..Cost::default() }
+        let others = v.world_size as f64 - 1.0;
+        Cost {
+            rounds,
+            sent: v.len,
+            hops: others,
+            messages: pieces * others,
+            traffic: others * v.len,
+            moved: rounds * piece,
+            ..Cost::default()
+        }
     },
 }
 

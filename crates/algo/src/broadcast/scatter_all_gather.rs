@@ -14,7 +14,16 @@ card! {
     cost: |v| {
         let volume = (v.world_size as f64 - 1.0) * v.block;
         let rounds = f64::from(ceil_log2(v.world_size));
-        Cost { rounds: 2.0 * rounds, sent: 2.0 * volume, moved: 2.0 * volume, ..Cost::default() }
+        let ranks = v.world_size as f64;
+        Cost {
+            rounds: 2.0 * rounds,
+            sent: 2.0 * volume,
+            hops: 2.0 * rounds,
+            messages: ranks - 1.0 + rounds * ranks,
+            traffic: rounds * ranks / 2.0 * v.block + volume * ranks,
+            moved: 2.0 * volume,
+            ..Cost::default()
+        }
     },
 }
 

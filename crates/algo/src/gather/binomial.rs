@@ -13,9 +13,13 @@ card! {
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
         let half = (v.world_size / 2) as f64;
+        let (rounds, ranks) = (f64::from(ceil_log2(v.world_size)), v.world_size as f64);
         Cost {
-            rounds: f64::from(ceil_log2(v.world_size)),
+            rounds,
             sent: half * v.block,
+            hops: rounds,
+            messages: ranks - 1.0,
+            traffic: rounds * ranks / 2.0 * v.block,
             moved: (v.world_size as f64 - 1.0) * v.block,
             combined: 0.0,
             scratch: (half - 1.0).max(0.0) * v.block,

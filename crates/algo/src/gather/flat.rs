@@ -12,7 +12,15 @@ card! {
     source: "folklore",
     cost: |v| {
         let others = v.world_size as f64 - 1.0;
-        Cost { rounds: others, sent: v.block, moved: others * v.block, ..Cost::default() }
+        Cost {
+            rounds: others,
+            sent: v.block,
+            hops: others.min(1.0),
+            messages: others,
+            traffic: others * v.block,
+            moved: others * v.block,
+            ..Cost::default()
+        }
     },
 }
 

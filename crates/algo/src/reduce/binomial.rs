@@ -13,7 +13,17 @@ card! {
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
         let rounds = f64::from(ceil_log2(v.world_size));
-        Cost { rounds, sent: v.len, moved: rounds * v.len, combined: rounds * v.len, scratch: 0.0 }
+        let others = v.world_size as f64 - 1.0;
+        Cost {
+            rounds,
+            sent: v.len,
+            hops: rounds,
+            messages: others,
+            traffic: others * v.len,
+            moved: rounds * v.len,
+            combined: rounds * v.len,
+            scratch: 0.0,
+        }
     },
 }
 

@@ -13,9 +13,13 @@ card! {
     cost: |v| {
         let volume = (v.world_size as f64 - 1.0) * v.block;
         let rounds = f64::from(ceil_log2(v.world_size));
+        let ranks = v.world_size as f64;
         Cost {
             rounds: 2.0 * rounds,
             sent: volume + (v.world_size / 2) as f64 * v.block,
+            hops: 2.0 * rounds,
+            messages: rounds * ranks + ranks - 1.0,
+            traffic: volume * ranks + rounds * ranks / 2.0 * v.block,
             moved: 2.0 * volume,
             combined: volume,
             scratch: 0.0,

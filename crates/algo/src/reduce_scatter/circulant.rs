@@ -13,7 +13,17 @@ card! {
     source: "Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv:2410.14234, 2024",
     cost: |v| {
         let volume = (v.world_size as f64 - 1.0) * v.block;
-        Cost { rounds: f64::from(ceil_log2(v.world_size)), sent: volume, moved: volume, combined: volume, scratch: 0.0 }
+        let (rounds, ranks) = (f64::from(ceil_log2(v.world_size)), v.world_size as f64);
+        Cost {
+            rounds,
+            sent: volume,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: volume * ranks,
+            moved: volume,
+            combined: volume,
+            scratch: 0.0,
+        }
     },
 }
 

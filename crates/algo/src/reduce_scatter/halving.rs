@@ -12,7 +12,17 @@ card! {
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
         let volume = (v.world_size as f64 - 1.0) * v.block;
-        Cost { rounds: f64::from(v.world_size.ilog2()), sent: volume, moved: volume, combined: volume, scratch: 0.0 }
+        let (rounds, ranks) = (f64::from(v.world_size.ilog2()), v.world_size as f64);
+        Cost {
+            rounds,
+            sent: volume,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: volume * ranks,
+            moved: volume,
+            combined: volume,
+            scratch: 0.0,
+        }
     },
 }
 

@@ -14,7 +14,17 @@ card! {
     cost: |v| {
         let others = v.world_size as f64 - 1.0;
         let volume = others * v.block;
-        Cost { rounds: others, sent: volume, moved: volume, combined: volume, scratch: 0.0 }
+        let (rounds, ranks) = (others, v.world_size as f64);
+        Cost {
+            rounds,
+            sent: volume,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: volume * ranks,
+            moved: volume,
+            combined: volume,
+            scratch: 0.0,
+        }
     },
 }
 

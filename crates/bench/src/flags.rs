@@ -1,0 +1,211 @@
+//! What a user can ask for.
+
+use crate::op::Op;
+use crate::peers::Asked;
+use crate::sizes::{parse_bytes, sweep};
+use crate::task::{Effort, Task};
+use crate::timing::SAMPLES;
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use phalanx::{DType, Error, ReduceOp, Result};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who carries the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// What `phalanx::init()` chooses
+    Auto,
+    /// Shared memory between processes
+    Shm,
+    /// TCP between processes
+    Tcp,
+    /// Threads of one process
+    Thread,
+}
+
+impl Backend {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Thread => "thread",
+        }
+    }
+}
+
+/// The flags of `phalanx bench`.
+#[derive(Debug, Clone, Args)]
+pub struct Flags {
+    /// Ranks to start; several numbers are measured one after the other
+    #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N,…", value_delimiter = ',',
+        default_value = "2", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub(crate) ranks: Vec<usize>,
+
+    /// Backends to measure
+    #[arg(long, value_enum, value_name = "NAME,…", value_delimiter = ',', default_value = "auto")]
+    pub(crate) backend: Vec<Backend>,
+
+    /// Operations to measure [default: all]
+    #[arg(long, value_enum, value_name = "OP,…", value_delimiter = ',')]
+    pub(crate) ops: Vec<Op>,
+
+    /// Smallest size of the whole buffer
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "4", value_parser = parse_bytes)]
+    pub(crate) min_bytes: usize,
+
+    /// Largest size; 64K and 64KiB are 65536
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
+    pub(crate) max_bytes: usize,
+
+    /// From one size to the next
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4",
+        value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
+    pub(crate) factor: usize,
+
+    /// Element type: f32, f64, f16, bf16, i8 to i64, u8 to u64
+    #[arg(short = 'd', long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
+    pub(crate) dtype: DType,
+
+    /// How contributions are combined: sum, avg, prod, min, max; bit_and, bit_or, bit_xor for integers
+    #[arg(short = 'o', long, value_name = "OP", default_value = "sum", value_parser = reduce_op)]
+    pub(crate) redop: ReduceOp,
+
+    /// About how long each case is measured, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "100", value_parser = RangedU64ValueParser::<u64>::new().range(1..=3_600_000))]
+    pub(crate) budget_ms: u64,
+
+    /// Samples of each case, instead of a budget
+    #[arg(long, value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=*SAMPLES.end() as u64))]
+    pub(crate) iters: Option<usize>,
+
+    /// Operations of each case before those that count [default: a tenth of the samples]
+    #[arg(long, value_name = "N")]
+    pub(crate) warmup: Option<usize>,
+
+    /// Don't rewrite the buffers before each operation: flatters whoever leaves them in a cache
+    #[arg(long)]
+    pub(crate) no_touch: bool,
+
+    /// Algorithms to take instead of the recommended ones, as in all_reduce=ring,broadcast=binomial
+    #[arg(long, value_name = "CHOICES")]
+    pub(crate) algorithms: Option<String>,
+
+    /// Measure other libraries too, in turn, and print ratios; `installed` means those that are
+    #[arg(long, value_enum, value_name = "PEER,…", value_delimiter = ',')]
+    pub(crate) against: Vec<Asked>,
+
+    /// How often everything is measured; medians of rounds are reported [default: 3 with --against, else 1]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    pub(crate) rounds: Option<usize>,
+
+    /// Let the MPI libraries bind each rank to a core where there are enough; else no rank of any library is bound, as
+    /// ours never are
+    #[arg(long)]
+    pub(crate) bind: bool,
+
+    /// The Python environment in which PyTorch and Intel MPI are installed
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PHALANX_PEERS",
+        hide_env_values = true,
+        default_value = "/opt/phalanx-peers"
+    )]
+    pub(crate) peers: PathBuf,
+
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write one line a measurement to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+
+    /// Draw latency and bandwidth over size, as SVG or PNG by the name's ending
+    #[arg(long, value_name = "FILE", value_parser = picture)]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Keep a record in this folder: DATE-WHAT.md with the machine and the tables, .csv and .svg
+    #[arg(long, value_name = "DIR")]
+    pub(crate) record: Option<PathBuf>,
+}
+
+impl Flags {
+    /// Refuses what cannot be measured.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.min_bytes > self.max_bytes {
+            return Err(Error::config("--min-bytes is more than --max-bytes"));
+        }
+        if !self.redop.supports(self.dtype) {
+            return Err(Error::config(format!("{} is for integers, not for {}", self.redop, self.dtype)));
+        }
+        if !self.against.is_empty() && (self.dtype, self.redop) != (DType::F32, ReduceOp::Sum) {
+            return Err(Error::config("--against compares sums of f32 only"));
+        }
+        Ok(())
+    }
+
+    /// The same for ranks that a launcher has started, of which there are `world_size`.
+    ///
+    /// # Errors
+    /// `Config`: something is asked for that only those who start the ranks can do.
+    pub(crate) fn launched(&self, world_size: usize) -> Result<Self> {
+        if !self.against.is_empty() || self.algorithms.is_some() || self.backend != [Backend::Auto] {
+            let what = "ranks of a launcher cannot be measured with --against, --algorithms or --backend; \
+                        PHALANX_ALGO and PHALANX_BACKEND can be set for them";
+            return Err(Error::config(what));
+        }
+        Ok(Self { ranks: vec![world_size], ..self.clone() })
+    }
+
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.against.is_empty() { 1 } else { 3 })
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        if self.ops.is_empty() { Op::value_variants() } else { &self.ops }
+    }
+
+    /// What is measured of `op` among `ranks`: sizes too small to be dealt out are left out.
+    pub(crate) fn task(&self, op: Op, ranks: usize) -> Task {
+        let sizes = sweep(self.min_bytes, self.max_bytes, self.factor);
+        let fits = |&bytes: &usize| op.count(bytes, ranks, self.dtype.size()).is_some();
+        let bytes = op.sizes(&sizes).iter().copied().filter(fits).collect();
+        Task { op, bytes, dtype: self.dtype, reduce: self.redop, effort: self.effort() }
+    }
+
+    pub(crate) fn effort(&self) -> Effort {
+        Effort {
+            budget: Duration::from_millis(self.budget_ms),
+            samples: self.iters,
+            warmup: self.warmup,
+            touch: !self.no_touch,
+        }
+    }
+}
+
+fn dtype(name: &str) -> Result<DType, String> {
+    named(&DType::ALL, DType::name, name)
+}
+
+fn reduce_op(name: &str) -> Result<ReduceOp, String> {
+    named(&ReduceOp::ALL, ReduceOp::name, name)
+}
+
+fn named<T: Copy>(all: &[T], name_of: impl Fn(T) -> &'static str, name: &str) -> Result<T, String> {
+    let names = || all.iter().map(|&one| name_of(one)).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|&one| name_of(one) == name).ok_or_else(|| format!("there are {}", names()))
+}
+
+fn picture(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension().and_then(|end| end.to_str()) {
+        Some("svg" | "png") => Ok(path),
+        _ => Err("the name must end in .svg or .png".to_owned()),
+    }
+}

@@ -1,0 +1,117 @@
+//! `phalanx bench`: what every operation costs on every backend, beside other libraries if they are installed.
+//!
+//! ```sh
+//! phalanx bench                                       # all operations, 2 ranks, 4 B to 64 MiB
+//! phalanx bench -n 2,4,8 --backend shm,tcp --ops all_reduce --csv figures.csv --plot figures.svg
+//! phalanx bench --against openmpi,mpich,intelmpi,gloo,torch-gloo --record benches/record
+//! ```
+//!
+//! # Method
+//! A **sample** is {rewrite the buffer, barrier, clock, operation, clock}, and the longest of all ranks counts. Rewriting
+//! is what a training program does: without it, data that never leaves a cache flatters whoever copies least.
+//! The data is checked before and after the samples. Of some ten to some thousand samples the median is the
+//! reported **time**; percentiles stand in the JSON and CSV. **algbw** is size / time, and **busbw** is algbw times a factor
+//! of the operation, so that it can be compared with what a link can carry; both as in nccl-tests, and so are the sizes.
+//!
+//! # Comparison
+//! The peers' programs measure in the same way, are compiled for this machine, are given their best settings, and count
+//! with the better of in place and out of place, and with their fastest algorithm where they let the user choose.
+//! In every round each operation is measured by one library right after the other; ratios are taken
+//! within a round, and medians of rounds are shown. A ratio below 1 means that phalanx took less time.
+//!
+//! # Inside
+//! A library ([`library`]) performs a task ([`task`]) with ranks of its own and says a line ([`line`]) for each case;
+//! ours does so too, in processes that are this program again ([`rank`]). All else is arithmetic on a [`Report`].
+//!
+//! Deliberately absent: micro-benchmarks of kernels, which need no ranks.
+#![allow(rustdoc::private_intra_doc_links, reason = "the section Inside is for who reads the source")]
+
+mod case;
+mod compare;
+mod data;
+mod flags;
+mod library;
+mod line;
+mod machine;
+mod op;
+mod output;
+mod peers;
+mod plot;
+mod progress;
+mod rank;
+mod record;
+mod report;
+mod sizes;
+mod stats;
+mod sweep;
+mod table;
+mod task;
+mod timing;
+
+pub use flags::{Backend, Flags};
+pub use machine::Machine;
+pub use op::{Op, Place};
+pub use report::Report;
+pub use sizes::parse_bytes;
+pub use stats::Stats;
+
+use library::Library;
+use phalanx::{Error, Result};
+use std::io::Write;
+use task::Task;
+
+/// Measures what `flags` ask for, and writes tables or JSON to `out`.
+///
+/// Starts ranks by running this program again with the same arguments, so it must be called early, by a program that
+/// does nothing else with them. In such a rank, and in a rank that a launcher has started, it takes its part
+/// instead; only rank 0 then writes to `out`.
+///
+/// Returns the elements that came out wrong.
+///
+/// # Errors
+/// [`Config`](Error::Config): the flags contradict each other. [`Unavailable`](Error::Unavailable): a peer that was asked
+/// for by name is not installed. [`Io`](Error::Io): our ranks failed, or a file cannot be written. What operations return.
+pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
+    flags.check()?;
+    if let Some(task) = Task::from_env()? {
+        return rank::process(&task).map(|()| 0);
+    }
+    if std::env::var_os("WORLD_SIZE").is_some() {
+        let group = phalanx::init()?;
+        let (flags, libraries) = (flags.launched(group.world_size())?, [Library::Joined(group.clone())]);
+        let wrong = match group.rank() {
+            0 => present(&flags, &libraries, out)?,
+            _ => sweep::sweep(&flags, &libraries, &mut std::io::sink())?.wrong(),
+        };
+        return group.finalize().map(|()| wrong);
+    }
+    let scratch = tempfile::tempdir().map_err(|e| Error::io("making a temporary folder", e))?;
+    let mut libraries = vec![Library::Ours { algorithms: flags.algorithms.clone() }];
+    let peers = peers::build(&flags.against, scratch.path(), &flags.peers, flags.bind)?;
+    libraries.extend(peers.into_iter().map(Library::Peer));
+    present(flags, &libraries, out)
+}
+
+/// Measures and shows.
+fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<u64> {
+    let report = sweep::sweep(flags, libraries, out)?;
+    let text = if flags.json {
+        format!("{:#}\n", output::json(&report))
+    } else if libraries.len() > 1 {
+        table::preamble(&report) + "\n" + &table::comparison(&compare::rows(&report))
+    } else {
+        table::foot(&report)
+    };
+    // A reader that has left (`| head`) is no failure.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Some(path) = &flags.csv {
+        output::write_csv(&report, path)?;
+    }
+    if let Some(path) = &flags.plot {
+        plot::draw(&report, path)?;
+    }
+    if let Some(folder) = &flags.record {
+        record::keep(&report, folder)?;
+    }
+    Ok(report.wrong())
+}

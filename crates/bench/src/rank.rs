@@ -1,0 +1,61 @@
+//! One rank's part: every size of a task; rank 0 says what came out.
+
+use crate::case::Case;
+use crate::data::Value;
+use crate::task::Task;
+use crate::timing;
+use half::{bf16, f16};
+use phalanx::{DType, Error, ProcessGroup, Result};
+use std::io::Write;
+
+/// What rank 0 says first: this, and the backend that its group works on.
+pub(crate) const BACKEND: &str = "backend ";
+
+/// Measures a task on `group`. On rank 0, hands each line to `say`.
+///
+/// # Errors
+/// What an operation returns.
+pub(crate) fn sweep(group: &ProcessGroup, task: &Task, mut say: impl FnMut(String)) -> Result<()> {
+    let mut say = |line| {
+        if group.rank() == 0 {
+            say(line);
+        }
+    };
+    say(format!("{BACKEND}{}", group.backend_name()));
+    match task.dtype {
+        DType::F32 => sweep_of::<f32>(group, task, &mut say),
+        DType::F64 => sweep_of::<f64>(group, task, &mut say),
+        DType::F16 => sweep_of::<f16>(group, task, &mut say),
+        DType::BF16 => sweep_of::<bf16>(group, task, &mut say),
+        DType::I8 => sweep_of::<i8>(group, task, &mut say),
+        DType::I16 => sweep_of::<i16>(group, task, &mut say),
+        DType::I32 => sweep_of::<i32>(group, task, &mut say),
+        DType::I64 => sweep_of::<i64>(group, task, &mut say),
+        DType::U8 => sweep_of::<u8>(group, task, &mut say),
+        DType::U16 => sweep_of::<u16>(group, task, &mut say),
+        DType::U32 => sweep_of::<u32>(group, task, &mut say),
+        DType::U64 => sweep_of::<u64>(group, task, &mut say),
+        other => Err(Error::config(format!("the benchmark has no data of type {other}"))),
+    }
+}
+
+fn sweep_of<T: Value>(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
+    for &bytes in &task.bytes {
+        let Some(count) = task.op.count(bytes, group.world_size(), size_of::<T>()) else { continue };
+        let mut case = Case::<T>::new(task.op, task.reduce, count, group);
+        say(timing::measure(&mut case, bytes, &task.effort)?.to_string());
+    }
+    Ok(())
+}
+
+/// The whole life of a process that the benchmark has started as a rank.
+///
+/// # Errors
+/// As [`sweep`]; and if the ranks do not meet.
+pub(crate) fn process(task: &Task) -> Result<()> {
+    let group = phalanx::init()?;
+    let mut out = std::io::stdout().lock();
+    // A reader that has gone away ends the job by itself.
+    sweep(&group, task, |line| drop(writeln!(out, "{line}").and_then(|()| out.flush())))?;
+    group.finalize()
+}

@@ -1,0 +1,195 @@
+//! Tables for people: that of nccl-tests, a case a line, and that of the comparison, in Markdown.
+
+use crate::compare::Row;
+use crate::op::Place;
+use crate::report::{Case, Measurement, Report};
+use crate::sizes::short;
+use phalanx::{DType, ReduceOp};
+use std::fmt::Write;
+
+/// What stands above all tables.
+pub(crate) fn preamble(report: &Report) -> String {
+    let machine = &report.machine;
+    format!(
+        "# phalanx {} ({}), {}\n# {machine}\n# {}\n",
+        env!("CARGO_PKG_VERSION"),
+        machine.commit,
+        machine.compiler,
+        report.method,
+    )
+}
+
+/// What stands above the rows of one operation, one backend and one number of ranks.
+pub(crate) fn head(measurement: &Measurement) -> String {
+    let Measurement { case: Case { ranks, op, .. }, transport, place, .. } = measurement;
+    let place = match place {
+        Place::InPlace => "in place",
+        Place::OutOfPlace => "out of place",
+    };
+    format!(
+        "#\n# {op}, {ranks} ranks, {transport}, {place}\n\
+         #{:>11} {:>12} {:>6} {:>8} {:>5} {:>10} {:>10} {:>8} {:>8} {:>7}\n\
+         #{:>11} {:>12} {:>6} {:>8} {:>5} {:>10} {:>10} {:>8} {:>8}\n",
+        "size",
+        "count",
+        "type",
+        "redop",
+        "root",
+        "time",
+        "p99",
+        "algbw",
+        "busbw",
+        "#wrong",
+        "(B)",
+        "(elements)",
+        "",
+        "",
+        "",
+        "(us)",
+        "(us)",
+        "(GB/s)",
+        "(GB/s)",
+    )
+}
+
+/// One case.
+pub(crate) fn line(measurement: &Measurement, dtype: DType, reduce: ReduceOp) -> String {
+    let Measurement { case, count, bytes, wrong, stats, .. } = measurement;
+    let reduce = if case.op.reduces() { reduce.name() } else { "none" };
+    let root = if case.op.has_root() { "0" } else { "-1" };
+    format!(
+        "{bytes:>12} {count:>12} {:>6} {reduce:>8} {root:>5} {:>10} {:>10} {:>8} {:>8} {wrong:>7}\n",
+        dtype.name(),
+        time(stats.p50_us),
+        time(stats.p99_us),
+        bandwidth(measurement.algbw()),
+        bandwidth(measurement.busbw()),
+    )
+}
+
+/// What stands below all tables.
+pub(crate) fn foot(report: &Report) -> String {
+    let wrong = report.wrong();
+    let verdict = if wrong == 0 { "OK" } else { "FAILED" };
+    format!(
+        "#\n# Wrong elements: {wrong} {verdict}\n# Average bus bandwidth: {:.4}\n",
+        report.average_busbw()
+    )
+}
+
+/// For each operation, backend and number of ranks, a Markdown table: a line a size with our time, the peers' and the
+/// ratios.
+pub(crate) fn comparison(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for group in rows.chunk_by(|a, b| Case { asked_bytes: 0, ..a.case } == Case { asked_bytes: 0, ..b.case })
+    {
+        let Row { case: Case { ranks, op, .. }, transport, .. } = &group[0];
+        let mut peers: Vec<&str> = Vec::new();
+        for peer in group.iter().flat_map(|row| &row.peers) {
+            if !peers.contains(&peer.peer) {
+                peers.push(peer.peer);
+            }
+        }
+        let head = ["size", "phalanx"].into_iter().chain(peers.iter().copied()).chain(["ratio to the best"]);
+        let mut cells = vec![head.map(str::to_owned).collect::<Vec<_>>()];
+        for row in group {
+            let theirs = peers.iter().map(|name| match row.peers.iter().find(|p| p.peer == *name) {
+                Some(peer) => format!("{} ({})", time(peer.time_us), ratio(peer.ratio)),
+                None => "–".to_owned(),
+            });
+            let best = match &row.best {
+                Some(best) => format!("**{}** ({})", ratio(best.ratio), best.peer),
+                None => "–".to_owned(),
+            };
+            let ours = [short(row.case.asked_bytes), time(row.ours_us)];
+            cells.push(ours.into_iter().chain(theirs).chain([best]).collect());
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "**{op}, {ranks} ranks, {transport}**, median µs (ratio)\n");
+        text += &markdown(&cells);
+        text.push('\n');
+    }
+    text
+}
+
+/// A table whose source can be read too.
+pub(crate) fn markdown(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<_> = (0..columns)
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let padded = |row: &Vec<String>| {
+        line(row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect())
+    };
+    let mut text = String::new();
+    for (number, row) in rows.iter().enumerate() {
+        text += &padded(row);
+        if number == 0 {
+            text += &line(widths.iter().map(|&width| format!("{}:", "-".repeat(width.max(2) - 1))).collect());
+        }
+    }
+    text
+}
+
+/// Three or four digits, in µs.
+fn time(us: f64) -> String {
+    let digits = match us {
+        ..10.0 => 2,
+        ..100.0 => 1,
+        _ => 0,
+    };
+    format!("{us:.digits$}")
+}
+
+fn ratio(ours_to_theirs: f64) -> String {
+    let digits = if ours_to_theirs < 0.1 { 3 } else { 2 };
+    format!("{ours_to_theirs:.digits$}")
+}
+
+fn bandwidth(gigabytes: f64) -> String {
+    let digits = match gigabytes {
+        ..0.1 => 4,
+        ..10.0 => 3,
+        _ => 2,
+    };
+    format!("{gigabytes:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::rows;
+    use crate::op::Op;
+    use crate::report::tests::{case, measured, report};
+
+    #[test]
+    fn the_table_of_nccl_tests() {
+        let all: Vec<_> =
+            [(Op::Reduce, 4096, 1.5), (Op::AllGather, 1 << 26, 12_345.6), (Op::Barrier, 0, 12.3)]
+                .into_iter()
+                .map(|(op, bytes, time)| measured("phalanx", case(op, bytes), 0, time))
+                .collect();
+        let report = report(all);
+        let body = report
+            .measurements
+            .iter()
+            .map(|m| head(m) + &line(m, report.dtype, report.reduce))
+            .collect::<String>();
+        let text = preamble(&report).replace(env!("CARGO_PKG_VERSION"), "VERSION") + &body + &foot(&report);
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_table_of_a_comparison() {
+        let (small, large) = (case(Op::AllReduce, 64), case(Op::AllReduce, 1 << 20));
+        let report = report(vec![
+            measured("phalanx", small, 0, 1.25),
+            measured("phalanx", large, 0, 250.0),
+            measured("openmpi", small, 0, 5.0),
+            measured("openmpi", large, 0, 200.0),
+            measured("gloo", large, 0, 1000.0),
+        ]);
+        insta::assert_snapshot!(comparison(&rows(&report)));
+    }
+}

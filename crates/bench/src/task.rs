@@ -1,0 +1,74 @@
+//! What one run of one library measures: one operation at several sizes.
+
+use crate::op::Op;
+use phalanx::{DType, Error, ReduceOp, Result};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Tells a process that the benchmark has started it as a rank, and what to measure.
+pub(crate) const TASK_VAR: &str = "PHALANX_BENCH_TASK";
+
+/// One operation at several sizes, and how long to measure it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) op: Op,
+    /// Sizes of the whole buffer.
+    pub(crate) bytes: Vec<usize>,
+    pub(crate) dtype: DType,
+    pub(crate) reduce: ReduceOp,
+    pub(crate) effort: Effort,
+}
+
+/// How long and how one case is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Effort {
+    /// About how long one case is measured, unless `samples` says how often.
+    pub(crate) budget: Duration,
+    pub(crate) samples: Option<usize>,
+    /// Operations before those that count; a tenth of the samples unless this says how many.
+    pub(crate) warmup: Option<usize>,
+    /// Whether each rank rewrites its buffer before each operation.
+    pub(crate) touch: bool,
+}
+
+impl Task {
+    /// The task of this process, if the benchmark has started it as a rank.
+    ///
+    /// # Errors
+    /// `Config`: the variable is set, but not by this version of the benchmark.
+    pub(crate) fn from_env() -> Result<Option<Self>> {
+        let Some(text) = std::env::var_os(TASK_VAR) else { return Ok(None) };
+        let task = serde_json::from_str(&text.to_string_lossy());
+        task.map(Some).map_err(|error| Error::config(format!("{TASK_VAR}: {error}")))
+    }
+
+    /// As the value of [`TASK_VAR`].
+    pub(crate) fn to_env(&self) -> String {
+        serde_json::to_string(self).expect("a task is plain data")
+    }
+
+    /// As the arguments of the peers' programs: `op budget_s samples warmup touch bytes…`, with -1 for what the
+    /// method decides.
+    pub(crate) fn to_args(&self) -> Vec<String> {
+        let Effort { budget, samples, warmup, touch } = self.effort;
+        let number = |choice: Option<usize>| choice.map_or_else(|| "-1".to_owned(), |n| n.to_string());
+        let (budget, touch) = (budget.as_secs_f64().to_string(), usize::from(touch).to_string());
+        let args = [self.op.name().to_owned(), budget, number(samples), number(warmup), touch];
+        args.into_iter().chain(self.bytes.iter().map(ToString::to_string)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_reads_as_it_was_written() {
+        let effort =
+            Effort { budget: Duration::from_millis(50), samples: None, warmup: Some(3), touch: true };
+        let (dtype, reduce) = (DType::BF16, ReduceOp::Max);
+        let task = Task { op: Op::AllToAll, bytes: vec![4, 1 << 20], dtype, reduce, effort };
+        assert_eq!(serde_json::from_str::<Task>(&task.to_env()).unwrap(), task);
+        assert_eq!(task.to_args().join(" "), "all_to_all 0.05 -1 3 1 4 1048576");
+    }
+}

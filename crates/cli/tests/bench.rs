@@ -1,0 +1,151 @@
+//! `phalanx bench` as a user sees it.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A quick run: few sizes, few samples.
+fn bench(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    command.args(["bench", "--iters", "3", "--factor", "128", "--max-bytes", "64KiB"]).args(words);
+    // As if no launcher had started this test.
+    for name in ["WORLD_SIZE", "PHALANX_BACKEND", "PHALANX_ALGO"] {
+        command.env_remove(name);
+    }
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+const OPS: [&str; 10] = [
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "send_recv",
+    "barrier",
+];
+
+#[test]
+fn every_operation_is_measured_between_processes() {
+    let text = stdout(&bench(&["-n", "2", "--backend", "tcp", "--json"]));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let results = report["results"].as_array().unwrap();
+    for op in OPS {
+        let of_op: Vec<_> = results.iter().filter(|result| result["op"] == op).collect();
+        // 4, 512 and 65536 bytes; what is dealt out does not start at one element; a barrier has no size.
+        let divided = ["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"].contains(&op);
+        assert_eq!(of_op.len(), if op == "barrier" { 1 } else { 3 - usize::from(divided) }, "{op}");
+        for result in of_op {
+            assert_eq!((&result["transport"], &result["ranks"]), (&"tcp".into(), &2.into()), "{result}");
+            let place = if divided { "out_of_place" } else { "in_place" };
+            let times = &result[place]["times"];
+            let ascending =
+                ["min_us", "p50_us", "p95_us", "p99_us", "max_us"].map(|name| times[name].as_f64());
+            assert!(ascending.is_sorted() && ascending[0] > Some(0.0), "{result}");
+            assert_eq!((&result[place]["nwrong"], &times["samples"]), (&0.into(), &3.into()), "{result}");
+        }
+    }
+    assert_eq!(report["wrong"], 0);
+}
+
+#[test]
+fn threads_make_the_table() {
+    let words = ["-n", "1,3", "--backend", "thread", "--ops", "all_reduce", "-d", "bf16", "-o", "max"];
+    let table = stdout(&bench(&words));
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 6, "{table}");
+    assert_eq!(rows[5][..5], ["65536", "32768", "bf16", "max", "-1"], "{table}");
+    assert_eq!(rows[5][9], "0", "{table}");
+    assert!(
+        table.contains("# all_reduce, 3 ranks, thread, in place") && table.contains("# Wrong elements: 0 OK")
+    );
+}
+
+#[test]
+fn ranks_of_a_launcher_are_measured_where_they_are() {
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    let phalanx = env!("CARGO_BIN_EXE_phalanx");
+    launcher.args(["run", "-n", "2", "--no-prefix", phalanx, "bench", "--ops", "all_gather,barrier"]);
+    let table = stdout(&launcher.args(["--iters", "3", "--max-bytes", "64"]).output().unwrap());
+    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 3, "{table}");
+    assert_eq!(table.matches("2 ranks").count(), 2, "{table}");
+}
+
+#[test]
+fn files_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (csv, plot, record) = (path("a.csv"), path("a.svg"), path("record"));
+    let files = ["--csv", &csv, "--plot", &plot, "--record", &record];
+    stdout(&bench(&[&["--backend", "thread", "--ops", "reduce", "--rounds", "2"], &files[..]].concat()));
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert_eq!(read(csv.as_ref()).lines().count(), 1 + 2 * 3);
+    assert!(read(plot.as_ref()).contains("</svg>"));
+    let kept = std::fs::read_dir(record).unwrap().map(|entry| entry.unwrap().path());
+    let page = kept.into_iter().find(|path| path.extension().unwrap() == "md").unwrap();
+    let page = read(&page);
+    for part in ["compiler", "commit", "--ops reduce", "# reduce, 2 ranks, thread, in place"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_says_why() {
+    for (words, code, complaint) in [
+        (&["-b", "2M"][..], 2, "--min-bytes is more than --max-bytes"),
+        (&["-d", "f32", "-o", "bit_xor"], 2, "bit_xor is for integers, not for f32"),
+        (&["-d", "f80"], 2, "there are f32"),
+        (&["--plot", "a.pdf"], 2, ".svg or .png"),
+        (&["--ops", "sort"], 2, "all_reduce"),
+        (&["--against", "mpich", "-d", "f16"], 2, "sums of f32"),
+        (&["--against", "torch-gloo", "--peers", "/nonexistent"], 127, "scripts/install-peers"),
+        (&["--algorithms", "all_reduce=magic", "--backend", "thread"], 2, "magic"),
+    ] {
+        let output = bench(words);
+        let complaints = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {complaints}");
+        assert!(complaints.contains(complaint), "{words:?}: {complaints}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_installed_is_compared() {
+    let installed = ["openmpi", "mpich"].into_iter().find(|peer| {
+        let compiler = Command::new(format!("mpicc.{peer}")).arg("--version").output();
+        compiler.is_ok_and(|done| done.status.success())
+    });
+    let Some(peer) = installed else {
+        let _ = writeln!(std::io::stderr(), "skipped: there is no MPI; scripts/install-peers installs one");
+        return;
+    };
+    let words = ["--backend", "tcp", "--ops", "all_gather", "--rounds", "1", "--json", "--against", peer];
+    let report: Value = serde_json::from_str(&stdout(&bench(&words))).unwrap();
+    let comparison = report["comparison"].as_array().unwrap();
+    assert_eq!(comparison.len(), 2, "{report}");
+    for row in comparison {
+        assert_eq!((&row["best"]["peer"], &row["transport"]), (&peer.into(), &"tcp".into()), "{row}");
+        let (ours, theirs) = (row["ours_us"].as_f64().unwrap(), row["best"]["time_us"].as_f64().unwrap());
+        assert_eq!(row["best"]["ratio"].as_f64(), Some(ours / theirs), "{row}");
+    }
+    let results = report["results"].as_array().unwrap();
+    let theirs = results.iter().filter(|result| result["library"] == peer);
+    assert_eq!(theirs.filter(|result| result.to_string().contains("\"nwrong\":0")).count(), 2, "{report}");
+}

@@ -1,0 +1,161 @@
+//! The one loop, over any block format and operator. An instance is this file compiled for an instruction set.
+//!
+//! Everything here is `#[inline(always)]`: it must be compiled inside the function that enables the target features. A
+//! block is as many bytes as the compiler moves without a call and unrolls into vectors (each instance states its own);
+//! whole blocks are read before any is written, which is what allows a destination to be a source.
+
+use crate::ops::{Lane, Op};
+use std::ptr;
+
+/// A kernel as bytes see it: destinations, sources, bytes of each, what an average divides by.
+///
+/// Unsafe to call for two reasons: the memory (see [`Kernel::reduce`](crate::Kernel::reduce)) and the CPU, which must have
+/// the features of the instance. Expects at least one source, whole elements, and a divisor that is not 0.
+pub(crate) type Reduce = unsafe fn(&[*mut u8], &[*const u8], usize, usize);
+
+/// How a block travels between memory and accumulator.
+pub(crate) trait Format<I> {
+    /// A block in memory. Any bits are a value of it, zeros among them, and it has no padding.
+    type Block: Copy;
+    /// The block as it is computed with.
+    type Acc: Lanes;
+
+    /// A block of zeros, whose first bytes the end of a buffer is laid over.
+    const ZERO: Self::Block;
+
+    fn widen(isa: I, block: Self::Block) -> Self::Acc;
+    /// Makes every NaN the one NaN.
+    fn narrow(isa: I, acc: Self::Acc) -> Self::Block;
+}
+
+/// Many equal computations side by side.
+pub(crate) trait Lanes: Copy {
+    type Item: Lane;
+    fn zip(self, other: Self, f: impl Fn(Self::Item, Self::Item) -> Self::Item) -> Self;
+    fn map(self, f: impl Fn(Self::Item) -> Self::Item) -> Self;
+}
+
+impl<T: Lane, const N: usize> Lanes for [T; N] {
+    type Item = T;
+
+    // Loops over indices in place: of all ways to write this, the one that becomes vectors for every type and length.
+    #[inline(always)]
+    fn zip(mut self, other: Self, f: impl Fn(T, T) -> T) -> Self {
+        for i in 0..N {
+            self[i] = f(self[i], other[i]);
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn map(mut self, f: impl Fn(T) -> T) -> Self {
+        for a in &mut self {
+            *a = f(*a);
+        }
+        self
+    }
+}
+
+/// Elements that are computed with as they lie in memory.
+#[derive(Debug)]
+pub(crate) struct Direct<T, const N: usize>(std::marker::PhantomData<T>);
+
+impl<I, T: Lane, const N: usize> Format<I> for Direct<T, N> {
+    type Block = [T; N];
+    type Acc = [T; N];
+    const ZERO: [T; N] = [T::ZERO; N];
+
+    #[inline(always)]
+    fn widen(_: I, block: [T; N]) -> [T; N] {
+        block
+    }
+
+    #[inline(always)]
+    fn narrow(_: I, acc: [T; N]) -> [T; N] {
+        Lanes::map(acc, Lane::canonical)
+    }
+}
+
+/// What an average does at the end.
+#[derive(Clone, Copy)]
+enum Division<T> {
+    None,
+    /// Exact for powers of two, and many times faster than a division.
+    Times(T),
+    By(usize),
+}
+
+/// # Safety
+/// As [`Reduce`]; `isa` stands for the features.
+#[inline(always)]
+pub(crate) unsafe fn reduce<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>>(
+    isa: I,
+    into: &[*mut u8],
+    sources: &[*const u8],
+    len: usize,
+    divide_by: usize,
+) {
+    let division = match <<F::Acc as Lanes>::Item as Lane>::reciprocal(divide_by) {
+        _ if !O::AVERAGES || divide_by == 1 => Division::None,
+        Some(reciprocal) => Division::Times(reciprocal),
+        None => Division::By(divide_by),
+    };
+    let block = size_of::<F::Block>();
+    let mut at = 0;
+    while len - at >= block {
+        // SAFETY: `at + block <= len`, for which the caller says all pointers are valid.
+        unsafe { step::<I, F, O>(isa, into, sources, at, block, division) };
+        at += block;
+    }
+    if at < len {
+        // SAFETY: the bytes from `at` up to `len`, which are fewer than a block.
+        unsafe { step::<I, F, O>(isa, into, sources, at, len - at, division) };
+    }
+}
+
+/// One block, or the first `bytes` of one.
+///
+/// # Safety
+/// All pointers are valid for `at + bytes`, a destination may be a source, and `bytes` is at most a block.
+#[inline(always)]
+unsafe fn step<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>>(
+    isa: I,
+    into: &[*mut u8],
+    sources: &[*const u8],
+    at: usize,
+    bytes: usize,
+    division: Division<<F::Acc as Lanes>::Item>,
+) {
+    // SAFETY: what the caller promised.
+    let mut acc = F::widen(isa, unsafe { load(sources[0], at, bytes, F::ZERO) });
+    for &source in &sources[1..] {
+        // SAFETY: what the caller promised.
+        let block = unsafe { load(source, at, bytes, F::ZERO) };
+        acc = acc.zip(F::widen(isa, block), O::apply);
+    }
+    acc = match division {
+        Division::None => acc,
+        Division::Times(reciprocal) => acc.map(|a| a.mul(reciprocal)),
+        Division::By(divisor) => acc.map(|a| a.divide(divisor)),
+    };
+    let block = F::narrow(isa, acc);
+    for &destination in into {
+        // SAFETY: valid for `at + bytes`, says the caller.
+        let to = unsafe { destination.add(at) };
+        // SAFETY: as above; `block` is a local of at least `bytes`, and all sources were read before.
+        unsafe { ptr::copy_nonoverlapping((&raw const block).cast(), to, bytes) };
+    }
+}
+
+/// The `bytes` at `source + at`, laid over `block`.
+///
+/// # Safety
+/// `source` is valid for reads of `at + bytes`, and `bytes` is at most a block; any bits are a value of `B`.
+#[inline(always)]
+unsafe fn load<B>(source: *const u8, at: usize, bytes: usize, mut block: B) -> B {
+    // SAFETY: valid for `at + bytes`, says the caller.
+    let from = unsafe { source.add(at) };
+    // SAFETY: as above; `block` is a local of at least `bytes`.
+    unsafe { ptr::copy_nonoverlapping(from, (&raw mut block).cast(), bytes) };
+    block
+}

@@ -1,0 +1,170 @@
+//! Half types: pairs of `bf16` in words, `f16` by the instance's instructions, and both as ordered keys.
+
+use crate::generic::{Format, Lanes};
+use crate::ops::Lane;
+use half::{bf16, f16};
+use std::marker::PhantomData;
+
+/// What only an instruction set can do well.
+pub(crate) trait Isa: Copy {
+    fn widen_f16<const N: usize>(self, bits: [u16; N]) -> [f32; N];
+    /// Rounds to nearest even.
+    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [u16; N];
+}
+
+/// A 16-bit float, by what its bits mean.
+pub(crate) trait Half {
+    const INFINITY: u16;
+    const NAN: u16;
+}
+
+#[derive(Debug)]
+pub(crate) struct F16;
+impl Half for F16 {
+    const INFINITY: u16 = f16::INFINITY.to_bits();
+    const NAN: u16 = f16::NAN.to_bits();
+}
+
+#[derive(Debug)]
+pub(crate) struct Bf16;
+impl Half for Bf16 {
+    const INFINITY: u16 = bf16::INFINITY.to_bits();
+    const NAN: u16 = bf16::NAN.to_bits();
+}
+
+/// Whether any number is NaN; one comparison looks at two.
+///
+/// Half types are bound by computing, not by memory, and to look for NaN is cheaper than to replace each.
+#[inline(always)]
+fn any_nan<const N: usize>(a: [f32; N], b: [f32; N]) -> bool {
+    let mut any = 0;
+    for i in 0..N {
+        any |= u32::from(a[i].is_nan() | b[i].is_nan());
+    }
+    any != 0
+}
+
+/// `N` elements of `f16`.
+#[derive(Debug)]
+pub(crate) struct F16Block<const N: usize>;
+
+impl<I: Isa, const N: usize> Format<I> for F16Block<N> {
+    type Block = [u16; N];
+    type Acc = [f32; N];
+    const ZERO: [u16; N] = [0; N];
+
+    #[inline(always)]
+    fn widen(isa: I, block: [u16; N]) -> [f32; N] {
+        isa.widen_f16(block)
+    }
+
+    #[inline(always)]
+    fn narrow(isa: I, acc: [f32; N]) -> [u16; N] {
+        isa.narrow_f16(if any_nan(acc, acc) { Lanes::map(acc, Lane::canonical) } else { acc })
+    }
+}
+
+/// `N` words of two `bf16` each.
+///
+/// A `bf16` is the upper half of an `f32`, so one word is widened to two numbers by a shift and a mask, and never
+/// shuffled. The instruction that rounds to `bf16` (AVX-512 BF16) is not used: it takes subnormals for zeros.
+#[derive(Debug)]
+pub(crate) struct Bf16Block<const N: usize>;
+
+/// The numbers in the lower and the upper halves of the words.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs<const N: usize> {
+    lower: [f32; N],
+    upper: [f32; N],
+}
+
+impl<const N: usize> Lanes for Pairs<N> {
+    type Item = f32;
+
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self { lower: self.lower.zip(other.lower, &f), upper: self.upper.zip(other.upper, &f) }
+    }
+
+    #[inline(always)]
+    fn map(self, f: impl Fn(f32) -> f32) -> Self {
+        Self { lower: Lanes::map(self.lower, &f), upper: Lanes::map(self.upper, &f) }
+    }
+}
+
+impl<I, const N: usize> Format<I> for Bf16Block<N> {
+    type Block = [u32; N];
+    type Acc = Pairs<N>;
+    const ZERO: [u32; N] = [0; N];
+
+    #[inline(always)]
+    fn widen(_: I, block: [u32; N]) -> Pairs<N> {
+        let mut pairs = Pairs { lower: [0.0; N], upper: [0.0; N] };
+        for (i, word) in block.into_iter().enumerate() {
+            pairs.lower[i] = f32::from_bits(word << 16);
+            pairs.upper[i] = f32::from_bits(word & 0xffff_0000);
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    fn narrow(_: I, mut acc: Pairs<N>) -> [u32; N] {
+        if any_nan(acc.lower, acc.upper) {
+            acc = acc.map(Lane::canonical);
+        }
+        let mut block = [0; N];
+        for (i, word) in block.iter_mut().enumerate() {
+            *word = rounded(acc.lower[i]) >> 16 | rounded(acc.upper[i]) & 0xffff_0000;
+        }
+        block
+    }
+}
+
+/// The bits of `value` (any number, or the one NaN), of which the upper half is the nearest `bf16`, ties to even.
+///
+/// Adding just under half of the last place carries where more than half is below it. At exactly half it must carry only
+/// if the last place is odd: then its bit, laid over the lowest one, adds what was missing.
+#[inline(always)]
+fn rounded(value: f32) -> u32 {
+    let bits = value.to_bits();
+    (bits | bits >> 16 & 1) + 0x7fff
+}
+
+/// `N` half-precision numbers as integers of the same order, for minimum (`LEAST`) and maximum.
+///
+/// Nothing is widened or rounded. NaN becomes the key that wins.
+#[derive(Debug)]
+pub(crate) struct Ordered<H, const LEAST: bool, const N: usize>(PhantomData<H>);
+
+impl<H, const LEAST: bool, const N: usize> Ordered<H, LEAST, N> {
+    const WINNER: i16 = if LEAST { i16::MIN } else { i16::MAX };
+}
+
+/// Bits of a float to an integer of the same order, and back: the negative ones run the other way.
+#[inline(always)]
+fn mirrored(bits: i16) -> i16 {
+    bits ^ (bits >> 15 & 0x7fff)
+}
+
+impl<I, H: Half, const LEAST: bool, const N: usize> Format<I> for Ordered<H, LEAST, N> {
+    type Block = [i16; N];
+    type Acc = [i16; N];
+    const ZERO: [i16; N] = [0; N];
+
+    #[inline(always)]
+    fn widen(_: I, mut block: [i16; N]) -> [i16; N] {
+        for bits in &mut block {
+            let nan = *bits & 0x7fff > H::INFINITY as i16;
+            *bits = if nan { Self::WINNER } else { mirrored(*bits) };
+        }
+        block
+    }
+
+    #[inline(always)]
+    fn narrow(_: I, mut acc: [i16; N]) -> [i16; N] {
+        for key in &mut acc {
+            *key = if *key == Self::WINNER { H::NAN as i16 } else { mirrored(*key) };
+        }
+        acc
+    }
+}

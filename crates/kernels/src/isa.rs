@@ -1,0 +1,78 @@
+//! The instances: for each instruction set its conversions of `f16`, its block sizes, and its copy of every kernel.
+//!
+//! A token (`Avx2` and its like) stands for "the CPU has these instructions". It is only made inside the functions that
+//! require them, so that whoever holds one may use them.
+
+pub(crate) mod baseline;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::{avx2, avx512};
+
+/// The table of kernels of one instance.
+///
+/// `bytes` and `half_bytes` are its block sizes: half types are computed with in twice the room. `entry` is a generic
+/// `unsafe fn` of type `Reduce`, over format and operator, that enables the target features.
+macro_rules! kernels {
+    ($token:ty, bytes: $bytes:literal, half_bytes: $half_bytes:literal, $entry:ident) => {
+        pub(crate) fn kernel(op: ReduceOp, dtype: DType) -> Option<Reduce> {
+            match dtype {
+                DType::F32 => float::<Direct<f32, { $bytes / 4 }>>(op),
+                DType::F64 => float::<Direct<f64, { $bytes / 8 }>>(op),
+                DType::F16 => half::<F16Block<{ $half_bytes / 2 }>, F16>(op),
+                DType::BF16 => half::<Bf16Block<{ $half_bytes / 4 }>, Bf16>(op),
+                DType::I8 => integer::<Direct<i8, { $bytes }>>(op),
+                DType::I16 => integer::<Direct<i16, { $bytes / 2 }>>(op),
+                DType::I32 => integer::<Direct<i32, { $bytes / 4 }>>(op),
+                DType::I64 => integer::<Direct<i64, { $bytes / 8 }>>(op),
+                DType::U8 => integer::<Direct<u8, { $bytes }>>(op),
+                DType::U16 => integer::<Direct<u16, { $bytes / 2 }>>(op),
+                DType::U32 => integer::<Direct<u32, { $bytes / 4 }>>(op),
+                DType::U64 => integer::<Direct<u64, { $bytes / 8 }>>(op),
+                _ => None,
+            }
+        }
+
+        fn half<F: Format<$token, Acc: Lanes<Item = f32>>, H: Half>(op: ReduceOp) -> Option<Reduce> {
+            Some(match op {
+                ReduceOp::Sum => $entry::<F, Sum>,
+                ReduceOp::Avg => $entry::<F, Avg>,
+                ReduceOp::Prod => $entry::<F, Prod>,
+                ReduceOp::Min => $entry::<Ordered<H, true, { $bytes / 2 }>, Min>,
+                ReduceOp::Max => $entry::<Ordered<H, false, { $bytes / 2 }>, Max>,
+                _ => return None,
+            })
+        }
+
+        fn float<F: Format<$token>>(op: ReduceOp) -> Option<Reduce> {
+            Some(match op {
+                ReduceOp::Sum => $entry::<F, Sum>,
+                ReduceOp::Avg => $entry::<F, Avg>,
+                ReduceOp::Prod => $entry::<F, Prod>,
+                ReduceOp::Min => $entry::<F, Min>,
+                ReduceOp::Max => $entry::<F, Max>,
+                _ => return None,
+            })
+        }
+
+        fn integer<F: Format<$token, Acc: Lanes<Item: Bits>>>(op: ReduceOp) -> Option<Reduce> {
+            Some(match op {
+                ReduceOp::BitAnd => $entry::<F, BitAnd>,
+                ReduceOp::BitOr => $entry::<F, BitOr>,
+                ReduceOp::BitXor => $entry::<F, BitXor>,
+                _ => return float::<F>(op),
+            })
+        }
+    };
+}
+use kernels;
+
+/// What a table of kernels is made of.
+mod parts {
+    pub(super) use crate::generic::{self, Direct, Format, Lanes, Reduce};
+    pub(super) use crate::half_types::{Bf16, Bf16Block, F16, F16Block, Half, Isa, Ordered};
+    pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Op, Prod, Sum};
+    pub(super) use phalanx_core::{DType, ReduceOp};
+}

@@ -1,0 +1,68 @@
+//! 128-bit vectors of aarch64. Its tests have passed in an emulator; it was never measured.
+
+use super::kernels;
+use super::parts::*;
+use std::arch::aarch64::{float32x4_t, uint16x4_t, vld1_u16, vld1q_f32, vst1_u16, vst1q_f32};
+use std::arch::asm;
+
+/// The CPU has NEON.
+#[derive(Debug, Clone, Copy)]
+struct Neon(());
+
+/// Numbers in a vector of `f32`.
+const LANES: usize = 4;
+
+impl Isa for Neon {
+    #[inline(always)]
+    fn widen_f16<const N: usize>(self, bits: [u16; N]) -> [f32; N] {
+        const { assert!(N.is_multiple_of(LANES)) };
+        let mut values = [0.0; N];
+        for (from, to) in bits.as_chunks::<LANES>().0.iter().zip(values.as_chunks_mut::<LANES>().0) {
+            // SAFETY: `from` is as long as the vector; the token says that the CPU can.
+            let narrow: uint16x4_t = unsafe { vld1_u16(from.as_ptr()) };
+            let wide: float32x4_t;
+            // The intrinsic needs a newer compiler than ours.
+            // SAFETY: touches nothing but the two registers named; the token says that the CPU can.
+            unsafe {
+                asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) narrow, options(pure, nomem, nostack));
+            }
+            // SAFETY: `to` is as long as the vector; the token says that the CPU can.
+            unsafe { vst1q_f32(to.as_mut_ptr(), wide) };
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [u16; N] {
+        const { assert!(N.is_multiple_of(LANES)) };
+        let mut bits = [0; N];
+        for (from, to) in values.as_chunks::<LANES>().0.iter().zip(bits.as_chunks_mut::<LANES>().0) {
+            // SAFETY: `from` is as long as the vector; the token says that the CPU can.
+            let wide: float32x4_t = unsafe { vld1q_f32(from.as_ptr()) };
+            let narrow: uint16x4_t;
+            // SAFETY: touches nothing but the two registers named; the token says that the CPU can.
+            unsafe {
+                asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) narrow, in(vreg) wide, options(pure, nomem, nostack));
+            }
+            // SAFETY: `to` is as long as the vector; the token says that the CPU can.
+            unsafe { vst1_u16(to.as_mut_ptr(), narrow) };
+        }
+        bits
+    }
+}
+
+/// # Safety
+/// As [`Reduce`], on a CPU that has the features.
+#[target_feature(enable = "neon")]
+unsafe fn entry<F: Format<Neon>, O: Op<<F::Acc as Lanes>::Item>>(
+    into: &[*mut u8],
+    sources: &[*const u8],
+    len: usize,
+    divide_by: usize,
+) {
+    // SAFETY: what the caller promised; the features of the token are enabled here.
+    unsafe { generic::reduce::<Neon, F, O>(Neon(()), into, sources, len, divide_by) }
+}
+
+// Sixteen vectors are what the compiler stores without calling memcpy.
+kernels!(Neon, bytes: 256, half_bytes: 256, entry);

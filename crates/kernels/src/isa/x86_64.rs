@@ -1,0 +1,4 @@
+//! AVX2 and AVX-512.
+
+pub(crate) mod avx2;
+pub(crate) mod avx512;

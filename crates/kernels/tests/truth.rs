@@ -1,0 +1,184 @@
+//! Every instance this machine can run equals the plain one, bit for bit.
+
+use phalanx_core::{DType, ReduceOp};
+use phalanx_kernels::{Instance, Kernel};
+use proptest::prelude::*;
+
+/// Values at which arithmetic is special, as bytes of `dtype`: zeros, infinities, NaN of several kinds, subnormals, the
+/// extremes of integers.
+fn special(dtype: DType) -> &'static [u64] {
+    match dtype {
+        DType::F32 => &[
+            0,
+            0x8000_0000,
+            0x3f80_0000,
+            0x7f80_0000,
+            0xff80_0000,
+            0x7fc0_0000,
+            0xffc0_1234,
+            0x7f80_0001,
+            1,
+            0x8000_0001,
+            0x007f_ffff,
+            0x0080_0000,
+            0x7f7f_ffff,
+            0xff7f_ffff,
+        ],
+        DType::F64 => &[
+            0,
+            1 << 63,
+            0x3ff0 << 48,
+            0x7ff0 << 48,
+            0xfff0 << 48,
+            0x7ff8 << 48,
+            (0xfff8 << 48) + 7,
+            (0x7ff0 << 48) + 1,
+            1,
+            (1 << 63) + 1,
+            (0x7ff0 << 48) - 1,
+        ],
+        DType::F16 => &[
+            0, 0x8000, 0x3c00, 0x3c01, 0x7c00, 0xfc00, 0x7e00, 0xfe12, 0x7c01, 0xfc01, 1, 0x8001, 0x03ff,
+            0x0400, 0x7bff, 0xfbff,
+        ],
+        DType::BF16 => &[
+            0, 0x8000, 0x3f80, 0x3f81, 0x3b80, 0x7f80, 0xff80, 0x7fc0, 0xffd2, 0x7f81, 0xff81, 1, 0x8001,
+            0x007f, 0x0080, 0x7f7f, 0xff7f,
+        ],
+        _ => &[0, 1, u64::MAX, u64::MAX / 2, 1 << 63, 0x8080_8080_8080_8080, 0x7f7f_7f7f_7f7f_7f7f],
+    }
+}
+
+/// `count` elements: some any bits, some moderate (so that results round instead of overflowing), some special.
+fn elements(dtype: DType, count: usize) -> impl Strategy<Value = Vec<u8>> {
+    let special = special(dtype);
+    let one = match dtype {
+        DType::F32 => 0x3f80_0000u64,
+        DType::F64 => 0x3ff0 << 48,
+        DType::F16 => 0x3c00,
+        DType::BF16 => 0x3f80,
+        _ => 0,
+    };
+    let spread = if dtype.is_float() { one / 8 } else { 100 };
+    let value = prop_oneof![
+        3 => any::<u64>(),
+        4 => (0..spread.max(1)).prop_map(move |near| one - spread / 2 * u64::from(one > 0) + near),
+        2 => (0..special.len()).prop_map(move |i| special[i]),
+    ];
+    prop::collection::vec(value, count).prop_map(move |values| {
+        values.iter().flat_map(|v| v.to_le_bytes()[..dtype.size()].to_vec()).collect()
+    })
+}
+
+/// How one reduction is called.
+#[derive(Debug, Clone)]
+struct Case {
+    sources: Vec<Vec<u8>>,
+    /// Bytes by which each buffer's start is out of line.
+    shift: usize,
+    /// Destinations that are sources, then destinations of their own.
+    in_place: usize,
+    apart: usize,
+    divide_by: usize,
+}
+
+fn case(dtype: DType) -> impl Strategy<Value = Case> {
+    let count = prop_oneof![8 => 0usize..300, 1 => 300usize..2100];
+    let divide_by = prop_oneof![1usize..9, Just(128), Just(1000), Just(usize::MAX), Just(1 << 63)];
+    (count, 1usize..=9, 0usize..64, 0usize..3, 0usize..3, divide_by).prop_flat_map(
+        move |(count, sources, shift, in_place, apart, divide_by)| {
+            prop::collection::vec(elements(dtype, count), sources).prop_map(move |sources| Case {
+                in_place: in_place.min(sources.len()),
+                sources,
+                shift,
+                apart,
+                divide_by,
+            })
+        },
+    )
+}
+
+/// All buffers after the reduction, with what surrounds them.
+fn reduced(kernel: Kernel, case: &Case) -> Vec<Vec<u8>> {
+    const EDGE: u8 = 0xa5;
+    let len = case.sources[0].len();
+    let at = |i: usize| (case.shift * (i + 1)) % 64;
+    let mut buffers: Vec<Vec<u8>> =
+        (0..case.sources.len() + case.apart).map(|i| vec![EDGE; at(i) + len + 64]).collect();
+    for (i, source) in case.sources.iter().enumerate() {
+        buffers[i][at(i)..at(i) + len].copy_from_slice(source);
+    }
+    let starts: Vec<*mut u8> =
+        buffers.iter_mut().enumerate().map(|(i, buffer)| buffer[at(i)..].as_mut_ptr()).collect();
+    let sources: Vec<*const u8> =
+        starts[..case.sources.len()].iter().map(|&start| start.cast_const()).collect();
+    let mut into = starts[..case.in_place].to_vec();
+    into.extend(&starts[case.sources.len()..]);
+    // SAFETY: each start is good for `len` bytes of its own buffer; a destination is a source or overlaps nothing.
+    unsafe { kernel.reduce(&into, &sources, len, case.divide_by) };
+    buffers
+}
+
+fn instances() -> impl Iterator<Item = Instance> {
+    Instance::ALL.into_iter().filter(|&i| i != Instance::Plain && i.is_available())
+}
+
+/// One property for each element type, so that a failure names it and they run side by side.
+macro_rules! equal_the_plain_one {
+    ($($name:ident: $dtype:ident;)*) => { $(
+        proptest! {
+            #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
+            #[test]
+            fn $name(case in case(DType::$dtype)) {
+                for op in ReduceOp::ALL {
+                    let Some(plain) = Kernel::with(Instance::Plain, op, DType::$dtype) else { continue };
+                    let expected = reduced(plain, &case);
+                    for instance in instances() {
+                        let kernel = Kernel::with(instance, op, DType::$dtype).expect("every instance has every kernel");
+                        prop_assert_eq!(&reduced(kernel, &case), &expected, "{} {}", instance, op);
+                    }
+                }
+            }
+        }
+    )* };
+}
+
+equal_the_plain_one! {
+    f32: F32;
+    f64: F64;
+    f16: F16;
+    bf16: BF16;
+    i8: I8;
+    i16: I16;
+    i32: I32;
+    i64: I64;
+    u8: U8;
+    u16: U16;
+    u32: U32;
+    u64: U64;
+}
+
+/// Every value of a half type against every special one, and against its neighbours, where rounding is decided.
+#[test]
+#[cfg_attr(miri, ignore = "too many")]
+fn every_half_value() {
+    for dtype in [DType::F16, DType::BF16] {
+        let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        for &partner in special(dtype) {
+            let partners: Vec<u8> = (0..=u16::MAX).flat_map(|_| (partner as u16).to_le_bytes()).collect();
+            let case =
+                Case { sources: vec![all.clone(), partners], shift: 1, in_place: 0, apart: 1, divide_by: 3 };
+            for op in ReduceOp::ALL.into_iter().filter(|op| op.supports(dtype)) {
+                let plain = Kernel::with(Instance::Plain, op, dtype).expect("supported");
+                let expected = reduced(plain, &case);
+                for instance in instances() {
+                    let kernel = Kernel::with(instance, op, dtype).expect("every instance has every kernel");
+                    assert!(
+                        reduced(kernel, &case) == expected,
+                        "{instance} {op} of {dtype} with {partner:#x}"
+                    );
+                }
+            }
+        }
+    }
+}
