@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("kernels", &["core"]),
     ("algo", &["core"]),
     ("transport", &["core"]),
-    ("shm", &["core", "kernels"]),
+    ("shm", &["core", "kernels", "transport"]),
     ("rendezvous", &["core", "transport"]),
     ("group", &["core", "kernels", "algo", "shm", "transport", "rendezvous"]),
     ("launch", &["core", "transport", "rendezvous"]),
