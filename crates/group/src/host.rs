@@ -209,9 +209,7 @@ impl Backend for HostBackend {
             (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
                 self.perform_whole(call, input, output, timeout)
             }
-            (_, Buffers::Separate(input, output)) => {
-                self.run(call, Memory::Separate(input, output), timeout)
-            }
+            (_, Buffers::Separate(input, output)) => self.run(call, Memory::Separate(input, output), timeout),
         }
     }
 

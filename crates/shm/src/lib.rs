@@ -17,7 +17,9 @@
 #![cfg(target_os = "linux")]
 
 mod all_reduce;
+mod barrier;
 mod bell;
+mod broadcast;
 mod cores;
 mod foreign;
 mod futex;

@@ -8,7 +8,7 @@
 use crate::cores::Cores;
 use crate::foreign::Process;
 use crate::patience::Patience;
-use crate::region::{LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot};
+use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot, Words};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use crate::window::Windows;
@@ -98,7 +98,7 @@ impl Team {
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
         self.region.control(self.rank).pid.0.store(std::process::id(), Ordering::Relaxed);
-        let addrs = self.exchange([probe.addr(), 0, 0, 0, 0, 0], call)?;
+        let addrs = self.exchange([probe.addr(), 0, 0], call)?;
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
         let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(|r| Process::open(pid(r))).collect();
         let found = opened.is_ok();
@@ -111,7 +111,7 @@ impl Team {
         self.processes = opened.unwrap_or_default();
         // The right to write is the right to read.
         let reaches = found && self.processes.iter().enumerate().all(can_read);
-        let answers = self.exchange([u64::from(found), u64::from(reaches), 0, 0, 0, 0], call)?;
+        let answers = self.exchange([u64::from(found), u64::from(reaches), 0], call)?;
         if answers.iter().any(|words| words[0] == 0) {
             self.processes.clear();
         }
@@ -120,14 +120,10 @@ impl Team {
     }
 
     /// Gives all ranks some words, and returns what all gave, in rank order. Returns when all are done.
-    pub(crate) fn exchange(
-        &mut self,
-        words: [u64; LINE_WORDS],
-        call: &mut Call<'_>,
-    ) -> Result<Vec<[u64; LINE_WORDS]>, Fault> {
+    pub(crate) fn exchange(&mut self, words: Words, call: &mut Call<'_>) -> Result<Vec<Words>, Fault> {
         let piece = self.next_piece();
         self.reserve(piece, call)?;
-        self.post(piece, words);
+        self.post(piece, &words);
         let mut all = vec![words; self.world_size];
         for peer in self.peers() {
             all[peer] = self.arrived(peer, piece, call)?.words();
@@ -220,10 +216,10 @@ impl Team {
     }
 
     /// Shows the others the own slot for `piece`, with `words` in its line.
-    pub(crate) fn post(&mut self, piece: u32, words: [u64; LINE_WORDS]) {
+    pub(crate) fn post(&mut self, piece: u32, words: &[u64]) {
         let slot = self.region.slot(self.rank, piece);
         for (to, from) in slot.words.iter().zip(words) {
-            to.store(from, Ordering::Relaxed);
+            to.store(*from, Ordering::Relaxed);
         }
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
@@ -281,7 +277,7 @@ impl Team {
         counter: impl Fn(&Self, usize) -> &AtomicU32,
     ) -> Result<(), Fault> {
         // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
-        let tries = if self.is_crowded() { crate::all_reduce::knob(5, 1) } else { 1000 };
+        let tries = if self.is_crowded() { 100 } else { 1000 };
         let awaited = counter(self, peer);
         for _ in 0..tries {
             if has_reached(awaited, value) {

@@ -125,7 +125,6 @@ fn run(
     let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
     let block = |rank: usize| bytes(layout.block(rank));
     let own = |_| block(rank);
-    let all = |_| 0..layout.len() * element;
     let root = signature.root.unwrap_or(0) as usize;
     let is_root = |r: usize| r == root;
     let largest = || (0..layout.world_size()).map(|r| block(r).len()).max().unwrap_or(0);
@@ -141,12 +140,7 @@ fn run(
                 Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
             team.pull(shm, to_shm(buffers), pull)
         }
-        (OpKind::Broadcast, buffers, None) => {
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { None } else { Some(&all) };
-            let len = layout.len() * element;
-            let pull = Pull { same: true, gives: &is_root, largest: len, part: &all, place };
-            team.pull(shm, to_shm(buffers), pull)
-        }
+        (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
         // The root has the blocks of all in its buffer; the others have their own alone.
         (OpKind::Gather, buffers, None) => {
             let whole = |_| 0..block(rank).len();
