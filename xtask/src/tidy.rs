@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("launch", &["core", "transport", "rendezvous"]),
     ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
     ("candle", &["phalanx"]),
-    ("cli", &["core", "algo", "launch", "bench"]),
+    ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
     ("testkit", &["core", "algo", "kernels", "transport", "rendezvous", "group"]),
 ];
