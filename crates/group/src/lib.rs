@@ -16,6 +16,8 @@ mod fate;
 mod group;
 mod host;
 mod init;
+#[cfg(target_os = "linux")]
+mod lane;
 mod object;
 mod realm;
 mod recommended;
@@ -24,6 +26,8 @@ mod scratch;
 mod share;
 #[cfg(target_os = "linux")]
 mod shm;
+#[cfg(target_os = "linux")]
+mod two_level;
 mod work;
 
 pub use backend::{Address, Backend, Buffers, Collective, Region};
