@@ -6,8 +6,8 @@ use crate::realm::Realm;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
@@ -238,11 +238,22 @@ impl Fate {
 
     /// A peer of these that left some time ago.
     pub(crate) fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
-        let is_gone = |&peer: &usize| {
-            let left = self.alarm.left_at(self.members[peer]);
+        self.gone_of(peers.into_iter().map(|peer| self.members[peer]), now)
+    }
+
+    /// A rank of the whole group that left some time ago.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn anybody_gone(&self, now: Instant) -> Option<Peer> {
+        self.gone_of(self.alarm.members().iter().copied(), now)
+    }
+
+    /// Of these ranks of the job.
+    fn gone_of(&self, mut ranks: impl Iterator<Item = usize>, now: Instant) -> Option<Peer> {
+        let is_gone = |&rank: &usize| {
+            let left = self.alarm.left_at(rank);
             left.is_some_and(|at| now.saturating_duration_since(at) > FAREWELL_TIME)
         };
-        peers.into_iter().find(is_gone).map(|peer| self.peer(peer))
+        ranks.find(is_gone).map(|rank| self.realm.peer(rank))
     }
 
     pub(crate) fn context(&self, told: Told<'_>) -> Context {

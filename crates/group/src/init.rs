@@ -192,7 +192,8 @@ fn alone(timeout: Duration, selector: Arc<Selector>) -> Result<ProcessGroup> {
 fn world(realm: Arc<dyn Realm>, choice: BackendChoice, selector: Arc<Selector>) -> Result<ProcessGroup> {
     let members = (0..realm.place().world_size).collect();
     let rank = realm.place().rank;
-    let group = ProcessGroup::new(recommended::backend(realm, WORLD, members, OpKind::Init, choice, selector)?);
+    let group =
+        ProcessGroup::new(recommended::backend(realm, WORLD, members, OpKind::Init, choice, selector)?);
     tracing::info!(rank, backend = group.describe(), "the group of all ranks");
     Ok(group)
 }

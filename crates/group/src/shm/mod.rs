@@ -105,6 +105,11 @@ impl ShmTeam {
         Ok(Region::Shared(self.lock().team.window(file, len)?))
     }
 
+    /// Ends what this team does: its part in a call will not come.
+    pub(crate) fn close(&self) {
+        self.lock().team.close();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -307,8 +312,7 @@ impl Drop for ShmBackend {
 
 /// What the team's trouble means, where the arbiter does not say.
 fn cause(fate: &Fate, fault: &Fault) -> Cause {
-    let everybody = 0..fate.members().len();
-    if let Some(peer) = fate.gone(everybody, Instant::now()) {
+    if let Some(peer) = fate.anybody_gone(Instant::now()) {
         return Cause::Lost { peer, how: Loss::Left };
     }
     match fault {

@@ -45,26 +45,12 @@ impl Performer for Levels {
         *seq += 1;
         let whole = Whole { signature, seq: *seq, called: Instant::now(), limit };
         let (host, index) = self.hosts.place(self.fate.rank);
-        let parts = Parts { levels: self, whole, host, index };
-        match (signature.op, buffers) {
-            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, buffers) => {
-                self.flat.perform_part(whole, call, buffers)
-            }
-            // Nothing to move, but ranks that disagree must still find out.
-            _ if call.layout.is_empty() => parts.barrier(),
-            (OpKind::AllReduce, Buffers::InPlace(buffer)) => parts.all_reduce(buffer),
-            (OpKind::Reduce, Buffers::InPlace(buffer)) => parts.reduce(buffer),
-            (OpKind::Broadcast, Buffers::InPlace(buffer)) => parts.broadcast(buffer),
-            (op, buffers) => match (op, self.hosts.in_blocks_of(), buffers) {
-                (OpKind::AllGather | OpKind::Split, Some(per_host), Buffers::InPlace(buffer)) => {
-                    parts.all_gather(per_host, &call.layout, buffer)
-                }
-                (OpKind::ReduceScatter, Some(per_host), buffers) => {
-                    parts.reduce_scatter(per_host, &call.layout, buffers)
-                }
-                (_, _, buffers) => self.flat.perform_part(whole, call, buffers),
-            },
+        let outcome = Parts { levels: self, whole, host, index }.perform(call, buffers);
+        if let (Some(_), Some(inside)) = (self.fate.alarm.cause(), &self.inside) {
+            // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
+            inside.close();
         }
+        outcome
     }
 }
 
@@ -77,6 +63,28 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>) -> Result<()> {
+        match (call.signature.op, buffers) {
+            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, buffers) => {
+                self.levels.flat.perform_part(self.whole, call, buffers)
+            }
+            // Nothing to move, but ranks that disagree must still find out.
+            _ if call.layout.is_empty() => self.barrier(),
+            (OpKind::AllReduce, Buffers::InPlace(buffer)) => self.all_reduce(buffer),
+            (OpKind::Reduce, Buffers::InPlace(buffer)) => self.reduce(buffer),
+            (OpKind::Broadcast, Buffers::InPlace(buffer)) => self.broadcast(buffer),
+            (op, buffers) => match (op, self.levels.hosts.in_blocks_of(), buffers) {
+                (OpKind::AllGather | OpKind::Split, Some(per_host), Buffers::InPlace(buffer)) => {
+                    self.all_gather(per_host, &call.layout, buffer)
+                }
+                (OpKind::ReduceScatter, Some(per_host), buffers) => {
+                    self.reduce_scatter(per_host, &call.layout, buffers)
+                }
+                (_, _, buffers) => self.levels.flat.perform_part(self.whole, call, buffers),
+            },
+        }
+    }
+
     /// Among the ranks of this host.
     fn inside(&self, op: OpKind, root: Option<usize>, layout: Layout, buffers: Buffers<'_>) -> Result<()> {
         let Some(inside) = &self.levels.inside else { return Ok(()) };
@@ -86,7 +94,8 @@ impl Parts<'_> {
     /// Among the ranks at this place on all hosts, in place.
     fn across(&self, op: OpKind, root: Option<usize>, layout: Layout, buffer: &mut [u8]) -> Result<()> {
         let across = self.levels.across.as_ref();
-        let across = across.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
+        let across =
+            across.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
         across.perform_part(self.whole, &self.part(op, root, layout), Buffers::InPlace(buffer))
     }
 
@@ -204,7 +213,8 @@ impl Parts<'_> {
     /// The blocks of the ranks at this place, one after the other.
     fn column(&self, per_host: usize, layout: &Layout) -> Layout {
         let rank = |host| host * per_host + self.index;
-        let counts: Vec<_> = (0..self.levels.hosts.len()).map(|host| layout.block(rank(host)).len()).collect();
+        let counts: Vec<_> =
+            (0..self.levels.hosts.len()).map(|host| layout.block(rank(host)).len()).collect();
         Layout::from_counts(&counts)
     }
 
