@@ -317,7 +317,7 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
     }
     match fault {
         Fault::Mismatch { peer, seq, their_seq, theirs } => {
-            let called = theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), |t| t.to_string());
+            let called = theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
             let what = format!("operation #{seq} here is its #{their_seq}, {called}, or they differ before");
             Cause::Protocol { peer: fate.peer(*peer), what }
         }
