@@ -19,6 +19,7 @@ mod init;
 #[cfg(target_os = "linux")]
 mod lane;
 mod object;
+mod prices;
 mod realm;
 mod recommended;
 mod scratch;
@@ -26,6 +27,7 @@ mod scratch;
 mod share;
 #[cfg(target_os = "linux")]
 mod shm;
+mod tune;
 #[cfg(target_os = "linux")]
 mod two_level;
 mod work;
@@ -36,4 +38,6 @@ pub use group::ProcessGroup;
 pub use init::{SimulatedBackend, init, join};
 pub use object::OBJECT_LEN_MAX;
 pub use phalanx_core::{Error, ReduceOp, Result};
+pub use prices::{Measured, Prices};
+pub use tune::tune;
 pub use work::{Bytes, Pending, Work};
