@@ -64,6 +64,10 @@ pub struct Address {
 pub trait Backend: Send + Sync + Debug {
     /// Name for messages: `tcp`, `thread`.
     fn name(&self) -> &'static str;
+    /// One line for people: what performs the operations, and for how many ranks where.
+    fn describe(&self) -> String {
+        format!("{}: {}", self.name(), counted(self.members().len(), "rank"))
+    }
     /// The group.
     fn id(&self) -> GroupId;
     /// This rank within the group.
@@ -128,4 +132,9 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Ends an orderly life, after a barrier.
     fn leave(&self);
+}
+
+/// `3 ranks`, `1 host`.
+pub(crate) fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

@@ -6,8 +6,8 @@ use crate::realm::Realm;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
@@ -32,13 +32,30 @@ pub(crate) struct Told<'a> {
     pub(crate) elapsed: Duration,
 }
 
+/// A call of the group, of which a backend performs a part. Errors tell of the whole.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Whole<'a> {
+    pub(crate) signature: &'a Signature,
+    /// Its place among the group's collectives.
+    pub(crate) seq: u64,
+    /// Since when its time runs …
+    pub(crate) called: Instant,
+    /// … and how much of that there is.
+    pub(crate) limit: Duration,
+}
+
 /// The latest collectives of a group on one rank: runs of equal calls, oldest first. A training loop makes the same call
 /// again and again, and to remember it must cost nothing.
 #[derive(Debug, Default)]
 pub(crate) struct History(VecDeque<(RangeInclusive<u64>, Signature)>);
 
 impl History {
-    pub(crate) fn remember(&mut self, seq: u64, signature: &Signature) {
+    /// Once for each number, however many parts a call has.
+    fn remember(&mut self, seq: u64, signature: &Signature) {
+        if self.0.back().is_some_and(|(run, _)| run.contains(&seq)) {
+            return;
+        }
         if let Some((run, last)) = self.0.back_mut()
             && run.end() + 1 == seq
             && last == signature
@@ -52,12 +69,12 @@ impl History {
         self.0.push_back((seq..=seq, signature.clone()));
     }
 
-    pub(crate) fn find(&self, seq: u64) -> Option<&Signature> {
+    fn find(&self, seq: u64) -> Option<&Signature> {
         self.0.iter().find(|(run, _)| run.contains(&seq)).map(|(_, signature)| signature)
     }
 
     /// The last of them, one by one.
-    pub(crate) fn calls(&self) -> Calls {
+    fn calls(&self) -> Calls {
         let newest_first = self
             .0
             .iter()
@@ -74,29 +91,67 @@ impl History {
 pub(crate) struct Fate {
     pub(crate) realm: Arc<dyn Realm>,
     pub(crate) alarm: Arc<Alarm>,
-    /// This rank within the group.
+    /// Who works together here, as ranks of the job: all members of the group, or some of them. Peers count in this order.
+    members: Vec<usize>,
+    /// This rank among them.
     pub(crate) rank: usize,
+    past: Arc<Past>,
+}
+
+/// What became of the group's calls on this rank.
+#[derive(Debug, Default)]
+struct Past {
     /// Whether the first cause was returned to the user; later calls say `Poisoned`.
     reported: AtomicBool,
+    history: Mutex<History>,
 }
 
 impl Fate {
     /// `members` are ranks of the job, in group order.
     pub(crate) fn new(realm: Arc<dyn Realm>, id: GroupId, members: Vec<usize>) -> Self {
-        let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
-        let alarm = realm.watch().alarm(id, members);
-        Self { realm, alarm, rank, reported: AtomicBool::new(false) }
+        let alarm = realm.watch().alarm(id, members.clone());
+        Self::of(realm, alarm, members, Arc::default())
     }
 
-    /// A member of the group, as errors name it.
+    /// The same fate, seen by `members` of the group (ranks of the job), which do a part of its work among themselves.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn part(&self, members: Vec<usize>) -> Self {
+        Self::of(self.realm.clone(), self.alarm.clone(), members, self.past.clone())
+    }
+
+    fn of(realm: Arc<dyn Realm>, alarm: Arc<Alarm>, members: Vec<usize>, past: Arc<Past>) -> Self {
+        let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
+        Self { realm, alarm, members, rank, past }
+    }
+
+    /// Who works together here, as ranks of the job.
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.members
+    }
+
+    /// One of the members, as errors name it.
     pub(crate) fn peer(&self, rank: usize) -> Peer {
-        self.realm.peer(self.alarm.members()[rank])
+        self.realm.peer(self.members[rank])
+    }
+
+    /// This rank has begun a collective.
+    pub(crate) fn remember(&self, seq: u64, signature: &Signature) {
+        self.history().remember(seq, signature);
+    }
+
+    /// What this rank called at that place, if that was lately.
+    pub(crate) fn recall(&self, seq: u64) -> Option<Signature> {
+        self.history().find(seq).cloned()
+    }
+
+    fn history(&self) -> std::sync::MutexGuard<'_, History> {
+        self.past.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses if the group has failed.
     pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
         let Some(cause) = self.alarm.cause() else { return Ok(()) };
-        if self.reported.swap(true, Ordering::Relaxed) {
+        if self.past.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
         let told = Told { signature, seq: 0, bytes: (0, 0), elapsed: Duration::ZERO };
@@ -114,11 +169,11 @@ impl Fate {
 
     /// The error for the cause for which the group has failed.
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
-        self.reported.store(true, Ordering::Relaxed);
+        self.past.reported.store(true, Ordering::Relaxed);
         Error::from_cause(cause, self.context(told))
     }
 
-    /// The call was late and that is an error: the group has failed. Peers are ranks of the group.
+    /// The call was late and that is an error: the group has failed.
     pub(crate) fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: Told<'_>) -> Error {
         let mut missing: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
         missing.sort();
@@ -175,19 +230,30 @@ impl Fate {
     }
 
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.
-    pub(crate) fn stalled(&self, history: &History) {
-        let (group, calls) = (self.alarm.group(), history.calls());
+    pub(crate) fn stalled(&self) {
+        let (group, calls) = (self.alarm.group(), self.history().calls());
         // If the line is broken, the watch knows.
         let _ = self.realm.control().send(Notice::Stalled { group, calls });
     }
 
-    /// A peer of these that left some time ago, a rank of the group.
+    /// A peer of these that left some time ago.
     pub(crate) fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
-        let is_gone = |&peer: &usize| {
-            let left = self.alarm.left_at(self.alarm.members()[peer]);
+        self.gone_of(peers.into_iter().map(|peer| self.members[peer]), now)
+    }
+
+    /// A rank of the whole group that left some time ago.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn anybody_gone(&self, now: Instant) -> Option<Peer> {
+        self.gone_of(self.alarm.members().iter().copied(), now)
+    }
+
+    /// Of these ranks of the job.
+    fn gone_of(&self, mut ranks: impl Iterator<Item = usize>, now: Instant) -> Option<Peer> {
+        let is_gone = |&rank: &usize| {
+            let left = self.alarm.left_at(rank);
             left.is_some_and(|at| now.saturating_duration_since(at) > FAREWELL_TIME)
         };
-        peers.into_iter().find(is_gone).map(|peer| self.peer(peer))
+        ranks.find(is_gone).map(|rank| self.realm.peer(rank))
     }
 
     pub(crate) fn context(&self, told: Told<'_>) -> Context {
@@ -195,14 +261,14 @@ impl Fate {
             op: told.signature.op,
             seq: told.seq,
             group: self.alarm.group(),
-            rank: self.alarm.members()[self.rank],
+            rank: self.members[self.rank],
             world_size: self.alarm.members().len(),
             bytes: told.bytes,
             elapsed: told.elapsed,
         }
     }
 
-    /// Both sides of a disagreement. `peer` is a rank of the group.
+    /// Both sides of a disagreement.
     pub(crate) fn mismatch(&self, seq: u64, ours: Signature, peer: usize, theirs: Signature) -> Cause {
         let mut sides = [(self.peer(self.rank), ours), (self.peer(peer), theirs)];
         sides.sort_by_key(|(peer, _)| peer.rank);
@@ -229,7 +295,10 @@ mod tests {
     #[test]
     fn the_latest_calls_are_remembered_one_by_one() {
         let mut history = History::default();
-        (1..=200).for_each(|seq| history.remember(seq, &signature(u64::from(seq == 190))));
+        // Each in two parts.
+        for seq in (1..=200).flat_map(|seq| [seq, seq]) {
+            history.remember(seq, &signature(u64::from(seq == 190)));
+        }
         let calls = history.calls();
         assert_eq!(calls.len(), HISTORY_LEN);
         assert!(calls.iter().map(|(seq, _)| *seq).eq(137..=200));

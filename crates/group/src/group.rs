@@ -77,9 +77,22 @@ impl ProcessGroup {
         self.backend.id()
     }
 
-    /// Who performs the operations: `tcp`, `thread`, …
+    /// Who performs the operations: `tcp`, `shm`, `two-level`, `thread`, …
     pub fn backend_name(&self) -> &'static str {
         self.backend.name()
+    }
+
+    /// One line for people: who performs the operations, and for how many ranks where.
+    ///
+    /// # Examples
+    /// `two-level: 2 hosts x 4 ranks: shm inside, tcp across`, or `shm: 4 ranks on this host`, or
+    /// ```
+    /// # use phalanx_group::SimulatedBackend;
+    /// let groups = SimulatedBackend::create_group(2);
+    /// assert_eq!(groups[0].describe(), "thread: 2 ranks");
+    /// ```
+    pub fn describe(&self) -> String {
+        self.backend.describe()
     }
 
     /// How long an operation may take.

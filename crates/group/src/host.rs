@@ -1,11 +1,13 @@
 //! The backend for host memory: an algorithm's schedule, performed over a transport.
 
-use crate::backend::{Address, Backend, Buffers, Collective};
+use crate::backend::{Address, Backend, Buffers, Collective, counted};
 use crate::engine::collective::{Borrowed, Collective as Running, Memory};
 use crate::engine::message::{self, Message, Payload, Ticket};
 use crate::engine::plan::Plan;
 use crate::engine::progress::{self, Job};
-use crate::engine::{Core, Engine, Fault, Operation, Progress};
+use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
+#[cfg(target_os = "linux")]
+use crate::fate::Whole;
 use crate::fate::{Fate, Told};
 use crate::scratch;
 use crate::work::{Bytes, Pending};
@@ -14,7 +16,7 @@ use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::{Direction, Transport, Wire};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,13 +60,7 @@ impl HostBackend {
 
     fn begin(&self, call: &Collective) -> Result<Running> {
         self.engine.fate.check(&call.signature)?;
-        let kernel = match (call.signature.reduce, call.signature.dtype) {
-            (Some(op), Some(dtype)) => Some(Kernel::new(op, dtype).ok_or_else(|| {
-                Error::misuse(call.signature.op, format!("{op} is not defined for {dtype}"))
-            })?),
-            _ => None,
-        };
-        let plan = self.plan(call);
+        let (kernel, plan) = (kernel(&call.signature)?, self.plan(call));
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = *next;
         *next += 1;
@@ -109,28 +105,63 @@ impl HostBackend {
         plan
     }
 
-    fn run(&self, call: &Collective, memory: Memory<'_>, timeout: Duration) -> Result<()> {
-        let mut operation = Borrowed { collective: self.begin(call)?, memory };
-        if self.engine.drive(&mut operation, timeout)? {
+    /// Performs `part` of a call of the group, among the ranks of this backend. All collectives here are such parts, at most one
+    /// of each call, in the order of their numbers.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn perform_part(
+        &self,
+        whole: Whole<'_>,
+        part: &Collective,
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        let (kernel, plan) = (kernel(&part.signature)?, self.plan(part));
+        let running = Running::new(whole.seq, whole.signature.clone(), plan, kernel);
+        self.engine.lock().turn = whole.seq;
+        self.finish(running, part, buffers, Attempt::since(whole.called, whole.limit))
+    }
+
+    /// Runs what was begun to its end.
+    fn finish(
+        &self,
+        running: Running,
+        call: &Collective,
+        buffers: Buffers<'_>,
+        attempt: Attempt,
+    ) -> Result<()> {
+        match (call.signature.op, buffers) {
+            (_, Buffers::InPlace(buffer)) => self.run(running, Memory::InPlace(buffer), attempt),
+            (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
+                self.run_whole(running, call, input, output, attempt)
+            }
+            (_, Buffers::Separate(input, output)) => {
+                self.run(running, Memory::Separate(input, output), attempt)
+            }
+        }
+    }
+
+    fn run(&self, collective: Running, memory: Memory<'_>, attempt: Attempt) -> Result<()> {
+        let (mut operation, limit) = (Borrowed { collective, memory }, attempt.limit());
+        if self.engine.drive(&mut operation, attempt)? {
             return Ok(());
         }
-        Err(self.engine.timed_out(&operation, timeout))
+        Err(self.engine.timed_out(&operation, limit))
     }
 
     /// A schedule sees the whole buffer of the operation, of which this rank has only its block, or must keep the input.
-    fn perform_whole(
+    fn run_whole(
         &self,
+        running: Running,
         call: &Collective,
         input: &[u8],
         output: &mut [u8],
-        timeout: Duration,
+        attempt: Attempt,
     ) -> Result<()> {
         let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
         let (own, len) = (call.layout.block(self.engine.fate.rank), call.layout.len() * element);
         let own = own.start * element..own.end * element;
         if call.signature.op == OpKind::Scatter && input.len() == len {
             // The root only sends.
-            return self.run(call, Memory::Separate(input, &mut []), timeout);
+            return self.run(running, Memory::Separate(input, &mut []), attempt);
         }
         let mut scratch = scratch::take(len);
         let whole = &mut bytemuck::cast_slice_mut(&mut scratch)[..len];
@@ -139,7 +170,7 @@ impl HostBackend {
             OpKind::Gather => whole[own.clone()].copy_from_slice(input),
             _ => {}
         }
-        let done = self.run(call, Memory::InPlace(whole), timeout);
+        let done = self.run(running, Memory::InPlace(whole), attempt);
         if call.signature.op != OpKind::Gather {
             output.copy_from_slice(&whole[own]);
         }
@@ -157,7 +188,7 @@ impl HostBackend {
     /// Runs a message to its end; it leaves its line whatever happens.
     fn run_message(&self, operation: &mut message::Borrowed<'_>, timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.unwrap_or(self.timeout());
-        let error = match self.engine.drive(operation, limit) {
+        let error = match self.engine.drive(operation, Attempt::new(limit)) {
             Ok(true) => return Ok(()),
             Ok(false) if timeout.is_some() && !operation.message.has_begun() => {
                 self.no_message(&operation.message, limit)
@@ -177,9 +208,26 @@ impl HostBackend {
     }
 }
 
+/// How a reduction's values are combined; `None` for other operations.
+fn kernel(signature: &Signature) -> Result<Option<Kernel>> {
+    let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
+    let kernel = Kernel::new(op, dtype);
+    kernel.map(Some).ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))
+}
+
 impl Backend for HostBackend {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn describe(&self) -> String {
+        let fate = &self.engine.fate;
+        let ranks = counted(fate.members().len(), "rank");
+        let hosts: Option<BTreeSet<_>> = fate.members().iter().map(|&m| fate.realm.host_of(m)).collect();
+        match hosts {
+            Some(hosts) => format!("{}: {ranks} on {}", self.name, counted(hosts.len(), "host")),
+            None => format!("{}: {ranks}", self.name),
+        }
     }
 
     fn id(&self) -> GroupId {
@@ -204,13 +252,8 @@ impl Backend for HostBackend {
     }
 
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
-        match (call.signature.op, buffers) {
-            (_, Buffers::InPlace(buffer)) => self.run(call, Memory::InPlace(buffer), timeout),
-            (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
-                self.perform_whole(call, input, output, timeout)
-            }
-            (_, Buffers::Separate(input, output)) => self.run(call, Memory::Separate(input, output), timeout),
-        }
+        let running = self.begin(call)?;
+        self.finish(running, call, buffers, Attempt::new(timeout))
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {

@@ -202,7 +202,11 @@ fn alone(timeout: Duration, selector: Arc<Selector>) -> Result<ProcessGroup> {
 
 fn world(realm: Arc<dyn Realm>, choice: BackendChoice, selector: Arc<Selector>) -> Result<ProcessGroup> {
     let members = (0..realm.place().world_size).collect();
-    Ok(ProcessGroup::new(recommended::backend(realm, WORLD, members, OpKind::Init, choice, selector)?))
+    let rank = realm.place().rank;
+    let group =
+        ProcessGroup::new(recommended::backend(realm, WORLD, members, OpKind::Init, choice, selector)?);
+    tracing::info!(rank, backend = group.describe(), "the group of all ranks");
+    Ok(group)
 }
 
 /// Groups whose ranks are threads of this process: for tests, examples, and for code that need not leave the process.

@@ -16,6 +16,8 @@ mod fate;
 mod group;
 mod host;
 mod init;
+#[cfg(target_os = "linux")]
+mod lane;
 mod object;
 mod prices;
 mod realm;
@@ -26,6 +28,8 @@ mod share;
 #[cfg(target_os = "linux")]
 mod shm;
 mod tune;
+#[cfg(target_os = "linux")]
+mod two_level;
 mod work;
 
 pub use backend::{Address, Backend, Buffers, Collective, Region};

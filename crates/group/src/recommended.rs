@@ -4,6 +4,8 @@ use crate::backend::Backend;
 use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::realm::Realm;
+#[cfg(target_os = "linux")]
+use crate::two_level::{Hosts, TwoLevelBackend};
 use phalanx_algo::Selector;
 use phalanx_core::{Error, GroupId, OpKind, Result};
 use phalanx_rendezvous::BackendChoice;
@@ -34,6 +36,12 @@ pub(crate) fn backend(
             let (first, other) = (fate.realm.peer(members[0]), fate.realm.peer(rank));
             let what = format!("PHALANX_BACKEND=shm, but {first} and {other} do not share a host's memory");
             Err(Error::config(what))
+        }
+        #[cfg(target_os = "linux")]
+        (BackendChoice::Auto, Some(_))
+            if selector.forced.is_empty() && Hosts::of(members, host).is_worth_two_levels() =>
+        {
+            Ok(Arc::new(TwoLevelBackend::join(fate, op, choice, selector)?))
         }
         _ => {
             let _ = op;

@@ -15,6 +15,18 @@ mod shm {
     phalanx_testkit::group_conformance!(super::World::shm());
 }
 
+/// Equal hosts: pairs of ranks, and one that is alone in worlds of odd size.
+#[cfg(target_os = "linux")]
+mod hosts_of_two {
+    phalanx_testkit::group_conformance!(super::World::hosts(2));
+}
+
+/// Unlike hosts in most worlds.
+#[cfg(target_os = "linux")]
+mod hosts_of_three {
+    phalanx_testkit::group_conformance!(super::World::hosts(3));
+}
+
 /// The other address family differs in how links are made, not in what goes over them.
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that is skipped says so")]

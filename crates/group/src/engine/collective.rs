@@ -109,7 +109,7 @@ impl Collective {
         }
         if !self.begun {
             self.begun = true;
-            core.remember(self.seq, &self.signature);
+            core.fate.remember(self.seq, &self.signature);
         }
         let mut moved = false;
         // What was sent leaves room to receive into, and what was received can be sent on.

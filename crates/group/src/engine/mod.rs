@@ -11,7 +11,7 @@ pub(crate) mod patience;
 pub(crate) mod plan;
 pub(crate) mod progress;
 
-use crate::fate::{FAREWELL_TIME, Fate, History, Told, stall_time};
+use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
 use collective::SCRATCH_LEN;
 use lines::Lines;
 use patience::Patience;
@@ -68,14 +68,10 @@ pub(crate) struct Core {
     pub(crate) lines: Lines,
     /// Aligned memory for received contributions.
     pub(crate) scratch: Vec<u64>,
-    history: History,
+    pub(crate) fate: Arc<Fate>,
 }
 
 impl Core {
-    fn remember(&mut self, seq: u64, signature: &Signature) {
-        self.history.remember(seq, signature);
-    }
-
     fn next_turn(&mut self) {
         self.turn += 1;
         self.wire.wake_sleepers();
@@ -95,6 +91,16 @@ pub(crate) struct Attempt {
 impl Attempt {
     pub(crate) fn new(limit: Duration) -> Self {
         Self { called: Instant::now(), limit, deadline: None, stalled: false }
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Of an operation whose time has been running since `called`.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn since(called: Instant, limit: Duration) -> Self {
+        Self { called, limit, deadline: Some(Deadline::after(called, limit)), stalled: false }
     }
 }
 
@@ -124,7 +130,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(fate: Arc<Fate>, wire: Wire) -> Self {
-        let world_size = fate.alarm.members().len();
+        let world_size = fate.members().len();
         let door = wire.doorbell();
         let core = Core {
             wire,
@@ -132,7 +138,7 @@ impl Engine {
             turn: 1,
             lines: Lines::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
-            history: History::default(),
+            fate: fate.clone(),
         };
         Self {
             core: Mutex::new(core),
@@ -160,8 +166,7 @@ impl Engine {
     }
 
     /// Drives one operation to its end on this thread. `Ok(false)`: its time is over, and nothing else is wrong.
-    pub(crate) fn drive(&self, operation: &mut dyn Operation, limit: Duration) -> Result<bool> {
-        let mut attempt = Attempt::new(limit);
+    pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<bool> {
         let mut patience = Patience::new(self.crowded);
         let mut core = self.lock();
         loop {
@@ -211,7 +216,7 @@ impl Engine {
         if !attempt.stalled && deadline.elapsed(now) >= stall_time(deadline.limit()) {
             attempt.stalled = true;
             if operation.seq() > 0 {
-                self.fate.stalled(&core.history);
+                self.fate.stalled();
             }
         }
         if attempt.stalled
@@ -305,7 +310,7 @@ impl Engine {
                 Cause::Protocol { peer: self.fate.peer(peer), what }
             }
             Fault::Wire { peer, fault: WireFault::Stale(seq, theirs) } => {
-                match (core.history.find(seq).cloned(), theirs) {
+                match (core.fate.recall(seq), theirs) {
                     (Some(ours), Some(theirs)) => self.fate.mismatch(seq, ours, peer, *theirs),
                     (_, theirs) => {
                         let called = theirs.map_or_else(unknown, |t| t.to_string());

@@ -1,6 +1,6 @@
 //! What a rank that waits for others of its host looks at: the clock, the alarm, who left.
 
-use crate::fate::{Fate, History, Told, stall_time};
+use crate::fate::{Fate, Told, Whole, stall_time};
 use phalanx_core::{Cause, Deadline, Error, Loss, Signature};
 use phalanx_shm::{Fault, Lookout, Stopped};
 use std::time::{Duration, Instant};
@@ -12,11 +12,10 @@ const VERDICT_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Look<'a> {
     fate: &'a Fate,
-    history: &'a History,
     signature: &'a Signature,
     seq: u64,
     limit: Duration,
-    /// When it first had to wait for long.
+    /// Since when its time runs: when it first had to wait for long, or before.
     since: Option<Instant>,
     /// The arbiter knows that we wait.
     stalled: bool,
@@ -35,14 +34,14 @@ enum Seen {
 }
 
 impl<'a> Look<'a> {
-    pub(super) fn new(
-        fate: &'a Fate,
-        history: &'a History,
-        signature: &'a Signature,
-        seq: u64,
-        limit: Duration,
-    ) -> Self {
-        Self { fate, history, signature, seq, limit, since: None, stalled: false, seen: None }
+    pub(super) fn new(fate: &'a Fate, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
+        Self { fate, signature, seq, limit, since: None, stalled: false, seen: None }
+    }
+
+    /// For a part of a call, whose time is running.
+    pub(super) fn of_part(fate: &'a Fate, whole: Whole<'a>) -> Self {
+        let Whole { signature, seq, called, limit } = whole;
+        Self { since: Some(called), ..Self::new(fate, signature, seq, limit) }
     }
 
     /// The error for the cause that came first; the group has failed.
@@ -66,7 +65,7 @@ impl<'a> Look<'a> {
             (fault @ Fault::Counts { .. }, _) => self.fate.fail(super::cause(self.fate, &fault), told),
             // What happened, another rank knows; or all of them together, if they tell the arbiter what they called.
             (fault, _) => {
-                self.fate.stalled(self.history);
+                self.fate.stalled();
                 self.fate.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME));
                 failed().unwrap_or_else(|| self.fate.fail(super::cause(self.fate, &fault), told))
             }
@@ -91,7 +90,7 @@ impl Lookout for Look<'_> {
             return Ok(());
         }
         if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
-            self.fate.stalled(self.history);
+            self.fate.stalled();
         }
         if let Some(peer) = self.fate.gone([peer], now) {
             self.seen = Some(Seen::Left(Cause::Lost { peer, how: Loss::Left }));

@@ -3,14 +3,13 @@
 //! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
 //! [`HostBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
 
-mod lane;
 mod lookout;
 
-use crate::backend::{Address, Backend, Buffers, Collective, Region};
-use crate::fate::{Fate, History};
+use crate::backend::{Address, Backend, Buffers, Collective, Region, counted};
+use crate::fate::{Fate, Whole};
 use crate::host::HostBackend;
+use crate::lane::{self, Lane, Performer};
 use crate::work::{Bytes, Pending};
-use lane::{Job, Lane};
 use lookout::Look;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Result, Signature};
@@ -19,7 +18,7 @@ use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One group on one rank, all of whose members are on this host.
@@ -33,10 +32,16 @@ pub(crate) struct ShmBackend {
 
 /// What the progress thread works on too.
 #[derive(Debug)]
-pub(crate) struct Shared {
+struct Shared {
+    team: ShmTeam,
+    lane: Lane,
+}
+
+/// The members of a group that are on this host, all or some of its members.
+#[derive(Debug)]
+pub(crate) struct ShmTeam {
     pub(crate) fate: Arc<Fate>,
     state: Mutex<State>,
-    lane: Lane,
 }
 
 #[derive(Debug)]
@@ -44,7 +49,6 @@ struct State {
     team: Team,
     /// The number of the last collective.
     seq: u64,
-    history: History,
 }
 
 /// The backend of a group whose members are on this host. Collective among them.
@@ -54,7 +58,7 @@ pub(crate) fn backend(
     choice: BackendChoice,
     selector: Arc<Selector>,
 ) -> Result<Arc<dyn Backend>> {
-    let world_size = fate.alarm.members().len();
+    let world_size = fate.members().len();
     let pipes = share(&fate, op, phalanx_shm::pipes_len(world_size))?;
     let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
     let messages = HostBackend::over(Box::new(pipes), fate.clone(), choice, selector.clone());
@@ -62,43 +66,90 @@ pub(crate) fn backend(
     if !selector.forced.is_empty() {
         return Ok(Arc::new(messages));
     }
-    let (team, history) = (team(&fate, op)?, History::default());
-    let state = Mutex::new(State { team, seq: 0, history });
-    let shared = Arc::new(Shared { fate, state, lane: Lane::default() });
+    let shared = Arc::new(Shared { team: ShmTeam::join(fate, op)?, lane: Lane::default() });
     Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
+}
+
+impl ShmBackend {
+    fn fate(&self) -> &Fate {
+        &self.shared.team.fate
+    }
+}
+
+impl ShmTeam {
+    /// Joins the team of those whose fate this is. Collective among them.
+    pub(crate) fn join(fate: Arc<Fate>, op: OpKind) -> Result<Self> {
+        let world_size = fate.members().len();
+        let file = share(&fate, op, phalanx_shm::segment_len(world_size))?;
+        let site = CallSite::caller();
+        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        let mut look = Look::new(&fate, &signature, 0, fate.realm.place().timeout);
+        let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
+        let team = Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
+            .map_err(|fault| look.error(fault))?;
+        Ok(Self { fate, state: Mutex::new(State { team, seq: 0 }) })
+    }
+
+    /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
+    pub(crate) fn perform_part(
+        &self,
+        whole: Whole<'_>,
+        part: &Collective,
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        let reduction = reduction(&part.signature)?;
+        self.fate.remember(whole.seq, whole.signature);
+        let mut look = Look::of_part(&self.fate, whole);
+        let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, lookout: &mut look };
+        let team = &mut self.lock().team;
+        run(team, shm_call, part, buffers, reduction, self.fate.rank).map_err(|fault| look.error(fault))
+    }
+
+    /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
+    pub(crate) fn alloc(&self, signature: &Signature, len: usize) -> Result<Region> {
+        let all = window_len(self.fate.members().len(), signature, len)?;
+        let file = share(&self.fate, OpKind::Alloc, all)?;
+        Ok(Region::Shared(self.lock().team.window(file, len)?))
+    }
+
+    /// Ends what this team does: its part in a call will not come.
+    pub(crate) fn close(&self) {
+        self.lock().team.close();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of memory of which each of so many ranks has `len` of its own.
+pub(crate) fn window_len(ranks: usize, signature: &Signature, len: usize) -> Result<usize> {
+    phalanx_shm::window_len(ranks, len).ok_or_else(|| {
+        Error::misuse(signature.op, format!("{len} bytes for each rank, at {}", signature.site))
+    })
 }
 
 /// `len` bytes that all members have in common.
 fn share(fate: &Fate, op: OpKind, len: usize) -> Result<OwnedFd> {
-    fate.realm.share(op, fate.alarm.group(), fate.alarm.members(), &|| phalanx_shm::create(len))
+    fate.realm.share(op, fate.alarm.group(), fate.members(), &|| phalanx_shm::create(len))
 }
 
-/// Joins the team of a group.
-fn team(fate: &Fate, op: OpKind) -> Result<Team> {
-    let world_size = fate.alarm.members().len();
-    let file = share(fate, op, phalanx_shm::segment_len(world_size))?;
-    let site = CallSite::caller();
-    let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
-    let (history, limit) = (History::default(), fate.realm.place().timeout);
-    let mut look = Look::new(fate, &history, &signature, 0, limit);
-    let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
-    Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
-        .map_err(|fault| look.error(fault))
-}
+impl Performer for Shared {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
 
-impl Shared {
-    /// Performs a collective on this thread.
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
-        let signature = &call.signature;
-        self.fate.check(signature)?;
+        let (signature, fate) = (&call.signature, &self.team.fate);
+        fate.check(signature)?;
         let reduction = reduction(signature)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { team, seq, history } = &mut *state;
+        let mut state = self.team.lock();
+        let State { team, seq } = &mut *state;
         *seq += 1;
-        history.remember(*seq, signature);
-        let mut look = Look::new(&self.fate, history, signature, *seq, limit);
+        fate.remember(*seq, signature);
+        let mut look = Look::new(fate, signature, *seq, limit);
         let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
-        run(team, shm_call, call, buffers, reduction, self.fate.rank).map_err(|fault| look.error(fault))
+        run(team, shm_call, call, buffers, reduction, fate.rank).map_err(|fault| look.error(fault))
     }
 }
 
@@ -184,16 +235,20 @@ impl Backend for ShmBackend {
         "shm"
     }
 
+    fn describe(&self) -> String {
+        format!("shm: {} on this host", counted(self.members().len(), "rank"))
+    }
+
     fn id(&self) -> GroupId {
         self.messages.id()
     }
 
     fn rank(&self) -> usize {
-        self.shared.fate.rank
+        self.fate().rank
     }
 
     fn members(&self) -> &[usize] {
-        self.shared.fate.alarm.members()
+        self.fate().members()
     }
 
     fn local(&self) -> (usize, usize) {
@@ -201,7 +256,7 @@ impl Backend for ShmBackend {
     }
 
     fn timeout(&self) -> Duration {
-        self.shared.fate.realm.place().timeout
+        self.fate().realm.place().timeout
     }
 
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
@@ -210,11 +265,8 @@ impl Backend for ShmBackend {
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        self.shared.fate.check(&call.signature)?;
-        let pending = Pending::default();
-        let limit = self.timeout();
-        self.shared.lane.submit(&self.shared, Job { call, buffer, pending: pending.clone(), limit })?;
-        Ok(pending)
+        self.fate().check(&call.signature)?;
+        lane::submit(&self.shared, call, buffer, self.timeout())
     }
 
     fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
@@ -230,31 +282,22 @@ impl Backend for ShmBackend {
     }
 
     fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
-        let limit = self.timeout();
-        let Some(all) = phalanx_shm::window_len(self.members().len(), len) else {
-            return Err(Error::misuse(
-                signature.op,
-                format!("{len} bytes for each rank, at {}", signature.site),
-            ));
-        };
-        let layout = phalanx_core::Layout::even(self.members().len(), 0);
+        window_len(self.members().len(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
+        let layout = phalanx_core::Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(&call, Buffers::InPlace(&mut []), limit)?;
-        let fate = &self.shared.fate;
-        let file = share(fate, OpKind::Alloc, all)?;
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Region::Shared(state.team.window(file, len)?))
+        self.perform(&call, Buffers::InPlace(&mut []), self.timeout())?;
+        self.shared.team.alloc(&call.signature, len)
     }
 
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
-        let realm = self.shared.fate.realm.clone();
+        let realm = self.fate().realm.clone();
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
     }
 
     fn abort(&self, reason: &str) {
-        self.shared.fate.abort(reason);
+        self.fate().abort(reason);
     }
 
     fn leave(&self) {
@@ -270,8 +313,7 @@ impl Drop for ShmBackend {
 
 /// What the team's trouble means, where the arbiter does not say.
 fn cause(fate: &Fate, fault: &Fault) -> Cause {
-    let everybody = 0..fate.alarm.members().len();
-    if let Some(peer) = fate.gone(everybody, Instant::now()) {
+    if let Some(peer) = fate.anybody_gone(Instant::now()) {
         return Cause::Lost { peer, how: Loss::Left };
     }
     match fault {

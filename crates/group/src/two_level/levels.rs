@@ -1,0 +1,283 @@
+//! The operations, each as parts that the ranks of a host perform among themselves, and ranks of different hosts among themselves.
+
+use super::hosts::{Hosts, block_of};
+use crate::backend::{Buffers, Collective};
+use crate::fate::{Fate, Whole};
+use crate::host::HostBackend;
+use crate::lane::{Lane, Performer};
+use crate::scratch;
+use crate::shm::ShmTeam;
+use phalanx_core::{DType, Error, Layout, OpKind, ReduceOp, Result, Signature};
+use phalanx_kernels::Kernel;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// From so many bytes on, all ranks of a host talk to other hosts, each about a slice of its own. Below, one of them
+/// does: slices cost a round inside each host more than they save between hosts.
+const SLICED_BYTES_MIN: usize = 8 << 10;
+
+/// One group on one rank. What the progress thread works on, too.
+#[derive(Debug)]
+pub(super) struct Levels {
+    pub(super) fate: Arc<Fate>,
+    pub(super) hosts: Hosts,
+    /// The members on this host, if there are others than this rank.
+    pub(super) inside: Option<ShmTeam>,
+    /// The members at this rank's place on all hosts: where hosts have unlike numbers of members, only for the first place.
+    pub(super) across: Option<HostBackend>,
+    /// All members.
+    pub(super) flat: HostBackend,
+    pub(super) lane: Lane,
+    /// The number of the last collective. Locked while one runs.
+    pub(super) seq: Mutex<u64>,
+}
+
+impl Performer for Levels {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
+        let signature = &call.signature;
+        self.fate.check(signature)?;
+        let mut seq = self.seq.lock().unwrap_or_else(PoisonError::into_inner);
+        *seq += 1;
+        let whole = Whole { signature, seq: *seq, called: Instant::now(), limit };
+        let (host, index) = self.hosts.place(self.fate.rank);
+        let outcome = Parts { levels: self, whole, host, index }.perform(call, buffers);
+        if let (Some(_), Some(inside)) = (self.fate.alarm.cause(), &self.inside) {
+            // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
+            inside.close();
+        }
+        outcome
+    }
+}
+
+/// One call, and this rank's place in it.
+struct Parts<'a> {
+    levels: &'a Levels,
+    whole: Whole<'a>,
+    host: usize,
+    index: usize,
+}
+
+impl Parts<'_> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>) -> Result<()> {
+        match (call.signature.op, buffers) {
+            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, buffers) => {
+                self.levels.flat.perform_part(self.whole, call, buffers)
+            }
+            // Nothing to move, but ranks that disagree must still find out.
+            _ if call.layout.is_empty() => self.barrier(),
+            (OpKind::AllReduce, Buffers::InPlace(buffer)) => self.all_reduce(buffer),
+            (OpKind::Reduce, Buffers::InPlace(buffer)) => self.reduce(buffer),
+            (OpKind::Broadcast, Buffers::InPlace(buffer)) => self.broadcast(buffer),
+            (op, buffers) => match (op, self.levels.hosts.in_blocks_of(), buffers) {
+                (OpKind::AllGather | OpKind::Split, Some(per_host), Buffers::InPlace(buffer)) => {
+                    self.all_gather(per_host, &call.layout, buffer)
+                }
+                (OpKind::ReduceScatter, Some(per_host), buffers) => {
+                    self.reduce_scatter(per_host, &call.layout, buffers)
+                }
+                (_, _, buffers) => self.levels.flat.perform_part(self.whole, call, buffers),
+            },
+        }
+    }
+
+    /// Among the ranks of this host.
+    fn inside(&self, op: OpKind, root: Option<usize>, layout: Layout, buffers: Buffers<'_>) -> Result<()> {
+        let Some(inside) = &self.levels.inside else { return Ok(()) };
+        inside.perform_part(self.whole, &self.part(op, root, layout), buffers)
+    }
+
+    /// Among the ranks at this place on all hosts, in place.
+    fn across(&self, op: OpKind, root: Option<usize>, layout: Layout, buffer: &mut [u8]) -> Result<()> {
+        let across = self.levels.across.as_ref();
+        let across =
+            across.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
+        across.perform_part(self.whole, &self.part(op, root, layout), Buffers::InPlace(buffer))
+    }
+
+    /// Averages are only summed up: who has seen all contributions divides.
+    fn part(&self, op: OpKind, root: Option<usize>, layout: Layout) -> Collective {
+        let Signature { dtype, reduce, ref site, .. } = *self.whole.signature;
+        let reduces = matches!(op, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
+        let sum = |reduce| if reduce == ReduceOp::Avg { ReduceOp::Sum } else { reduce };
+        let signature = Signature {
+            op,
+            dtype,
+            count: layout.len() as u64,
+            reduce: reduce.filter(|_| reduces).map(sum),
+            root: root.map(|root| root as u32),
+            detail: 0,
+            site: site.clone(),
+        };
+        Collective { signature, layout, recv_layout: None }
+    }
+
+    /// What is left to do to the sum of all contributions.
+    fn finish(&self, buffer: &mut [u8]) {
+        let Signature { dtype: Some(dtype), reduce: Some(op), .. } = *self.whole.signature else { return };
+        if let Some(kernel) = Kernel::new(op, dtype) {
+            kernel.finish(buffer, self.levels.fate.members().len());
+        }
+    }
+
+    fn element(&self) -> usize {
+        self.whole.signature.dtype.map_or(1, DType::size)
+    }
+
+    fn bytes(&self, elements: Range<usize>) -> Range<usize> {
+        elements.start * self.element()..elements.end * self.element()
+    }
+
+    /// One block for each rank of this host.
+    fn for_inside(&self, len: usize) -> Layout {
+        Layout::even(self.levels.hosts.members(self.host).len(), len)
+    }
+
+    /// One block for each host.
+    fn for_across(&self, len: usize) -> Layout {
+        Layout::even(self.levels.hosts.len(), len)
+    }
+
+    /// The place on every host that speaks for it in an operation with this root: the root's, where all hosts have it.
+    fn speaker(&self, root_index: usize) -> usize {
+        if self.levels.hosts.per_host().is_some() { root_index } else { 0 }
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.inside(OpKind::Barrier, None, self.for_inside(0), Buffers::InPlace(&mut []))?;
+        if self.index == 0 {
+            self.across(OpKind::Barrier, None, self.for_across(0), &mut [])?;
+        }
+        self.inside(OpKind::Barrier, None, self.for_inside(0), Buffers::InPlace(&mut []))
+    }
+
+    fn all_reduce(&self, buffer: &mut [u8]) -> Result<()> {
+        let len = buffer.len() / self.element();
+        if self.levels.hosts.per_host().is_some() && buffer.len() >= SLICED_BYTES_MIN {
+            let slices = self.for_inside(len);
+            let own = slices.block(self.index);
+            self.inside(OpKind::ReduceScatter, None, slices.clone(), Buffers::InPlace(buffer))?;
+            let slice = &mut buffer[self.bytes(own.clone())];
+            self.across(OpKind::AllReduce, None, self.for_across(own.len()), slice)?;
+            self.finish(slice);
+            return self.inside(OpKind::AllGather, None, slices, Buffers::InPlace(buffer));
+        }
+        self.inside(OpKind::Reduce, Some(0), self.for_inside(len), Buffers::InPlace(buffer))?;
+        if self.index == 0 {
+            self.across(OpKind::AllReduce, None, self.for_across(len), buffer)?;
+            self.finish(buffer);
+        }
+        self.inside(OpKind::Broadcast, Some(0), self.for_inside(len), Buffers::InPlace(buffer))
+    }
+
+    fn root(&self) -> (usize, usize) {
+        self.levels.hosts.place(self.whole.signature.root.unwrap_or(0) as usize)
+    }
+
+    fn reduce(&self, buffer: &mut [u8]) -> Result<()> {
+        let (len, (root_host, root_index)) = (buffer.len() / self.element(), self.root());
+        let speaker = self.speaker(root_index);
+        self.inside(OpKind::Reduce, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))?;
+        if self.index == speaker {
+            self.across(OpKind::Reduce, Some(root_host), self.for_across(len), buffer)?;
+        }
+        if self.host == root_host && speaker != root_index {
+            self.inside(OpKind::Broadcast, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))?;
+        }
+        if (self.host, self.index) == (root_host, root_index) {
+            self.finish(buffer);
+        }
+        Ok(())
+    }
+
+    fn broadcast(&self, buffer: &mut [u8]) -> Result<()> {
+        let (len, (root_host, root_index)) = (buffer.len() / self.element(), self.root());
+        let speaker = self.speaker(root_index);
+        let root_host_has_it = speaker != root_index;
+        if self.host == root_host && root_host_has_it {
+            self.inside(OpKind::Broadcast, Some(root_index), self.for_inside(len), Buffers::InPlace(buffer))?;
+        }
+        if self.index == speaker {
+            self.across(OpKind::Broadcast, Some(root_host), self.for_across(len), buffer)?;
+        }
+        if self.host == root_host && root_host_has_it {
+            return Ok(());
+        }
+        self.inside(OpKind::Broadcast, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))
+    }
+
+    /// The blocks of the ranks at this place, one after the other.
+    fn column(&self, per_host: usize, layout: &Layout) -> Layout {
+        let rank = |host| host * per_host + self.index;
+        let counts: Vec<_> =
+            (0..self.levels.hosts.len()).map(|host| layout.block(rank(host)).len()).collect();
+        Layout::from_counts(&counts)
+    }
+
+    /// Where the blocks of a host's ranks are together, and where each is in there.
+    fn row(&self, host: usize, per_host: usize, layout: &Layout) -> (Range<usize>, Layout) {
+        let ranks = block_of(host, per_host);
+        let counts: Vec<_> = ranks.clone().map(|rank| layout.block(rank).len()).collect();
+        (self.bytes(layout.blocks(ranks)), Layout::from_counts(&counts))
+    }
+
+    /// First every rank gets the blocks of those at its place on all hosts; then those of a host show each other theirs.
+    fn all_gather(&self, per_host: usize, layout: &Layout, buffer: &mut [u8]) -> Result<()> {
+        let column = self.column(per_host, layout);
+        let mut scratch = scratch::take(column.len() * self.element());
+        let blocks = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
+        let block_in = |host: usize| self.bytes(layout.block(host * per_host + self.index));
+        blocks[self.bytes(column.block(self.host))].copy_from_slice(&buffer[block_in(self.host)]);
+        let gathered = self.across(OpKind::AllGather, None, column.clone(), blocks);
+        for host in (0..self.levels.hosts.len()).filter(|&host| host != self.host) {
+            buffer[block_in(host)].copy_from_slice(&blocks[self.bytes(column.block(host))]);
+        }
+        scratch::keep(scratch);
+        gathered?;
+        (0..self.levels.hosts.len()).try_for_each(|host| {
+            let (range, row) = self.row(host, per_host, layout);
+            self.inside(OpKind::AllGather, None, row, Buffers::InPlace(&mut buffer[range]))
+        })
+    }
+
+    /// First every rank gets its host's sums for those at its place on all hosts; then those add up theirs.
+    fn reduce_scatter(&self, per_host: usize, layout: &Layout, mut buffers: Buffers<'_>) -> Result<()> {
+        let column = self.column(per_host, layout);
+        let mut scratch = scratch::take(column.len() * self.element());
+        let sums = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
+        let reduced = self.reduce_columns(per_host, layout, &column, &buffers, sums);
+        let own = self.bytes(layout.block(self.levels.fate.rank));
+        let output = match &mut buffers {
+            Buffers::InPlace(buffer) => &mut buffer[own],
+            Buffers::Separate(_, output) => output,
+        };
+        output.copy_from_slice(&sums[self.bytes(column.block(self.host))]);
+        self.finish(output);
+        scratch::keep(scratch);
+        reduced
+    }
+
+    fn reduce_columns(
+        &self,
+        per_host: usize,
+        layout: &Layout,
+        column: &Layout,
+        buffers: &Buffers<'_>,
+        sums: &mut [u8],
+    ) -> Result<()> {
+        let input = match buffers {
+            Buffers::InPlace(buffer) => &**buffer,
+            Buffers::Separate(input, _) => input,
+        };
+        for host in 0..self.levels.hosts.len() {
+            let (range, row) = self.row(host, per_host, layout);
+            let sum = &mut sums[self.bytes(column.block(host))];
+            self.inside(OpKind::ReduceScatter, None, row, Buffers::Separate(&input[range], sum))?;
+        }
+        self.across(OpKind::ReduceScatter, None, column.clone(), sums)
+    }
+}

@@ -1,0 +1,157 @@
+//! The backend for ranks on several hosts of which some have several: a backend made of backends.
+//!
+//! Ranks of one host share memory, and only what must goes over the network: each host's sum instead of each rank's
+//! contribution, once to each host instead of once to each rank. Where all hosts have equally many ranks, these
+//! talk to the other hosts side by side, each about its part; else the first of each host speaks for all.
+//! Operations in which every rank has something else for every other, and messages, go straight over TCP.
+//!
+//! The levels have one [`Fate`]: whoever notices trouble at one of them fails the group. Every part of a call carries the
+//! signature of the whole, and its number.
+
+mod hosts;
+mod levels;
+
+pub(crate) use hosts::Hosts;
+
+use crate::backend::{Address, Backend, Buffers, Collective, Region};
+use crate::fate::Fate;
+use crate::host::HostBackend;
+use crate::lane::{self, Lane, Performer};
+use crate::shm::{ShmTeam, window_len};
+use crate::work::{Bytes, Pending};
+use levels::Levels;
+use phalanx_algo::Selector;
+use phalanx_core::{GroupId, Layout, OpKind, Result, Signature};
+use phalanx_rendezvous::BackendChoice;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// One group on one rank, with members on several hosts.
+#[derive(Debug)]
+pub(crate) struct TwoLevelBackend {
+    levels: Arc<Levels>,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+}
+
+impl TwoLevelBackend {
+    /// Joins the ranks of this host. Collective among the members of a group.
+    pub(crate) fn join(
+        fate: Arc<Fate>,
+        op: OpKind,
+        choice: BackendChoice,
+        selector: Arc<Selector>,
+    ) -> Result<Self> {
+        let members = fate.members();
+        let hosts = Hosts::of(members, |rank| fate.realm.host_of(rank));
+        let (host, index) = hosts.place(fate.rank);
+        let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
+        let neighbours = of_job(hosts.members(host));
+        let inside = match neighbours.len() {
+            1 => None,
+            _ => Some(ShmTeam::join(Arc::new(fate.part(neighbours)), op)?),
+        };
+        let across = (index == 0 || hosts.per_host().is_some()).then(|| {
+            let counterparts = of_job(&hosts.across(index));
+            let links = GroupId(Signature::detail_of(&[fate.alarm.group().0 as usize, ACROSS, index]));
+            let transport = fate.realm.open(links, &counterparts);
+            HostBackend::over(transport, Arc::new(fate.part(counterparts)), choice, selector.clone())
+        });
+        let flat = HostBackend::new(fate.clone(), choice, selector.clone());
+        let (lane, seq) = (Lane::default(), Mutex::default());
+        let levels = Arc::new(Levels { fate, hosts, inside, across, flat, lane, seq });
+        Ok(Self { levels, choice, selector })
+    }
+}
+
+/// Tells the names of links between hosts from those of groups, which are made of numbers of splits.
+const ACROSS: usize = usize::MAX;
+
+impl Backend for TwoLevelBackend {
+    fn name(&self) -> &'static str {
+        "two-level"
+    }
+
+    fn describe(&self) -> String {
+        format!("two-level: {}: shm inside, tcp across", self.levels.hosts.describe())
+    }
+
+    fn id(&self) -> GroupId {
+        self.levels.fate.alarm.group()
+    }
+
+    fn rank(&self) -> usize {
+        self.levels.fate.rank
+    }
+
+    fn members(&self) -> &[usize] {
+        self.levels.fate.members()
+    }
+
+    fn local(&self) -> (usize, usize) {
+        self.levels.flat.local()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.levels.flat.timeout()
+    }
+
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+        self.levels.lane.wait_until_empty();
+        self.levels.perform(&call, buffers, timeout)
+    }
+
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
+        self.levels.fate.check(&call.signature)?;
+        lane::submit(&self.levels, call, buffer, self.timeout())
+    }
+
+    fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
+        self.levels.flat.send(to, bytes)
+    }
+
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
+        self.levels.flat.recv(from, bytes, timeout)
+    }
+
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
+        self.levels.flat.submit_message(address, buffer)
+    }
+
+    fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
+        // The same answer on all ranks, before any has sent something.
+        window_len(self.levels.hosts.most_members(), &signature, len)?;
+        // All come with the same length, or learn here that they do not.
+        let layout = Layout::even(self.members().len(), 0);
+        let call = Collective { signature, layout, recv_layout: None };
+        self.perform(&call, Buffers::InPlace(&mut []), self.timeout())?;
+        match &self.levels.inside {
+            Some(inside) => inside.alloc(&call.signature, len),
+            None => Ok(Region::Private(vec![0; len.div_ceil(8)])),
+        }
+    }
+
+    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
+        let of_job = members.iter().map(|&m| self.members()[m]).collect();
+        let realm = self.levels.fate.realm.clone();
+        crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+    }
+
+    fn abort(&self, reason: &str) {
+        self.levels.fate.abort(reason);
+    }
+
+    fn leave(&self) {
+        self.levels.flat.leave();
+    }
+}
+
+impl Drop for TwoLevelBackend {
+    fn drop(&mut self) {
+        // Here and not with the levels, which end on the progress thread if that has work left.
+        if std::thread::panicking() {
+            self.levels.fate.panicked();
+        }
+        self.levels.lane.close();
+    }
+}
