@@ -6,7 +6,7 @@
 //! address space into another where the kernel allows it, and not at all in buffers that all ranks map
 //! ([`Window`]).
 //!
-//! `region` says what lies in the segment, `team` how ranks take steps together, `patience` and `bell` how they wait,
+//! `region` says what lies in the segment, `team` how ranks take steps together, `counter` how they tell each other how far they are, `patience` and `bell` how they wait,
 //! `lease` how one that gives up knows that nobody writes its memory any more. The operations: `all_reduce`, `reduce_scatter`, `pull`.
 //!
 //! Deliberately absent: who the ranks are, how they met, what an error means to the group. Linux only: elsewhere this
@@ -15,6 +15,7 @@
 
 mod all_reduce;
 mod bell;
+mod counter;
 mod foreign;
 mod give;
 mod lease;
@@ -26,7 +27,7 @@ mod region;
 mod span;
 mod sync;
 mod team;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod window;
 
