@@ -86,7 +86,6 @@ pub mod all_gather {
 pub mod broadcast {
     pub mod binomial;
     pub mod chain;
-    pub mod flat;
     pub mod scatter_all_gather;
 }
 

@@ -1,9 +1,10 @@
 //! What moving and combining cost on some machine: the constants that turn a [`Cost`] into seconds.
 
 use crate::Cost;
+use serde::{Deserialize, Serialize};
 
 /// What moving and combining cost between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// Seconds from sending a short message to having it (α).
     pub latency_s: f64,
@@ -17,8 +18,8 @@ pub struct Link {
     pub ranks_per_core: f64,
 }
 
-/// Part of the longest path that other cores can't take over while ranks share cores. Fitted to all_reduce and broadcast of
-/// 8 KiB to 1 MiB by 4 and 8 ranks on 2 cores.
+/// Part of the longest path that other cores can't take over while ranks share cores. Fitted to all_reduce of
+/// 64 B to 1 MiB by 4 and 8 ranks on 2 cores.
 const PATH_SHARE: f64 = 0.25;
 
 impl Link {
@@ -40,14 +41,15 @@ impl Link {
     /// Where each rank has a core, the longest path counts. Where they share cores, somebody always works: then all the work
     /// counts, divided among the cores, and at every hop the wait for one's turn.
     pub fn seconds(&self, world_size: usize, cost: &Cost) -> f64 {
-        let moved = cost.moved / self.bandwidth_bytes_per_s;
+        let path = cost.rounds * self.latency_s
+            + cost.moved / self.bandwidth_bytes_per_s
+            + (cost.combined + cost.scratch) / self.combine_bytes_per_s;
         if self.ranks_per_core <= 1.0 {
-            let handled = (cost.combined + cost.scratch) / self.combine_bytes_per_s;
-            return cost.rounds * self.latency_s + moved + handled;
+            return path;
         }
         let work = cost.messages * self.latency_s + cost.traffic / self.bandwidth_bytes_per_s;
         let turns = cost.hops * (self.ranks_per_core - 1.0) * self.turn_s;
-        work * self.ranks_per_core / world_size as f64 + PATH_SHARE * moved + turns
+        work * self.ranks_per_core / world_size as f64 + PATH_SHARE * path + turns
     }
 }
 

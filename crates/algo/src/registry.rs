@@ -49,7 +49,6 @@ registry! {
     AllGatherRecursiveDoubling => all_gather / recursive_doubling,
     AllGatherBruck => all_gather / bruck,
     BroadcastBinomial => broadcast / binomial,
-    BroadcastFlat => broadcast / flat,
     BroadcastScatterAllGather => broadcast / scatter_all_gather,
     BroadcastChain => broadcast / chain,
     ReduceBinomial => reduce / binomial,

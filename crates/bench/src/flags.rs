@@ -103,6 +103,11 @@ pub struct Flags {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     pub(crate) rounds: Option<usize>,
 
+    /// Let the MPI libraries bind each rank to a core where there are enough; else no rank of any library is bound, as
+    /// ours never are
+    #[arg(long)]
+    pub(crate) bind: bool,
+
     /// The Python environment in which PyTorch and Intel MPI are installed
     #[arg(
         long,

@@ -87,7 +87,7 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
     }
     let scratch = tempfile::tempdir().map_err(|e| Error::io("making a temporary folder", e))?;
     let mut libraries = vec![Library::Ours { algorithms: flags.algorithms.clone() }];
-    let peers = peers::build(&flags.against, scratch.path(), &flags.peers)?;
+    let peers = peers::build(&flags.against, scratch.path(), &flags.peers, flags.bind)?;
     libraries.extend(peers.into_iter().map(Library::Peer));
     present(flags, &libraries, out)
 }

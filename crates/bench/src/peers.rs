@@ -1,8 +1,8 @@
 //! The other libraries: how to build a program on each, and how to start its ranks at its best.
 //!
 //! The sources are part of this crate, and are compiled when they are needed, for this machine. Settings are those that
-//! make each library fastest: no rank is pinned to a core, and who can give its core away while it waits does so
-//! when ranks share cores.
+//! make each library fastest on a host like ours, whose ranks are not bound to cores (unless that is asked for): who can
+//! give its core away while it waits does so when ranks share cores.
 
 use crate::flags::Backend;
 use crate::task::Task;
@@ -71,13 +71,15 @@ pub(crate) struct Program {
     scratch: PathBuf,
     /// The Python environment that holds some of them.
     tools: PathBuf,
+    /// Whether ranks are bound to cores where there are enough of them.
+    bind: bool,
 }
 
 /// Builds the peers that are asked for.
 ///
 /// # Errors
 /// `Unavailable`: one that was asked for by name is not installed.
-pub(crate) fn build(asked: &[Asked], scratch: &Path, tools: &Path) -> Result<Vec<Program>> {
+pub(crate) fn build(asked: &[Asked], scratch: &Path, tools: &Path, bind: bool) -> Result<Vec<Program>> {
     let sources = [
         ("method.h", include_str!("../peers/method.h")),
         ("mpi.c", include_str!("../peers/mpi.c")),
@@ -94,7 +96,7 @@ pub(crate) fn build(asked: &[Asked], scratch: &Path, tools: &Path) -> Result<Vec
         if !by_name && !asked.contains(&Asked::Installed) {
             continue;
         }
-        let program = Program { peer, scratch: scratch.to_owned(), tools: tools.to_owned() };
+        let program = Program { peer, scratch: scratch.to_owned(), tools: tools.to_owned(), bind };
         match program.build() {
             Ok(()) => programs.push(program),
             Err(error) if by_name => return Err(error),
@@ -190,6 +192,7 @@ impl Program {
     pub(crate) fn launch(&self, backend: Backend, ranks: usize, task: &Task) -> Result<Launch> {
         let crowded = ranks > available_parallelism().map_or(1, usize::from);
         let tcp = self.transport(backend) == "tcp";
+        let bound = self.bind && !crowded;
         let program = |starter: PathBuf, flags: &[&str]| {
             let n = ranks.to_string();
             let args = flags.iter().copied().chain(["-n", &n]).map(OsString::from);
@@ -198,7 +201,7 @@ impl Program {
         };
         Ok(match self.peer {
             Peer::Openmpi => {
-                let mut flags = vec!["--oversubscribe", "--bind-to", "none"];
+                let mut flags = vec!["--oversubscribe", "--bind-to", if bound { "core" } else { "none" }];
                 if crowded {
                     flags.extend(["--mca", "mpi_yield_when_idle", "1"]);
                 }
@@ -210,7 +213,8 @@ impl Program {
                 launch.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             }
             Peer::Mpich => {
-                let launch = program("mpiexec.mpich".into(), &[]);
+                let launch =
+                    program("mpiexec.mpich".into(), &["-bind-to", if bound { "core" } else { "none" }]);
                 let variables =
                     [("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")];
                 with(launch, if tcp { &variables } else { &[] })
@@ -219,7 +223,7 @@ impl Program {
                 let launch = program(self.tools.join("bin/mpiexec.hydra"), &[]);
                 let path = std::env::var("PATH").unwrap_or_default();
                 let path = format!("{}:{path}", self.tools.join("bin").display());
-                let ours = [("PATH", path.as_str()), ("I_MPI_PIN", "off")];
+                let ours = [("PATH", path.as_str()), ("I_MPI_PIN", if bound { "on" } else { "off" })];
                 let variables = [
                     ("I_MPI_FABRICS", "ofi"),
                     ("I_MPI_COLL_INTRANODE", "pt2pt"),

@@ -12,7 +12,8 @@ use crate::work::{Bytes, Pending};
 use phalanx_algo::{Selector, Shape};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
-use phalanx_transport::{Direction, Wire};
+use phalanx_rendezvous::BackendChoice;
+use phalanx_transport::{Direction, Transport, Wire};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,18 +30,30 @@ pub(crate) struct HostBackend {
     engine: Arc<Engine>,
     name: &'static str,
     selector: Arc<Selector>,
+    choice: BackendChoice,
     plans: Plans,
     /// The number of the next collective, taken in the order of the calls.
     next: Mutex<u64>,
 }
 
 impl HostBackend {
-    /// A group with this fate.
-    pub(crate) fn new(fate: Arc<Fate>, selector: Arc<Selector>) -> Self {
-        let wire = Wire::new(fate.realm.open(fate.alarm.group(), fate.alarm.members()));
+    /// A group with this fate, over the links that its realm makes.
+    pub(crate) fn new(fate: Arc<Fate>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
+        let transport = fate.realm.open(fate.alarm.group(), fate.alarm.members());
+        Self::over(transport, fate, choice, selector)
+    }
+
+    /// A group with this fate, over `transport`. `choice` is for the groups it divides into.
+    pub(crate) fn over(
+        transport: Box<dyn Transport>,
+        fate: Arc<Fate>,
+        choice: BackendChoice,
+        selector: Arc<Selector>,
+    ) -> Self {
+        let wire = Wire::new(transport);
         let name = wire.name();
         let engine = Arc::new(Engine::new(fate, wire));
-        Self { engine, name, selector, plans: Plans::default(), next: Mutex::new(1) }
+        Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
     }
 
     fn begin(&self, call: &Collective) -> Result<Running> {
@@ -190,15 +203,13 @@ impl Backend for HostBackend {
         self.engine.fate.realm.place().timeout
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         match (call.signature.op, buffers) {
-            (_, Buffers::InPlace(buffer)) => self.run(&call, Memory::InPlace(buffer), timeout),
+            (_, Buffers::InPlace(buffer)) => self.run(call, Memory::InPlace(buffer), timeout),
             (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
-                self.perform_whole(&call, input, output, timeout)
+                self.perform_whole(call, input, output, timeout)
             }
-            (_, Buffers::Separate(input, output)) => {
-                self.run(&call, Memory::Separate(input, output), timeout)
-            }
+            (_, Buffers::Separate(input, output)) => self.run(call, Memory::Separate(input, output), timeout),
         }
     }
 
@@ -231,8 +242,8 @@ impl Backend for HostBackend {
 
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
-        let fate = Arc::new(Fate::new(self.engine.fate.realm.clone(), id, of_job));
-        Ok(Arc::new(Self::new(fate, self.selector.clone())))
+        let realm = self.engine.fate.realm.clone();
+        crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
     }
 
     fn abort(&self, reason: &str) {

@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::control::arbiter::{Local, Member, Notice};
 use crate::control::line::{ArbiterService, TcpLine};
 use crate::control::watch::{Incomplete, Watch};
+use crate::prices::{self, Prices, cores};
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
 use crate::recommended;
 use phalanx_algo::Selector;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Where the address of the arbiter stands in the store.
 const ARBITER_KEY: &str = "arbiter";
+/// Where rank 0 leaves what moving bytes costs, before the address: all must choose algorithms by the same prices.
+const PRICES_KEY: &str = "prices";
 /// How often a waiting rank asks who is missing.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -38,10 +41,14 @@ pub fn init() -> Result<ProcessGroup> {
 /// # Errors
 /// As for [`init`].
 pub fn join(config: &Config) -> Result<ProcessGroup> {
-    let selector = Arc::new(Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?);
+    let selector = Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?;
     match config.secret.as_ref().filter(|_| config.world_size > 1) {
-        Some(secret) => world(Arc::new(meet_all(config, secret)?), config.backend, selector),
-        None => alone(config.timeout, selector),
+        Some(secret) => {
+            let realm = meet_all(config, secret)?;
+            let selector = Selector { link: realm.link, ..selector };
+            world(Arc::new(realm), config.backend, Arc::new(selector))
+        }
+        None => alone(config.timeout, Arc::new(selector)),
     }
 }
 
@@ -54,6 +61,8 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     let service = (rank == 0).then(|| Box::new(ArbiterService::new(world_size)) as Box<dyn Service>);
     let exchange = Exchange::start(SocketAddr::new(ip, 0), secret.clone(), rank, world_size, service)?;
     if rank == 0 {
+        let link = Prices::of_this_machine().link(world_size, config.local_world_size, cores());
+        open.store.set(PRICES_KEY, &prices::encode(&link))?;
         open.store.set(ARBITER_KEY, exchange.addr().to_string().as_bytes())?;
     }
     let arbiter = open.store.get(ARBITER_KEY, &deadline).map_err(|error| match error {
@@ -64,6 +73,7 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
         other => other,
     })?;
     let arbiter = String::from_utf8_lossy(&arbiter).into_owned();
+    let link = prices::decode(&open.store.get(PRICES_KEY, &deadline)?)?;
     let watch = Arc::new(Watch::default());
     let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
     let host = format!("{}:{}", host_name(), std::process::id());
@@ -86,6 +96,7 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     };
     let store = open.server.is_some().then_some(open);
     let realm = TcpRealm {
+        link,
         place,
         members,
         watch,

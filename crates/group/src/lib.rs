@@ -17,6 +17,7 @@ mod group;
 mod host;
 mod init;
 mod object;
+mod prices;
 mod realm;
 mod recommended;
 mod scratch;
@@ -24,6 +25,7 @@ mod scratch;
 mod share;
 #[cfg(target_os = "linux")]
 mod shm;
+mod tune;
 mod work;
 
 pub use backend::{Address, Backend, Buffers, Collective, Region};
@@ -32,4 +34,6 @@ pub use group::ProcessGroup;
 pub use init::{SimulatedBackend, init, join};
 pub use object::OBJECT_LEN_MAX;
 pub use phalanx_core::{Error, ReduceOp, Result};
+pub use prices::{Measured, Prices};
+pub use tune::tune;
 pub use work::{Bytes, Pending, Work};

@@ -6,6 +6,7 @@ use crate::control::line::{Hall, HallLine, TcpLine};
 use crate::control::watch::Watch;
 #[cfg(target_os = "linux")]
 use crate::share::Sharing;
+use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
 use phalanx_core::{Error, OpKind, Result};
@@ -82,6 +83,8 @@ pub(crate) struct Place {
 /// Ranks as processes, over TCP.
 #[derive(Debug)]
 pub(crate) struct TcpRealm {
+    /// What moving bytes costs in this job, as rank 0 sees it.
+    pub(crate) link: Link,
     pub(crate) place: Place,
     pub(crate) members: Vec<Member>,
     pub(crate) watch: Arc<Watch>,

@@ -1,7 +1,7 @@
 //! The backend for ranks of one host: they share memory.
 //!
 //! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
-//! [`HostBackend`] of the same group.
+//! [`HostBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
 
 mod lane;
 mod lookout;
@@ -16,8 +16,9 @@ use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
-use phalanx_shm::{Call, Fault, Pull, Reduction, Team};
+use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct ShmBackend {
     shared: Arc<Shared>,
-    host: HostBackend,
+    messages: HostBackend,
     selector: Arc<Selector>,
     choice: BackendChoice,
 }
@@ -46,29 +47,43 @@ struct State {
     history: History,
 }
 
-impl ShmBackend {
-    /// Joins the team of a group. Collective among its members.
-    pub(crate) fn join(
-        fate: Arc<Fate>,
-        op: OpKind,
-        choice: BackendChoice,
-        selector: Arc<Selector>,
-    ) -> Result<Self> {
-        let (members, group) = (fate.alarm.members(), fate.alarm.group());
-        let world_size = members.len();
-        let make = || phalanx_shm::create(phalanx_shm::segment_len(world_size));
-        let file = fate.realm.share(op, group, members, &make)?;
-        let site = CallSite::caller();
-        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
-        let (history, limit) = (History::default(), fate.realm.place().timeout);
-        let mut look = Look::new(&fate, &history, &signature, 0, limit);
-        let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
-        let team = Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
-            .map_err(|fault| look.error(fault))?;
-        let host = HostBackend::new(fate.clone(), selector.clone());
-        let state = Mutex::new(State { team, seq: 0, history });
-        Ok(Self { shared: Arc::new(Shared { fate, state, lane: Lane::default() }), host, selector, choice })
+/// The backend of a group whose members are on this host. Collective among them.
+pub(crate) fn backend(
+    fate: Arc<Fate>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+) -> Result<Arc<dyn Backend>> {
+    let world_size = fate.alarm.members().len();
+    let pipes = share(&fate, op, phalanx_shm::pipes_len(world_size))?;
+    let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
+    let messages = HostBackend::over(Box::new(pipes), fate.clone(), choice, selector.clone());
+    // Who forces an algorithm wants a schedule to be performed.
+    if !selector.forced.is_empty() {
+        return Ok(Arc::new(messages));
     }
+    let (team, history) = (team(&fate, op)?, History::default());
+    let state = Mutex::new(State { team, seq: 0, history });
+    let shared = Arc::new(Shared { fate, state, lane: Lane::default() });
+    Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
+}
+
+/// `len` bytes that all members have in common.
+fn share(fate: &Fate, op: OpKind, len: usize) -> Result<OwnedFd> {
+    fate.realm.share(op, fate.alarm.group(), fate.alarm.members(), &|| phalanx_shm::create(len))
+}
+
+/// Joins the team of a group.
+fn team(fate: &Fate, op: OpKind) -> Result<Team> {
+    let world_size = fate.alarm.members().len();
+    let file = share(fate, op, phalanx_shm::segment_len(world_size))?;
+    let site = CallSite::caller();
+    let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+    let (history, limit) = (History::default(), fate.realm.place().timeout);
+    let mut look = Look::new(fate, &history, &signature, 0, limit);
+    let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
+    Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
+        .map_err(|fault| look.error(fault))
 }
 
 impl Shared {
@@ -110,7 +125,6 @@ fn run(
     let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
     let block = |rank: usize| bytes(layout.block(rank));
     let own = |_| block(rank);
-    let all = |_| 0..layout.len() * element;
     let root = signature.root.unwrap_or(0) as usize;
     let is_root = |r: usize| r == root;
     let largest = || (0..layout.world_size()).map(|r| block(r).len()).max().unwrap_or(0);
@@ -126,12 +140,7 @@ fn run(
                 Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
             team.pull(shm, to_shm(buffers), pull)
         }
-        (OpKind::Broadcast, buffers, None) => {
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { None } else { Some(&all) };
-            let len = layout.len() * element;
-            let pull = Pull { same: true, gives: &is_root, largest: len, part: &all, place };
-            team.pull(shm, to_shm(buffers), pull)
-        }
+        (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
         // The root has the blocks of all in its buffer; the others have their own alone.
         (OpKind::Gather, buffers, None) => {
             let whole = |_| 0..block(rank).len();
@@ -176,7 +185,7 @@ impl Backend for ShmBackend {
     }
 
     fn id(&self) -> GroupId {
-        self.host.id()
+        self.messages.id()
     }
 
     fn rank(&self) -> usize {
@@ -188,16 +197,16 @@ impl Backend for ShmBackend {
     }
 
     fn local(&self) -> (usize, usize) {
-        self.host.local()
+        self.messages.local()
     }
 
     fn timeout(&self) -> Duration {
         self.shared.fate.realm.place().timeout
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         self.shared.lane.wait_until_empty();
-        self.shared.perform(&call, buffers, timeout)
+        self.shared.perform(call, buffers, timeout)
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
@@ -209,15 +218,15 @@ impl Backend for ShmBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        self.host.send(to, bytes)
+        self.messages.send(to, bytes)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
-        self.host.recv(from, bytes, timeout)
+        self.messages.recv(from, bytes, timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        self.host.submit_message(address, buffer)
+        self.messages.submit_message(address, buffer)
     }
 
     fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
@@ -231,10 +240,9 @@ impl Backend for ShmBackend {
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         // All come with the same length, or learn here that they do not.
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(call, Buffers::InPlace(&mut []), limit)?;
+        self.perform(&call, Buffers::InPlace(&mut []), limit)?;
         let fate = &self.shared.fate;
-        let make = || phalanx_shm::create(all);
-        let file = fate.realm.share(OpKind::Alloc, fate.alarm.group(), self.members(), &make)?;
+        let file = share(fate, OpKind::Alloc, all)?;
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Region::Shared(state.team.window(file, len)?))
     }
@@ -250,7 +258,7 @@ impl Backend for ShmBackend {
     }
 
     fn leave(&self) {
-        self.host.leave();
+        self.messages.leave();
     }
 }
 
@@ -268,7 +276,8 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
     }
     match fault {
         Fault::Mismatch { peer, seq, their_seq, theirs } => {
-            let called = theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), |t| t.to_string());
+            let called =
+                theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
             let what = format!("operation #{seq} here is its #{their_seq}, {called}, or they differ before");
             Cause::Protocol { peer: fate.peer(*peer), what }
         }
