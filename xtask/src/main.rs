@@ -1,8 +1,9 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `ci`.
 
 mod tidy;
 
 use clap::Parser;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// Everything a developer does here often.
@@ -15,6 +16,8 @@ enum Task {
     Test,
     /// What compilers don't check: which crate may use which, where unsafe code may stand, what the README must name.
     Tidy,
+    /// The protocols in shared memory, under every order in which threads can meet.
+    Loom,
     /// Licences and advisories of dependencies (needs cargo-deny).
     Deny,
     /// The documentation, opened in a browser.
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         ],
         Task::Test => &[&["test", "--workspace"]],
         Task::Tidy => return tidy::run(),
+        Task::Loom => return loom(),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
         Task::Ci => return outcome(Command::new(".ci/run")),
@@ -45,6 +49,15 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Another flag for the compiler means another build of everything, so it has a folder of its own.
+fn loom() -> ExitCode {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--release", "--package", "phalanx-shm", "--lib"]);
+    cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.join("loom"));
+    outcome(cargo)
 }
 
 fn outcome(mut command: Command) -> ExitCode {

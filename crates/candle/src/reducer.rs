@@ -5,8 +5,9 @@ use crate::element::{Shared, read, require_cpu, unsupported_dtype, with_element}
 use crate::model::Parameter;
 use crate::{Result, Share};
 use candle_core::backprop::GradStore;
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Shape, Tensor};
 use phalanx::{Error, OpKind, ProcessGroup, ReduceOp};
+use std::ops::DerefMut;
 
 /// The variables that can have a gradient, and the buckets their gradients travel in.
 #[derive(Debug)]
@@ -33,33 +34,51 @@ impl Reducer {
         Ok(Self { parameters, buckets })
     }
 
-    /// Replaces each gradient by the sum over the ranks of gradient times share.
+    /// Words of memory that each bucket needs: its gradients and, in the first, the flags behind them.
+    pub(crate) fn room(&self) -> impl Iterator<Item = usize> {
+        self.buckets.iter().enumerate().map(|(index, bucket)| {
+            let flags = if index == 0 { self.parameters.len() } else { 0 };
+            ((bucket.elements + flags) * bucket.dtype.size_in_bytes()).div_ceil(size_of::<u64>())
+        })
+    }
+
+    /// Replaces each gradient by the sum over the ranks of gradient times share. The buckets travel in `memory`: for each
+    /// as many words as [`room`](Self::room) says.
     ///
     /// A rank without a gradient for a variable counts as zeros; a variable without one on any rank stays so. Which
     /// those are travels behind the gradients of the first bucket, one element a variable, so that it costs no message of its own.
     #[track_caller]
-    pub(crate) fn reduce(&self, grads: &mut GradStore, share: Share, group: &ProcessGroup) -> Result<()> {
+    pub(crate) fn reduce(
+        &self,
+        grads: &mut GradStore,
+        share: Share,
+        group: &ProcessGroup,
+        memory: &mut [impl DerefMut<Target = [u64]>],
+    ) -> Result<()> {
         let weight = share.weight(group.world_size())?;
         self.check(grads, group)?;
-        let mut reduced = Vec::with_capacity(self.parameters.len());
         let mut used: Vec<bool> = self.parameters.iter().map(|p| grads.get(&p.var).is_some()).collect();
-        for (index, bucket) in self.buckets.iter().enumerate() {
+        for (index, (bucket, memory)) in self.buckets.iter().zip(&mut *memory).enumerate() {
             let flags: &mut [bool] = if index == 0 { &mut used } else { &mut [] };
-            let flat = with_element!(bucket.dtype,
-                T => self.reduce_bucket::<T>(bucket, grads, weight, flags, group)?,
+            with_element!(bucket.dtype,
+                T => self.reduce_bucket::<T>(bucket, grads, weight, flags, bytemuck::cast_slice_mut(memory), group)?,
                 _ => return Err(unsupported_dtype(group, OpKind::AllReduce, bucket.dtype).into()),
             );
-            reduced.push(flat);
         }
         // Stored only now: after an error the gradients are still this rank's own.
-        for (bucket, flat) in self.buckets.iter().zip(reduced) {
+        for (bucket, memory) in self.buckets.iter().zip(memory) {
             let mut start = 0;
             for &member in &bucket.members {
                 let var = &self.parameters[member].var;
+                let end = start + var.elem_count();
                 if used[member] {
-                    grads.insert(var, flat.narrow(0, start, var.elem_count())?.reshape(var.shape())?);
+                    let reduced = with_element!(bucket.dtype,
+                        T => tensor::<T>(&bytemuck::cast_slice(memory)[start..end], var.shape())?,
+                        _ => unreachable!("its bucket has just been reduced"),
+                    );
+                    grads.insert(var, reduced);
                 }
-                start += var.elem_count();
+                start = end;
             }
         }
         Ok(())
@@ -84,7 +103,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// The reduced gradients of `bucket`, end to end; `flags` become true where they are on any rank.
+    /// Reduces the gradients of `bucket`, which then lie end to end in `memory`; `flags` become true where they are on
+    /// any rank.
     #[track_caller]
     fn reduce_bucket<T: Shared>(
         &self,
@@ -92,24 +112,36 @@ impl Reducer {
         grads: &GradStore,
         weight: f64,
         flags: &mut [bool],
+        memory: &mut [T],
         group: &ProcessGroup,
-    ) -> Result<Tensor> {
-        let mut flat: Vec<T> = Vec::with_capacity(bucket.elements + flags.len());
+    ) -> Result<()> {
+        let flat = &mut memory[..bucket.elements + flags.len()];
+        let (mut rest, flags_sent) = flat.split_at_mut(bucket.elements);
         for &member in &bucket.members {
             let var = &self.parameters[member].var;
+            let (place, behind) = rest.split_at_mut(var.elem_count());
             match grads.get(var) {
                 Some(grad) if weight > 0.0 => read(grad, |g: &[T]| {
-                    flat.extend(g.iter().map(|x| T::from_f64(x.to_f64() * weight)));
+                    for (to, from) in place.iter_mut().zip(g) {
+                        *to = T::from_f64(from.to_f64() * weight);
+                    }
                 })?,
-                _ => flat.resize(flat.len() + var.elem_count(), T::from_f64(0.0)),
+                _ => place.fill(T::from_f64(0.0)),
             }
+            rest = behind;
         }
-        flat.extend(flags.iter().map(|&used| T::from_f64(f64::from(u8::from(used)))));
-        group.all_reduce(&mut flat, ReduceOp::Sum)?;
-        for (used, sum) in flags.iter_mut().zip(flat.drain(bucket.elements..)) {
+        for (to, &used) in flags_sent.iter_mut().zip(&*flags) {
+            *to = T::from_f64(f64::from(u8::from(used)));
+        }
+        group.all_reduce(flat, ReduceOp::Sum)?;
+        for (used, sum) in flags.iter_mut().zip(&flat[bucket.elements..]) {
             *used = sum.to_f64() > 0.0;
         }
-        // The gradients handed out are views of this one tensor: no further copy.
-        Ok(Tensor::from_vec(flat, bucket.elements, &Device::Cpu)?)
+        Ok(())
     }
+}
+
+/// A tensor of its own: what lies in a bucket is overwritten at the next step.
+fn tensor<T: Shared>(elements: &[T], shape: &Shape) -> candle_core::Result<Tensor> {
+    Tensor::from_slice(elements, shape, &Device::Cpu)
 }

@@ -13,8 +13,12 @@ fn example(name: &str) -> PathBuf {
 
 /// Runs the example as `ranks` processes; returns the lines they wrote, sorted.
 fn lines(name: &str, ranks: usize) -> Vec<String> {
+    lines_of(Launch::new(example(name)), ranks)
+}
+
+fn lines_of(launch: Launch, ranks: usize) -> Vec<String> {
     let logs = tempfile::tempdir().expect("a temporary folder");
-    let outcome = Launch::new(example(name))
+    let outcome = launch
         .ranks(ranks)
         .log_dir(logs.path())
         .job_id("test")
@@ -55,4 +59,18 @@ fn split_groups() {
 fn pipeline() {
     assert_eq!(lines("pipeline", 2), ["after one round: [3, 3, 3, 3]"]);
     assert_eq!(lines("pipeline", 3), ["after one round: [6, 6, 6, 6]"]);
+}
+
+/// Ten million of these are run by hand: see `docs/stress.md`.
+#[test]
+fn stress() {
+    for (ranks, operations) in [(2, "12000"), (3, "5000"), (5, "3000")] {
+        let mut launch = Launch::new(example("stress")).args([operations, "7"]);
+        if cfg!(target_os = "linux") {
+            launch = launch.env("PHALANX_BACKEND", "shm");
+        }
+        let said = lines_of(launch, ranks).join("\n");
+        assert!(said.ends_with(", 0 wrong") && said.contains(&format!("{operations} operations")), "{said}");
+        assert!(!cfg!(target_os = "linux") || said.contains("over shm"), "{said}");
+    }
 }

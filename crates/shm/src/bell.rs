@@ -49,7 +49,9 @@ mod tests {
 
     /// One publishes twice, the others wait for the second: nobody sleeps for ever.
     fn no_wake_up_is_lost(waiters: usize) {
-        loom::model(move || {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
             let shared = Arc::new((bell(), AtomicU32::new(0)));
             let waiting: Vec<_> = (0..waiters)
                 .map(|_| {

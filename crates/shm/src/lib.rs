@@ -8,9 +8,10 @@
 //!
 //! Between any two of them there are byte pipes as well ([`ShmTransport`]), for messages and for schedules.
 //!
-//! `region` says what lies in the segment, `team` how ranks take steps together, `patience` and `bell` how they wait,
-//! `lease` how one that gives up knows that nobody writes its memory any more. The operations: `all_reduce`, `reduce_scatter`, `pull`. `pipe` is one
-//! pipe, `transport` all of a group.
+//! `region` says what lies in the segment, `team` how ranks take steps together, `counter` how they tell each other how far
+//! they are, `patience` and `bell` how they wait, `lease` how one that gives up knows that nobody writes its memory any more.
+//! The operations: `all_reduce`, `reduce_scatter`, `pull`, `broadcast`, `barrier`. `pipe` is one pipe, `transport` all of a
+//! group.
 //!
 //! Deliberately absent: who the ranks are, how they met, what an error means to the group. Linux only: elsewhere this
 //! crate is empty.
@@ -21,6 +22,7 @@ mod barrier;
 mod bell;
 mod broadcast;
 mod cores;
+mod counter;
 mod foreign;
 mod futex;
 mod give;
@@ -34,7 +36,7 @@ mod region;
 mod span;
 mod sync;
 mod team;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod transport;
 mod window;

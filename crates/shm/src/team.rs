@@ -6,11 +6,12 @@
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
 use crate::cores::Cores;
+use crate::counter::{Counter, has_reached, needed};
 use crate::foreign::Process;
 use crate::patience::Patience;
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot, Words};
 use crate::span::Span;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
 use crate::window::Windows;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
@@ -49,11 +50,6 @@ pub struct Team {
     unheard: bool,
     /// Room for what is read from other address spaces.
     pub(crate) scratch: Vec<u64>,
-}
-
-/// Whether a counter that only rises, and wraps around, has come to `value`.
-fn has_reached(counter: &AtomicU32, value: u32) -> bool {
-    counter.load(Ordering::Acquire).wrapping_sub(value) as i32 >= 0
 }
 
 impl Team {
@@ -199,15 +195,15 @@ impl Team {
 
     /// Waits until the own slot for `piece` may be filled.
     pub(crate) fn reserve(&mut self, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
-        let needed = piece.wrapping_add(1).wrapping_sub(SLOTS);
-        if self.granted.wrapping_sub(needed) as i32 >= 0 {
+        let needed = needed(piece, SLOTS);
+        if has_reached(self.granted, needed) {
             return Ok(());
         }
         let mut least = self.piece;
         for peer in self.peers() {
             self.wait(peer, needed, call, |team, peer| &team.region.control(peer).done.0)?;
-            let done = self.region.control(peer).done.0.load(Ordering::Acquire);
-            if least.wrapping_sub(done) as i32 > 0 {
+            let done = self.region.control(peer).done.0.value();
+            if has_reached(least, done) {
                 least = done;
             }
         }
@@ -224,7 +220,7 @@ impl Team {
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
         slot.signature.store(self.signature_index as u32, Ordering::Relaxed);
-        slot.posted.store(piece.wrapping_add(1), Ordering::Release);
+        slot.posted.publish(piece);
         self.unheard = true;
     }
 
@@ -246,7 +242,7 @@ impl Team {
 
     /// Says that this rank has combined its part of `piece`.
     pub(crate) fn combined(&mut self, piece: u32) {
-        self.region.control(self.rank).combined.0.store(piece.wrapping_add(1), Ordering::Release);
+        self.region.control(self.rank).combined.0.publish(piece);
         self.unheard = true;
     }
 
@@ -256,7 +252,7 @@ impl Team {
 
     /// Says that this rank needs nobody's data of `piece`, or of those before, any more.
     pub(crate) fn done(&mut self, piece: u32) {
-        self.region.control(self.rank).done.0.store(piece.wrapping_add(1), Ordering::Release);
+        self.region.control(self.rank).done.0.publish(piece);
         self.unheard = true;
     }
 
@@ -274,13 +270,13 @@ impl Team {
         peer: usize,
         value: u32,
         call: &mut Call<'_>,
-        counter: impl Fn(&Self, usize) -> &AtomicU32,
+        counter: impl Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {
         // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
         let tries = if self.is_crowded() { 100 } else { 1000 };
         let awaited = counter(self, peer);
         for _ in 0..tries {
-            if has_reached(awaited, value) {
+            if awaited.has_reached(value) {
                 return Ok(());
             }
         }
@@ -293,7 +289,7 @@ impl Team {
         peer: usize,
         value: u32,
         call: &mut Call<'_>,
-        counter: &dyn Fn(&Self, usize) -> &AtomicU32,
+        counter: &dyn Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {
         // Who waits for us must not sleep while we wait for them.
         if std::mem::take(&mut self.unheard) {
@@ -304,9 +300,9 @@ impl Team {
         let mut patience = self.patience;
         let awaited = counter(self, peer);
         let closed = self.region.closed();
-        let ready = || has_reached(awaited, value) || closed.is_closed();
+        let ready = || awaited.has_reached(value) || closed.is_closed();
         let waited = patience.wait(now, ready, &self.region.control(peer).bell, peer, call.lookout);
-        let reached = has_reached(awaited, value);
+        let reached = awaited.has_reached(value);
         self.patience = patience;
         match waited {
             _ if reached => Ok(()),

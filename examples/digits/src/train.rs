@@ -24,6 +24,9 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
     let ddp = DistributedDataParallel::new(&varmap, &group, Default::default())?;
     let sampler = DistributedSampler::new(train.len(), *batch_size, rank, ranks)?.seed(*seed);
 
+    if rank == 0 {
+        println!("{ranks} ranks all_reduce gradients over {}", group.backend_name());
+    }
     let mut epoch_losses = Vec::new();
     let mut progress = (rank == 0).then(|| Progress::new(*epochs, sampler.batches()));
     for epoch in 0..*epochs {

@@ -6,7 +6,13 @@ use std::process::{Command, Output};
 
 /// Runs `program` in `folder` with the flags `args`.
 fn run(program: &str, folder: &Path, args: &[&str]) -> Output {
+    run_on(None, program, folder, args)
+}
+
+/// The same on a backend other than the recommended one.
+fn run_on(backend: Option<&str>, program: &str, folder: &Path, args: &[&str]) -> Output {
     let output = Command::new(program)
+        .envs(backend.map(|name| ("PHALANX_BACKEND", name)))
         .current_dir(folder)
         .args(["--json", "report.json", "--plot", "loss.svg"])
         .args(args)
@@ -28,10 +34,14 @@ fn one_to_four_ranks_and_the_plain_program_end_at_the_same_loss() {
     run(env!("CARGO_BIN_EXE_digits_plain"), folder.path(), &short);
     let plain = report(folder.path());
     assert!(plain.final_loss < 1.5, "two epochs learn something: {}", plain.final_loss);
-    for ranks in 1..=4 {
+    let recommended = if cfg!(target_os = "linux") { "shm" } else { "tcp" };
+    for (ranks, backend) in [(1, None), (2, None), (3, None), (4, None), (2, Some("tcp"))] {
         let number = ranks.to_string();
         let flags = [&["--ranks", &number], &short[..]].concat();
-        run(env!("CARGO_BIN_EXE_digits"), folder.path(), &flags);
+        let output = run_on(backend, env!("CARGO_BIN_EXE_digits"), folder.path(), &flags);
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let over = format!("[0] {ranks} ranks all_reduce gradients over {}", backend.unwrap_or(recommended));
+        assert!(ranks == 1 || stdout.contains(&over), "{stdout}");
         let found = report(folder.path());
         assert_eq!(found.weights.len(), ranks);
         assert!(found.weights_agree(), "{found}");

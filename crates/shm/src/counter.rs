@@ -1,0 +1,131 @@
+//! Counters of pieces: how a rank says how far it has come, and the rule by which slots are used again.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// How many pieces one rank has finished with. It only rises, and wraps around. Zero at first.
+///
+/// Who sees that it has reached a value sees all that its rank did before.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Counter(AtomicU32);
+
+impl Counter {
+    #[cfg(all(test, loom))]
+    fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Says that its rank has finished with `piece`, and with those before.
+    pub(crate) fn publish(&self, piece: u32) {
+        self.0.store(piece.wrapping_add(1), Ordering::Release);
+    }
+
+    pub(crate) fn value(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_reached(&self, value: u32) -> bool {
+        has_reached(self.value(), value)
+    }
+}
+
+/// Whether a number that only rises, and wraps around, has come to `value`.
+pub(crate) fn has_reached(number: u32, value: u32) -> bool {
+    number.wrapping_sub(value) as i32 >= 0
+}
+
+/// With how many pieces all ranks must be done before one fills a slot for `piece`: it holds what was posted `slots`
+/// pieces before.
+pub(crate) fn needed(piece: u32, slots: u32) -> u32 {
+    piece.wrapping_add(1).wrapping_sub(slots)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_wrap_around() {
+        assert!(has_reached(0, u32::MAX) && has_reached(5, 5) && has_reached(3, u32::MAX - 9));
+        assert!(!has_reached(u32::MAX, 0) && !has_reached(4, 5));
+    }
+
+    #[test]
+    fn the_first_pieces_need_nobody() {
+        assert!((0..8).all(|piece| has_reached(0, needed(piece, 8))));
+        assert!(!has_reached(0, needed(8, 8)) && has_reached(1, needed(8, 8)));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const SLOTS: usize = 2;
+    const PIECES: u32 = 3;
+
+    /// What one rank shares with the other.
+    struct Rank {
+        done: Counter,
+        slots: [Slot; SLOTS],
+    }
+
+    struct Slot {
+        posted: Counter,
+        /// In the line of the flag.
+        word: AtomicU32,
+        /// Loom's cell panics when it is written while another reads or writes it.
+        staging: UnsafeCell<u32>,
+    }
+
+    impl Rank {
+        fn new() -> Self {
+            let slot =
+                || Slot { posted: Counter::new(), word: AtomicU32::new(0), staging: UnsafeCell::new(0) };
+            Self { done: Counter::new(), slots: [slot(), slot()] }
+        }
+
+        /// Posts `PIECES` pieces, one more than there are slots, and reads those of `peer`.
+        fn work(&self, peer: &Self) {
+            for piece in 0..PIECES {
+                let slot = piece as usize % SLOTS;
+                wait(&peer.done, needed(piece, SLOTS as u32));
+                let own = &self.slots[slot];
+                // SAFETY: loom checks what is claimed here.
+                own.staging.with_mut(|staging| unsafe { *staging = piece + 100 });
+                own.word.store(piece + 200, Ordering::Relaxed);
+                own.posted.publish(piece);
+
+                let theirs = &peer.slots[slot];
+                wait(&theirs.posted, piece + 1);
+                assert_eq!(theirs.word.load(Ordering::Relaxed), piece + 200);
+                // SAFETY: loom checks what is claimed here.
+                assert_eq!(theirs.staging.with(|staging| unsafe { *staging }), piece + 100);
+                self.done.publish(piece);
+            }
+        }
+    }
+
+    fn wait(counter: &Counter, value: u32) {
+        while !counter.has_reached(value) {
+            thread::yield_now();
+        }
+    }
+
+    /// The protocol of `Team`: reserve, fill, post; arrived, read, done.
+    #[test]
+    fn no_slot_is_filled_again_before_all_have_read_it() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let ranks = Arc::new([Rank::new(), Rank::new()]);
+            let other = ranks.clone();
+            let other = thread::spawn(move || other[1].work(&other[0]));
+            ranks[0].work(&ranks[1]);
+            other.join().unwrap();
+        });
+    }
+}
