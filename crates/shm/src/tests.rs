@@ -5,7 +5,6 @@ use crate::{
 };
 use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
 use phalanx_kernels::Kernel;
-use std::ops::Range;
 use std::sync::Barrier;
 use std::time::Duration;
 
