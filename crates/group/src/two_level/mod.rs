@@ -98,7 +98,7 @@ impl Backend for TwoLevelBackend {
 
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         self.levels.lane.wait_until_empty();
-        self.levels.perform(&call, buffers, timeout)
+        self.levels.perform(call, buffers, timeout)
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
