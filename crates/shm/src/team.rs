@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// One rank's part in the work of a group whose ranks share memory. See the [module](self).
+/// One rank's part in the work of a group whose ranks share memory: see `team.rs` for the steps it takes.
 #[derive(Debug)]
 pub struct Team {
     pub(crate) region: Region,

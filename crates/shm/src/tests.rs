@@ -106,7 +106,7 @@ impl Rank {
         if root.is_none_or(|root| root == self.rank) {
             let result: &[u32] = bytemuck::cast_slice(buffer);
             (0..len).for_each(|i| {
-                assert_eq!(result[i], self.sum(i, n), "all_reduce of {len} at {i}, operation {n}")
+                assert_eq!(result[i], self.sum(i, n), "all_reduce of {len} at {i}, operation {n}");
             });
         }
     }
@@ -190,7 +190,7 @@ impl Rank {
     }
 
     fn barrier(&mut self) {
-        self.run(OpKind::Barrier, 0, |team, call| team.barrier(call)).unwrap();
+        self.run(OpKind::Barrier, 0, Team::barrier).unwrap();
     }
 }
 
