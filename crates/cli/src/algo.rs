@@ -1,8 +1,10 @@
 //! `phalanx algo`: what the library knows about its algorithms, as text.
 
 use crate::cli::Algo;
-use phalanx_algo::{Algorithm, Job, check, draw};
+use crate::tune;
+use phalanx_algo::{Algorithm, Job, Selector, check, draw};
 use phalanx_core::{Error, Layout, OpKind, Result};
+use phalanx_group::Prices;
 use std::fmt::Write;
 
 /// The text that a command prints.
@@ -10,7 +12,14 @@ pub(crate) fn text(command: Algo) -> Result<String> {
     match command {
         Algo::List => Ok(list()),
         Algo::Draw { name, world } => picture(name, world),
-        Algo::Explain { op, bytes, world, force } => Ok(force.explain(op, bytes, world)),
+        Algo::Explain { op, bytes, world, local_world, cores, force } => {
+            let prices = Prices::of_this_machine();
+            let here = std::thread::available_parallelism().map_or(1, usize::from);
+            let link = prices.link(world, local_world.unwrap_or(world), cores.unwrap_or(here));
+            let choice = Selector { link, ..force }.explain(op, bytes, world);
+            let shared = link.ranks_per_core;
+            Ok(format!("{choice}\n{}Ranks for each core: {shared}\n", tune::text(&prices)))
+        }
         Algo::Check { world } => prove(world),
     }
 }
@@ -68,7 +77,6 @@ fn jobs(op: OpKind, world: usize) -> Vec<Job> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_algo::Selector;
 
     #[test]
     fn every_algorithm_is_listed_and_proved() {
@@ -89,7 +97,11 @@ mod tests {
     #[test]
     fn a_forced_choice_is_explained() {
         let force = Selector::forced_from("all_reduce=flat").unwrap();
-        let text = text(Algo::Explain { op: OpKind::AllReduce, bytes: 1 << 20, world: 4, force }).unwrap();
+        let op = OpKind::AllReduce;
+        let explain =
+            Algo::Explain { op, bytes: 1 << 20, world: 4, local_world: None, cores: Some(2), force };
+        let text = text(explain).unwrap();
         assert!(text.contains("> flat") && text.contains("(forced)"), "{text}");
+        assert!(text.contains("Prices: ") && text.contains("Ranks for each core: 2"), "{text}");
     }
 }

@@ -31,6 +31,12 @@ pub(crate) enum Command {
     /// Ranks are started on this host; under a launcher (`phalanx run`, torchrun) it measures the ranks that there are.
     #[command(after_help = AFTER_BENCH)]
     Bench(phalanx_bench::Flags),
+    /// Measure once what moving bytes costs on this machine, so that jobs choose algorithms by it
+    ///
+    /// Takes about two seconds; let nothing else run meanwhile. The prices are kept in phalanx/machine.json under XDG_CACHE_HOME
+    /// or ~/.cache, and hold until processor, cores or kernel change. In a job those of rank 0 count. Without them phalanx
+    /// takes built-in ones.
+    Tune,
     /// Look at the collective algorithms: list them, draw them, price them, prove them
     #[command(subcommand)]
     Algo(Algo),
@@ -124,6 +130,12 @@ pub(crate) enum Algo {
         /// Number of ranks
         #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
         world: usize,
+        /// How many of the ranks are on one host [default: all]
+        #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+        local_world: Option<usize>,
+        /// How many cores that host has [default: as this one]
+        #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+        cores: Option<usize>,
         /// Algorithms to take whatever they cost, as in all_reduce=ring,broadcast=binomial
         #[arg(long, value_name = "CHOICES", default_value = "", value_parser = Selector::forced_from)]
         force: Selector,

@@ -4,6 +4,7 @@ mod algo;
 mod bench;
 mod cli;
 mod run;
+mod tune;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -23,6 +24,7 @@ fn main() {
     let done = match cli.command {
         Command::Run(flags) => run::run(flags),
         Command::Bench(flags) => bench::run(&flags),
+        Command::Tune => tune::run().map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
     };
     std::process::exit(done.unwrap_or_else(|error| {

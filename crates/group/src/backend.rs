@@ -83,7 +83,7 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()>;
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()>;
 
     /// Begins a collective in place on a buffer that the operation owns until it is done.
     ///

@@ -70,6 +70,29 @@ impl ProcessGroup {
         self.reduce_scatter_at(input, output, layout, op, Signature::detail_of(counts), site)
     }
 
+    /// As [`reduce_scatter`](Self::reduce_scatter) with equal blocks, in place: block `rank` of `buffer` becomes the result, the
+    /// contents of the others are unspecified afterwards.
+    ///
+    /// # Shape
+    /// `buffer`: P × n elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let site = CallSite::caller();
+        let layout = self.equal_blocks(OpKind::ReduceScatter, buffer.len(), &site)?;
+        let signature =
+            self.signature(OpKind::ReduceScatter, Some(T::DTYPE), buffer.len(), Some(op), None, site)?;
+        self.in_place(Collective { signature, layout, recv_layout: None }, buffer)
+    }
+
+    fn equal_blocks(&self, op: OpKind, len: usize, site: &CallSite) -> Result<Layout> {
+        if !len.is_multiple_of(self.world_size()) {
+            return Err(wrong(op, site, format!("{len} elements for {} ranks", self.world_size())));
+        }
+        Ok(Layout::even(self.world_size(), len))
+    }
+
     fn reduce_scatter_at<T: Element>(
         &self,
         input: &[T],
@@ -105,6 +128,20 @@ impl ProcessGroup {
     #[track_caller]
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.all_gather_at(OpKind::AllGather, input, output, CallSite::caller())
+    }
+
+    /// As [`all_gather`](Self::all_gather), in place: block `rank` of `buffer` is this rank's input.
+    ///
+    /// # Shape
+    /// `buffer`: P × n elements.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract).
+    #[track_caller]
+    pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
+        let site = CallSite::caller();
+        let layout = self.equal_blocks(OpKind::AllGather, buffer.len(), &site)?;
+        let signature = self.signature(OpKind::AllGather, Some(T::DTYPE), buffer.len(), None, None, site)?;
+        self.in_place(Collective { signature, layout, recv_layout: None }, buffer)
     }
 
     /// As [`all_gather`](Self::all_gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
@@ -392,7 +429,7 @@ impl ProcessGroup {
 
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
         let call = self.barrier_call(op, site)?;
-        self.backend.perform(call, Buffers::InPlace(&mut []), timeout)
+        self.backend.perform(&call, Buffers::InPlace(&mut []), timeout)
     }
 
     pub(crate) fn barrier_call(&self, op: OpKind, site: CallSite) -> Result<Collective> {
@@ -424,12 +461,12 @@ impl ProcessGroup {
     }
 
     fn in_place<T: Element>(&self, call: Collective, buffer: &mut [T]) -> Result<()> {
-        self.backend.perform(call, Buffers::InPlace(bytemuck::cast_slice_mut(buffer)), self.timeout())
+        self.backend.perform(&call, Buffers::InPlace(bytemuck::cast_slice_mut(buffer)), self.timeout())
     }
 
     fn separate<T: Element>(&self, call: Collective, input: &[T], output: &mut [T]) -> Result<()> {
         let buffers = Buffers::Separate(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-        self.backend.perform(call, buffers, self.timeout())
+        self.backend.perform(&call, buffers, self.timeout())
     }
 
     fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {

@@ -14,6 +14,7 @@ use crate::work::{Bytes, Pending};
 use phalanx_algo::{Selector, Shape};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
+use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::{Direction, Transport, Wire};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,7 @@ pub(crate) struct HostBackend {
     engine: Arc<Engine>,
     name: &'static str,
     selector: Arc<Selector>,
+    choice: BackendChoice,
     plans: Plans,
     /// The number of the next collective, taken in the order of the calls.
     next: Mutex<u64>,
@@ -38,17 +40,22 @@ pub(crate) struct HostBackend {
 
 impl HostBackend {
     /// A group with this fate, over the links that its realm makes.
-    pub(crate) fn new(fate: Arc<Fate>, selector: Arc<Selector>) -> Self {
+    pub(crate) fn new(fate: Arc<Fate>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
         let transport = fate.realm.open(fate.alarm.group(), fate.alarm.members());
-        Self::over(transport, fate, selector)
+        Self::over(transport, fate, choice, selector)
     }
 
-    /// A group with this fate, over `transport`.
-    pub(crate) fn over(transport: Box<dyn Transport>, fate: Arc<Fate>, selector: Arc<Selector>) -> Self {
+    /// A group with this fate, over `transport`. `choice` is for the groups it divides into.
+    pub(crate) fn over(
+        transport: Box<dyn Transport>,
+        fate: Arc<Fate>,
+        choice: BackendChoice,
+        selector: Arc<Selector>,
+    ) -> Self {
         let wire = Wire::new(transport);
         let name = wire.name();
         let engine = Arc::new(Engine::new(fate, wire));
-        Self { engine, name, selector, plans: Plans::default(), next: Mutex::new(1) }
+        Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
     }
 
     fn begin(&self, call: &Collective) -> Result<Running> {
@@ -244,9 +251,9 @@ impl Backend for HostBackend {
         self.engine.fate.realm.place().timeout
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
-        let running = self.begin(&call)?;
-        self.finish(running, &call, buffers, Attempt::new(timeout))
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+        let running = self.begin(call)?;
+        self.finish(running, call, buffers, Attempt::new(timeout))
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
@@ -278,8 +285,8 @@ impl Backend for HostBackend {
 
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
-        let fate = Arc::new(Fate::new(self.engine.fate.realm.clone(), id, of_job));
-        Ok(Arc::new(Self::new(fate, self.selector.clone())))
+        let realm = self.engine.fate.realm.clone();
+        crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
     }
 
     fn abort(&self, reason: &str) {

@@ -5,8 +5,6 @@ use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::realm::Realm;
 #[cfg(target_os = "linux")]
-use crate::shm::ShmBackend;
-#[cfg(target_os = "linux")]
 use crate::two_level::{Hosts, TwoLevelBackend};
 use phalanx_algo::Selector;
 use phalanx_core::{Error, GroupId, OpKind, Result};
@@ -31,11 +29,8 @@ pub(crate) fn backend(
     let elsewhere = members.iter().find(|&&m| host(m).is_none() || host(m) != host(members[0]));
     match (choice, elsewhere) {
         #[cfg(target_os = "linux")]
-        // Who forces an algorithm wants a schedule to be performed.
-        (BackendChoice::Auto | BackendChoice::Shm, None)
-            if members.len() > 1 && selector.forced.is_empty() =>
-        {
-            Ok(Arc::new(ShmBackend::join(fate, op, choice, selector)?))
+        (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
+            crate::shm::backend(fate, op, choice, selector)
         }
         (BackendChoice::Shm, Some(&rank)) => {
             let (first, other) = (fate.realm.peer(members[0]), fate.realm.peer(rank));
@@ -50,7 +45,7 @@ pub(crate) fn backend(
         }
         _ => {
             let _ = op;
-            Ok(Arc::new(HostBackend::new(fate, selector)))
+            Ok(Arc::new(HostBackend::new(fate, choice, selector)))
         }
     }
 }

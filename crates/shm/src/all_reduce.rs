@@ -11,7 +11,7 @@
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
 use crate::give::line;
-use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
+use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Call, Fault};
@@ -19,18 +19,19 @@ use phalanx_core::chunk;
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 
-/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags …
+/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
 const ONE_SHOT_BYTES: usize = 4 << 10;
-/// … which is worth more where ranks have to give each other the core for it.
-const ONE_SHOT_BYTES_CROWDED: usize = 24 << 10;
+/// Where ranks have to give each other the core for that exchange it is worth so many bytes that all ranks together read.
+const ONE_SHOT_BYTES_CROWDED: usize = 96 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
-const PUSH_BYTES: usize = 192 << 10;
+const PUSH_BYTES: usize = 2 << 20;
 /// From so many bytes on a window is used as one.
 const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
 const SLICE_BYTES: usize = 32 << 10;
-/// Bytes copied between address spaces at once: large enough for the call, small enough to be found in the cache by the next step.
-const STRIDE_BYTES: usize = 128 << 10;
+/// Bytes copied between address spaces at once, of all ranks together: many, because each call costs something, but no more
+/// than the next step finds in the cache.
+const STRIDE_BYTES: usize = 512 << 10;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]
@@ -63,12 +64,11 @@ impl Team {
             if len <= LINE_LEN {
                 return team.all_reduce_inline(call, buffer, reduction);
             }
-            let one_shot = if team.is_crowded() { knob(4, ONE_SHOT_BYTES_CROWDED) } else { ONE_SHOT_BYTES };
-            if len * (team.world_size - 1).max(1) <= one_shot {
+            if team.takes_one_shot(len) {
                 return team.all_reduce_one_shot(call, buffer, reduction);
             }
             let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
-            if (registered || (len >= knob(0, PUSH_BYTES) && team.reaches_memory))
+            if (registered || (len >= PUSH_BYTES && team.reaches_memory))
                 && team.all_reduce_push(call, buffer, reduction)?
             {
                 return Ok(());
@@ -78,24 +78,36 @@ impl Team {
         })
     }
 
+    fn takes_one_shot(&self, len: usize) -> bool {
+        let read = len * (self.world_size - 1).max(1);
+        let all_read = read * self.world_size;
+        read <= ONE_SHOT_BYTES || (self.is_crowded() && all_read <= ONE_SHOT_BYTES_CROWDED)
+    }
+
     fn all_reduce_inline(
         &mut self,
         call: &mut Call<'_>,
         buffer: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
-        let mut own = [0u64; LINE_WORDS];
-        line(&mut own).part(0..buffer.len()).copy_from(buffer);
+        let mut words = [0u64; LINE_WORDS];
+        let own = line(&mut words).part(0..buffer.len());
+        own.copy_from(buffer);
         let piece = self.next_piece();
         self.reserve(piece, call)?;
-        self.post(piece, own);
+        self.post(piece, &words[..buffer.len().div_ceil(8)]);
         if reduction.is_for(self.rank) {
-            let mut lines = List::new((0..self.world_size).map(|_| own), own);
             for peer in self.peers() {
-                lines.as_mut_slice()[peer] = self.arrived(peer, piece, call)?.words();
+                self.arrived(peer, piece, call)?;
             }
-            let part = |words| line(words).part(0..buffer.len());
-            let sources = List::new(lines.as_mut_slice().iter_mut().map(part), Span::EMPTY);
+            let source = |rank| {
+                if rank == self.rank {
+                    own
+                } else {
+                    self.region.slot(rank, piece).line().part(0..buffer.len())
+                }
+            };
+            let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
             Span::reduce(&[buffer], sources.as_slice(), &reduction.kernel, self.world_size);
         }
         self.done(piece);
@@ -112,7 +124,7 @@ impl Team {
         let all = 0..buffer.len();
         self.reserve(piece, call)?;
         self.region.staging(self.rank, piece).part(all.clone()).copy_from(buffer);
-        self.post(piece, [0; LINE_WORDS]);
+        self.post(piece, &[0]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
                 self.arrived(peer, piece, call)?;
@@ -143,8 +155,7 @@ impl Team {
         reduction: Reduction,
     ) -> Result<bool, Fault> {
         let element = reduction.element;
-        let per_piece =
-            if self.is_crowded() { knob(3, SLOT_LEN) } else { knob(1, SLICE_BYTES) * self.world_size };
+        let per_piece = if self.is_crowded() { SLOT_LEN } else { SLICE_BYTES * self.world_size };
         let per_piece = per_piece.min(SLOT_LEN) / element * element;
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.piece;
@@ -187,7 +198,7 @@ impl Team {
         for range in [0..own.start, own.end..part.len()] {
             slot.part(range.clone()).copy_from(part.part(range));
         }
-        self.post(piece, [0; LINE_WORDS]);
+        self.post(piece, &[0]);
         Ok(())
     }
 
@@ -245,18 +256,21 @@ impl Team {
         let piece = self.next_piece();
         self.reserve(piece, call)?;
         let (window, offset) = self.windows.find(buffer).unwrap_or_default();
-        let own = [buffer.addr(), window, offset, 0, 0, 0];
-        self.post(piece, own);
+        let own = [buffer.addr(), window, offset];
+        self.post(piece, &own);
         let mut exposed = List::new((0..self.world_size).map(|_| own), own);
         for peer in self.peers() {
             exposed.as_mut_slice()[peer] = self.arrived(peer, piece, call)?.words();
         }
         let exposed = exposed.as_slice();
         let slice = self.slice(self.rank, buffer.len(), reduction.element);
-        let stride = knob(2, STRIDE_BYTES) / reduction.element * reduction.element;
+        let stride = (STRIDE_BYTES / self.world_size / 64).max(1) * 64;
         let strides = slice.clone().step_by(stride).map(|at| at..(at + stride).min(slice.end));
-        if window != 0 && exposed.iter().all(|words| words[1] == window) && !self.processes.is_empty() {
-            let part = |(rank, words): (usize, &[u64; LINE_WORDS])| {
+        if window != 0
+            && exposed.iter().all(|words| words[0] != 0 && words[1] == window)
+            && !self.processes.is_empty()
+        {
+            let part = |(rank, words): (usize, &Words)| {
                 self.windows.part(window, rank, words[2], buffer.len()).unwrap_or(Span::EMPTY)
             };
             let parts = List::new(exposed.iter().enumerate().map(part), Span::EMPTY);
@@ -287,7 +301,7 @@ impl Team {
         &mut self,
         buffer: Span,
         range: Range<usize>,
-        exposed: &[[u64; LINE_WORDS]],
+        exposed: &[Words],
         reduction: Reduction,
     ) -> Result<(), Fault> {
         let own = buffer.part(range.clone());
@@ -313,18 +327,4 @@ impl Reduction {
     fn is_for(&self, rank: usize) -> bool {
         self.root.is_none_or(|root| root == rank)
     }
-}
-
-fn knob(i: usize, default: usize) -> usize {
-    static K: std::sync::OnceLock<[usize; 5]> = std::sync::OnceLock::new();
-    let all = K.get_or_init(|| {
-        let mut all = [0; 5];
-        if let Ok(text) = std::env::var("KNOBS") {
-            for (slot, part) in all.iter_mut().zip(text.split(',')) {
-                *slot = part.parse().unwrap_or(0);
-            }
-        }
-        all
-    });
-    if all[i] == 0 { default } else { all[i] }
 }

@@ -1,5 +1,6 @@
 //! A bell in shared memory: how ranks that sleep learn that something they wait for has happened.
 
+use crate::futex::Futex;
 use crate::sync::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
@@ -10,11 +11,9 @@ use std::time::Duration;
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Bell {
-    /// How often it has rung; the word that sleepers sleep on.
-    rung: AtomicU32,
+    /// How often it has rung.
+    rung: Futex,
     sleepers: AtomicU32,
-    #[cfg(loom)]
-    futex: futex::Model,
 }
 
 impl Bell {
@@ -22,76 +21,19 @@ impl Bell {
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            self.rung.fetch_add(1, Ordering::Release);
-            futex::wake(self);
+            self.rung.bump();
         }
     }
 
     /// Sleeps until the bell rings, unless `ready` holds already, and not longer than `limit`. May wake for no reason.
     pub(crate) fn sleep(&self, ready: impl Fn() -> bool, limit: Duration) {
-        let rung = self.rung.load(Ordering::Acquire);
+        let rung = self.rung.value();
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if !ready() {
-            futex::wait(self, rung, limit);
+            self.rung.wait(rung, limit);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cfg(not(loom))]
-mod futex {
-    use super::Bell;
-    use rustix::thread::futex::{self, Flags};
-    use std::time::Duration;
-
-    /// Shared, not private: the word lies in memory of several processes.
-    const SHARED: Flags = Flags::empty();
-
-    pub(super) fn wake(bell: &Bell) {
-        // It cannot fail on a mapped, aligned word.
-        let _ = futex::wake(&bell.rung, SHARED, i32::MAX as u32);
-    }
-
-    pub(super) fn wait(bell: &Bell, rung: u32, limit: Duration) {
-        let limit =
-            futex::Timespec { tv_sec: limit.as_secs().min(1 << 30) as _, tv_nsec: limit.subsec_nanos() as _ };
-        // Woken, timed out, interrupted, or the word has changed: the caller looks again in any case.
-        let _ = futex::wait(&bell.rung, SHARED, rung, Some(&limit));
-    }
-}
-
-/// What the kernel promises of a futex, for loom: to compare and to fall asleep is one step.
-#[cfg(loom)]
-mod futex {
-    use super::Bell;
-    use crate::sync::Ordering;
-    use loom::sync::{Condvar, Mutex};
-    use std::time::Duration;
-
-    #[derive(Debug)]
-    pub(super) struct Model {
-        lock: Mutex<()>,
-        woken: Condvar,
-    }
-
-    impl Model {
-        pub(super) fn new() -> Self {
-            Self { lock: Mutex::new(()), woken: Condvar::new() }
-        }
-    }
-
-    pub(super) fn wake(bell: &Bell) {
-        let _lock = bell.futex.lock.lock().unwrap();
-        bell.futex.woken.notify_all();
-    }
-
-    /// Without a limit: a wake-up that is lost must show as a deadlock.
-    pub(super) fn wait(bell: &Bell, rung: u32, _limit: Duration) {
-        let lock = bell.futex.lock.lock().unwrap();
-        if bell.rung.load(Ordering::Relaxed) == rung {
-            drop(bell.futex.woken.wait(lock).unwrap());
-        }
     }
 }
 
@@ -102,7 +44,7 @@ mod tests {
     use loom::thread;
 
     fn bell() -> Bell {
-        Bell { rung: AtomicU32::new(0), sleepers: AtomicU32::new(0), futex: futex::Model::new() }
+        Bell { rung: Futex::new(), sleepers: AtomicU32::new(0) }
     }
 
     /// One publishes twice, the others wait for the second: nobody sleeps for ever.

@@ -11,11 +11,12 @@ use crate::{Call, Fault};
 use std::ops::Range;
 
 /// From so many bytes on, a part is read from the other's address space instead of from staging.
-const REACH_BYTES: usize = 16 << 10;
+const REACH_BYTES: usize = 512 << 10;
 /// From so many bytes on, a part that lies in a window is read there.
 const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_MIN: usize = 8 << 10;
+const PIECE_MAX: usize = 64 << 10;
 
 /// How the parts of an operation travel. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,8 @@ impl Team {
         if largest >= REACH_BYTES && self.reaches_memory {
             return Way::Reached;
         }
-        let piece = if self.is_crowded() { SLOT_LEN } else { PIECE_BYTES };
+        let piece =
+            if self.is_crowded() { SLOT_LEN } else { (largest * parts / 2).clamp(PIECE_MIN, PIECE_MAX) };
         // Whole lines, so that no two readers share one; and elements are not split.
         Way::Staged((piece / parts / 64).max(1) * 64)
     }
@@ -88,7 +90,7 @@ impl Team {
         match way {
             Way::Line(stride) => {
                 let words = self.line_of(offer, stride);
-                self.post(piece, words);
+                self.post(piece, &words);
                 return Ok(false);
             }
             Way::Reached => {}
@@ -96,7 +98,7 @@ impl Team {
                 let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
                 if !window || step > 0 {
                     self.stage_parts(offer, len, step, piece);
-                    self.post(piece, [STAGED; LINE_WORDS]);
+                    self.post(piece, &[STAGED]);
                     return Ok(false);
                 }
             }
@@ -107,14 +109,14 @@ impl Team {
         };
         let slot = self.region.staging(self.rank, piece);
         if offer.same {
-            self.post(piece, [kind, base + (offer.part)(self.rank).start as u64, 0, 0, 0, 0]);
+            self.post(piece, &[kind, base + (offer.part)(self.rank).start as u64]);
             return Ok(true);
         }
         for rank in 0..self.world_size {
             let at = base + (offer.part)(rank).start as u64;
             slot.part(rank * 8..rank * 8 + 8).write(&at.to_ne_bytes());
         }
-        self.post(piece, [kind, 0, 0, 0, 0, 0]);
+        self.post(piece, &[kind]);
         Ok(true)
     }
 

@@ -6,20 +6,28 @@
 //! address space into another where the kernel allows it, and not at all in buffers that all ranks map
 //! ([`Window`]).
 //!
+//! Between any two of them there are byte pipes as well ([`ShmTransport`]), for messages and for schedules.
+//!
 //! `region` says what lies in the segment, `team` how ranks take steps together, `patience` and `bell` how they wait,
-//! `lease` how one that gives up knows that nobody writes its memory any more. The operations: `all_reduce`, `reduce_scatter`, `pull`.
+//! `lease` how one that gives up knows that nobody writes its memory any more. The operations: `all_reduce`, `reduce_scatter`, `pull`. `pipe` is one
+//! pipe, `transport` all of a group.
 //!
 //! Deliberately absent: who the ranks are, how they met, what an error means to the group. Linux only: elsewhere this
 //! crate is empty.
 #![cfg(target_os = "linux")]
 
 mod all_reduce;
+mod barrier;
 mod bell;
+mod broadcast;
+mod cores;
 mod foreign;
+mod futex;
 mod give;
 mod lease;
 mod memory;
 mod patience;
+mod pipe;
 mod pull;
 mod reduce_scatter;
 mod region;
@@ -28,6 +36,7 @@ mod sync;
 mod team;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod window;
 
 pub use all_reduce::Reduction;
@@ -35,6 +44,7 @@ pub use memory::create;
 pub use pull::{Buffers, Pull};
 pub use region::segment_len;
 pub use team::Team;
+pub use transport::{ShmTransport, pipes_len};
 pub use window::{Window, window_len};
 
 use phalanx_core::{Error, Signature};

@@ -47,15 +47,15 @@ impl Patience {
         self.crowded
     }
 
-    /// Waits until `ready`, which comes true before `bell` rings. `peer` is whom the lookout is told to look for.
+    /// Waits, from `began` on, until `ready`, which comes true before `bell` rings. `peer` is whom the lookout is told to look for.
     pub(crate) fn wait(
         &mut self,
+        began: Instant,
         ready: impl Fn() -> bool,
         bell: &Bell,
         peer: usize,
         lookout: &mut dyn Lookout,
     ) -> Result<(), Stopped> {
-        let began = Instant::now();
         let mut now = began;
         let yields = self.may_yield(now);
         let spin_time = match (self.crowded || self.company > 0, yields) {

@@ -1,7 +1,6 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
-use crate::give::{Found, Offer, Way, line, within};
-use crate::region::LINE_WORDS;
+use crate::give::{Found, Offer, Way, within};
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Call, Fault};
@@ -94,7 +93,7 @@ impl Team {
         self.reserve(piece, call)?;
         let row = self.region.staging(self.rank, piece);
         lengths.iter().enumerate().for_each(|(r, len)| row.part(r * 8..r * 8 + 8).write(&len.to_ne_bytes()));
-        self.post(piece, [largest, 0, 0, 0, 0, 0]);
+        self.post(piece, &[largest]);
         for peer in self.peers() {
             largest = largest.max(self.arrived(peer, piece, call)?.words()[0]);
             let mut sent = [0; 8];
@@ -164,10 +163,9 @@ impl Team {
     ) -> Result<bool, Fault> {
         let len = match way {
             Way::Line(stride) => {
-                let mut words = self.arrived(giver, piece, call)?.words();
                 let at = if same { 0 } else { self.rank * stride };
-                let part = line(&mut words).part(at..at + place.len());
-                output.part(place).copy_from(part);
+                let line = self.arrived(giver, piece, call)?.line();
+                output.part(place.clone()).copy_from(line.part(at..at + place.len()));
                 return Ok(false);
             }
             Way::Reached => 0,
@@ -195,22 +193,5 @@ impl Team {
                 Ok(false)
             }
         }
-    }
-
-    /// Returns on every rank after all ranks have called it.
-    ///
-    /// # Errors
-    /// [`Fault`]; the team is closed then.
-    pub fn barrier(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
-        self.run(call, |team, call| {
-            let piece = team.next_piece();
-            team.reserve(piece, call)?;
-            team.post(piece, [0; LINE_WORDS]);
-            for peer in team.peers() {
-                team.arrived(peer, piece, call)?;
-            }
-            team.done(piece);
-            Ok(())
-        })
     }
 }

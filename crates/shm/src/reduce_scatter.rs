@@ -8,8 +8,9 @@ use crate::{Buffers, Call, Fault};
 use phalanx_core::Layout;
 use std::ops::Range;
 
-/// Bytes read from other address spaces and combined at once: they are combined while they are in the cache.
-const STRIDE_BYTES: usize = 128 << 10;
+/// Bytes read from other address spaces and combined at once, of all ranks together: they are combined while they are in
+/// the cache.
+const STRIDE_BYTES: usize = 512 << 10;
 
 impl Team {
     /// Combines the inputs across the team and leaves each rank its block of the result: in place of that block of its input, or
@@ -79,7 +80,7 @@ impl Team {
                     self.combine_blocks(&sources, within(&(0..own.len()), len, step), output, reduction)?;
                 }
                 Way::Line(_) | Way::Reached => {
-                    let stride = STRIDE_BYTES / reduction.element * reduction.element;
+                    let stride = (STRIDE_BYTES / self.world_size / 64).max(1) * 64;
                     for at in (0..own.len()).step_by(stride) {
                         let range = at..(at + stride).min(own.len());
                         self.combine_blocks(&sources, range, output, reduction)?;

@@ -18,8 +18,9 @@ use std::os::fd::AsFd;
 pub(crate) const SLOTS: u32 = 8;
 /// Bytes of one slot of staging.
 pub(crate) const SLOT_LEN: usize = 256 << 10;
-/// Words that travel in the line of the flag itself: the smallest operations need one line from each rank.
-pub(crate) const LINE_WORDS: usize = 6;
+/// Words that travel in the lines of the flag itself, which come together: the smallest operations need no more from each
+/// rank.
+pub(crate) const LINE_WORDS: usize = 14;
 /// The same in bytes.
 pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
 /// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
@@ -61,6 +62,8 @@ pub(crate) struct Control {
     pub(crate) bell: Bell,
     pub(crate) lease: Lease,
     pub(crate) pid: Line<AtomicU32>,
+    /// The core it was last seen on, plus one.
+    pub(crate) core: Line<AtomicU32>,
     pub(crate) slots: [Slot; SLOTS as usize],
     pub(crate) signatures: [Line<[AtomicU64; SIGNATURE_WORDS]>; SIGNATURES],
 }
@@ -122,9 +125,20 @@ impl Region {
     }
 }
 
+/// The first words of a line: what is posted where no data travel in it.
+pub(crate) type Words = [u64; 3];
+
 impl Slot {
-    pub(crate) fn words(&self) -> [u64; LINE_WORDS] {
+    pub(crate) fn words(&self) -> Words {
         std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
+    }
+
+    /// The bytes of the words.
+    pub(crate) fn line(&self) -> Span {
+        let start = self.words.as_ptr().cast_mut().cast();
+        // SAFETY: mapped for as long as the region, which the team keeps while it works; after its flag the line is
+        // written no more until all are done with the piece.
+        unsafe { Span::new(start, LINE_LEN) }
     }
 }
 

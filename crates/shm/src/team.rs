@@ -5,15 +5,15 @@
 //! The others **await** what it posted, check that it belongs to the same call, and read. When a rank needs nobody's data of
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
+use crate::cores::Cores;
 use crate::foreign::Process;
 use crate::patience::Patience;
-use crate::region::{LINE_WORDS, Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot};
+use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot, Words};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use crate::window::Windows;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ pub struct Team {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     patience: Patience,
+    cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where the system has no process descriptors.
     pub(crate) processes: Vec<Process>,
     /// Whether all ranks can copy between each other's memories.
@@ -73,6 +74,7 @@ impl Team {
             rank,
             world_size,
             patience: Patience::new(crowded),
+            cores: Cores::allowed(),
             processes: Vec::new(),
             reaches_memory: false,
             windows: Windows::default(),
@@ -85,9 +87,7 @@ impl Team {
             unheard: false,
             scratch: Vec::new(),
         };
-        if !crowded {
-            spread_out(rank);
-        }
+        team.cores.begin(rank);
         team.run(call, Self::meet)?;
         Ok(team)
     }
@@ -98,7 +98,7 @@ impl Team {
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
         self.region.control(self.rank).pid.0.store(std::process::id(), Ordering::Relaxed);
-        let addrs = self.exchange([probe.addr(), 0, 0, 0, 0, 0], call)?;
+        let addrs = self.exchange([probe.addr(), 0, 0], call)?;
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
         let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(|r| Process::open(pid(r))).collect();
         let found = opened.is_ok();
@@ -111,7 +111,7 @@ impl Team {
         self.processes = opened.unwrap_or_default();
         // The right to write is the right to read.
         let reaches = found && self.processes.iter().enumerate().all(can_read);
-        let answers = self.exchange([u64::from(found), u64::from(reaches), 0, 0, 0, 0], call)?;
+        let answers = self.exchange([u64::from(found), u64::from(reaches), 0], call)?;
         if answers.iter().any(|words| words[0] == 0) {
             self.processes.clear();
         }
@@ -120,14 +120,10 @@ impl Team {
     }
 
     /// Gives all ranks some words, and returns what all gave, in rank order. Returns when all are done.
-    pub(crate) fn exchange(
-        &mut self,
-        words: [u64; LINE_WORDS],
-        call: &mut Call<'_>,
-    ) -> Result<Vec<[u64; LINE_WORDS]>, Fault> {
+    pub(crate) fn exchange(&mut self, words: Words, call: &mut Call<'_>) -> Result<Vec<Words>, Fault> {
         let piece = self.next_piece();
         self.reserve(piece, call)?;
-        self.post(piece, words);
+        self.post(piece, &words);
         let mut all = vec![words; self.world_size];
         for peer in self.peers() {
             all[peer] = self.arrived(peer, piece, call)?.words();
@@ -220,10 +216,10 @@ impl Team {
     }
 
     /// Shows the others the own slot for `piece`, with `words` in its line.
-    pub(crate) fn post(&mut self, piece: u32, words: [u64; LINE_WORDS]) {
+    pub(crate) fn post(&mut self, piece: u32, words: &[u64]) {
         let slot = self.region.slot(self.rank, piece);
         for (to, from) in slot.words.iter().zip(words) {
-            to.store(from, Ordering::Relaxed);
+            to.store(*from, Ordering::Relaxed);
         }
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
@@ -281,7 +277,7 @@ impl Team {
         counter: impl Fn(&Self, usize) -> &AtomicU32,
     ) -> Result<(), Fault> {
         // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
-        let tries = if self.is_crowded() { 1 } else { 1000 };
+        let tries = if self.is_crowded() { 100 } else { 1000 };
         let awaited = counter(self, peer);
         for _ in 0..tries {
             if has_reached(awaited, value) {
@@ -303,11 +299,13 @@ impl Team {
         if std::mem::take(&mut self.unheard) {
             self.ring();
         }
+        let now = Instant::now();
+        self.cores.look(now, &self.region, self.rank, self.world_size);
         let mut patience = self.patience;
         let awaited = counter(self, peer);
         let closed = self.region.closed();
         let ready = || has_reached(awaited, value) || closed.is_closed();
-        let waited = patience.wait(ready, &self.region.control(peer).bell, peer, call.lookout);
+        let waited = patience.wait(now, ready, &self.region.control(peer).bell, peer, call.lookout);
         let reached = has_reached(awaited, value);
         self.patience = patience;
         match waited {
@@ -351,20 +349,6 @@ impl Team {
 }
 
 const PROBE: u64 = 0x7068_616c_616e_7821;
-
-/// Moves this thread to a core of its own, once; afterwards it may go where it likes. Ranks start side by side on one core,
-/// and because they wake each other the scheduler takes its time to part them.
-fn spread_out(rank: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    let count = (allowed.count() as usize).max(1);
-    let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(rank % count) else {
-        return;
-    };
-    let mut own = CpuSet::new();
-    own.set(core);
-    // Where it is not allowed, the scheduler will do it.
-    let _ = sched_setaffinity(None, &own).and_then(|()| sched_setaffinity(None, &allowed));
-}
 
 /// A panic in a user's program ends its part in the team.
 impl Drop for Team {

@@ -21,7 +21,7 @@ pub mod thread;
 mod transport;
 mod wire;
 
-pub use bell::Bell;
+pub use bell::{Bell, Doorbell};
 pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
 #[cfg(target_os = "linux")]
 pub use local::Given;

@@ -1,7 +1,6 @@
 //! The seam between collectives and whatever moves their bytes.
 
-use crate::Bell;
-use crate::bell::sleep;
+use crate::bell::{Bell, Doorbell, Kind, sleep};
 use rustix::event::{PollFd, PollFlags};
 use std::fmt;
 use std::io::IoSlice;
@@ -41,7 +40,7 @@ pub enum Direction {
 /// Ranks here are ranks *of the group*. Nothing blocks: a call moves what can be moved now. Links are made
 /// on first use, in the background. To add a transport, implement this and run the conformance suite.
 pub trait Transport: Send + 'static {
-    /// Name for messages: `tcp`, `thread`.
+    /// Name for messages: `tcp`, `thread`, `shm`.
     fn name(&self) -> &'static str;
 
     /// This rank within the group.
@@ -65,8 +64,14 @@ pub trait Transport: Send + 'static {
     /// Whether the link with `peer` was made and is not known to be broken. Makes none.
     fn is_linked(&mut self, peer: usize) -> bool;
 
-    /// Adds to `wait` what ends when bytes can move; true if they can already (then don't sleep).
+    /// Adds to `wait` what ends it when bytes can move; true if they can already (then don't sleep).
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
+
+    /// What peers ring when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
+    /// on a bell [at](Bell::at) this door.
+    fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
+        None
+    }
 }
 
 /// What a thread sleeps on while nothing can move: its bell, and any number of sockets.
@@ -74,6 +79,8 @@ pub trait Transport: Send + 'static {
 pub struct Wait {
     bell: Bell,
     sockets: Vec<(Arc<TcpStream>, PollFlags)>,
+    /// How often the door's bell had rung when this last looked; what came later ends the next sleep.
+    heard: u32,
 }
 
 impl Wait {
@@ -82,12 +89,16 @@ impl Wait {
     /// # Errors
     /// When the process has no file descriptors left.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { bell: Bell::new()?, sockets: Vec::new() })
+        Ok(Self::on(Bell::new()?))
     }
 
     /// A wait that ends when `bell` rings.
     pub fn on(bell: Bell) -> Self {
-        Self { bell, sockets: Vec::new() }
+        let heard = match bell.kind() {
+            Kind::Door(door) => door.rung(),
+            Kind::Loop(_) => 0,
+        };
+        Self { bell, sockets: Vec::new(), heard }
     }
 
     /// The bell that ends this wait.
@@ -101,7 +112,11 @@ impl Wait {
     }
 
     /// Ends when `socket` can be read or written.
+    ///
+    /// # Panics
+    /// If the bell is at a door: nothing sleeps there and on sockets at once.
     pub fn add(&mut self, socket: &Arc<TcpStream>, direction: Direction) {
+        assert!(matches!(self.bell.kind(), Kind::Loop(_)), "a transport with a doorbell has no sockets");
         let flags = match direction {
             Direction::Send => PollFlags::OUT,
             Direction::Recv => PollFlags::IN,
@@ -112,14 +127,23 @@ impl Wait {
         }
     }
 
-    /// Sleeps until something is ready, the bell rings, or `limit` has passed. May wake for no reason.
-    pub fn sleep(&self, limit: Duration) {
-        let mut fds = Vec::with_capacity(1 + self.sockets.len());
-        fds.push(self.bell.poll_fd());
-        fds.extend(self.sockets.iter().map(|(socket, flags)| PollFd::new(&**socket, *flags)));
-        sleep(&mut fds, limit);
-        if fds[0].revents().contains(PollFlags::IN) {
-            self.bell.clear();
+    /// Sleeps until something is ready, the bell rings, or `limit` has passed. May wake for no reason. Ends at once if the
+    /// bell has rung since the last sleep.
+    pub fn sleep(&mut self, limit: Duration) {
+        match self.bell.kind() {
+            Kind::Door(door) => {
+                door.sleep(self.heard, limit);
+                self.heard = door.rung();
+            }
+            Kind::Loop(bell) => {
+                let mut fds = Vec::with_capacity(1 + self.sockets.len());
+                fds.push(bell.poll_fd());
+                fds.extend(self.sockets.iter().map(|(socket, flags)| PollFd::new(&**socket, *flags)));
+                sleep(&mut fds, limit);
+                if fds[0].revents().contains(PollFlags::IN) {
+                    bell.clear();
+                }
+            }
         }
     }
 }

@@ -7,10 +7,11 @@
 
 use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature};
 use crate::transport::{Direction, LinkFault, Transport, Wait};
-use crate::{Bell, FRAME_LEN_MAX};
+use crate::{Bell, Doorbell, FRAME_LEN_MAX};
 use phalanx_core::Signature;
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
+use std::sync::Arc;
 
 /// Bytes of unmatched messages kept in memory; beyond this, links are left unread and their senders wait.
 const ASIDE_MAX: usize = 256 << 20;
@@ -279,6 +280,11 @@ impl Wire {
     /// Adds to `wait` what ends when bytes can move on the link; true if they can already.
     pub fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
         self.transport.watch(peer, direction, wait)
+    }
+
+    /// The transport's, where the bells of all waits must be.
+    pub fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
+        self.transport.doorbell()
     }
 
     /// Rings `bell` when a thread sets aside something another may wait for.

@@ -16,7 +16,7 @@ use collective::SCRATCH_LEN;
 use lines::Lines;
 use patience::Patience;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
-use phalanx_transport::{Direction, LinkFault, Wire, WireFault};
+use phalanx_transport::{Bell, Direction, Doorbell, LinkFault, Wire, WireFault};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -124,11 +124,14 @@ pub(crate) struct Engine {
     pub(crate) fate: Arc<Fate>,
     pub(crate) queue: progress::Queue,
     crowded: bool,
+    /// The transport's: whoever sleeps for links sleeps there.
+    door: Option<Arc<dyn Doorbell>>,
 }
 
 impl Engine {
     pub(crate) fn new(fate: Arc<Fate>, wire: Wire) -> Self {
         let world_size = fate.members().len();
+        let door = wire.doorbell();
         let core = Core {
             wire,
             world_size,
@@ -143,7 +146,13 @@ impl Engine {
             crowded: fate.realm.ranks_share_cores(),
             fate,
             queue: progress::Queue::default(),
+            door,
         }
+    }
+
+    /// A bell for one thread that sleeps for links.
+    fn bell(&self) -> std::io::Result<Bell> {
+        self.door.clone().map_or_else(Bell::new, |door| Ok(Bell::at(door)))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -254,7 +263,7 @@ impl Engine {
             // Whoever came in may have read for us: look again before sleeping.
             return core;
         }
-        let Some(wait) = patience.wait() else {
+        let Some(wait) = patience.wait(self.door.as_ref()) else {
             drop(core);
             std::thread::sleep(Duration::from_millis(1));
             return self.lock();

@@ -1,7 +1,8 @@
 //! How a thread waits: first awake, because waking a sleeper takes longer than most messages; then asleep.
 
-use phalanx_transport::{Bell, Wait};
+use phalanx_transport::{Bell, Doorbell, Wait};
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a thread stays awake while nothing moves. A core that sleeps takes 30–50 µs to wake on the machines
@@ -31,11 +32,13 @@ pub(crate) struct Patience {
     idle_since: Option<Instant>,
     ended: bool,
     wait: Option<Wait>,
+    /// Whether the wait is the thread's, for its other operations too.
+    is_kept: bool,
 }
 
 impl Patience {
     pub(crate) fn new(crowded: bool) -> Self {
-        Self { crowded, idle_since: None, ended: false, wait: None }
+        Self { crowded, idle_since: None, ended: false, wait: None, is_kept: false }
     }
 
     /// For the progress thread, whose bell others know.
@@ -72,10 +75,14 @@ impl Patience {
         }
     }
 
-    /// What to sleep on; `None` when the process has no descriptors left.
-    pub(crate) fn wait(&mut self) -> Option<&mut Wait> {
+    /// What to sleep on, at the transport's door if it has one; `None` when the process has no descriptors left.
+    pub(crate) fn wait(&mut self, door: Option<&Arc<dyn Doorbell>>) -> Option<&mut Wait> {
         if self.wait.is_none() {
-            self.wait = WAIT.with(|wait| wait.borrow_mut().take()).or_else(|| Wait::new().ok());
+            self.wait = match door {
+                Some(door) => Some(Wait::on(Bell::at(door.clone()))),
+                None => WAIT.with(|wait| wait.borrow_mut().take()).or_else(|| Wait::new().ok()),
+            };
+            self.is_kept = door.is_none();
         }
         self.wait.as_mut()
     }
@@ -83,7 +90,7 @@ impl Patience {
 
 impl Drop for Patience {
     fn drop(&mut self) {
-        if let Some(mut wait) = self.wait.take() {
+        if let Some(mut wait) = self.wait.take().filter(|_| self.is_kept) {
             wait.clear();
             // At a thread's very end there is nobody left to keep it for.
             let _ = WAIT.try_with(|slot| *slot.borrow_mut() = Some(wait));

@@ -55,7 +55,7 @@ impl Queue {
 pub(crate) fn submit(engine: &Arc<Engine>, job: Box<dyn Job>) -> Result<()> {
     let mut state = engine.queue.lock();
     if !state.started {
-        let bell = Bell::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
+        let bell = engine.bell().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let (theirs, ring) = (engine.clone(), bell.clone());
         std::thread::Builder::new()
             .name("phalanx-progress".into())

@@ -1,7 +1,7 @@
 //! The backend for ranks of one host: they share memory.
 //!
 //! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
-//! [`HostBackend`] of the same group.
+//! [`HostBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
 
 mod lookout;
 
@@ -15,7 +15,7 @@ use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
-use phalanx_shm::{Call, Fault, Pull, Reduction, Team};
+use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct ShmBackend {
     shared: Arc<Shared>,
-    host: HostBackend,
+    messages: HostBackend,
     selector: Arc<Selector>,
     choice: BackendChoice,
 }
@@ -51,19 +51,26 @@ struct State {
     seq: u64,
 }
 
-impl ShmBackend {
-    /// Joins the team of a group. Collective among its members.
-    pub(crate) fn join(
-        fate: Arc<Fate>,
-        op: OpKind,
-        choice: BackendChoice,
-        selector: Arc<Selector>,
-    ) -> Result<Self> {
-        let team = ShmTeam::join(fate.clone(), op)?;
-        let host = HostBackend::new(fate, selector.clone());
-        Ok(Self { shared: Arc::new(Shared { team, lane: Lane::default() }), host, selector, choice })
+/// The backend of a group whose members are on this host. Collective among them.
+pub(crate) fn backend(
+    fate: Arc<Fate>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+) -> Result<Arc<dyn Backend>> {
+    let world_size = fate.members().len();
+    let pipes = share(&fate, op, phalanx_shm::pipes_len(world_size))?;
+    let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
+    let messages = HostBackend::over(Box::new(pipes), fate.clone(), choice, selector.clone());
+    // Who forces an algorithm wants a schedule to be performed.
+    if !selector.forced.is_empty() {
+        return Ok(Arc::new(messages));
     }
+    let shared = Arc::new(Shared { team: ShmTeam::join(fate, op)?, lane: Lane::default() });
+    Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
+}
 
+impl ShmBackend {
     fn fate(&self) -> &Fate {
         &self.shared.team.fate
     }
@@ -169,7 +176,6 @@ fn run(
     let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
     let block = |rank: usize| bytes(layout.block(rank));
     let own = |_| block(rank);
-    let all = |_| 0..layout.len() * element;
     let root = signature.root.unwrap_or(0) as usize;
     let is_root = |r: usize| r == root;
     let largest = || (0..layout.world_size()).map(|r| block(r).len()).max().unwrap_or(0);
@@ -185,12 +191,7 @@ fn run(
                 Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
             team.pull(shm, to_shm(buffers), pull)
         }
-        (OpKind::Broadcast, buffers, None) => {
-            let place: Option<&dyn Fn(usize) -> Range<usize>> = if is_root(rank) { None } else { Some(&all) };
-            let len = layout.len() * element;
-            let pull = Pull { same: true, gives: &is_root, largest: len, part: &all, place };
-            team.pull(shm, to_shm(buffers), pull)
-        }
+        (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
         // The root has the blocks of all in its buffer; the others have their own alone.
         (OpKind::Gather, buffers, None) => {
             let whole = |_| 0..block(rank).len();
@@ -239,7 +240,7 @@ impl Backend for ShmBackend {
     }
 
     fn id(&self) -> GroupId {
-        self.host.id()
+        self.messages.id()
     }
 
     fn rank(&self) -> usize {
@@ -251,16 +252,16 @@ impl Backend for ShmBackend {
     }
 
     fn local(&self) -> (usize, usize) {
-        self.host.local()
+        self.messages.local()
     }
 
     fn timeout(&self) -> Duration {
         self.fate().realm.place().timeout
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         self.shared.lane.wait_until_empty();
-        self.shared.perform(&call, buffers, timeout)
+        self.shared.perform(call, buffers, timeout)
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
@@ -269,15 +270,15 @@ impl Backend for ShmBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        self.host.send(to, bytes)
+        self.messages.send(to, bytes)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
-        self.host.recv(from, bytes, timeout)
+        self.messages.recv(from, bytes, timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        self.host.submit_message(address, buffer)
+        self.messages.submit_message(address, buffer)
     }
 
     fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
@@ -285,7 +286,7 @@ impl Backend for ShmBackend {
         // All come with the same length, or learn here that they do not.
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(call.clone(), Buffers::InPlace(&mut []), self.timeout())?;
+        self.perform(&call, Buffers::InPlace(&mut []), self.timeout())?;
         self.shared.team.alloc(&call.signature, len)
     }
 
@@ -300,7 +301,7 @@ impl Backend for ShmBackend {
     }
 
     fn leave(&self) {
-        self.host.leave();
+        self.messages.leave();
     }
 }
 
@@ -317,7 +318,8 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
     }
     match fault {
         Fault::Mismatch { peer, seq, their_seq, theirs } => {
-            let called = theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
+            let called =
+                theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
             let what = format!("operation #{seq} here is its #{their_seq}, {called}, or they differ before");
             Cause::Protocol { peer: fate.peer(*peer), what }
         }

@@ -55,9 +55,9 @@ impl TwoLevelBackend {
             let counterparts = of_job(&hosts.across(index));
             let links = GroupId(Signature::detail_of(&[fate.alarm.group().0 as usize, ACROSS, index]));
             let transport = fate.realm.open(links, &counterparts);
-            HostBackend::over(transport, Arc::new(fate.part(counterparts)), selector.clone())
+            HostBackend::over(transport, Arc::new(fate.part(counterparts)), choice, selector.clone())
         });
-        let flat = HostBackend::new(fate.clone(), selector.clone());
+        let flat = HostBackend::new(fate.clone(), choice, selector.clone());
         let (lane, seq) = (Lane::default(), Mutex::default());
         let levels = Arc::new(Levels { fate, hosts, inside, across, flat, lane, seq });
         Ok(Self { levels, choice, selector })
@@ -96,9 +96,9 @@ impl Backend for TwoLevelBackend {
         self.levels.flat.timeout()
     }
 
-    fn perform(&self, call: Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         self.levels.lane.wait_until_empty();
-        self.levels.perform(&call, buffers, timeout)
+        self.levels.perform(call, buffers, timeout)
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
@@ -124,7 +124,7 @@ impl Backend for TwoLevelBackend {
         // All come with the same length, or learn here that they do not.
         let layout = Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(call.clone(), Buffers::InPlace(&mut []), self.timeout())?;
+        self.perform(&call, Buffers::InPlace(&mut []), self.timeout())?;
         match &self.levels.inside {
             Some(inside) => inside.alloc(&call.signature, len),
             None => Ok(Region::Private(vec![0; len.div_ceil(8)])),

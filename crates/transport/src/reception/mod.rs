@@ -18,10 +18,11 @@ pub use session::{MESSAGE_LEN_MAX, Session};
 #[cfg(target_os = "linux")]
 pub(crate) use {dial::Address, lobby::Listener};
 
+use crate::bell::{self, Loop};
 use crate::handshake::{Purpose, Refusal, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Door;
-use crate::{Bell, Secret, bell, socket};
+use crate::{Secret, socket};
 pub(crate) use dial::Dialling;
 use half_open::Failure;
 pub(crate) use lobby::Lobby;
@@ -45,7 +46,7 @@ type Call<S> = Box<dyn FnOnce(&mut S, &mut Outbox) + Send>;
 
 struct Shared<S> {
     calls: Mutex<(Vec<Call<S>>, Stop)>,
-    bell: Bell,
+    bell: Loop,
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -78,7 +79,7 @@ impl<S: Service> Reception<S> {
         let listener = socket::listen(bind)
             .map_err(|e| Error::io(format!("listening on {bind} (is the port in use?)"), e))?;
         let addr = listener.local_addr().map_err(|e| Error::io(format!("listening on {bind}"), e))?;
-        let bell = Bell::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
+        let bell = Loop::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), bell });
         let mut desk = Desk::new(listener, secret, service, shared.clone());
         let local_name = desk.open_door();

@@ -1,0 +1,56 @@
+//! The broadcast among ranks that share memory.
+
+use crate::give::Way;
+use crate::region::Words;
+use crate::span::Span;
+use crate::team::Team;
+use crate::{Buffers, Call, Fault, Pull};
+use std::ops::Range;
+
+/// Bytes written to another's memory at once: so long another that gives up may have to wait.
+const STRIDE_BYTES: usize = 256 << 10;
+
+impl Team {
+    /// Copies the buffer of `root` to all.
+    ///
+    /// # Errors
+    /// [`Fault`]; the contents of the buffer are unspecified then, except on the root, and the team is closed.
+    pub fn broadcast(&mut self, call: &mut Call<'_>, buffer: &mut [u8], root: usize) -> Result<(), Fault> {
+        let len = buffer.len();
+        if self.way(len, 1) == Way::Reached && !self.is_crowded() {
+            // SAFETY: borrowed for the whole call, and if that fails, `run` waits until nobody writes it.
+            let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
+            return self.run(call, |team, call| team.broadcast_shared(call, buffer, root));
+        }
+        let whole = |_| 0..len;
+        let place: Option<&dyn Fn(usize) -> Range<usize>> =
+            if self.rank == root { None } else { Some(&whole) };
+        let pull = Pull { same: true, gives: &|rank| rank == root, largest: len, part: &whole, place };
+        self.pull(call, Buffers::InPlace(buffer), pull)
+    }
+
+    /// Everybody copies the same number of bytes: the others read all but the end of the root's buffer, and the root
+    /// writes that to theirs meanwhile.
+    fn broadcast_shared(&mut self, call: &mut Call<'_>, buffer: Span, root: usize) -> Result<(), Fault> {
+        let cut = buffer.len() - buffer.len() / self.world_size / 64 * 64;
+        let piece = self.next_piece();
+        self.reserve(piece, call)?;
+        self.post(piece, &[buffer.addr()]);
+        if self.rank == root {
+            for peer in self.peers() {
+                let [addr, ..]: Words = self.arrived(peer, piece, call)?.words();
+                for at in (cut..buffer.len()).step_by(STRIDE_BYTES) {
+                    let part = buffer.part(at..(at + STRIDE_BYTES).min(buffer.len()));
+                    let process = &self.processes[peer];
+                    let written = self.under_lease(|| process.write(addr.wrapping_add(at as u64), part))?;
+                    written.map_err(|error| Fault::Unreachable { peer, error })?;
+                }
+            }
+        } else {
+            let [addr, ..]: Words = self.arrived(root, piece, call)?.words();
+            self.reach(root, addr, buffer.part(0..cut))?;
+        }
+        self.done(piece);
+        self.all_done(piece, call)
+    }
+}

@@ -1,0 +1,319 @@
+//! A pipe: a ring of bytes in shared memory, from one rank to another.
+//!
+//! Each end counts the bytes it has moved, publishes that on a line of its own, and remembers what it last saw of the other's:
+//! while there is room, or there are bytes, that is known already, neither reads a line that the other writes.
+
+use crate::region::Line;
+use crate::span::Span;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use phalanx_transport::Direction;
+use std::ops::Range;
+
+/// Bytes moved before the other end hears of them: long messages are written and read at the same time. With four times
+/// as much, messages of 1 MiB took a third longer.
+const PIECE: usize = 16 << 10;
+
+/// What the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    /// Bytes moved since the beginning. Each end writes its own.
+    moved: [Line<AtomicU64>; 2],
+    /// Whether an end wants to be woken when the other moves on. Hardly ever written, so its line is in both caches.
+    waits: Line<[AtomicU32; 2]>,
+}
+
+/// One end of a pipe, as its rank knows it. What it may move are `left` bytes: the writing end free ones, the reading end those
+/// that were written.
+#[derive(Debug)]
+pub(crate) struct End {
+    direction: Direction,
+    capacity: usize,
+    moved: u64,
+    published: u64,
+    /// Up to which count bytes may be moved, as far as was last seen.
+    limit: u64,
+}
+
+impl End {
+    /// An end that has moved nothing.
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub(crate) fn new(direction: Direction, capacity: usize) -> Self {
+        assert!(capacity.is_power_of_two());
+        let limit = if direction == Direction::Send { capacity as u64 } else { 0 };
+        Self { direction, capacity, moved: 0, published: 0, limit }
+    }
+
+    fn own(&self) -> usize {
+        self.direction as usize
+    }
+
+    fn other(&self) -> usize {
+        1 - self.direction as usize
+    }
+
+    /// Whatever the other end may have written there: never more than there can be.
+    fn left(&self) -> usize {
+        self.limit.wrapping_sub(self.moved).min(self.capacity as u64) as usize
+    }
+
+    /// Sees how far the other end has come.
+    fn look(&mut self, pipe: &Pipe) {
+        let theirs = pipe.moved[self.other()].0.load(Ordering::Acquire);
+        let ahead = if self.direction == Direction::Send { self.capacity as u64 } else { 0 };
+        self.limit = theirs.wrapping_add(ahead);
+    }
+
+    /// Where in the ring the next bytes are: at most `want`, in one piece. Empty if none can be moved.
+    fn next(&mut self, pipe: &Pipe, want: usize) -> Range<usize> {
+        if self.left() < want {
+            self.look(pipe);
+        }
+        let start = self.moved as usize % self.capacity;
+        start..start + want.min(self.left()).min(self.capacity - start).min(PIECE)
+    }
+
+    /// Tells the other end how far this one has come; true if it wants to be woken.
+    fn publish(&mut self, pipe: &Pipe) -> bool {
+        if self.moved == self.published {
+            return false;
+        }
+        self.published = self.moved;
+        pipe.moved[self.own()].0.store(self.moved, Ordering::Release);
+        // Pairs with the fence in `is_ready`: either we see that the other waits, or it sees how far we have come.
+        fence(Ordering::SeqCst);
+        let waits = &pipe.waits.0[self.other()];
+        let is_waited_for = waits.load(Ordering::Relaxed) != 0;
+        if is_waited_for {
+            waits.store(0, Ordering::Relaxed);
+        }
+        is_waited_for
+    }
+
+    /// Whether bytes can be moved. If not, the other end is asked to wake this rank when they can.
+    pub(crate) fn is_ready(&mut self, pipe: &Pipe) -> bool {
+        if self.left() > 0 {
+            return true;
+        }
+        pipe.waits.0[self.own()].store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.look(pipe);
+        self.left() > 0
+    }
+
+    /// Moves up to `len` bytes: `copy` does, given where in them and where in the ring. `wake` is called when the other end is
+    /// to be woken.
+    fn transfer(
+        &mut self,
+        pipe: &Pipe,
+        len: usize,
+        mut copy: impl FnMut(Range<usize>, Range<usize>),
+        wake: &impl Fn(),
+    ) -> usize {
+        let mut done = 0;
+        while done < len {
+            let range = self.next(pipe, len - done);
+            if range.is_empty() {
+                break;
+            }
+            let n = range.len();
+            copy(done..done + n, range);
+            self.moved += n as u64;
+            done += n;
+            if self.moved - self.published >= PIECE as u64 && self.publish(pipe) {
+                wake();
+            }
+        }
+        done
+    }
+
+    /// Writes as much of `parts` as there is room for.
+    pub(crate) fn write(
+        &mut self,
+        pipe: &Pipe,
+        ring: Span,
+        parts: &[std::io::IoSlice<'_>],
+        wake: &impl Fn(),
+    ) -> usize {
+        let mut written = 0;
+        for part in parts {
+            let n = self.transfer(pipe, part.len(), |of, at| ring.part(at).write(&part[of]), wake);
+            written += n;
+            if n < part.len() {
+                break;
+            }
+        }
+        if self.publish(pipe) {
+            wake();
+        }
+        written
+    }
+
+    /// Reads as many bytes as there are.
+    pub(crate) fn read(&mut self, pipe: &Pipe, ring: Span, buffer: &mut [u8], wake: &impl Fn()) -> usize {
+        let n = self.transfer(pipe, buffer.len(), |of, at| ring.part(at).read(&mut buffer[of]), wake);
+        if self.publish(pipe) {
+            wake();
+        }
+        n
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::io::IoSlice;
+
+    fn pipe() -> Pipe {
+        let line = || Line(AtomicU64::new(0));
+        Pipe { moved: [line(), line()], waits: Line([AtomicU32::new(0), AtomicU32::new(0)]) }
+    }
+
+    /// Ends of one pipe of 8 bytes in this thread.
+    struct Both {
+        pipe: Pipe,
+        ring: Vec<u8>,
+        writer: End,
+        reader: End,
+    }
+
+    impl Both {
+        fn new() -> Self {
+            let [writer, reader] = [Direction::Send, Direction::Recv].map(|d| End::new(d, 8));
+            Self { pipe: pipe(), ring: vec![0; 8], writer, reader }
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> usize {
+            // SAFETY: the ring outlives the span, and only this thread uses it.
+            let ring = unsafe { Span::new(self.ring.as_mut_ptr(), 8) };
+            self.writer.write(
+                &self.pipe,
+                ring,
+                &[IoSlice::new(&bytes[..1]), IoSlice::new(&bytes[1..])],
+                &|| {},
+            )
+        }
+
+        fn read(&mut self, len: usize) -> Vec<u8> {
+            // SAFETY: the ring outlives the span, and only this thread uses it.
+            let ring = unsafe { Span::new(self.ring.as_mut_ptr(), 8) };
+            let mut buffer = vec![0; len];
+            let n = self.reader.read(&self.pipe, ring, &mut buffer, &|| {});
+            buffer.truncate(n);
+            buffer
+        }
+    }
+
+    #[test]
+    fn bytes_wrap_around_and_no_more_are_taken_than_fit() {
+        let mut both = Both::new();
+        assert!(both.read(3).is_empty(), "nothing was written");
+        assert_eq!(both.write(b"abcde"), 5);
+        assert_eq!(both.read(3), b"abc");
+        assert_eq!(both.write(b"fghijklmn"), 6, "two are in it still");
+        assert_eq!(both.write(b"lm"), 0, "full");
+        assert_eq!(both.read(100), b"defghijk");
+        assert!(both.read(1).is_empty());
+        assert_eq!(both.write(b"lmnopqrstu"), 8, "all of it");
+        assert_eq!(both.read(7), b"lmnopqr");
+    }
+
+    #[test]
+    fn an_end_is_ready_when_bytes_can_move() {
+        let mut both = Both::new();
+        assert!(both.writer.is_ready(&both.pipe) && !both.reader.is_ready(&both.pipe));
+        assert_eq!(both.write(b"abcdefgh"), 8);
+        assert!(!both.writer.is_ready(&both.pipe) && both.reader.is_ready(&both.pipe));
+        both.read(1);
+        assert!(both.writer.is_ready(&both.pipe) && both.reader.is_ready(&both.pipe));
+    }
+
+    #[test]
+    fn nonsense_from_the_other_end_does_no_harm() {
+        let mut both = Both::new();
+        for theirs in [9, 1 << 40, u64::MAX] {
+            both.pipe.moved[Direction::Send as usize].0.store(theirs, Ordering::Release);
+            assert!(both.read(100).len() <= 100);
+            both.pipe.moved[Direction::Recv as usize].0.store(theirs, Ordering::Release);
+            assert!(both.write(&[7; 100]) <= 100);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::futex::Futex;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+    use std::time::Duration;
+
+    struct Shared {
+        pipe: Pipe,
+        ring: [UnsafeCell<u64>; 1],
+        /// Each end's.
+        doors: [Futex; 2],
+    }
+
+    impl Shared {
+        fn new() -> Arc<Self> {
+            let line = || Line(AtomicU64::new(0));
+            let pipe = Pipe { moved: [line(), line()], waits: Line([AtomicU32::new(0), AtomicU32::new(0)]) };
+            Arc::new(Self { pipe, ring: [UnsafeCell::new(0)], doors: [Futex::new(), Futex::new()] })
+        }
+
+        /// Moves one cell, and sleeps until that can be done; `touch` is given it.
+        fn step(&self, end: &mut End, mut touch: impl FnMut(&UnsafeCell<u64>)) {
+            let door = &self.doors[end.own()];
+            let mut heard = door.value();
+            while end.next(&self.pipe, 1).is_empty() {
+                if !end.is_ready(&self.pipe) {
+                    door.wait(heard, Duration::ZERO);
+                    heard = door.value();
+                }
+            }
+            touch(&self.ring[0]);
+            end.moved += 1;
+            if end.publish(&self.pipe) {
+                self.doors[end.other()].bump();
+            }
+        }
+    }
+
+    /// A ring of one cell, so that each end waits for the other. loom's cell panics if both touch it at once, and loom
+    /// itself if both sleep.
+    fn all_is_read_as_it_was_written(count: u64, preemptions: Option<usize>) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = preemptions;
+        model.check(move || {
+            let shared = Shared::new();
+            let theirs = shared.clone();
+            let writer = thread::spawn(move || {
+                let mut end = End::new(Direction::Send, 1);
+                for value in 1..=count {
+                    // SAFETY: loom checks what is claimed here.
+                    theirs.step(&mut end, |cell| cell.with_mut(|cell| unsafe { *cell = value }));
+                }
+            });
+            let mut end = End::new(Direction::Recv, 1);
+            for value in 1..=count {
+                // SAFETY: loom checks what is claimed here.
+                shared.step(&mut end, |cell| assert_eq!(cell.with(|cell| unsafe { *cell }), value));
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reader_that_sleeps_is_woken() {
+        all_is_read_as_it_was_written(1, None);
+    }
+
+    #[test]
+    fn both_sleep_and_are_woken_in_turn() {
+        all_is_read_as_it_was_written(2, Some(3));
+    }
+}

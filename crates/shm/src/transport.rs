@@ -1,0 +1,367 @@
+//! The pipes between the ranks of a group on one host, as a transport.
+//!
+//! They lie in a segment of their own:
+//!
+//! ```text
+//! | rank 0 | … | rank P-1 | pipe 0→0, 0→1 … 0→P-1, 1→0 … | ring 0→0, 0→1 … |
+//! ```
+//!
+//! Nobody touches the pipe from a rank to itself, so it takes addresses but no memory; nor does any other take some before it is used.
+
+use crate::futex::Futex;
+use crate::memory::Memory;
+use crate::pipe::{End, Pipe};
+use crate::span::Span;
+use crate::sync::{AtomicU32, Ordering};
+use phalanx_core::Result;
+use phalanx_transport::{Direction, Doorbell, LinkFault, Transport, Wait};
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of the longest ring. A quarter of it was a quarter slower from 64 KiB on, because the ends wait for each other; four
+/// times as much was no faster.
+const RING_LEN_MAX: usize = 256 << 10;
+/// Bytes of the shortest ring.
+const RING_LEN_MIN: usize = 4 << 10;
+/// Bytes of all rings that a rank writes, unless they would be shorter than the shortest.
+const RINGS_LEN_MAX: usize = 4 << 20;
+
+const PAGE: usize = 4096;
+
+/// What a rank tells all others. All zero at first.
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct Rank {
+    /// Its ends are closed; what it wrote can still be read.
+    closed: AtomicU32,
+    /// What its threads sleep on.
+    door: Futex,
+}
+
+const fn ring_len(world_size: usize) -> usize {
+    let mut len = RING_LEN_MAX;
+    while len > RING_LEN_MIN && len * world_size > RINGS_LEN_MAX {
+        len /= 2;
+    }
+    len
+}
+
+const fn rings_offset(world_size: usize) -> usize {
+    let pipes = world_size * world_size * size_of::<Pipe>();
+    (world_size * size_of::<Rank>() + pipes).next_multiple_of(PAGE)
+}
+
+/// Bytes of the segment with the pipes of a group: about 512 KiB a rank for two ranks, and at most 4 MiB a rank up to
+/// a thousand ranks. Memory is taken page by page, for the pipes that are used.
+pub const fn pipes_len(world_size: usize) -> usize {
+    rings_offset(world_size) + world_size * world_size * ring_len(world_size)
+}
+
+/// The mapped segment.
+#[derive(Debug)]
+struct Segment {
+    memory: Memory,
+    world_size: usize,
+}
+
+impl Segment {
+    fn rank(&self, rank: usize) -> &Rank {
+        assert!(rank < self.world_size);
+        let at = self.memory.at(rank * size_of::<Rank>(), size_of::<Rank>()).cast::<Rank>();
+        // SAFETY: mapped for as long as `self`, aligned (the mapping is, to a page), zero or written as atomics only.
+        unsafe { at.as_ref() }
+    }
+
+    fn index(&self, from: usize, to: usize) -> usize {
+        assert!(from < self.world_size && to < self.world_size);
+        from * self.world_size + to
+    }
+
+    fn pipe(&self, from: usize, to: usize) -> &Pipe {
+        let offset = self.world_size * size_of::<Rank>() + self.index(from, to) * size_of::<Pipe>();
+        let at = self.memory.at(offset, size_of::<Pipe>()).cast::<Pipe>();
+        // SAFETY: mapped for as long as `self`, aligned (all sizes are multiples of 128), zero or written as atomics only.
+        unsafe { at.as_ref() }
+    }
+
+    fn ring(&self, from: usize, to: usize) -> Span {
+        let len = ring_len(self.world_size);
+        let at = self.memory.at(rings_offset(self.world_size) + self.index(from, to) * len, len);
+        // SAFETY: mapped for as long as the transport, whose ends alone use it; between the two ends the counters
+        // of the pipe say whose each byte is.
+        unsafe { Span::new(at.as_ptr(), len) }
+    }
+}
+
+/// Where the threads of one rank sleep.
+#[derive(Debug)]
+struct Door {
+    segment: Arc<Segment>,
+    rank: usize,
+}
+
+impl Door {
+    fn futex(&self) -> &Futex {
+        &self.segment.rank(self.rank).door
+    }
+}
+
+impl Doorbell for Door {
+    fn rung(&self) -> u32 {
+        self.futex().value()
+    }
+
+    fn ring(&self) {
+        self.futex().bump();
+    }
+
+    fn sleep(&self, rung: u32, limit: Duration) {
+        self.futex().wait(rung, limit);
+    }
+}
+
+/// One rank's ends of the pipes between it and the others of a group on one host.
+///
+/// Dropping it closes them: the others read what was written, then find them [`Closed`](LinkFault::Closed). A rank that is
+/// killed closes nothing; who waits for it must be told by others, who ring its [`doorbell`](Transport::doorbell).
+///
+/// # Cost
+/// A message is copied twice. There is no system call unless the peer sleeps, which is woken with one.
+///
+/// # Examples
+/// ```
+/// # fn main() -> phalanx_core::Result<()> {
+/// use phalanx_shm::{ShmTransport, create, pipes_len};
+/// use phalanx_transport::Transport;
+///
+/// let file = create(pipes_len(2))?; // by one rank, which passes it to the other
+/// let [mut zero, mut one] = [ShmTransport::join(&file, 0, 2)?, ShmTransport::join(&file, 1, 2)?];
+/// assert_eq!(zero.send(1, &[std::io::IoSlice::new(b"hello")]), Ok(5));
+/// let mut buffer = [0; 8];
+/// assert_eq!(one.recv(0, &mut buffer), Ok(5));
+/// assert_eq!(&buffer[..5], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ShmTransport {
+    segment: Arc<Segment>,
+    rank: usize,
+    doors: Vec<Arc<Door>>,
+    /// By peer.
+    outgoing: Vec<End>,
+    incoming: Vec<End>,
+}
+
+impl ShmTransport {
+    /// The ends of `rank` in the segment `file`: [`create`](crate::create)d with [`pipes_len`] by one rank and given to the
+    /// others. Each rank joins once.
+    ///
+    /// # Errors
+    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
+    ///
+    /// # Panics
+    /// If `rank` is not below `world_size`.
+    pub fn join(file: impl AsFd, rank: usize, world_size: usize) -> Result<Self> {
+        assert!(rank < world_size, "rank {rank} of {world_size}");
+        let memory = Memory::map(file, pipes_len(world_size))?;
+        let segment = Arc::new(Segment { memory, world_size });
+        let door = |rank| Arc::new(Door { segment: segment.clone(), rank });
+        let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
+        Ok(Self {
+            rank,
+            doors: (0..world_size).map(door).collect(),
+            outgoing: ends(Direction::Send),
+            incoming: ends(Direction::Recv),
+            segment,
+        })
+    }
+
+    fn is_closed(&self, peer: usize) -> bool {
+        self.segment.rank(peer).closed.load(Ordering::Acquire) != 0
+    }
+}
+
+impl Transport for ShmTransport {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.segment.world_size
+    }
+
+    fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        if self.is_closed(peer) {
+            return Err(LinkFault::Closed);
+        }
+        let (from, to, door) = (self.rank, peer, &self.doors[peer]);
+        let (pipe, ring) = (self.segment.pipe(from, to), self.segment.ring(from, to));
+        Ok(self.outgoing[peer].write(pipe, ring, bytes, &|| door.ring()))
+    }
+
+    fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        // Before the bytes: those that were written before it was closed are not overlooked.
+        let is_closed = self.is_closed(peer);
+        let (from, to, door) = (peer, self.rank, &self.doors[peer]);
+        let (pipe, ring) = (self.segment.pipe(from, to), self.segment.ring(from, to));
+        match self.incoming[peer].read(pipe, ring, buffer, &|| door.ring()) {
+            0 if is_closed => Err(LinkFault::Closed),
+            n => Ok(n),
+        }
+    }
+
+    fn is_linked(&mut self, peer: usize) -> bool {
+        !self.is_closed(peer)
+    }
+
+    fn watch(&mut self, peer: usize, direction: Direction, _wait: &mut Wait) -> bool {
+        let (rank, segment) = (self.rank, &self.segment);
+        let is_ready = match direction {
+            Direction::Send => self.outgoing[peer].is_ready(segment.pipe(rank, peer)),
+            Direction::Recv => self.incoming[peer].is_ready(segment.pipe(peer, rank)),
+        };
+        is_ready || self.is_closed(peer)
+    }
+
+    fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
+        Some(self.doors[self.rank].clone())
+    }
+}
+
+impl Drop for ShmTransport {
+    fn drop(&mut self) {
+        self.segment.rank(self.rank).closed.store(1, Ordering::Release);
+        // Whoever has not seen it has not looked since its bell rings here.
+        self.doors.iter().for_each(|door| door.ring());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::create;
+    use phalanx_transport::Bell;
+    use std::time::Instant;
+
+    fn pair() -> [ShmTransport; 2] {
+        let file = create(pipes_len(2)).unwrap();
+        [0, 1].map(|rank| ShmTransport::join(&file, rank, 2).unwrap())
+    }
+
+    /// A small generator of lengths and bytes.
+    fn random(state: &mut u64) -> usize {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as usize
+    }
+
+    /// Sleeps until bytes can move.
+    fn wait(end: &mut ShmTransport, direction: Direction, wait: &mut Wait) {
+        let peer = 1 - end.rank;
+        if !end.watch(peer, direction, wait) {
+            wait.sleep(Duration::from_secs(20));
+        }
+    }
+
+    fn on_door(end: &ShmTransport) -> Wait {
+        Wait::on(Bell::at(end.doorbell().unwrap()))
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_whatever_the_lengths_and_whoever_sleeps() {
+        const TOTAL: usize = 20 << 20;
+        let byte = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 16) as u8;
+        let [mut zero, mut one] = pair();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut sent, mut seed, mut waiting) = (0, 1, on_door(&zero));
+                while sent < TOTAL {
+                    let len = (random(&mut seed) % 100_000).min(TOTAL - sent);
+                    let bytes: Vec<u8> = (sent..sent + len).map(byte).collect();
+                    let (head, body) = bytes.split_at(len / 3);
+                    let n = zero.send(1, &[IoSlice::new(head), IoSlice::new(body)]).unwrap();
+                    sent += n;
+                    if n < len {
+                        wait(&mut zero, Direction::Send, &mut waiting);
+                    }
+                }
+            });
+            let (mut got, mut seed, mut waiting) = (0, 2, on_door(&one));
+            let mut buffer = vec![0; 300_000];
+            loop {
+                let len = 1 + random(&mut seed) % buffer.len();
+                match one.recv(0, &mut buffer[..len]) {
+                    Ok(0) => wait(&mut one, Direction::Recv, &mut waiting),
+                    Ok(n) => {
+                        assert!(buffer[..n].iter().enumerate().all(|(i, &b)| b == byte(got + i)));
+                        got += n;
+                    }
+                    Err(fault) => break assert_eq!((fault, got), (LinkFault::Closed, TOTAL)),
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn local_threads_ring_as_well_and_it_is_remembered() {
+        let [mut zero, _one] = pair();
+        let mut waiting = on_door(&zero);
+        let begun = Instant::now();
+        waiting.bell().clone().ring();
+        wait(&mut zero, Direction::Recv, &mut waiting);
+        assert!(begun.elapsed() < Duration::from_secs(15), "it had rung before");
+        let bell = waiting.bell().clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                bell.ring();
+            });
+            let begun = Instant::now();
+            wait(&mut zero, Direction::Recv, &mut waiting);
+            assert!(begun.elapsed() < Duration::from_secs(15));
+        });
+        let begun = Instant::now();
+        waiting.sleep(Duration::from_millis(20));
+        assert!(begun.elapsed() >= Duration::from_millis(10), "and is heard once");
+    }
+
+    #[test]
+    fn who_waits_for_a_rank_that_closes_is_woken() {
+        let [mut zero, one] = pair();
+        let mut waiting = on_door(&zero);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                drop(one);
+            });
+            let begun = Instant::now();
+            let fault = loop {
+                match zero.recv(1, &mut [0; 4]) {
+                    Ok(_) => wait(&mut zero, Direction::Recv, &mut waiting),
+                    Err(fault) => break fault,
+                }
+            };
+            assert_eq!(fault, LinkFault::Closed);
+            assert!(begun.elapsed() < Duration::from_secs(15));
+        });
+        assert_eq!(zero.send(1, &[IoSlice::new(b"hello")]), Err(LinkFault::Closed));
+        assert!(!zero.is_linked(1));
+    }
+
+    #[test]
+    fn memory_of_the_pipes_is_bounded() {
+        for world_size in [2, 3, 8, 64, 128, 1000] {
+            let of_a_rank = pipes_len(world_size) / world_size;
+            assert!(of_a_rank <= (5 << 20), "{world_size} ranks: {of_a_rank} bytes each");
+            assert!(ring_len(world_size).is_power_of_two());
+        }
+        assert_eq!(ring_len(2), RING_LEN_MAX);
+        assert_eq!(ring_len(2000), RING_LEN_MIN);
+    }
+}
