@@ -27,6 +27,23 @@ mod hosts_of_three {
     phalanx_testkit::group_conformance!(super::World::hosts(3));
 }
 
+/// Which backend a group has follows from where its ranks are.
+#[cfg(target_os = "linux")]
+#[test]
+fn groups_say_what_performs_their_operations() {
+    let says = |world: World, ranks: usize, line: &str| {
+        assert_eq!(world.run(ranks, |group| group.describe()), vec![line; ranks]);
+    };
+    says(World::thread(), 2, "thread: 2 ranks");
+    says(World::tcp(), 3, "tcp: 3 ranks");
+    says(World::shm(), 2, "shm: 2 ranks on this host");
+    says(World::hosts(1), 3, "tcp: 3 ranks on 3 hosts");
+    says(World::hosts(2), 4, "two-level: 2 hosts x 2 ranks: shm inside, tcp across");
+    says(World::hosts(2), 3, "two-level: 3 ranks on 2 hosts: shm inside, tcp across");
+    says(World::hosts(2).algorithms("all_reduce=ring"), 4, "tcp: 4 ranks on 2 hosts");
+    says(World::tcp(), 1, "thread: 1 rank");
+}
+
 /// The other address family differs in how links are made, not in what goes over them.
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
