@@ -173,10 +173,10 @@ mod tests {
     fn ranks_see_each_others_lines_and_slots() {
         let file = create(segment_len(3)).unwrap();
         let regions: Vec<_> = (0..3).map(|r| Region::map(&file, r, 3).unwrap()).collect();
-        for rank in 0..3 {
-            regions[rank].control(rank).done.0.publish(rank as u32);
-            regions[rank].slot(rank, 13).posted.publish(13);
-            regions[rank].control(rank).keep_signature(17, &[rank as u8; 9]);
+        for (rank, region) in regions.iter().enumerate() {
+            region.control(rank).done.0.publish(rank as u32);
+            region.slot(rank, 13).posted.publish(13);
+            region.control(rank).keep_signature(17, &[rank as u8; 9]);
         }
         for region in &regions {
             for rank in 0..3 {
