@@ -88,24 +88,24 @@ mod tests {
             Self { done: Counter::new(), slots: [slot(), slot()] }
         }
 
-        /// Posts `PIECES` pieces, one more than there are slots, and reads those of `peer`.
-        fn work(&self, peer: &Self) {
-            for piece in 0..PIECES {
-                let slot = piece as usize % SLOTS;
-                wait(&peer.done, needed(piece, SLOTS as u32));
-                let own = &self.slots[slot];
-                // SAFETY: loom checks what is claimed here.
-                own.staging.with_mut(|staging| unsafe { *staging = piece + 100 });
-                own.word.store(piece + 200, Ordering::Relaxed);
-                own.posted.publish(piece);
+        /// Reserves, fills and posts a slot; `peer` is who reads it.
+        fn post(&self, peer: &Self, piece: u32) {
+            wait(&peer.done, needed(piece, SLOTS as u32));
+            let slot = &self.slots[piece as usize % SLOTS];
+            // SAFETY: loom checks what is claimed here.
+            slot.staging.with_mut(|staging| unsafe { *staging = piece + 100 });
+            slot.word.store(piece + 200, Ordering::Relaxed);
+            slot.posted.publish(piece);
+        }
 
-                let theirs = &peer.slots[slot];
-                wait(&theirs.posted, piece + 1);
-                assert_eq!(theirs.word.load(Ordering::Relaxed), piece + 200);
-                // SAFETY: loom checks what is claimed here.
-                assert_eq!(theirs.staging.with(|staging| unsafe { *staging }), piece + 100);
-                self.done.publish(piece);
-            }
+        /// Waits for what `peer` posts, reads it, and is done with it.
+        fn read(&self, peer: &Self, piece: u32) {
+            let slot = &peer.slots[piece as usize % SLOTS];
+            wait(&slot.posted, piece + 1);
+            assert_eq!(slot.word.load(Ordering::Relaxed), piece + 200);
+            // SAFETY: loom checks what is claimed here.
+            assert_eq!(slot.staging.with(|staging| unsafe { *staging }), piece + 100);
+            self.done.publish(piece);
         }
     }
 
@@ -115,17 +115,32 @@ mod tests {
         }
     }
 
-    /// The protocol of `Team`: reserve, fill, post; arrived, read, done.
-    #[test]
-    fn no_slot_is_filled_again_before_all_have_read_it() {
+    /// Two ranks work on `PIECES` pieces, one more than there are slots.
+    fn check(one: fn(&Rank, &Rank, u32), two: fn(&Rank, &Rank, u32)) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
-        model.check(|| {
+        model.check(move || {
             let ranks = Arc::new([Rank::new(), Rank::new()]);
             let other = ranks.clone();
-            let other = thread::spawn(move || other[1].work(&other[0]));
-            ranks[0].work(&ranks[1]);
+            let other = thread::spawn(move || (0..PIECES).for_each(|piece| two(&other[1], &other[0], piece)));
+            (0..PIECES).for_each(|piece| one(&ranks[0], &ranks[1], piece));
             other.join().unwrap();
         });
+    }
+
+    /// As in an all_reduce.
+    #[test]
+    fn ranks_that_read_each_other_read_what_was_posted() {
+        let both = |own: &Rank, peer: &Rank, piece| {
+            own.post(peer, piece);
+            own.read(peer, piece);
+        };
+        check(both, both);
+    }
+
+    /// As in a broadcast: nothing but `done` holds the root back.
+    #[test]
+    fn no_slot_is_filled_again_before_it_was_read() {
+        check(Rank::post, Rank::read);
     }
 }
