@@ -1,31 +1,43 @@
 //! One operation at one size: its buffers, how to perform it, and what must come out.
 
 use crate::data::{Data, Value};
-use crate::op::Op;
-use phalanx::{ProcessGroup, ReduceOp, Result};
+use crate::op::{Op, Place};
+use crate::subject::Subject;
+use crate::timing::Work;
+use phalanx::{ProcessGroup, ReduceOp, Result, SharedBuffer};
+use std::ops::{Deref, DerefMut, Range};
 
 /// The rank that is special where one is.
 const ROOT: usize = 0;
 
 /// A case, ready to be performed again and again.
 pub(crate) struct Case<'g, T> {
-    pub(crate) op: Op,
-    pub(crate) group: &'g ProcessGroup,
+    op: Op,
+    place: Place,
+    group: &'g ProcessGroup,
     reduce: ReduceOp,
     /// Read by the operation, and overwritten where it works in place.
-    input: Vec<T>,
+    input: Buffer<T>,
     /// Empty for operations in place, and on ranks that get nothing.
-    output: Vec<T>,
+    output: Buffer<T>,
     data: Data<T>,
 }
 
 impl<'g, T: Value> Case<'g, T> {
-    /// `count`: elements of one rank's part, as [`Op::count`] says.
-    pub(crate) fn new(op: Op, reduce: ReduceOp, count: usize, group: &'g ProcessGroup) -> Self {
+    /// `count`: elements of one rank's part, as [`Op::count`] says. Collective.
+    pub(crate) fn new(
+        op: Op,
+        place: Place,
+        reduce: ReduceOp,
+        count: usize,
+        group: &'g ProcessGroup,
+        subject: Subject,
+    ) -> Result<Self> {
         let (world_size, is_root) = (group.world_size(), group.rank() == ROOT);
         let whole = count * world_size;
         let at_root = if is_root { whole } else { 0 };
         let (input, output) = match op {
+            Op::AllGather | Op::ReduceScatter if place == Place::InPlace => (whole, 0),
             Op::AllReduce | Op::Broadcast | Op::Reduce | Op::SendRecv | Op::Barrier => (count, 0),
             Op::AllGather => (count, whole),
             Op::ReduceScatter => (whole, count),
@@ -34,39 +46,74 @@ impl<'g, T: Value> Case<'g, T> {
             Op::Scatter => (at_root, count),
         };
         let data = Data::new(op, reduce, world_size);
-        Self { op, group, reduce, input: vec![T::of(0); input], output: vec![T::of(0); output], data }
+        let buffer = |len| match subject {
+            // All ranks make buffers of equal length.
+            Subject::Registered => Ok(Buffer::Registered(group.alloc(whole)?, len)),
+            _ => Ok(Buffer::Plain(vec![T::of(0); len])),
+        };
+        Ok(Self { op, place, group, reduce, input: buffer(input)?, output: buffer(output)?, data })
     }
 
-    /// Writes this rank's contribution, as a program would between two operations.
-    pub(crate) fn touch(&mut self) {
-        self.data.write(self.group.rank(), &mut self.input);
+    /// This rank's block of a buffer that is dealt out.
+    fn own_block(&self, buffer: &[T]) -> Range<usize> {
+        let count = buffer.len() / self.group.world_size();
+        let start = self.group.rank() * count;
+        start..start + count
+    }
+}
+
+impl<T: Value> Work for Case<'_, T> {
+    fn op(&self) -> Op {
+        self.op
     }
 
-    pub(crate) fn perform(&mut self) -> Result<()> {
-        let Self { op, group, reduce, input, output, .. } = self;
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn group(&self) -> &ProcessGroup {
+        self.group
+    }
+
+    fn touch(&mut self) {
+        let contribution = match (self.op, self.place) {
+            (Op::AllGather, Place::InPlace) => self.own_block(&self.input),
+            _ => 0..self.input.len(),
+        };
+        self.data.write(self.group.rank(), &mut self.input[contribution]);
+    }
+
+    fn perform(&mut self) -> Result<()> {
+        let Self { op, place, group, reduce, input, output, .. } = self;
         let is_root = group.rank() == ROOT;
         match op {
+            Op::ReduceScatter if *place == Place::InPlace => group.reduce_scatter_in_place(input, *reduce),
+            Op::AllGather if *place == Place::InPlace => group.all_gather_in_place(input),
             Op::AllReduce => group.all_reduce(input, *reduce),
             Op::ReduceScatter => group.reduce_scatter(input, output, *reduce),
             Op::AllGather => group.all_gather(input, output),
             Op::Broadcast => group.broadcast(input, ROOT),
             Op::Reduce => group.reduce(input, *reduce, ROOT),
-            Op::Gather => group.gather(input, is_root.then_some(output.as_mut_slice()), ROOT),
-            Op::Scatter => group.scatter(is_root.then_some(input.as_slice()), output, ROOT),
+            Op::Gather => group.gather(input, is_root.then_some(&mut output[..]), ROOT),
+            Op::Scatter => group.scatter(is_root.then_some(&input[..]), output, ROOT),
             Op::AllToAll => group.all_to_all(input, output),
             Op::SendRecv => ping_pong(group, input),
             Op::Barrier => group.barrier(),
         }
     }
 
-    /// How many elements of this rank the last [`perform`](Self::perform) after a [`touch`](Self::touch) got wrong.
-    pub(crate) fn wrong(&self) -> u64 {
+    fn wrong(&self) -> u64 {
         let (rank, world_size) = (self.group.rank(), self.group.world_size());
-        let blocks = || self.output.chunks((self.output.len() / world_size).max(1)).enumerate();
+        let result = if self.place == Place::InPlace { &self.input } else { &self.output };
+        let blocks = || result.chunks((result.len() / world_size).max(1)).enumerate();
         let data = &self.data;
         match self.op {
             Op::AllReduce => data.wrong_combined(0, &self.input),
             Op::Reduce if rank == ROOT => data.wrong_combined(0, &self.input),
+            Op::ReduceScatter if self.place == Place::InPlace => {
+                let own = self.own_block(result);
+                data.wrong_combined(own.start, &result[own])
+            }
             Op::ReduceScatter => data.wrong_combined(rank * self.output.len(), &self.output),
             Op::Broadcast => data.wrong(ROOT, 0, &self.input),
             Op::AllGather | Op::Gather => blocks().map(|(from, block)| data.wrong(from, 0, block)).sum(),
@@ -74,6 +121,32 @@ impl<'g, T: Value> Case<'g, T> {
             Op::Scatter => data.wrong(ROOT, rank * self.output.len(), &self.output),
             Op::SendRecv if rank ^ 1 < world_size => data.wrong(rank & !1, 0, &self.input),
             Op::Reduce | Op::SendRecv | Op::Barrier => 0,
+        }
+    }
+}
+
+/// Elements in memory of a rank's own, or in memory that the group has made, of which the beginning is used.
+enum Buffer<T> {
+    Plain(Vec<T>),
+    Registered(SharedBuffer<T>, usize),
+}
+
+impl<T: Value> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Plain(elements) => elements,
+            Self::Registered(elements, len) => &elements[..*len],
+        }
+    }
+}
+
+impl<T: Value> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Plain(elements) => elements,
+            Self::Registered(elements, len) => &mut elements[..*len],
         }
     }
 }
@@ -100,6 +173,8 @@ mod tests {
     use phalanx::SimulatedBackend;
     use std::thread;
 
+    const BUFFERS: [Subject; 2] = [Subject::Plain, Subject::Registered];
+
     /// Runs `body` on three ranks, one of which has no partner to send to.
     fn on_three_ranks(body: impl Fn(&ProcessGroup) + Sync) {
         thread::scope(|scope| {
@@ -113,11 +188,13 @@ mod tests {
     #[test]
     fn every_operation_passes_its_own_check() {
         on_three_ranks(|group| {
-            for (&op, reduce) in Op::value_variants().iter().zip(ReduceOp::ALL.iter().cycle()) {
-                let mut case = Case::<i16>::new(op, *reduce, 1250, group);
-                case.touch();
-                case.perform().unwrap();
-                assert_eq!(case.wrong(), 0, "{op} on rank {}", group.rank());
+            for (&op, &reduce) in Op::value_variants().iter().zip(ReduceOp::ALL.iter().cycle()) {
+                for (&place, subject) in op.places().iter().flat_map(|place| BUFFERS.map(|of| (place, of))) {
+                    let mut case = Case::<i16>::new(op, place, reduce, 1250, group, subject).unwrap();
+                    case.touch();
+                    case.perform().unwrap();
+                    assert_eq!(case.wrong(), 0, "{op} {place:?} {subject:?} on rank {}", group.rank());
+                }
             }
         });
     }
@@ -134,9 +211,12 @@ mod tests {
                     Op::SendRecv => rank != 1,
                     _ => false,
                 };
-                let mut case = Case::<f32>::new(op, ReduceOp::Sum, 1250, group);
-                case.touch();
-                assert_eq!(case.wrong() == 0, idle, "{op} on rank {rank}");
+                for &place in op.places() {
+                    let (sum, plain) = (ReduceOp::Sum, Subject::Plain);
+                    let mut case = Case::<f32>::new(op, place, sum, 1250, group, plain).unwrap();
+                    case.touch();
+                    assert_eq!(case.wrong() == 0, idle, "{op} {place:?} on rank {rank}");
+                }
             }
         });
     }

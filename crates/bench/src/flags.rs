@@ -3,6 +3,7 @@
 use crate::op::Op;
 use crate::peers::Asked;
 use crate::sizes::{parse_bytes, sweep};
+use crate::subject::Subject;
 use crate::task::{Effort, Task};
 use crate::timing::SAMPLES;
 use clap::builder::RangedU64ValueParser;
@@ -35,6 +36,15 @@ impl Backend {
             Self::Thread => "thread",
         }
     }
+}
+
+/// Whether operations on buffers of the group are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Registered {
+    /// Instead of those on a program's own buffers
+    Only,
+    /// Beside them
+    Also,
 }
 
 /// The flags of `phalanx bench`.
@@ -95,11 +105,26 @@ pub struct Flags {
     #[arg(long, value_name = "CHOICES")]
     pub(crate) algorithms: Option<String>,
 
-    /// Measure other libraries too, in turn, and print ratios; `installed` means those that are
+    /// Measure operations on buffers made by the group (`ProcessGroup::alloc`), which ranks of a host share
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "only")]
+    pub(crate) registered: Option<Registered>,
+
+    /// Measure what memory alone takes for an all_reduce in place, and print ratios: each rank reads and writes what it
+    /// must, without a word to the others
+    #[arg(long)]
+    pub(crate) limit: bool,
+
+    /// Measure beside so many other processes that use all they get of a core, with the priority of the ranks
+    #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
+        value_parser = RangedU64ValueParser::<usize>::new().range(0..=1024))]
+    pub(crate) hogs: usize,
+
+    /// Measure other libraries too, in turn, and print ratios; `installed` means those that are. The better of in place
+    /// and out of place counts, for ours and for theirs
     #[arg(long, value_enum, value_name = "PEER,…", value_delimiter = ',')]
     pub(crate) against: Vec<Asked>,
 
-    /// How often everything is measured; medians of rounds are reported [default: 3 with --against, else 1]
+    /// How often everything is measured; medians of rounds are reported [default: 3 where anything is compared, else 1]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     pub(crate) rounds: Option<usize>,
 
@@ -144,8 +169,9 @@ impl Flags {
         if !self.redop.supports(self.dtype) {
             return Err(Error::config(format!("{} is for integers, not for {}", self.redop, self.dtype)));
         }
-        if !self.against.is_empty() && (self.dtype, self.redop) != (DType::F32, ReduceOp::Sum) {
-            return Err(Error::config("--against compares sums of f32 only"));
+        if (!self.against.is_empty() || self.limit) && (self.dtype, self.redop) != (DType::F32, ReduceOp::Sum)
+        {
+            return Err(Error::config("--against and --limit compare sums of f32 only"));
         }
         Ok(())
     }
@@ -163,8 +189,19 @@ impl Flags {
         Ok(Self { ranks: vec![world_size], ..self.clone() })
     }
 
+    /// Which of our own are measured.
+    pub(crate) fn subjects(&self) -> Vec<Subject> {
+        let ours: &[Subject] = match self.registered {
+            None => &[Subject::Plain],
+            Some(Registered::Only) => &[Subject::Registered],
+            Some(Registered::Also) => &[Subject::Plain, Subject::Registered],
+        };
+        ours.iter().copied().chain(self.limit.then_some(Subject::Limit)).collect()
+    }
+
     pub(crate) fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.against.is_empty() { 1 } else { 3 })
+        let compares = !self.against.is_empty() || self.subjects().len() > 1;
+        self.rounds.unwrap_or(if compares { 3 } else { 1 })
     }
 
     pub(crate) fn ops(&self) -> &[Op] {
@@ -176,7 +213,14 @@ impl Flags {
         let sizes = sweep(self.min_bytes, self.max_bytes, self.factor);
         let fits = |&bytes: &usize| op.count(bytes, ranks, self.dtype.size()).is_some();
         let bytes = op.sizes(&sizes).iter().copied().filter(fits).collect();
-        Task { op, bytes, dtype: self.dtype, reduce: self.redop, effort: self.effort() }
+        Task {
+            op,
+            subject: Subject::Plain,
+            bytes,
+            dtype: self.dtype,
+            reduce: self.redop,
+            effort: self.effort(),
+        }
     }
 
     pub(crate) fn effort(&self) -> Effort {

@@ -4,6 +4,8 @@
 //! phalanx bench                                       # all operations, 2 ranks, 4 B to 64 MiB
 //! phalanx bench -n 2,4,8 --backend shm,tcp --ops all_reduce --csv figures.csv --plot figures.svg
 //! phalanx bench --against openmpi,mpich,intelmpi,gloo,torch-gloo --record benches/record
+//! phalanx bench --ops all_reduce --registered also --limit    # beside what memory allows
+//! phalanx bench -n 4 -e 4 --hogs 2 --against openmpi    # on a machine that others use too
 //! ```
 //!
 //! # Method
@@ -15,7 +17,8 @@
 //!
 //! # Comparison
 //! The peers' programs measure in the same way, are compiled for this machine, are given their best settings, and count
-//! with the better of in place and out of place, and with their fastest algorithm where they let the user choose.
+//! with the better of in place and out of place, as ours does, and with their fastest algorithm where they let the user
+//! choose. Our operations on buffers of the group, and the limit that memory sets, stand beside them like libraries.
 //! In every round each operation is measured by one library right after the other; ratios are taken
 //! within a round, and medians of rounds are shown. A ratio below 1 means that phalanx took less time.
 //!
@@ -30,7 +33,9 @@ mod case;
 mod compare;
 mod data;
 mod flags;
+mod hogs;
 mod library;
+mod limit;
 mod line;
 mod machine;
 mod op;
@@ -43,6 +48,7 @@ mod record;
 mod report;
 mod sizes;
 mod stats;
+mod subject;
 mod sweep;
 mod table;
 mod task;
@@ -55,6 +61,7 @@ pub use report::Report;
 pub use sizes::parse_bytes;
 pub use stats::Stats;
 
+use hogs::Hogs;
 use library::Library;
 use phalanx::{Error, Result};
 use std::io::Write;
@@ -73,12 +80,17 @@ use task::Task;
 /// for by name is not installed. [`Io`](Error::Io): our ranks failed, or a file cannot be written. What operations return.
 pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
     flags.check()?;
+    if hogs::is_one() {
+        hogs::spin();
+    }
     if let Some(task) = Task::from_env()? {
         return rank::process(&task).map(|()| 0);
     }
     if std::env::var_os("WORLD_SIZE").is_some() {
         let group = phalanx::init()?;
-        let (flags, libraries) = (flags.launched(group.world_size())?, [Library::Joined(group.clone())]);
+        let flags = flags.launched(group.world_size())?;
+        let joined = |subject| Library::Joined { subject, group: group.clone() };
+        let libraries: Vec<_> = flags.subjects().into_iter().map(joined).collect();
         let wrong = match group.rank() {
             0 => present(&flags, &libraries, out)?,
             _ => sweep::sweep(&flags, &libraries, &mut std::io::sink())?.wrong(),
@@ -86,7 +98,8 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
         return group.finalize().map(|()| wrong);
     }
     let scratch = tempfile::tempdir().map_err(|e| Error::io("making a temporary folder", e))?;
-    let mut libraries = vec![Library::Ours { algorithms: flags.algorithms.clone() }];
+    let ours = |subject| Library::Ours { subject, algorithms: flags.algorithms.clone() };
+    let mut libraries: Vec<_> = flags.subjects().into_iter().map(ours).collect();
     let peers = peers::build(&flags.against, scratch.path(), &flags.peers, flags.bind)?;
     libraries.extend(peers.into_iter().map(Library::Peer));
     present(flags, &libraries, out)
@@ -94,7 +107,10 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
 
 /// Measures and shows.
 fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<u64> {
-    let report = sweep::sweep(flags, libraries, out)?;
+    let report = {
+        let _hogs = Hogs::start(flags.hogs)?;
+        sweep::sweep(flags, libraries, out)?
+    };
     let text = if flags.json {
         format!("{:#}\n", output::json(&report))
     } else if libraries.len() > 1 {

@@ -2,8 +2,10 @@
 
 use crate::flags::Backend;
 use crate::line::Line;
+use crate::op::Op;
 use crate::peers::Program;
 use crate::rank::{self, BACKEND};
+use crate::subject::Subject;
 use crate::task::{TASK_VAR, Task};
 use phalanx::launch::{Launch, Outcome};
 use phalanx::{Error, ProcessGroup, Result, SimulatedBackend};
@@ -22,22 +24,31 @@ const CASE_SECONDS: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) enum Library {
     Ours {
+        subject: Subject,
         /// Forced algorithms.
         algorithms: Option<String>,
     },
     /// Us again, in a process that a launcher has started as one of several ranks.
-    Joined(ProcessGroup),
+    Joined {
+        subject: Subject,
+        group: ProcessGroup,
+    },
     Peer(Program),
 }
 
 impl Library {
-    /// The name under which all of our own go.
-    pub(crate) const OURS: &'static str = "phalanx";
-
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Ours { .. } | Self::Joined(_) => Self::OURS,
+            Self::Ours { subject, .. } | Self::Joined { subject, .. } => subject.name(),
             Self::Peer(program) => program.name(),
+        }
+    }
+
+    /// Whether there is anything to measure of `op` among `ranks`.
+    pub(crate) fn knows(&self, op: Op, ranks: usize) -> bool {
+        match self {
+            Self::Ours { subject, .. } | Self::Joined { subject, .. } => subject.knows(op, ranks),
+            Self::Peer(_) => true,
         }
     }
 
@@ -56,7 +67,7 @@ impl Library {
         let (sender, lines): (Sender<Event>, Receiver<Event>) = channel();
         let mut transport = match self {
             Self::Peer(program) => program.transport(backend).to_owned(),
-            Self::Ours { .. } | Self::Joined(_) => backend.name().to_owned(),
+            Self::Ours { .. } | Self::Joined { .. } => backend.name().to_owned(),
         };
         let end = thread::scope(|scope| {
             scope.spawn(|| {
@@ -77,7 +88,7 @@ impl Library {
             }
         });
         // An environment that overrides the choice would otherwise go unnoticed.
-        let (asked, is_ours) = (backend.name(), self.name() == Self::OURS);
+        let (asked, is_ours) = (backend.name(), !matches!(self, Self::Peer(_)));
         if is_ours && end.is_ok() && matches!(backend, Backend::Shm | Backend::Tcp) && transport != asked {
             return Err(Error::config(format!("the ranks were to use {asked}, but work on {transport}")));
         }
@@ -87,9 +98,10 @@ impl Library {
     fn run(&self, backend: Backend, ranks: usize, task: &Task, lines: &Sender<Event>) -> Result<()> {
         let say = |line| drop(lines.send(Event::Said(line)));
         match self {
-            Self::Joined(group) => rank::sweep(group, task, say),
-            Self::Ours { algorithms } if backend == Backend::Thread => {
+            Self::Joined { subject, group } => rank::sweep(group, &task.of(*subject), say),
+            Self::Ours { subject, algorithms } if backend == Backend::Thread => {
                 let forced = algorithms.as_deref().unwrap_or_default();
+                let task = &task.of(*subject);
                 let groups = SimulatedBackend::create_group_with(ranks, OPERATION_TIMEOUT, forced)?;
                 thread::scope(|scope| {
                     let rank = |group| scope.spawn(move || threads_part(group, task, say));
@@ -100,7 +112,8 @@ impl Library {
                     })
                 })
             }
-            Self::Ours { algorithms } => {
+            Self::Ours { subject, algorithms } => {
+                let task = &task.of(*subject);
                 let myself = std::env::current_exe().map_err(|e| Error::io("looking for this program", e))?;
                 let mut launch = Launch::new(myself).args(std::env::args_os().skip(1)).ranks(ranks);
                 launch = launch.env("PHALANX_BACKEND", backend.name()).env(TASK_VAR, task.to_env());
@@ -169,7 +182,6 @@ impl Write for LineWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Op;
     use crate::task::Effort;
     use phalanx::{DType, ReduceOp};
 
@@ -178,9 +190,10 @@ mod tests {
         let effort =
             Effort { budget: Duration::from_millis(1), samples: Some(2), warmup: Some(0), touch: true };
         let (dtype, reduce) = (DType::F16, ReduceOp::Sum);
-        let task = Task { op: Op::AllGather, bytes: vec![4, 1024], dtype, reduce, effort };
+        let (op, subject) = (Op::AllToAll, Subject::Registered);
+        let task = Task { op, subject: Subject::Plain, bytes: vec![4, 1024], dtype, reduce, effort };
         let mut lines = Vec::new();
-        let library = Library::Ours { algorithms: Some("all_gather=ring".into()) };
+        let library = Library::Ours { subject, algorithms: Some("all_to_all=pairwise".into()) };
         let each = |by: &str, line| lines.push((by.to_owned(), line));
         library.measure(Backend::Thread, 3, &task, each).unwrap();
         let [(by, line)] = &lines[..] else { panic!("{lines:?}") };

@@ -36,6 +36,10 @@ pub enum Place {
     InPlace,
 }
 
+impl Place {
+    pub(crate) const BOTH: [Self; 2] = [Self::OutOfPlace, Self::InPlace];
+}
+
 impl Op {
     /// As in `all_reduce`.
     pub fn name(self) -> &'static str {
@@ -53,21 +57,20 @@ impl Op {
         }
     }
 
-    /// How this library performs the operation. Peers that can do both are measured in both ways.
-    pub fn place(self) -> Place {
+    /// How this library performs the operation. Whoever can do both is measured in both ways.
+    pub(crate) fn places(self) -> &'static [Place] {
         match self {
             Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv | Self::Barrier => {
-                Place::InPlace
+                &[Place::InPlace]
             }
-            Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll => {
-                Place::OutOfPlace
-            }
+            Self::ReduceScatter | Self::AllGather => &[Place::OutOfPlace, Place::InPlace],
+            Self::Gather | Self::Scatter | Self::AllToAll => &[Place::OutOfPlace],
         }
     }
 
     /// Whether the buffer is dealt out in blocks, one for each rank.
     pub(crate) fn is_divided(self) -> bool {
-        self.place() == Place::OutOfPlace
+        self.places()[0] == Place::OutOfPlace
     }
 
     /// Whether contributions are combined.

@@ -1,21 +1,20 @@
 //! Figures for programs: JSON in the words of nccl-tests, and CSV.
 
 use crate::compare::{Row, rows};
-use crate::library::Library;
-use crate::report::{Measurement, Report};
+use crate::op::Place;
+use crate::report::{Case, Report};
 use phalanx::{Error, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Everything, as one JSON document: each case's typical round, and the comparison.
+/// Everything, as one JSON document: each case's typical round in place and out of place, and the comparison.
 ///
 /// Times are in microseconds, bandwidths in GB/s.
 pub(crate) fn json(report: &Report) -> Value {
     let mut results = Vec::new();
     for case in report.cases() {
-        let ours = report.libraries();
-        results.extend(ours.iter().filter_map(|name| report.typical(case, name)).map(|m| result(report, m)));
+        results.extend(report.libraries().into_iter().filter_map(|name| result(report, case, name)));
     }
     json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -29,13 +28,9 @@ pub(crate) fn json(report: &Report) -> Value {
     })
 }
 
-fn result(report: &Report, m: &Measurement) -> Value {
-    let times = serde_json::to_value(m.stats).expect("figures are plain data");
-    let place = serde_json::to_value(m.place).expect("a name is plain data");
-    let figures = json!({
-        "time_us": m.stats.p50_us, "alg_bw": m.algbw(), "bus_bw": m.busbw(), "nwrong": m.wrong, "times": times,
-    });
-    json!({
+fn result(report: &Report, case: Case, library: &str) -> Option<Value> {
+    let m = report.typical(case, library, &Place::BOTH)?;
+    let mut value = json!({
         "library": m.library,
         "backend": m.case.backend,
         "transport": m.transport,
@@ -46,9 +41,15 @@ fn result(report: &Report, m: &Measurement) -> Value {
         "type": report.dtype.name(),
         "redop": m.case.op.reduces().then_some(report.reduce.name()),
         "root": m.case.op.has_root().then_some(0),
-        "algorithm": m.variant,
-        place.as_str().unwrap_or_default(): figures,
-    })
+    });
+    for m in Place::BOTH.into_iter().filter_map(|place| report.typical(case, library, &[place])) {
+        let place = serde_json::to_value(m.place).expect("a name is plain data");
+        value[place.as_str().unwrap_or_default()] = json!({
+            "algorithm": m.variant, "time_us": m.stats.p50_us, "alg_bw": m.algbw(), "bus_bw": m.busbw(),
+            "nwrong": m.wrong, "times": m.stats,
+        });
+    }
+    Some(value)
 }
 
 fn compared(row: &Row) -> Value {
@@ -57,7 +58,6 @@ fn compared(row: &Row) -> Value {
     value["ranks"] = json!(row.case.ranks);
     value["op"] = json!(row.case.op);
     value["size"] = json!(row.case.asked_bytes);
-    value["library"] = json!(Library::OURS);
     value
 }
 

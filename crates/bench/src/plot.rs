@@ -1,8 +1,9 @@
 //! Latency and bandwidth over size, as a picture.
 
-use crate::library::Library;
+use crate::op::Place;
 use crate::report::{Case, Report};
 use crate::sizes::short;
+use crate::subject::Subject;
 use phalanx::{Error, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -113,9 +114,9 @@ fn panels(report: &Report) -> Vec<(String, Vec<Series>)> {
         let Case { op, ranks, backend, .. } = case;
         let setting = format!("{}, {ranks} ranks", backend.name());
         let title = if compares { format!("{op}, {setting}") } else { op.to_string() };
-        for library in libraries.iter().filter_map(|&library| report.typical(case, library)) {
+        for library in libraries.iter().filter_map(|&library| report.typical(case, library, &Place::BOTH)) {
             let name = match compares {
-                true if library.library == Library::OURS => library.library.to_owned(),
+                true if Subject::of(library.library).is_some() => library.library.to_owned(),
                 true => format!("{} ({})", library.library, library.transport),
                 false => format!("{}, {ranks} ranks", library.transport),
             };

@@ -2,6 +2,8 @@
 
 use crate::case::Case;
 use crate::data::Value;
+use crate::limit::Limit;
+use crate::subject::Subject;
 use crate::task::Task;
 use crate::timing;
 use half::{bf16, f16};
@@ -22,6 +24,9 @@ pub(crate) fn sweep(group: &ProcessGroup, task: &Task, mut say: impl FnMut(Strin
         }
     };
     say(format!("{BACKEND}{}", group.backend_name()));
+    if task.subject == Subject::Limit {
+        return limits(group, task, &mut say);
+    }
     match task.dtype {
         DType::F32 => sweep_of::<f32>(group, task, &mut say),
         DType::F64 => sweep_of::<f64>(group, task, &mut say),
@@ -40,10 +45,21 @@ pub(crate) fn sweep(group: &ProcessGroup, task: &Task, mut say: impl FnMut(Strin
 }
 
 fn sweep_of<T: Value>(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
+    let Task { op, subject, reduce, .. } = *task;
+    for &place in op.places() {
+        for &bytes in &task.bytes {
+            let Some(count) = op.count(bytes, group.world_size(), size_of::<T>()) else { continue };
+            let mut case = Case::<T>::new(op, place, reduce, count, group, subject)?;
+            say(timing::measure(&mut case, bytes, &task.effort)?.to_string());
+        }
+    }
+    Ok(())
+}
+
+fn limits(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
     for &bytes in &task.bytes {
-        let Some(count) = task.op.count(bytes, group.world_size(), size_of::<T>()) else { continue };
-        let mut case = Case::<T>::new(task.op, task.reduce, count, group);
-        say(timing::measure(&mut case, bytes, &task.effort)?.to_string());
+        let mut limit = Limit::new(bytes / size_of::<f32>(), group);
+        say(timing::measure(&mut limit, bytes, &task.effort)?.to_string());
     }
     Ok(())
 }

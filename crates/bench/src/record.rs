@@ -1,8 +1,9 @@
 //! Results that are kept: a page with the machine and the tables, every measurement, and a picture.
 
 use crate::compare::rows;
-use crate::library::Library;
-use crate::report::Report;
+use crate::op::Place;
+use crate::report::{Case, Report};
+use crate::subject::Subject;
 use crate::{output, plot, table};
 use phalanx::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -24,11 +25,11 @@ pub(crate) fn keep(report: &Report, folder: &Path) -> Result<()> {
 
 /// `2026-11-21-shm-tcp-against-openmpi-mpich`.
 fn name(report: &Report) -> String {
-    let ours = report.measurements.iter().filter(|m| m.library == Library::OURS);
+    let ours = report.measurements.iter().filter(|m| Subject::is_phalanx(m.library));
     let mut transports: Vec<&str> = ours.map(|m| m.transport.as_str()).collect();
     transports.sort_unstable();
     transports.dedup();
-    let peers: Vec<_> = report.libraries().into_iter().filter(|&name| name != Library::OURS).collect();
+    let peers: Vec<_> = report.libraries().into_iter().filter(|&name| Subject::of(name).is_none()).collect();
     let against = if peers.is_empty() { String::new() } else { format!("-against-{}", peers.join("-")) };
     format!("{}-{}{against}", report.machine.date, transports.join("-"))
 }
@@ -65,16 +66,17 @@ fn markdown(report: &Report) -> String {
     )
 }
 
+/// The tables of the only library that was measured.
 fn own_tables(report: &Report) -> String {
     let mut text = String::new();
-    let mut above = None;
-    for measurement in report.cases().into_iter().filter_map(|case| report.typical(case, Library::OURS)) {
-        let of = crate::report::Case { asked_bytes: 0, ..measurement.case };
-        if above != Some(of) {
-            text += &table::head(measurement);
-            above = Some(of);
+    let (cases, libraries) = (report.cases(), report.libraries());
+    for of_op in cases.chunk_by(|a, b| Case { asked_bytes: 0, ..*a } == Case { asked_bytes: 0, ..*b }) {
+        for place in Place::BOTH {
+            let own = |&case| report.typical(case, libraries.first()?, &[place]);
+            let measured: Vec<_> = of_op.iter().filter_map(own).collect();
+            text.extend(measured.first().map(|first| table::head(first)));
+            text.extend(measured.iter().map(|m| table::line(m, report.dtype, report.reduce)));
         }
-        text += &table::line(measurement, report.dtype, report.reduce);
     }
     text + &table::foot(report)
 }

@@ -1,10 +1,10 @@
 //! All that was measured, before anybody decides how to show it.
 
 use crate::flags::Backend;
-use crate::library::Library;
 use crate::machine::Machine;
 use crate::op::{Op, Place};
 use crate::stats::{Stats, median};
+use crate::subject::Subject;
 use phalanx::{DType, ReduceOp};
 
 /// Everything that a run found out.
@@ -65,12 +65,12 @@ impl Measurement {
 impl Report {
     /// Elements of ours that came out wrong.
     pub fn wrong(&self) -> u64 {
-        self.measurements.iter().filter(|m| m.library == Library::OURS).map(|m| m.wrong).sum()
+        self.measurements.iter().filter(|m| Subject::of(m.library).is_some()).map(|m| m.wrong).sum()
     }
 
     /// The mean of the bus bandwidths of all our cases that have a size, in GB/s.
     pub(crate) fn average_busbw(&self) -> f64 {
-        let ours = self.measurements.iter().filter(|m| m.library == Library::OURS && m.bytes > 0);
+        let ours = self.measurements.iter().filter(|m| Subject::is_phalanx(m.library) && m.bytes > 0);
         let busbw: Vec<f64> = ours.map(Measurement::busbw).collect();
         if busbw.is_empty() { 0.0 } else { busbw.iter().sum::<f64>() / busbw.len() as f64 }
     }
@@ -86,7 +86,7 @@ impl Report {
         cases
     }
 
-    /// The libraries that measured anything, ours first.
+    /// The libraries that measured anything, our own first.
     pub(crate) fn libraries(&self) -> Vec<&'static str> {
         let mut names = Vec::new();
         for measurement in &self.measurements {
@@ -94,14 +94,15 @@ impl Report {
                 names.push(measurement.library);
             }
         }
-        names.sort_by_key(|&name| name != Library::OURS);
+        names.sort_by_key(|&name| Subject::of(name).map_or(usize::MAX, |subject| subject as usize));
         names
     }
 
-    /// A library at its best in each round, of its variants and places, in the order of the rounds.
-    pub(crate) fn bests(&self, case: Case, library: &str) -> Vec<&Measurement> {
+    /// A library at its best in each round, of its variants and of `places`, in the order of the rounds.
+    pub(crate) fn bests(&self, case: Case, library: &str, places: &[Place]) -> Vec<&Measurement> {
         let mut bests: Vec<&Measurement> = Vec::new();
-        for found in self.measurements.iter().filter(|m| m.case == case && m.library == library) {
+        let is_asked = |m: &&Measurement| m.case == case && m.library == library && places.contains(&m.place);
+        for found in self.measurements.iter().filter(is_asked) {
             match bests.iter_mut().find(|best| best.round == found.round) {
                 Some(best) if best.stats.p50_us > found.stats.p50_us => *best = found,
                 Some(_) => {}
@@ -113,8 +114,8 @@ impl Report {
     }
 
     /// The round in the middle of a library's [`bests`](Self::bests).
-    pub(crate) fn typical(&self, case: Case, library: &str) -> Option<&Measurement> {
-        let bests = self.bests(case, library);
+    pub(crate) fn typical(&self, case: Case, library: &str, places: &[Place]) -> Option<&Measurement> {
+        let bests = self.bests(case, library, places);
         let middle = median(bests.iter().map(|m| m.stats.p50_us).collect())?;
         bests.into_iter().find(|m| m.stats.p50_us == middle)
     }
@@ -146,7 +147,7 @@ pub(crate) mod tests {
             round,
             library,
             transport: "tcp".into(),
-            place: case.op.place(),
+            place: case.op.places()[0],
             variant: None,
             count,
             bytes: case.op.bytes(count, case.ranks, 4),
@@ -186,12 +187,26 @@ pub(crate) mod tests {
             measured("gloo", case, 2, 4.0),
             measured("phalanx", case, 0, 1.0),
         ]);
-        let bests: Vec<f64> = report.bests(case, "gloo").iter().map(|m| m.stats.p50_us).collect();
+        let bests: Vec<f64> =
+            report.bests(case, "gloo", &Place::BOTH).iter().map(|m| m.stats.p50_us).collect();
         assert_eq!(bests, [9.0, 3.0, 4.0]);
-        assert_eq!(report.typical(case, "gloo").unwrap().stats.p50_us, 4.0);
-        assert!(report.typical(case, "mpich").is_none());
+        assert_eq!(report.typical(case, "gloo", &Place::BOTH).unwrap().stats.p50_us, 4.0);
+        assert!(report.typical(case, "mpich", &Place::BOTH).is_none());
         assert_eq!(report.libraries(), ["phalanx", "gloo"]);
         assert_eq!((report.cases(), report.wrong()), (vec![case], 0));
+    }
+
+    #[test]
+    fn places_count_together_and_alone() {
+        let case = case(Op::AllGather, 4096);
+        let mut in_place = measured("phalanx", case, 0, 1.0);
+        in_place.place = Place::InPlace;
+        let report = report(vec![measured("phalanx", case, 0, 3.0), in_place]);
+        let time = |places: &[Place]| report.typical(case, "phalanx", places).unwrap().stats.p50_us;
+        assert_eq!(
+            (time(&Place::BOTH), time(&[Place::OutOfPlace]), time(&[Place::InPlace])),
+            (1.0, 3.0, 1.0)
+        );
     }
 
     #[test]

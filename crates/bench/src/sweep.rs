@@ -67,7 +67,7 @@ pub(crate) fn sweep(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -
     Ok(report)
 }
 
-/// The job of one library; `shown` is called after each case.
+/// The job of one library; `shown` is called after each case, and told whether it is the first of its place.
 fn measure(
     flags: &Flags,
     library: &Library,
@@ -78,7 +78,7 @@ fn measure(
 ) -> Result<()> {
     let Setting { backend, ranks, op } = setting;
     let task = flags.task(op, ranks);
-    if task.bytes.is_empty() {
+    if task.bytes.is_empty() || !library.knows(op, ranks) {
         return Ok(());
     }
     let first = report.measurements.len();
@@ -105,7 +105,8 @@ fn measure(
             wrong,
             stats,
         });
-        shown(report, report.measurements.len() == first + 1);
+        let [earlier @ .., newest] = &report.measurements[first..] else { return };
+        shown(report, earlier.last().is_none_or(|last| last.place != newest.place));
     });
     match said {
         Err(error) if matches!(library, Library::Peer(_)) && !is_interrupt(&error) => {
@@ -118,8 +119,8 @@ fn measure(
 
 /// The newest case, typical among its rounds.
 fn live_line(report: &Report, first: bool) -> String {
-    let newest = report.measurements.last().map(|m| m.case);
-    let typical = newest.and_then(|case| report.typical(case, Library::OURS));
+    let newest = report.measurements.last();
+    let typical = newest.and_then(|m| report.typical(m.case, m.library, &[m.place]));
     typical.map_or_else(String::new, |m| {
         let head = if first { table::head(m) } else { String::new() };
         head + &table::line(m, report.dtype, report.reduce)
@@ -146,7 +147,11 @@ fn method(flags: &Flags) -> String {
         1 => "of one round".to_owned(),
         rounds => format!("of {rounds} rounds"),
     };
+    let hogs = match flags.hogs {
+        0 => String::new(),
+        number => format!("; beside {number} processes that spin"),
+    };
     format!(
-        "medians {rounds}, {samples} a case; a sample is the longest of all ranks, after a barrier; {touch}"
+        "medians {rounds}, {samples} a case; a sample is the longest of all ranks, after a barrier; {touch}{hogs}"
     )
 }

@@ -21,13 +21,13 @@ pub(crate) fn preamble(report: &Report) -> String {
 
 /// What stands above the rows of one operation, one backend and one number of ranks.
 pub(crate) fn head(measurement: &Measurement) -> String {
-    let Measurement { case: Case { ranks, op, .. }, transport, place, .. } = measurement;
+    let Measurement { case: Case { ranks, op, .. }, transport, place, library, .. } = measurement;
     let place = match place {
         Place::InPlace => "in place",
         Place::OutOfPlace => "out of place",
     };
     format!(
-        "#\n# {op}, {ranks} ranks, {transport}, {place}\n\
+        "#\n# {library}: {op}, {ranks} ranks, {transport}, {place}\n\
          #{:>11} {:>12} {:>6} {:>8} {:>5} {:>10} {:>10} {:>8} {:>8} {:>7}\n\
          #{:>11} {:>12} {:>6} {:>8} {:>5} {:>10} {:>10} {:>8} {:>8}\n",
         "size",
@@ -77,32 +77,37 @@ pub(crate) fn foot(report: &Report) -> String {
     )
 }
 
-/// For each operation, backend and number of ranks, a Markdown table: a line a size with our time, the peers' and the
-/// ratios.
+/// For each operation, backend and number of ranks, a Markdown table: a line a size with our times, the peers' and the
+/// ratios, one for each of ours.
 pub(crate) fn comparison(rows: &[Row]) -> String {
     let mut text = String::new();
     for group in rows.chunk_by(|a, b| Case { asked_bytes: 0, ..a.case } == Case { asked_bytes: 0, ..b.case })
     {
         let Row { case: Case { ranks, op, .. }, transport, .. } = &group[0];
-        let mut peers: Vec<&str> = Vec::new();
-        for peer in group.iter().flat_map(|row| &row.peers) {
-            if !peers.contains(&peer.peer) {
-                peers.push(peer.peer);
-            }
-        }
-        let head = ["size", "phalanx"].into_iter().chain(peers.iter().copied()).chain(["ratio to the best"]);
-        let mut cells = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-        for row in group {
-            let theirs = peers.iter().map(|name| match row.peers.iter().find(|p| p.peer == *name) {
-                Some(peer) => format!("{} ({})", time(peer.time_us), ratio(peer.ratio)),
-                None => "–".to_owned(),
+        let ours = distinct(group.iter().map(|row| row.library));
+        let peers = distinct(group.iter().flat_map(|row| &row.peers).map(|peer| peer.peer));
+        let has_best = group.iter().any(|row| row.best.is_some());
+        let ratios = ours.iter().filter(|_| has_best).map(|name| match ours.len() {
+            1 => "ratio to the best".to_owned(),
+            _ => format!("{name} to the best"),
+        });
+        let head = ["size"].iter().chain(&ours).chain(&peers).map(|&name| name.to_owned());
+        let mut cells = vec![head.chain(ratios).collect::<Vec<_>>()];
+        for same in group.chunk_by(|a, b| a.case == b.case) {
+            let row_of = |name: &&str| same.iter().find(|row| row.library == *name);
+            let times = ours.iter().map(|name| row_of(name).map(|row| time(row.ours_us)));
+            let theirs = peers.iter().map(|name| {
+                let found: Vec<_> =
+                    same.iter().flat_map(|row| &row.peers).filter(|peer| peer.peer == *name).collect();
+                let ratios: Vec<_> = found.iter().map(|peer| ratio(peer.ratio)).collect();
+                Some(format!("{} ({})", time(found.first()?.time_us), ratios.join(", ")))
             });
-            let best = match &row.best {
-                Some(best) => format!("**{}** ({})", ratio(best.ratio), best.peer),
-                None => "–".to_owned(),
-            };
-            let ours = [short(row.case.asked_bytes), time(row.ours_us)];
-            cells.push(ours.into_iter().chain(theirs).chain([best]).collect());
+            let bests = ours.iter().filter(|_| has_best).map(|name| {
+                let best = row_of(name)?.best.as_ref()?;
+                Some(format!("**{}** ({})", ratio(best.ratio), best.peer))
+            });
+            let figures = times.chain(theirs).chain(bests).map(|cell| cell.unwrap_or_else(|| "–".to_owned()));
+            cells.push([short(same[0].case.asked_bytes)].into_iter().chain(figures).collect());
         }
         // Writing to a String cannot fail.
         let _ = writeln!(text, "**{op}, {ranks} ranks, {transport}**, median µs (ratio)\n");
@@ -110,6 +115,16 @@ pub(crate) fn comparison(rows: &[Row]) -> String {
         text.push('\n');
     }
     text
+}
+
+fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut names = Vec::new();
+    for name in all {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// A table whose source can be read too.
@@ -186,6 +201,8 @@ mod tests {
         let report = report(vec![
             measured("phalanx", small, 0, 1.25),
             measured("phalanx", large, 0, 250.0),
+            measured("phalanx registered", large, 0, 125.0),
+            measured("limit", large, 0, 100.0),
             measured("openmpi", small, 0, 5.0),
             measured("openmpi", large, 0, 200.0),
             measured("gloo", large, 0, 1000.0),

@@ -1,6 +1,7 @@
 //! What one run of one library measures: one operation at several sizes.
 
 use crate::op::Op;
+use crate::subject::Subject;
 use phalanx::{DType, Error, ReduceOp, Result};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -12,6 +13,8 @@ pub(crate) const TASK_VAR: &str = "PHALANX_BENCH_TASK";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) op: Op,
+    /// Which of our own performs it; peers do as they always do.
+    pub(crate) subject: Subject,
     /// Sizes of the whole buffer.
     pub(crate) bytes: Vec<usize>,
     pub(crate) dtype: DType,
@@ -32,6 +35,11 @@ pub(crate) struct Effort {
 }
 
 impl Task {
+    /// The same for one of our own.
+    pub(crate) fn of(&self, subject: Subject) -> Self {
+        Self { subject, ..self.clone() }
+    }
+
     /// The task of this process, if the benchmark has started it as a rank.
     ///
     /// # Errors
@@ -67,7 +75,8 @@ mod tests {
         let effort =
             Effort { budget: Duration::from_millis(50), samples: None, warmup: Some(3), touch: true };
         let (dtype, reduce) = (DType::BF16, ReduceOp::Max);
-        let task = Task { op: Op::AllToAll, bytes: vec![4, 1 << 20], dtype, reduce, effort };
+        let (op, subject) = (Op::AllToAll, Subject::Registered);
+        let task = Task { op, subject, bytes: vec![4, 1 << 20], dtype, reduce, effort };
         assert_eq!(serde_json::from_str::<Task>(&task.to_env()).unwrap(), task);
         assert_eq!(task.to_args().join(" "), "all_to_all 0.05 -1 3 1 4 1048576");
     }

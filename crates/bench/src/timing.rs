@@ -4,9 +4,8 @@
 //! is checked before and after; a tenth as many samples are thrown away first. At the end the operation is
 //! repeated back to back, without barriers: what a program sees that does nothing else.
 
-use crate::case::Case;
-use crate::data::Value;
 use crate::line::Line;
+use crate::op::{Op, Place};
 use crate::task::Effort;
 use phalanx::{ProcessGroup, ReduceOp, Result};
 use std::ops::RangeInclusive;
@@ -19,12 +18,23 @@ const PROBES: usize = 4;
 /// Every so many samples the ranks agree whether to go on.
 const LOOK_EVERY: usize = 16;
 
+/// What is timed: one rank's part of something that all ranks do.
+pub(crate) trait Work {
+    fn op(&self) -> Op;
+    fn place(&self) -> Place;
+    fn group(&self) -> &ProcessGroup;
+    /// Writes this rank's contribution, as a program would between two operations.
+    fn touch(&mut self);
+    fn perform(&mut self) -> Result<()>;
+    /// How many elements of this rank the last [`perform`](Self::perform) after a [`touch`](Self::touch) got wrong.
+    fn wrong(&self) -> u64;
+}
+
 /// Measures `case`. Collective: all ranks get the same result.
 ///
 /// # Errors
 /// What the operation returns.
-pub(crate) fn measure<T: Value>(case: &mut Case<'_, T>, bytes: usize, effort: &Effort) -> Result<Line> {
-    let group = case.group;
+pub(crate) fn measure(case: &mut impl Work, bytes: usize, effort: &Effort) -> Result<Line> {
     let before = checked(case)?;
     let wanted = match effort.samples {
         Some(samples) => samples,
@@ -39,18 +49,19 @@ pub(crate) fn measure<T: Value>(case: &mut Case<'_, T>, bytes: usize, effort: &E
         samples.push(sample(case, effort)?);
         if effort.samples.is_none() && samples.len().is_multiple_of(LOOK_EVERY) {
             let over = begun.elapsed().as_secs_f64() - (4.0 * effort.budget.as_secs_f64() + 1.0);
-            if longest(group, &mut [over])? > 0.0 {
+            if longest(case.group(), &mut [over])? > 0.0 {
                 break;
             }
         }
     }
-    longest(group, &mut samples)?;
-    let back_to_back = longest(group, &mut [back_to_back(case, samples.len())?])?;
+    longest(case.group(), &mut samples)?;
+    let back_to_back = back_to_back(case, samples.len())?;
+    let back_to_back = longest(case.group(), &mut [back_to_back])?;
     let after = checked(case)?;
-    let ns = 1e9 / case.op.repeats();
+    let ns = 1e9 / case.op().repeats();
     Ok(Line {
         bytes,
-        place: case.op.place(),
+        place: case.place(),
         variant: None,
         wrong: before + after,
         back_to_back_ns: back_to_back * ns,
@@ -59,36 +70,36 @@ pub(crate) fn measure<T: Value>(case: &mut Case<'_, T>, bytes: usize, effort: &E
 }
 
 /// Performs the operation once and returns how many elements of all ranks came out wrong.
-fn checked<T: Value>(case: &mut Case<'_, T>) -> Result<u64> {
+fn checked(case: &mut impl Work) -> Result<u64> {
     case.touch();
     case.perform()?;
     let mut wrong = [case.wrong()];
-    case.group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+    case.group().all_reduce(&mut wrong, ReduceOp::Sum)?;
     Ok(wrong[0])
 }
 
 /// How many samples the budget has time for.
-fn affordable<T: Value>(case: &mut Case<'_, T>, effort: &Effort) -> Result<usize> {
+fn affordable(case: &mut impl Work, effort: &Effort) -> Result<usize> {
     let mut quickest = f64::INFINITY;
     for _ in 0..PROBES {
         quickest = sample(case, effort)?.min(quickest);
     }
-    let quickest = longest(case.group, &mut [quickest])?;
+    let quickest = longest(case.group(), &mut [quickest])?;
     Ok(((effort.budget.as_secs_f64() / quickest) as usize).clamp(*SAMPLES.start(), *SAMPLES.end()))
 }
 
-fn sample<T: Value>(case: &mut Case<'_, T>, effort: &Effort) -> Result<f64> {
+fn sample(case: &mut impl Work, effort: &Effort) -> Result<f64> {
     if effort.touch {
         case.touch();
     }
-    case.group.barrier()?;
+    case.group().barrier()?;
     let begun = Instant::now();
     case.perform()?;
     Ok(begun.elapsed().as_secs_f64())
 }
 
-fn back_to_back<T: Value>(case: &mut Case<'_, T>, times: usize) -> Result<f64> {
-    case.group.barrier()?;
+fn back_to_back(case: &mut impl Work, times: usize) -> Result<f64> {
+    case.group().barrier()?;
     let begun = Instant::now();
     for _ in 0..times {
         case.perform()?;
@@ -105,13 +116,16 @@ fn longest(group: &ProcessGroup, values: &mut [f64]) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Op;
+    use crate::case::Case;
+    use crate::subject::Subject;
     use phalanx::SimulatedBackend;
     use std::time::Duration;
 
     fn on_two_ranks(effort: Effort) -> Vec<Line> {
         let rank = |group: ProcessGroup| {
-            let mut case = Case::<f32>::new(Op::AllReduce, ReduceOp::Sum, 1024, &group);
+            let place = Place::InPlace;
+            let mut case =
+                Case::<f32>::new(Op::AllReduce, place, ReduceOp::Sum, 1024, &group, Subject::Plain).unwrap();
             measure(&mut case, 4096, &effort).unwrap()
         };
         std::thread::scope(|scope| {

@@ -2,8 +2,12 @@
 
 use serde_json::Value;
 use std::io::Write;
+#[cfg(target_os = "linux")]
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
+#[cfg(target_os = "linux")]
+use std::time::{Duration, Instant};
 
 /// A quick run: few sizes, few samples.
 fn bench(words: &[&str]) -> Output {
@@ -51,12 +55,18 @@ fn every_operation_is_measured_between_processes() {
         assert_eq!(of_op.len(), if op == "barrier" { 1 } else { 3 - usize::from(divided) }, "{op}");
         for result in of_op {
             assert_eq!((&result["transport"], &result["ranks"]), (&"tcp".into(), &2.into()), "{result}");
-            let place = if divided { "out_of_place" } else { "in_place" };
-            let times = &result[place]["times"];
-            let ascending =
-                ["min_us", "p50_us", "p95_us", "p99_us", "max_us"].map(|name| times[name].as_f64());
-            assert!(ascending.is_sorted() && ascending[0] > Some(0.0), "{result}");
-            assert_eq!((&result[place]["nwrong"], &times["samples"]), (&0.into(), &3.into()), "{result}");
+            let both = ["reduce_scatter", "all_gather"].contains(&op);
+            for (place, is_measured) in [("out_of_place", divided), ("in_place", both || !divided)] {
+                if !is_measured {
+                    assert_eq!(result[place], Value::Null);
+                    continue;
+                }
+                let times = &result[place]["times"];
+                let ascending =
+                    ["min_us", "p50_us", "p95_us", "p99_us", "max_us"].map(|name| times[name].as_f64());
+                assert!(ascending.is_sorted() && ascending[0] > Some(0.0), "{result}");
+                assert_eq!((&result[place]["nwrong"], &times["samples"]), (&0.into(), &3.into()), "{result}");
+            }
         }
     }
     assert_eq!(report["wrong"], 0);
@@ -75,7 +85,8 @@ fn threads_make_the_table() {
     assert_eq!(rows[5][..5], ["65536", "32768", "bf16", "max", "-1"], "{table}");
     assert_eq!(rows[5][9], "0", "{table}");
     assert!(
-        table.contains("# all_reduce, 3 ranks, thread, in place") && table.contains("# Wrong elements: 0 OK")
+        table.contains("# phalanx: all_reduce, 3 ranks, thread, in place")
+            && table.contains("# Wrong elements: 0 OK")
     );
 }
 
@@ -85,8 +96,55 @@ fn ranks_of_a_launcher_are_measured_where_they_are() {
     let phalanx = env!("CARGO_BIN_EXE_phalanx");
     launcher.args(["run", "-n", "2", "--no-prefix", phalanx, "bench", "--ops", "all_gather,barrier"]);
     let table = stdout(&launcher.args(["--iters", "3", "--max-bytes", "64"]).output().unwrap());
-    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 3, "{table}");
-    assert_eq!(table.matches("2 ranks").count(), 2, "{table}");
+    assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 5, "{table}");
+    assert_eq!(table.matches("2 ranks").count(), 3, "{table}");
+}
+
+#[test]
+fn buffers_of_the_group_and_the_limit_stand_beside_ours() {
+    let words = ["--ops", "all_reduce,barrier", "--rounds", "1", "--registered", "also", "--limit", "--json"];
+    let report: Value = serde_json::from_str(&stdout(&bench(&words))).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let cases = |library: &str| results.iter().filter(|result| result["library"] == library).count();
+    assert_eq!(["phalanx", "phalanx registered", "limit"].map(cases), [4, 4, 3], "{report}");
+    let rows = report["comparison"].as_array().unwrap();
+    assert_eq!(rows.iter().filter(|row| row["peers"][0]["peer"] == "limit").count(), 2 * 3, "{report}");
+    assert_eq!(report["wrong"], 0);
+    let table = stdout(&bench(&["--ops", "all_gather", "--backend", "thread", "--registered"]));
+    assert!(table.contains("# phalanx registered: all_gather, 2 ranks, thread, in place"), "{table}");
+}
+
+/// How many of these processes have not ended.
+#[cfg(target_os = "linux")]
+fn alive(among: &[String]) -> usize {
+    let stat = |pid: &String| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    among
+        .iter()
+        .filter(|pid| stat(pid).rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
+        .count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn hogs_end_with_a_benchmark_that_is_killed() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+    let words = ["bench", "--hogs", "2", "--backend", "thread", "--ops", "barrier", "--budget-ms", "60000"];
+    command.args(words).env_remove("WORLD_SIZE").stdout(std::process::Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let head = BufReader::new(running.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // The header comes when all of them spin.
+    assert!(head.take(3).any(|line| line.ends_with("beside 2 processes that spin")));
+    let pid = running.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let hogs: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
+    assert_eq!(alive(&hogs), 2, "{children}");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let begun = Instant::now();
+    while alive(&hogs) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "still there: {hogs:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -102,7 +160,7 @@ fn files_are_written() {
     let kept = std::fs::read_dir(record).unwrap().map(|entry| entry.unwrap().path());
     let page = kept.into_iter().find(|path| path.extension().unwrap() == "md").unwrap();
     let page = read(&page);
-    for part in ["compiler", "commit", "--ops reduce", "# reduce, 2 ranks, thread, in place"] {
+    for part in ["compiler", "commit", "--ops reduce", "# phalanx: reduce, 2 ranks, thread, in place"] {
         assert!(page.contains(part), "{part}: {page}");
     }
 }
@@ -116,6 +174,7 @@ fn what_cannot_be_measured_says_why() {
         (&["--plot", "a.pdf"], 2, ".svg or .png"),
         (&["--ops", "sort"], 2, "all_reduce"),
         (&["--against", "mpich", "-d", "f16"], 2, "sums of f32"),
+        (&["--limit", "-o", "max"], 2, "sums of f32"),
         (&["--against", "torch-gloo", "--peers", "/nonexistent"], 127, "scripts/install-peers"),
         (&["--algorithms", "all_reduce=magic", "--backend", "thread"], 2, "magic"),
     ] {
