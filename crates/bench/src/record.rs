@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(names, expected);
         let page = std::fs::read_to_string(folder.path().join("2026-11-21-tcp.md")).unwrap();
         assert!(page.contains("| abc |") || page.contains("  abc |"), "{page}");
-        assert!(page.contains("# all_reduce, 2 ranks, tcp, in place"), "{page}");
+        assert!(page.contains("# phalanx: all_reduce, 2 ranks, tcp, in place"), "{page}");
         let page = std::fs::read_to_string(folder.path().join(format!("{}.md", stems[2]))).unwrap();
         assert!(page.contains("**0.50** (mpich)"), "{page}");
     }
