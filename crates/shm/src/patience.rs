@@ -15,7 +15,7 @@ const AWAKE_TIME: Duration = Duration::from_micros(300);
 /// To give the core away and get it back this late means that somebody else has used it …
 const SWITCH_TIME: Duration = Duration::from_nanos(1500);
 /// … and a rank that waits as we do gives it back within microseconds. Who keeps it for longer is a stranger, or at work.
-const SLICE_TIME: Duration = Duration::from_micros(300);
+const SLICE_TIME: Duration = Duration::from_millis(1);
 /// How often in a row nobody else must have used the core for this rank to take itself for alone on it.
 const LONELY_AFTER: u32 = 64;
 /// How long we don't give the core away after a slice was lost …
