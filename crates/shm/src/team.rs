@@ -139,7 +139,7 @@ impl Team {
         self.patience.is_crowded()
     }
 
-    /// Runs one operation. If it fails, the team is closed, and this rank's memory is its own when this returns.
+    /// Runs one operation. If it fails or panics, the team is closed, and this rank's memory is its own when this ends.
     pub(crate) fn run<R>(
         &mut self,
         call: &mut Call<'_>,
@@ -149,13 +149,9 @@ impl Team {
         let this = call.signature.fingerprint() ^ call.seq;
         self.fingerprint = (self.fingerprint.rotate_left(29) ^ this).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.show(call.signature);
-        let result = operation(self, call);
-        if self.unheard {
-            self.ring();
-        }
-        if result.is_err() {
-            self.close();
-        }
+        let mut running = Running { team: self, succeeded: false };
+        let result = operation(running.team, call);
+        running.succeeded = result.is_ok();
         result
     }
 
@@ -340,6 +336,23 @@ impl Team {
                 }
                 std::thread::yield_now();
             }
+        }
+    }
+}
+
+/// An operation that others may be writing this rank's buffer for.
+struct Running<'t> {
+    team: &'t mut Team,
+    succeeded: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if self.team.unheard {
+            self.team.ring();
+        }
+        if !self.succeeded {
+            self.team.close();
         }
     }
 }

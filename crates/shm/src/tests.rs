@@ -5,7 +5,9 @@ use crate::{
 };
 use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
 use phalanx_kernels::Kernel;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Gives up after so long.
@@ -335,5 +337,32 @@ fn who_waits_in_vain_is_stopped() {
         let mut lookout = Patient(Duration::from_millis(50));
         let result = rank.team.barrier(&mut Call { seq: 1, signature: &signature, lookout: &mut lookout });
         assert!(matches!(result, Err(Fault::Stopped)), "{result:?}");
+    });
+}
+
+#[test]
+fn who_panics_waits_until_nobody_writes_its_memory() {
+    let (writes, written) = (Barrier::new(2), AtomicBool::new(false));
+    on_team(2, true, Reach::Memory, |rank| {
+        let closed = rank.team.region.closed();
+        if rank.rank == 0 {
+            let lease = rank.team.under_lease(|| {
+                writes.wait();
+                while !closed.is_closed() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                written.store(true, Ordering::Relaxed);
+            });
+            return lease.unwrap();
+        }
+        writes.wait();
+        let panics = || {
+            rank.run(OpKind::Barrier, 0, |team, call| {
+                team.run(call, |_, _| -> Result<(), _> { panic!("on purpose") })
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert!(written.load(Ordering::Relaxed), "it went on while its memory was written");
     });
 }
