@@ -35,9 +35,8 @@ impl Lease {
         self.0.store(1, Ordering::Relaxed);
         // Pairs with the fence in `close`: either we see that the team is closed, or the closer sees the lease.
         fence(Ordering::SeqCst);
-        let result = (!team.is_closed()).then(write);
-        self.0.store(0, Ordering::Release);
-        result
+        let _held = Held(self);
+        (!team.is_closed()).then(write)
     }
 
     /// Whether it is out.
@@ -46,8 +45,30 @@ impl Lease {
     }
 }
 
-#[cfg(all(test, loom))]
+/// Returns the lease when it ends, also if the writer panics: who waits for that would wait for ever.
+struct Held<'l>(&'l Lease);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_that_panics_returns_its_lease() {
+        let (team, lease) = (Closed(AtomicU32::new(0)), Lease(AtomicU32::new(0)));
+        let write = || lease.hold(&team, || panic!("on purpose"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
+        assert!(!lease.is_held());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
     use super::*;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
