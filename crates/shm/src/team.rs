@@ -325,17 +325,26 @@ impl Team {
             // Everybody sleeps on somebody's bell.
             self.region.control(rank).bell.ring();
         }
-        let began = Instant::now();
+        let late = Instant::now() + DRAIN_TIME;
         for peer in self.peers() {
-            let Some(process) = self.processes.get(peer) else { continue };
-            let lease = &self.region.control(peer).lease;
-            while lease.is_held() && !process.has_ended() {
-                if began.elapsed() > DRAIN_TIME {
-                    tracing::error!(peer, "stopped in the middle of a copy into this rank's memory: ended");
-                    process.kill();
-                }
-                std::thread::yield_now();
+            self.drain(peer, late);
+        }
+    }
+
+    /// Waits until `peer` writes nobody's memory, and ends it if that is `late`. It must not return before, or the peer would
+    /// write what is no longer this call's. But it ends: a lease is held for one copy, so only a process that was stopped takes
+    /// long, and being stopped keeps none from being killed. Ranks that are threads of this process stop with this one.
+    fn drain(&self, peer: usize, late: Instant) {
+        let Some(process) = self.processes.get(peer) else { return };
+        let lease = &self.region.control(peer).lease;
+        let mut ended = false;
+        while lease.is_held() && !process.has_ended() {
+            if !ended && Instant::now() >= late {
+                ended = true;
+                tracing::error!(peer, "stopped in the middle of a copy into this rank's memory: ended");
+                process.kill();
             }
+            std::thread::yield_now();
         }
     }
 }
