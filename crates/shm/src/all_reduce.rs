@@ -10,7 +10,7 @@
 //! Every element is combined once or by all in the same order, that of the ranks: the same bits everywhere.
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
-use crate::give::line;
+use crate::give::{WINDOW_BYTES, line};
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
 use crate::team::Team;
@@ -25,13 +25,8 @@ const ONE_SHOT_BYTES: usize = 4 << 10;
 const ONE_SHOT_BYTES_CROWDED: usize = 96 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
 const PUSH_BYTES: usize = 2 << 20;
-/// From so many bytes on a window is used as one.
-const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
 const SLICE_BYTES: usize = 32 << 10;
-/// Bytes copied between address spaces at once, of all ranks together: many, because each call costs something, but no more
-/// than the next step finds in the cache.
-const STRIDE_BYTES: usize = 512 << 10;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]
@@ -264,8 +259,7 @@ impl Team {
         }
         let exposed = exposed.as_slice();
         let slice = self.slice(self.rank, buffer.len(), reduction.element);
-        let stride = (STRIDE_BYTES / self.world_size / 64).max(1) * 64;
-        let strides = slice.clone().step_by(stride).map(|at| at..(at + stride).min(slice.end));
+        let strides = self.strides(slice);
         if window != 0
             && exposed.iter().all(|words| words[0] != 0 && words[1] == window)
             && !self.processes.is_empty()
@@ -309,15 +303,13 @@ impl Team {
         let part = |rank: usize| scratch.part(rank * range.len()..(rank + 1) * range.len());
         let addr = |peer: usize| exposed[peer][0].wrapping_add(range.start as u64);
         for peer in self.peers() {
-            let read = self.processes[peer].read(addr(peer), part(peer));
-            read.map_err(|error| Fault::Unreachable { peer, error })?;
+            self.reach(peer, addr(peer), part(peer))?;
         }
         let source = |rank| if rank == self.rank { own } else { part(rank) };
         let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
         Span::reduce(&[own], sources.as_slice(), &reduction.kernel, self.world_size);
         for peer in self.peers().filter(|&peer| reduction.is_for(peer)) {
-            let written = self.under_lease(|| self.processes[peer].write(addr(peer), own))?;
-            written.map_err(|error| Fault::Unreachable { peer, error })?;
+            self.store(peer, addr(peer), own)?;
         }
         Ok(())
     }

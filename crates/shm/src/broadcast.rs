@@ -7,9 +7,6 @@ use crate::team::Team;
 use crate::{Buffers, Call, Fault, Pull};
 use std::ops::Range;
 
-/// Bytes written to another's memory at once: so long another that gives up may have to wait.
-const STRIDE_BYTES: usize = 256 << 10;
-
 impl Team {
     /// Copies the buffer of `root` to all.
     ///
@@ -39,12 +36,7 @@ impl Team {
         if self.rank == root {
             for peer in self.peers() {
                 let [addr, ..]: Words = self.arrived(peer, piece, call)?.words();
-                for at in (cut..buffer.len()).step_by(STRIDE_BYTES) {
-                    let part = buffer.part(at..(at + STRIDE_BYTES).min(buffer.len()));
-                    let process = &self.processes[peer];
-                    let written = self.under_lease(|| process.write(addr.wrapping_add(at as u64), part))?;
-                    written.map_err(|error| Fault::Unreachable { peer, error })?;
-                }
+                self.store(peer, addr.wrapping_add(cut as u64), buffer.part(cut..buffer.len()))?;
             }
         } else {
             let [addr, ..]: Words = self.arrived(root, piece, call)?.words();

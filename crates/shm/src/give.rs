@@ -12,8 +12,8 @@ use std::ops::Range;
 
 /// From so many bytes on, a part is read from the other's address space instead of from staging.
 const REACH_BYTES: usize = 512 << 10;
-/// From so many bytes on, a part that lies in a window is read there.
-const WINDOW_BYTES: usize = 2 << 10;
+/// From so many bytes on, what lies in a window is read there.
+pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
 const PIECE_MIN: usize = 8 << 10;
 const PIECE_MAX: usize = 64 << 10;
@@ -180,12 +180,6 @@ impl Team {
     pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u32) -> Span {
         let at = if same { 0 } else { self.rank * len };
         self.region.staging(giver, piece).part(at..at + bytes)
-    }
-
-    /// Reads a part in another's memory.
-    pub(crate) fn reach(&self, giver: usize, addr: u64, into: Span) -> Result<(), Fault> {
-        let read = self.processes[giver].read(addr, into);
-        read.map_err(|error| Fault::Unreachable { peer: giver, error })
     }
 }
 

@@ -8,10 +8,6 @@ use crate::{Buffers, Call, Fault};
 use phalanx_core::Layout;
 use std::ops::Range;
 
-/// Bytes read from other address spaces and combined at once, of all ranks together: they are combined while they are in
-/// the cache.
-const STRIDE_BYTES: usize = 512 << 10;
-
 impl Team {
     /// Combines the inputs across the team and leaves each rank its block of the result: in place of that block of its input, or
     /// in an output of that length.
@@ -80,9 +76,7 @@ impl Team {
                     self.combine_blocks(&sources, within(&(0..own.len()), len, step), output, reduction)?;
                 }
                 Way::Line(_) | Way::Reached => {
-                    let stride = (STRIDE_BYTES / self.world_size / 64).max(1) * 64;
-                    for at in (0..own.len()).step_by(stride) {
-                        let range = at..(at + stride).min(own.len());
+                    for range in self.strides(0..own.len()) {
                         self.combine_blocks(&sources, range, output, reduction)?;
                     }
                 }
@@ -114,7 +108,7 @@ impl Team {
                 (Found::Mapped(part), _) => part.part(range.clone()),
                 (Found::Memory(addr), _) => {
                     let copy = scratch.part(giver * len..(giver + 1) * len);
-                    self.reach(giver, addr + range.start as u64, copy)?;
+                    self.reach(giver, addr.wrapping_add(range.start as u64), copy)?;
                     copy
                 }
             };

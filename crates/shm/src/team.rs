@@ -382,14 +382,3 @@ impl From<Error> for Fault {
         Self::Failed(Box::new(error))
     }
 }
-
-impl Team {
-    /// Room for `len` bytes of others' memory; what was there is forgotten.
-    pub(crate) fn scratch(&mut self, len: usize) -> Span {
-        if self.scratch.len() * 8 < len {
-            self.scratch = vec![0; len.div_ceil(8)];
-        }
-        // SAFETY: the vector is not touched but through spans, and not replaced while one is in use.
-        unsafe { Span::new(self.scratch.as_mut_ptr().cast(), len) }
-    }
-}
