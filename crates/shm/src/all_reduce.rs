@@ -20,7 +20,7 @@ use phalanx_kernels::Kernel;
 use std::ops::Range;
 
 /// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
-const ONE_SHOT_BYTES: usize = 4 << 10;
+const ONE_SHOT_BYTES: usize = 2 << 10;
 /// Where ranks have to give each other the core for that exchange it is worth so many bytes that all ranks together read.
 const ONE_SHOT_BYTES_CROWDED: usize = 96 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.

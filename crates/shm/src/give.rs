@@ -16,7 +16,7 @@ const REACH_BYTES: usize = 512 << 10;
 pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
 const PIECE_MIN: usize = 8 << 10;
-const PIECE_MAX: usize = 64 << 10;
+const PIECE_MAX: usize = 128 << 10;
 
 /// How the parts of an operation travel. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

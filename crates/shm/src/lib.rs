@@ -41,6 +41,7 @@ mod team;
 mod tests;
 mod transport;
 mod window;
+mod worth;
 
 pub use all_reduce::Reduction;
 pub use memory::create;

@@ -13,6 +13,7 @@ use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot, Words};
 use crate::span::Span;
 use crate::sync::Ordering;
 use crate::window::Windows;
+use crate::worth::kernel_copies_are_worth_it;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
 use std::os::fd::AsFd;
@@ -31,7 +32,7 @@ pub struct Team {
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where the system has no process descriptors.
     pub(crate) processes: Vec<Process>,
-    /// Whether all ranks can copy between each other's memories.
+    /// Whether large parts are copied between the ranks' memories: all of them may, and rank 0 found it worth it.
     pub(crate) reaches_memory: bool,
     pub(crate) windows: Windows,
     /// The next piece.
@@ -88,7 +89,7 @@ impl Team {
         Ok(team)
     }
 
-    /// Finds out which processes the others are, and whether all can reach the memory of all.
+    /// Finds out which processes the others are, and whether all can reach the memory of all and should.
     fn meet(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
         let mut secret = (self.rank as u64 ^ PROBE).to_ne_bytes();
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
@@ -107,11 +108,13 @@ impl Team {
         self.processes = opened.unwrap_or_default();
         // The right to write is the right to read.
         let reaches = found && self.processes.iter().enumerate().all(can_read);
-        let answers = self.exchange([u64::from(found), u64::from(reaches), 0], call)?;
+        let is_worth_it = self.rank == 0 && reaches && kernel_copies_are_worth_it();
+        let answers = [found, reaches, is_worth_it].map(u64::from);
+        let answers = self.exchange(answers, call)?;
         if answers.iter().any(|words| words[0] == 0) {
             self.processes.clear();
         }
-        self.reaches_memory = answers.iter().all(|words| words[1] != 0);
+        self.reaches_memory = answers[0][2] != 0 && answers.iter().all(|words| words[1] != 0);
         Ok(())
     }
 

@@ -50,9 +50,8 @@ fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Ra
                 let signature = signature(OpKind::Init, 0);
                 let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
                 let mut team = Team::join(file, rank, world_size, crowded, &mut call).unwrap();
-                if let Reach::Staging = reach {
-                    team.reaches_memory = false;
-                }
+                // Threads of one process may; that it is not worth it everywhere does not matter here.
+                team.reaches_memory = matches!(reach, Reach::Memory);
                 body(&mut Rank { team, rank, world_size, calls: 0 });
             });
         }

@@ -1,0 +1,50 @@
+//! Whether copies between address spaces are worth it on this machine.
+//!
+//! Through staging a byte is copied twice, by the ranks themselves; the kernel copies it once. But how fast the kernel is depends on
+//! the processor and on what guards its entry: on one machine it copied as fast as a rank, on another a quarter as fast,
+//! and staging was twice as fast at every size. So it is measured, once a process.
+
+use crate::foreign::Process;
+use crate::span::Span;
+use std::io;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// As much as a rank copies at once in a large operation, so that it is about as deep in the caches.
+const LEN: usize = 1 << 20;
+/// The shortest counts.
+const TRIES: usize = 4;
+
+/// Takes about a millisecond the first time.
+pub(crate) fn kernel_copies_are_worth_it() -> bool {
+    static WORTH_IT: OnceLock<bool> = OnceLock::new();
+    *WORTH_IT.get_or_init(|| measure().is_ok_and(|[kernel, own]| kernel < 2 * own))
+}
+
+/// How long the kernel takes to copy `LEN` bytes, and how long this thread.
+fn measure() -> io::Result<[Duration; 2]> {
+    let this = Process::open(std::process::id())?;
+    let (mut from, mut to) = (vec![1u8; LEN], vec![2u8; LEN]);
+    // SAFETY: the vectors outlive the spans, and are used through them alone.
+    let (from, to) = unsafe { (Span::new(from.as_mut_ptr(), LEN), Span::new(to.as_mut_ptr(), LEN)) };
+    let mut shortest = [Duration::MAX; 2];
+    for _ in 0..TRIES {
+        let began = Instant::now();
+        this.read(from.addr(), to)?;
+        let between = Instant::now();
+        to.copy_from(from);
+        shortest = [shortest[0].min(between - began), shortest[1].min(between.elapsed())];
+    }
+    Ok(shortest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_take_their_time() {
+        let [kernel, own] = measure().unwrap();
+        assert!(kernel > Duration::ZERO && own > Duration::ZERO);
+    }
+}
