@@ -90,36 +90,33 @@ impl Span {
 }
 
 /// A list that needs no memory of its own while it is short: operations of 200 ns have no time to allocate.
-pub(crate) enum List<T> {
-    Short([T; SHORT], usize),
-    Long(Vec<T>),
+pub(crate) struct List<T> {
+    few: [T; SHORT],
+    len: usize,
+    /// All of them, if they are not few.
+    many: Vec<T>,
 }
 
 const SHORT: usize = 16;
 
 impl<T: Copy> List<T> {
     /// The items; `filler` stands where there are none.
+    #[inline]
     pub(crate) fn new(items: impl ExactSizeIterator<Item = T>, filler: T) -> Self {
-        let len = items.len();
-        if len > SHORT {
-            return Self::Long(items.collect());
+        let mut list = Self { few: [filler; SHORT], len: items.len(), many: Vec::new() };
+        if list.len > SHORT {
+            list.many = items.collect();
+        } else {
+            list.few.iter_mut().zip(items).for_each(|(slot, item)| *slot = item);
         }
-        let mut few = [filler; SHORT];
-        few.iter_mut().zip(items).for_each(|(slot, item)| *slot = item);
-        Self::Short(few, len)
+        list
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
-        match self {
-            Self::Short(few, len) => &mut few[..*len],
-            Self::Long(many) => many,
-        }
+        if self.len > SHORT { &mut self.many } else { &mut self.few[..self.len] }
     }
 
     pub(crate) fn as_slice(&self) -> &[T] {
-        match self {
-            Self::Short(few, len) => &few[..*len],
-            Self::Long(many) => many,
-        }
+        if self.len > SHORT { &self.many } else { &self.few[..self.len] }
     }
 }

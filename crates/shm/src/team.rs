@@ -225,7 +225,11 @@ impl Team {
 
     /// Waits for what `peer` posts for `piece`.
     pub(crate) fn arrived(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<&Slot, Fault> {
-        self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.slot(peer, piece).posted)?;
+        self.wait(peer, piece.wrapping_add(1), call, |team, peer| {
+            let slot = team.region.slot(peer, piece);
+            slot.touch();
+            &slot.posted
+        })?;
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
             return Err(self.mismatch(peer, slot));
@@ -273,9 +277,8 @@ impl Team {
     ) -> Result<(), Fault> {
         // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
         let tries = if self.is_crowded() { 100 } else { 1000 };
-        let awaited = counter(self, peer);
         for _ in 0..tries {
-            if awaited.has_reached(value) {
+            if counter(self, peer).has_reached(value) {
                 return Ok(());
             }
         }
