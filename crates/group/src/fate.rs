@@ -6,6 +6,7 @@ use crate::realm::Realm;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -218,7 +219,7 @@ impl Fate {
         }
     }
 
-    /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
+    /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
     /// flight here ends as well.
     pub(crate) fn panicked(&self) {
         if self.alarm.cause().is_none() {
@@ -227,6 +228,17 @@ impl Fate {
             self.notify(&cause);
             self.alarm.raise(cause);
         }
+    }
+
+    /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
+    pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+            self.past.reported.store(true, Ordering::Relaxed);
+            self.panicked();
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            Error::Internal { what: format!("the progress thread panicked: {words}") }
+        })
     }
 
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.

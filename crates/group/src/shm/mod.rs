@@ -139,6 +139,10 @@ impl Performer for Shared {
         &self.lane
     }
 
+    fn fate(&self) -> &Fate {
+        &self.team.fate
+    }
+
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
         let (signature, fate) = (&call.signature, &self.team.fate);
         fate.check(signature)?;
