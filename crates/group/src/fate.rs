@@ -16,6 +16,9 @@ const STALL_TIME: Duration = Duration::from_millis(500);
 /// How long a rank that noticed trouble waits for the arbiter's verdict before it insists, and then before it believes its
 /// own eyes.
 const VERDICT_TIME: Duration = Duration::from_secs(1);
+/// How long the arbiter's word is waited for where this rank saw only the effect of something.
+#[cfg(target_os = "linux")]
+const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// Calls remembered, the current one included, for naming both sides of a late mismatch.
@@ -172,6 +175,13 @@ impl Fate {
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
         self.past.reported.store(true, Ordering::Relaxed);
         Error::from_cause(cause, self.context(told))
+    }
+
+    /// The error for what went wrong elsewhere, if that is heard of soon.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn heard(&self, told: Told<'_>) -> Option<Error> {
+        let first = self.alarm.wait(&Deadline::after(Instant::now(), HEARSAY_TIME))?;
+        Some(self.failed(first.clone(), told))
     }
 
     /// The call was late and that is an error: the group has failed.
