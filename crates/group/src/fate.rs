@@ -6,6 +6,7 @@ use crate::realm::Realm;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ const STALL_TIME: Duration = Duration::from_millis(500);
 /// How long a rank that noticed trouble waits for the arbiter's verdict before it insists, and then before it believes its
 /// own eyes.
 const VERDICT_TIME: Duration = Duration::from_secs(1);
+/// How long the arbiter's word is waited for where this rank saw only the effect of something.
+#[cfg(target_os = "linux")]
+const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// Calls remembered, the current one included, for naming both sides of a late mismatch.
@@ -173,6 +177,13 @@ impl Fate {
         Error::from_cause(cause, self.context(told))
     }
 
+    /// The error for what went wrong elsewhere, if that is heard of soon.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn heard(&self, told: Told<'_>) -> Option<Error> {
+        let first = self.alarm.wait(&Deadline::after(Instant::now(), HEARSAY_TIME))?;
+        Some(self.failed(first.clone(), told))
+    }
+
     /// The call was late and that is an error: the group has failed.
     pub(crate) fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: Told<'_>) -> Error {
         let mut missing: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
@@ -218,7 +229,7 @@ impl Fate {
         }
     }
 
-    /// The user's thread is unwinding: the others are told why, before the closing links look like a death. What is in
+    /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
     /// flight here ends as well.
     pub(crate) fn panicked(&self) {
         if self.alarm.cause().is_none() {
@@ -227,6 +238,17 @@ impl Fate {
             self.notify(&cause);
             self.alarm.raise(cause);
         }
+    }
+
+    /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
+    pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+            self.past.reported.store(true, Ordering::Relaxed);
+            self.panicked();
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            Error::Internal { what: format!("the progress thread panicked: {words}") }
+        })
     }
 
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.

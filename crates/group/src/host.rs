@@ -10,7 +10,7 @@ use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
 use crate::fate::Whole;
 use crate::fate::{Fate, Told};
 use crate::scratch;
-use crate::work::{Bytes, Pending};
+use crate::work::{Bytes, Completion, Pending};
 use phalanx_algo::{Selector, Shape};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
@@ -257,9 +257,9 @@ impl Backend for HostBackend {
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        let pending = Pending::default();
-        let running = Task::Collective(self.begin(&call)?);
-        let job = Owned { task: running, buffer, pending: pending.clone(), limit: self.timeout() };
+        let task = Task::Collective(self.begin(&call)?);
+        let (pending, completion) = Pending::new();
+        let job = Owned { task, buffer, completion, limit: self.timeout() };
         progress::submit(&self.engine, Box::new(job))?;
         Ok(pending)
     }
@@ -275,10 +275,10 @@ impl Backend for HostBackend {
     }
 
     fn submit_message(&self, address: Address, mut buffer: Box<dyn Bytes>) -> Result<Pending> {
-        let pending = Pending::default();
         let message = self.message(&address, buffer.bytes().len())?;
         let task = Task::Message(message, address.signature.op);
-        let job = Owned { task, buffer, pending: pending.clone(), limit: self.timeout() };
+        let (pending, completion) = Pending::new();
+        let job = Owned { task, buffer, completion, limit: self.timeout() };
         progress::submit(&self.engine, Box::new(job))?;
         Ok(pending)
     }
@@ -319,7 +319,7 @@ enum Task {
 struct Owned {
     task: Task,
     buffer: Box<dyn Bytes>,
-    pending: Pending,
+    completion: Completion,
     limit: Duration,
 }
 
@@ -372,8 +372,8 @@ impl Operation for Owned {
 
 impl Job for Owned {
     fn complete(self: Box<Self>, outcome: Result<()>) {
-        let Self { pending, buffer, .. } = *self;
-        pending.complete(outcome.map(|()| buffer));
+        let Self { completion, buffer, .. } = *self;
+        completion.complete(outcome.map(|()| buffer));
     }
 
     fn limit(&self) -> Duration {

@@ -2,7 +2,8 @@
 //! a thread of the group, in the order of the calls.
 
 use crate::backend::{Buffers, Collective};
-use crate::work::{Bytes, Pending};
+use crate::fate::Fate;
+use crate::work::{Bytes, Completion, Pending};
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +13,7 @@ use std::time::Duration;
 /// What the thread works on.
 pub(crate) trait Performer: Send + Sync + 'static {
     fn lane(&self) -> &Lane;
+    fn fate(&self) -> &Fate;
     /// Performs a collective on the calling thread, after those that it was asked for before.
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()>;
 }
@@ -20,7 +22,7 @@ pub(crate) trait Performer: Send + Sync + 'static {
 struct Job {
     call: Collective,
     buffer: Box<dyn Bytes>,
-    pending: Pending,
+    completion: Completion,
     limit: Duration,
 }
 
@@ -51,7 +53,7 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocking calls come after what was begun before them. It ends: every job has a deadline.
+    /// Blocking calls come after what was begun before them. It ends: every job has a deadline, and none ends the thread.
     pub(crate) fn wait_until_empty(&self) {
         if self.unfinished.load(Ordering::Acquire) == 0 {
             return;
@@ -89,9 +91,9 @@ pub(crate) fn submit<P: Performer>(
             .map_err(|e| Error::io("starting the progress thread", e))?;
         state.started = true;
     }
-    let pending = Pending::default();
+    let (pending, completion) = Pending::new();
     lane.unfinished.fetch_add(1, Ordering::Relaxed);
-    state.jobs.push_back(Job { call, buffer, pending: pending.clone(), limit });
+    state.jobs.push_back(Job { call, buffer, completion, limit });
     lane.changed.notify_all();
     Ok(pending)
 }
@@ -100,7 +102,7 @@ fn run(performer: &impl Performer) {
     let lane = performer.lane();
     loop {
         let mut state = lane.lock();
-        let mut job = loop {
+        let Job { call, mut buffer, completion, limit } = loop {
             match state.jobs.pop_front() {
                 Some(job) => break job,
                 None if state.closing => return,
@@ -108,10 +110,60 @@ fn run(performer: &impl Performer) {
             }
         };
         drop(state);
-        let outcome = performer.perform(&job.call, Buffers::InPlace(job.buffer.bytes()), job.limit);
+        let outcome = performer
+            .fate()
+            .contain(|| performer.perform(&call, Buffers::InPlace(buffer.bytes()), limit))
+            .flatten();
         let _state = lane.lock();
         lane.unfinished.fetch_sub(1, Ordering::Release);
         lane.changed.notify_all();
-        job.pending.complete(outcome.map(|()| job.buffer));
+        completion.complete(outcome.map(|()| buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Work;
+    use crate::realm::ThreadRealm;
+    use phalanx_core::{CallSite, Layout, OpKind, Signature, WORLD};
+
+    #[derive(Debug)]
+    struct Fragile {
+        lane: Lane,
+        fate: Fate,
+    }
+
+    impl Performer for Fragile {
+        fn lane(&self) -> &Lane {
+            &self.lane
+        }
+
+        fn fate(&self) -> &Fate {
+            &self.fate
+        }
+
+        fn perform(&self, call: &Collective, _: Buffers<'_>, _: Duration) -> Result<()> {
+            self.fate.check(&call.signature)?;
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_fails_the_group_and_the_thread_works_on() {
+        let second = Duration::from_secs(1);
+        let realm = ThreadRealm::create(1, second).remove(0);
+        let fate = Fate::new(Arc::new(realm), WORLD, vec![0]);
+        let fragile = Arc::new(Fragile { lane: Lane::default(), fate });
+        let (op, site) = (OpKind::Barrier, CallSite::caller());
+        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        let call = Collective { signature, layout: Layout::even(1, 0), recv_layout: None };
+        let jobs = [(); 2].map(|()| submit(&fragile, call.clone(), Box::new(Vec::<u8>::new()), second));
+        let [first, second] = jobs.map(|pending| Work::new(pending.unwrap(), |buffer: Vec<u8>| buffer));
+        let first = first.wait().unwrap_err();
+        assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");
+        assert!(matches!(second.wait(), Err(Error::Poisoned { .. })));
+        fragile.lane.wait_until_empty();
+        fragile.lane.close();
     }
 }

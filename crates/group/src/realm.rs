@@ -5,11 +5,13 @@ use crate::control::arbiter::{Member, Notice};
 use crate::control::line::{Hall, HallLine, TcpLine};
 use crate::control::watch::Watch;
 #[cfg(target_os = "linux")]
+use crate::fate::Fate;
+#[cfg(target_os = "linux")]
 use crate::share::Sharing;
 use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
-use phalanx_core::{Error, OpKind, Result};
+use phalanx_core::{Error, Result, Signature};
 use phalanx_rendezvous::OpenStore;
 use phalanx_transport::Transport;
 use phalanx_transport::tcp::Exchange;
@@ -39,23 +41,21 @@ pub(crate) trait Realm: Send + Sync + Debug {
         None
     }
 
-    /// Memory that all of `members_on_host` (ranks of the job that are members of `group`, with one host) have in common:
-    /// the first of them `make`s a file, and each gets a descriptor of it.
+    /// Memory that the members of `fate` (members of a group, all on this host) have in common: the first of them `make`s a file, and
+    /// each gets a descriptor of it.
     ///
     /// Collective among them: each calls it equally often for a group, in the same order, with the same members. Takes
     /// one handshake a member. Only size and seals of the file say what a peer made: check them before mapping it.
     ///
     /// # Errors
     /// What `make` says; the first cause if the group fails meanwhile; [`PeerLost`](Error::PeerLost) if a rank that is waited for
-    /// left; [`Rendezvous`](Error::Rendezvous) after the time limit of operations, with who was waited for.
+    /// left; [`Timeout`](Error::Timeout) after the time limit of operations, with who was waited for.
     /// [`Unavailable`](Error::Unavailable) for a realm without hosts.
     #[cfg(target_os = "linux")]
-    #[allow(dead_code, reason = "what a backend for shared memory begins with")]
     fn share(
         &self,
-        _op: OpKind,
-        _group: GroupId,
-        _members_on_host: &[usize],
+        _fate: &Fate,
+        _signature: &Signature,
         _make: &dyn Fn() -> Result<OwnedFd>,
     ) -> Result<OwnedFd> {
         let tried = "ranks that are threads of one process have it in common".into();
@@ -128,12 +128,11 @@ impl Realm for TcpRealm {
     #[cfg(target_os = "linux")]
     fn share(
         &self,
-        op: OpKind,
-        group: GroupId,
-        members_on_host: &[usize],
+        fate: &Fate,
+        signature: &Signature,
         make: &dyn Fn() -> Result<OwnedFd>,
     ) -> Result<OwnedFd> {
-        Sharing::new(self, op, group, members_on_host).run(make)
+        Sharing::new(self, fate, signature).run(make)
     }
 
     fn leave(&self, deadline: &Deadline) {

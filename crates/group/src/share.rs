@@ -1,71 +1,56 @@
 //! How the ranks of one host come to have memory in common.
 
-use crate::control::Control;
-use crate::control::arbiter::Notice;
-use crate::control::watch::Alarm;
-use crate::realm::{Realm, TcpRealm};
-use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, OpKind, Result};
+use crate::fate::{Fate, Told};
+use crate::realm::TcpRealm;
+use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long the arbiter's word is waited for, before a rank tells it what it saw, and then before it believes that itself.
-const VERDICT_TIME: Duration = Duration::from_secs(1);
-/// How long after an orderly farewell what a rank gave before may still be on its way.
-const FAREWELL_TIME: Duration = Duration::from_secs(1);
-
-/// One [`Realm::share`] of a realm of processes.
+/// One [`Realm::share`](crate::realm::Realm::share) of a realm of processes.
 #[derive(Debug)]
-pub(crate) struct Sharing<'r> {
-    realm: &'r TcpRealm,
-    op: OpKind,
-    /// Ranks of the job.
-    members: &'r [usize],
+pub(crate) struct Sharing<'a> {
+    realm: &'a TcpRealm,
+    fate: &'a Fate,
+    /// The call that needs the memory.
+    signature: &'a Signature,
     /// Which of the group's sharings this is.
     seq: u64,
-    alarm: Arc<Alarm>,
     deadline: Deadline,
 }
 
-impl<'r> Sharing<'r> {
-    pub(crate) fn new(realm: &'r TcpRealm, op: OpKind, group: GroupId, members: &'r [usize]) -> Self {
+impl<'a> Sharing<'a> {
+    pub(crate) fn new(realm: &'a TcpRealm, fate: &'a Fate, signature: &'a Signature) -> Self {
         let seq = {
             let mut shares = realm.shares.lock().unwrap_or_else(PoisonError::into_inner);
-            let last = shares.entry(group).or_default();
+            let last = shares.entry(fate.alarm.group()).or_default();
             *last += 1;
             *last
         };
-        let alarm = realm.watch.alarm(group, members.to_vec());
         let deadline = Deadline::after(Instant::now(), realm.place.timeout);
-        Self { realm, op, members, seq, alarm, deadline }
+        Self { realm, fate, signature, seq, deadline }
     }
 
     pub(crate) fn run(&self, make: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
-        if let Some(cause) = self.alarm.cause() {
-            return Err(self.error(cause.clone()));
-        }
-        match self.members {
-            [first, ..] if *first != self.realm.place.rank => self.take(*first),
-            [_, others @ ..] => self.give(others, make()?),
-            [] => make(),
-        }
+        self.fate.check(self.signature)?;
+        if self.fate.rank == 0 { self.give(make()?) } else { self.take() }
     }
 
-    fn take(&self, from: usize) -> Result<OwnedFd> {
-        let (group, stop) = (self.alarm.group(), || self.is_over(from));
-        let taken = self.realm.exchange.take(group, self.seq, from, &self.deadline, stop);
-        taken.map_err(|why| self.failed(from, &why.to_string()))
+    fn take(&self) -> Result<OwnedFd> {
+        let (group, from) = (self.fate.alarm.group(), self.fate.members()[0]);
+        let taken = self.realm.exchange.take(group, self.seq, from, &self.deadline, || self.is_over(0));
+        taken.map_err(|why| self.failed(0, &why.to_string()))
     }
 
     /// To all others side by side. Each has its own once it says so, whether it asks for it yet or not.
-    fn give(&self, others: &[usize], memory: OwnedFd) -> Result<OwnedFd> {
-        let (group, memory) = (self.alarm.group(), Arc::new(memory));
-        let give = |&to: &usize| {
-            let local = self.realm.members[to].local.as_ref();
+    fn give(&self, memory: OwnedFd) -> Result<OwnedFd> {
+        let (group, memory) = (self.fate.alarm.group(), Arc::new(memory));
+        let give = |to: usize| {
+            let local = self.realm.members[self.fate.members()[to]].local.as_ref();
             let name = &local.expect("a rank of this host has a name here").name;
             (to, self.realm.exchange.give(group, self.seq, name, memory.clone(), self.deadline))
         };
-        let given: Vec<_> = others.iter().map(give).collect();
+        let given: Vec<_> = (1..self.fate.members().len()).map(give).collect();
         for (to, given) in given {
             given.wait(&self.deadline, || self.is_over(to)).map_err(|why| self.failed(to, &why))?;
         }
@@ -73,51 +58,27 @@ impl<'r> Sharing<'r> {
     }
 
     fn is_over(&self, peer: usize) -> bool {
-        self.alarm.cause().is_some() || self.has_left(peer)
+        self.fate.alarm.cause().is_some() || self.has_left(peer)
     }
 
     fn has_left(&self, peer: usize) -> bool {
-        self.alarm.left_at(peer).is_some_and(|at| at.elapsed() > FAREWELL_TIME)
+        self.fate.gone([peer], Instant::now()).is_some()
     }
 
     /// The error for the first cause of all, which may be on its way, or else for what this rank saw of `peer`.
     fn failed(&self, peer: usize, why: &str) -> Error {
-        let soon = || Deadline::after(Instant::now(), VERDICT_TIME);
-        let cause = self.alarm.wait(&soon()).cloned().unwrap_or_else(|| {
-            let cause = self.view_of(peer);
+        let now = Instant::now();
+        let elapsed = self.deadline.elapsed(now);
+        let told = Told { signature: self.signature, seq: 0, bytes: (0, 0), elapsed };
+        if self.deadline.has_passed(now) {
+            return self.fate.timed_out([peer], told);
+        }
+        self.fate.heard(told).unwrap_or_else(|| {
+            let how = if self.has_left(peer) { Loss::Left } else { Loss::Unreachable };
+            let cause = Cause::Lost { peer: self.fate.peer(peer), how };
             tracing::warn!(%cause, why, "memory was not shared");
-            let (group, members) = (self.alarm.group(), self.members.to_vec());
-            // If the line is broken, the watch knows.
-            let _ = self.realm.line.send(Notice::Failed { group, members, cause: cause.clone() });
-            self.alarm.wait(&soon()).cloned().unwrap_or(cause)
-        });
-        self.error(cause)
-    }
-
-    fn error(&self, cause: Cause) -> Error {
-        let at = Context {
-            op: self.op,
-            seq: 0,
-            group: self.alarm.group(),
-            rank: self.realm.place.rank,
-            world_size: self.realm.place.world_size,
-            bytes: (0, 0),
-            elapsed: self.deadline.elapsed(Instant::now()),
-        };
-        Error::from_cause(cause, at)
-    }
-
-    fn view_of(&self, peer: usize) -> Cause {
-        let who = self.realm.peer(peer);
-        if self.alarm.left_at(peer).is_some() {
-            return Cause::Lost { peer: who, how: Loss::Left };
-        }
-        if !self.deadline.has_passed(Instant::now()) {
-            return Cause::Lost { peer: who, how: Loss::Unreachable };
-        }
-        let reporter = self.realm.peer(self.realm.place.rank);
-        let (op, waited) = (self.op, self.deadline.limit());
-        Cause::TimedOut { reporter, op, seq: 0, waited, missing: vec![who] }
+            self.fate.fail(cause, told)
+        })
     }
 }
 
@@ -125,24 +86,29 @@ impl<'r> Sharing<'r> {
 mod tests {
     use super::*;
     use crate::init::meet_all;
-    use phalanx_core::WORLD;
+    use crate::realm::Realm;
+    use phalanx_core::{CallSite, GroupId, OpKind, WORLD};
     use phalanx_rendezvous::{Config, TcpStoreServer};
     use phalanx_transport::Secret;
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::sync::{Barrier, Mutex};
+    use std::time::Duration;
 
     fn make() -> Result<OwnedFd> {
         memfd_create("test", MemfdFlags::CLOEXEC).map_err(|e| Error::io("making a file", e.into()))
     }
 
-    fn share(realm: &TcpRealm, group: GroupId, members: &[usize]) -> Result<u64> {
-        let memory = realm.share(OpKind::Init, group, members, &make)?;
+    fn share(realm: &Arc<TcpRealm>, group: GroupId, members: &[usize]) -> Result<u64> {
+        let (op, site) = (OpKind::Init, CallSite::caller());
+        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        let fate = Fate::new(realm.clone(), group, members.to_vec());
+        let memory = realm.share(&fate, &signature, &make)?;
         Ok(fstat(&memory).expect("it is open").st_ino)
     }
 
     /// Runs `body` as each rank of a job, each with one variable besides.
-    fn job(variables: &[(&str, &str)], body: impl Fn(TcpRealm) + Sync) {
+    fn job(variables: &[(&str, &str)], body: impl Fn(Arc<TcpRealm>) + Sync) {
         let secret = Secret::generate().unwrap();
         let server = TcpStoreServer::start(([127, 0, 0, 1], 0).into(), &secret).unwrap();
         let world_size = variables.len().to_string();
@@ -158,7 +124,7 @@ mod tests {
                 let common = || common.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
                 if own == name { Some(value.to_owned()) } else { common() }
             });
-            body(meet_all(&config.unwrap(), &secret).unwrap());
+            body(Arc::new(meet_all(&config.unwrap(), &secret).unwrap()));
         };
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..variables.len()).map(|r| scope.spawn(move || rank(r))).collect();

@@ -22,11 +22,13 @@ impl<T: Element> Bytes for Vec<T> {
     }
 }
 
-type Slot = Mutex<Option<Result<Box<dyn Bytes>>>>;
+type Shared = Arc<(Mutex<Option<Result<Box<dyn Bytes>>>>, Condvar)>;
 
-/// The two ends of a pending operation.
-#[derive(Clone)]
-pub struct Pending(Arc<(Slot, Condvar)>);
+/// The end of a pending operation that is waited for.
+pub struct Pending(Shared);
+
+/// The end of whoever performs it. The operation is over when this is gone, so nobody waits for what nobody does.
+pub struct Completion(Option<Shared>);
 
 impl std::fmt::Debug for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -34,24 +36,46 @@ impl std::fmt::Debug for Pending {
     }
 }
 
-impl Default for Pending {
-    fn default() -> Self {
-        Self(Arc::new((Mutex::new(None), Condvar::new())))
+impl std::fmt::Debug for Completion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Completion").finish_non_exhaustive()
+    }
+}
+
+impl Completion {
+    /// For the backend: the operation is over.
+    pub fn complete(mut self, outcome: Result<Box<dyn Bytes>>) {
+        self.settle(outcome);
+    }
+
+    fn settle(&mut self, outcome: Result<Box<dyn Bytes>>) {
+        if let Some(shared) = self.0.take() {
+            *shared.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            shared.1.notify_all();
+        }
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            self.settle(Err(Error::Internal { what: "an operation was dropped before it was over".into() }));
+        }
     }
 }
 
 impl Pending {
-    /// For the backend: the operation is over.
-    pub fn complete(&self, outcome: Result<Box<dyn Bytes>>) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-        self.0.1.notify_all();
+    /// The two ends of an operation that is not over.
+    pub fn new() -> (Self, Completion) {
+        let shared = Shared::default();
+        (Self(shared.clone()), Completion(Some(shared)))
     }
 
     fn is_done(&self) -> bool {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Ends because every job is completed, with success or by its deadline.
+    /// Ends because every job is completed: with success, by its deadline, or by being dropped.
     fn wait(self) -> Result<Box<dyn Bytes>> {
         let mut slot = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -111,5 +135,21 @@ impl<T> Work<T> {
         let buffer = self.pending.wait()?.into_any();
         (self.finish)(buffer)
             .ok_or_else(|| Error::Internal { what: "a buffer came back as another type".into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_hears_of_an_operation_that_was_dropped() {
+        let (pending, completion) = Pending::new();
+        let work = Work::new(pending, |buffer: Vec<u8>| buffer);
+        assert!(!work.is_done());
+        drop(completion);
+        // Else to wait for it would hang.
+        assert!(work.is_done());
+        assert!(matches!(work.wait(), Err(Error::Internal { .. })));
     }
 }

@@ -19,8 +19,8 @@ pub use phalanx_core::{
     Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
-    Address, Backend, Buffers, Bytes, Collective, OBJECT_LEN_MAX, Pending, ProcessGroup, SharedBuffer,
-    SimulatedBackend, Work, init, join,
+    Address, Backend, Buffers, Bytes, Collective, Completion, OBJECT_LEN_MAX, Pending, ProcessGroup,
+    SharedBuffer, SimulatedBackend, Work, init, join,
 };
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;

@@ -25,7 +25,7 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
     let sampler = DistributedSampler::new(train.len(), *batch_size, rank, ranks)?.seed(*seed);
 
     if rank == 0 {
-        println!("{ranks} ranks all_reduce gradients over {}", group.backend_name());
+        println!("gradients are all_reduced over {}", group.describe());
     }
     let mut epoch_losses = Vec::new();
     let mut progress = (rank == 0).then(|| Progress::new(*epochs, sampler.batches()));

@@ -89,7 +89,10 @@ fn run(engine: &Engine, bell: &Bell) {
                 (job, attempt)
             }));
         }
-        round(engine, &mut jobs, &mut patience);
+        if let Err(error) = engine.fate.contain(|| round(engine, &mut jobs, &mut patience)) {
+            // The group has failed, and nobody knows what the panic left of them.
+            jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
+        }
     }
 }
 
@@ -133,5 +136,40 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mu
     for (job, outcome) in finished {
         let outcome = outcome.unwrap_or_else(|| Err(engine.timed_out(job.as_ref(), job.limit())));
         job.complete(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Bytes, Error, ReduceOp, SimulatedBackend, Work};
+    use phalanx_core::{CallSite, Loss};
+    use std::any::Any;
+
+    struct Fragile;
+
+    impl Bytes for Fragile {
+        fn bytes(&mut self) -> &mut [u8] {
+            panic!("on purpose")
+        }
+
+        fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+            self
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_fails_the_group_and_those_after_it_end() {
+        let groups: [_; 2] = SimulatedBackend::create_group(2).try_into().unwrap();
+        let [fragile, other] = groups;
+        let call = fragile.all_reduce_call::<u8>(1, ReduceOp::Sum, CallSite::caller()).unwrap();
+        let first = fragile.backend.submit(call, Box::new(Fragile)).unwrap();
+        // Refused, or given to a thread that has to be there still.
+        let second = fragile.all_reduce_async(vec![1u8], ReduceOp::Sum).and_then(Work::wait);
+        let first = Work::new(first, |buffer: Vec<u8>| buffer).wait().unwrap_err();
+        assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");
+        assert!(second.is_err());
+        let theirs = other.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
+        let Error::PeerLost { peer, how, .. } = &theirs else { panic!("{theirs}") };
+        assert_eq!((peer.rank, *how), (0, Loss::Panicked), "{theirs}");
     }
 }

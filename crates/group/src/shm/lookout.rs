@@ -1,12 +1,9 @@
 //! What a rank that waits for others of its host looks at: the clock, the alarm, who left.
 
 use crate::fate::{Fate, Told, Whole, stall_time};
-use phalanx_core::{Cause, Deadline, Error, Loss, Signature};
+use phalanx_core::{Cause, Error, Loss, Signature};
 use phalanx_shm::{Fault, Lookout, Stopped};
 use std::time::{Duration, Instant};
-
-/// How long the arbiter's word is waited for where this rank does not know what happened.
-const VERDICT_TIME: Duration = Duration::from_secs(2);
 
 /// One call's lookout.
 #[derive(Debug)]
@@ -48,7 +45,6 @@ impl<'a> Look<'a> {
     pub(super) fn error(self, fault: Fault) -> Error {
         let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
         let told = Told { signature: self.signature, seq: self.seq, bytes: (0, 0), elapsed };
-        let failed = || self.fate.alarm.cause().map(|cause| self.fate.failed(cause.clone(), told));
         match (fault, self.seen) {
             (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
             (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(cause, told),
@@ -66,8 +62,7 @@ impl<'a> Look<'a> {
             // What happened, another rank knows; or all of them together, if they tell the arbiter what they called.
             (fault, _) => {
                 self.fate.stalled();
-                self.fate.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME));
-                failed().unwrap_or_else(|| self.fate.fail(super::cause(self.fate, &fault), told))
+                self.fate.heard(told).unwrap_or_else(|| self.fate.fail(super::cause(self.fate, &fault), told))
             }
         }
     }

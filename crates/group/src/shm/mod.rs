@@ -59,7 +59,7 @@ pub(crate) fn backend(
     selector: Arc<Selector>,
 ) -> Result<Arc<dyn Backend>> {
     let world_size = fate.members().len();
-    let pipes = share(&fate, op, phalanx_shm::pipes_len(world_size))?;
+    let pipes = share(&fate, &making(op), phalanx_shm::pipes_len(world_size))?;
     let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
     let messages = HostBackend::over(Box::new(pipes), fate.clone(), choice, selector.clone());
     // Who forces an algorithm wants a schedule to be performed.
@@ -80,9 +80,8 @@ impl ShmTeam {
     /// Joins the team of those whose fate this is. Collective among them.
     pub(crate) fn join(fate: Arc<Fate>, op: OpKind) -> Result<Self> {
         let world_size = fate.members().len();
-        let file = share(&fate, op, phalanx_shm::segment_len(world_size))?;
-        let site = CallSite::caller();
-        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        let signature = making(op);
+        let file = share(&fate, &signature, phalanx_shm::segment_len(world_size))?;
         let mut look = Look::new(&fate, &signature, 0, fate.realm.place().timeout);
         let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
         let team = Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
@@ -108,7 +107,7 @@ impl ShmTeam {
     /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
     pub(crate) fn alloc(&self, signature: &Signature, len: usize) -> Result<Region> {
         let all = window_len(self.fate.members().len(), signature, len)?;
-        let file = share(&self.fate, OpKind::Alloc, all)?;
+        let file = share(&self.fate, signature, all)?;
         Ok(Region::Shared(self.lock().team.window(file, len)?))
     }
 
@@ -129,14 +128,24 @@ pub(crate) fn window_len(ranks: usize, signature: &Signature, len: usize) -> Res
     })
 }
 
+/// The call that makes a group.
+fn making(op: OpKind) -> Signature {
+    let site = CallSite::caller();
+    Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site }
+}
+
 /// `len` bytes that all members have in common.
-fn share(fate: &Fate, op: OpKind, len: usize) -> Result<OwnedFd> {
-    fate.realm.share(op, fate.alarm.group(), fate.members(), &|| phalanx_shm::create(len))
+fn share(fate: &Fate, signature: &Signature, len: usize) -> Result<OwnedFd> {
+    fate.realm.share(fate, signature, &|| phalanx_shm::create(len))
 }
 
 impl Performer for Shared {
     fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    fn fate(&self) -> &Fate {
+        &self.team.fate
     }
 
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {

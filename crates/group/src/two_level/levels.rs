@@ -38,6 +38,10 @@ impl Performer for Levels {
         &self.lane
     }
 
+    fn fate(&self) -> &Fate {
+        &self.fate
+    }
+
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
         let signature = &call.signature;
         self.fate.check(signature)?;
