@@ -135,12 +135,6 @@ impl Slot {
         std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
     }
 
-    /// Fetches the line of the later words, together with that of the flag instead of after it.
-    #[inline]
-    pub(crate) fn touch(&self) {
-        self.words[LINE_WORDS - 1].load(Ordering::Relaxed);
-    }
-
     /// The bytes of the words.
     pub(crate) fn line(&self) -> Span {
         let start = self.words.as_ptr().cast_mut().cast();

@@ -225,11 +225,7 @@ impl Team {
 
     /// Waits for what `peer` posts for `piece`.
     pub(crate) fn arrived(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<&Slot, Fault> {
-        self.wait(peer, piece.wrapping_add(1), call, |team, peer| {
-            let slot = team.region.slot(peer, piece);
-            slot.touch();
-            &slot.posted
-        })?;
+        self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.slot(peer, piece).posted)?;
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
             return Err(self.mismatch(peer, slot));
@@ -277,8 +273,9 @@ impl Team {
     ) -> Result<(), Fault> {
         // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
         let tries = if self.is_crowded() { 100 } else { 1000 };
+        let awaited = counter(self, peer);
         for _ in 0..tries {
-            if counter(self, peer).has_reached(value) {
+            if awaited.has_reached(value) {
                 return Ok(());
             }
         }

@@ -25,8 +25,10 @@ pub(crate) fn kernel_copies_are_worth_it() -> bool {
 fn measure() -> io::Result<[Duration; 2]> {
     let this = Process::open(std::process::id())?;
     let (mut from, mut to) = (vec![1u8; LEN], vec![2u8; LEN]);
-    // SAFETY: the vectors outlive the spans, and are used through them alone.
-    let (from, to) = unsafe { (Span::new(from.as_mut_ptr(), LEN), Span::new(to.as_mut_ptr(), LEN)) };
+    // SAFETY: the vector outlives the span, and is used through it alone.
+    let from = unsafe { Span::new(from.as_mut_ptr(), LEN) };
+    // SAFETY: as above.
+    let to = unsafe { Span::new(to.as_mut_ptr(), LEN) };
     let mut shortest = [Duration::MAX; 2];
     for _ in 0..TRIES {
         let began = Instant::now();
