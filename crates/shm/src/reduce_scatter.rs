@@ -30,11 +30,7 @@ impl Team {
         let output = if in_place { output.part(block(self.rank)) } else { output };
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
         self.run(call, |team, call| {
-            // Blocks through a line would save one line of a few; staging is as good.
-            let way = match team.way(largest, team.world_size) {
-                Way::Line(_) => Way::Staged(64),
-                way => way,
-            };
+            let way = team.way(largest, team.world_size);
             let offer = Offer { buffer: input, part: &block, same: false };
             team.reduce_scatter_spans(call, offer, way, largest, output, reduction)
         })
@@ -62,8 +58,9 @@ impl Team {
             }
             let Some(step) = step.checked_sub(1) else { continue };
             let piece = first.wrapping_add(step as u32);
+            let may_lie_elsewhere = step == 0 && !matches!(way, Way::Line(_));
             for giver in self.peers() {
-                if step == 0 {
+                if may_lie_elsewhere {
                     found.as_mut_slice()[giver] = self.find(giver, own.len(), false, piece, call)?;
                 } else if matches!(found.as_slice()[giver], Found::Staged) {
                     self.arrived(giver, piece, call)?;
@@ -104,7 +101,13 @@ impl Team {
             *source = match (from.found[giver], from.way) {
                 _ if giver == self.rank => from.input.part(range.clone()),
                 (Found::Staged, Way::Staged(step)) => self.staged(giver, step, false, len, from.piece),
-                (Found::Staged, _) => return Err(Fault::Counts { peer: giver, sent: 0, expected: len }),
+                (Found::Staged, Way::Line(stride)) => {
+                    let at = self.rank * stride + range.start;
+                    self.region.slot(giver, from.piece).line().part(at..at + len)
+                }
+                (Found::Staged, Way::Reached) => {
+                    return Err(Fault::Counts { peer: giver, sent: 0, expected: len });
+                }
                 (Found::Mapped(part), _) => part.part(range.clone()),
                 (Found::Memory(addr), _) => {
                     let copy = scratch.part(giver * len..(giver + 1) * len);

@@ -100,8 +100,8 @@ pub(crate) struct List<T> {
 const SHORT: usize = 16;
 
 impl<T: Copy> List<T> {
-    /// The items; `filler` stands where there are none.
-    #[inline]
+    /// The items; `filler` stands where there are none. Always inlined, or else the list would be copied to where it is used.
+    #[inline(always)]
     pub(crate) fn new(items: impl ExactSizeIterator<Item = T>, filler: T) -> Self {
         let mut list = Self { few: [filler; SHORT], len: items.len(), many: Vec::new() };
         if list.len > SHORT {

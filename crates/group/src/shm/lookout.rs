@@ -26,8 +26,8 @@ enum Seen {
     Alarm,
     /// Time is up, and this rank has not come.
     Late(usize),
-    /// This rank left.
-    Left(Cause),
+    /// This rank left. Boxed: a lookout is made for every call, and hardly ever sees anything.
+    Left(Box<Cause>),
 }
 
 impl<'a> Look<'a> {
@@ -47,7 +47,7 @@ impl<'a> Look<'a> {
         let told = Told { signature: self.signature, seq: self.seq, bytes: (0, 0), elapsed };
         match (fault, self.seen) {
             (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
-            (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(cause, told),
+            (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(*cause, told),
             (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), .. }, _)
                 if their_seq == self.seq && !theirs.matches(self.signature) =>
             {
@@ -88,7 +88,7 @@ impl Lookout for Look<'_> {
             self.fate.stalled();
         }
         if let Some(peer) = self.fate.gone([peer], now) {
-            self.seen = Some(Seen::Left(Cause::Lost { peer, how: Loss::Left }));
+            self.seen = Some(Seen::Left(Box::new(Cause::Lost { peer, how: Loss::Left })));
             return Err(Stopped);
         }
         Ok(())
