@@ -22,7 +22,7 @@ use std::ops::Range;
 /// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
 const ONE_SHOT_BYTES: usize = 2 << 10;
 /// Where ranks have to give each other the core for that exchange it is worth so many bytes that all ranks together read.
-const ONE_SHOT_BYTES_CROWDED: usize = 96 << 10;
+const ONE_SHOT_BYTES_CROWDED: usize = 256 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
 const PUSH_BYTES: usize = 2 << 20;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
