@@ -1,7 +1,8 @@
 //! From candle's run-time element types to Rust's types, and from tensors to slices.
 
-use candle_core::{DType, Device, Storage, Tensor, WithDType};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, Tensor, WithDType};
 use phalanx::{Element, Error, OpKind, ProcessGroup};
+use std::cell::RefCell;
 
 /// A type that both candle and phalanx carry.
 pub(crate) trait Shared: Element + WithDType {}
@@ -79,4 +80,48 @@ pub(crate) fn read<T: Shared, R>(tensor: &Tensor, read: impl FnOnce(&[T]) -> R) 
     // The storage may be shared with other views; the layout says which part is this tensor's.
     let (start, end) = layout.contiguous_offsets().expect("`contiguous` returns a contiguous tensor");
     Ok(read(&T::cpu_storage_as_slice(storage)?[start..end]))
+}
+
+/// Passes the memory of a contiguous `tensor`, as bytes, to `use_it`, which may change it.
+pub(crate) fn bytes_mut<R>(tensor: &Tensor, use_it: impl FnOnce(&mut [u8]) -> R) -> candle_core::Result<R> {
+    let task = Task { use_it: RefCell::new(Some(use_it)), outcome: RefCell::new(None) };
+    tensor.inplace_op1(&task)?;
+    Ok(task.outcome.into_inner().expect("candle performs an operation on the CPU or returns an error"))
+}
+
+/// Work on a tensor's memory dressed as a candle operation: only these are given it to write to.
+struct Task<F, R> {
+    use_it: RefCell<Option<F>>,
+    outcome: RefCell<Option<R>>,
+}
+
+impl<F: FnOnce(&mut [u8]) -> R, R> InplaceOp1 for Task<F, R> {
+    fn name(&self) -> &'static str {
+        "phalanx"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        // The storage may be shared with other views; the layout says which part is this tensor's.
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            candle_core::bail!("the elements do not lie in row-major order");
+        };
+        let bytes: &mut [u8] = match storage {
+            CpuStorage::F32(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::F64(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::F16(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::BF16(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::U8(all) => &mut all[start..end],
+            CpuStorage::U32(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::I16(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::I32(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            CpuStorage::I64(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
+            other => {
+                let dtype = candle_core::backend::BackendStorage::dtype(other);
+                candle_core::bail!("elements of type {} cannot be sent", dtype.as_str())
+            }
+        };
+        let use_it = self.use_it.take().expect("candle performs an operation once");
+        *self.outcome.borrow_mut() = Some(use_it(bytes));
+        Ok(())
+    }
 }

@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DdpConfig {
-    /// Most bytes of gradients sent as one operation; a larger variable is sent alone. Default: 25 MiB, the
-    /// field's custom: large enough for bandwidth, small enough that a copy in flight is no burden on memory.
+    /// Most bytes of gradients that are laid together and sent as one operation; a larger one is sent alone, from where it
+    /// lies. Default: 1 MiB, large enough for bandwidth, and small enough to stay in a cache on the way in and out.
     pub bucket_cap_bytes: usize,
 }
 
@@ -28,7 +28,7 @@ impl DdpConfig {
 
 impl Default for DdpConfig {
     fn default() -> Self {
-        Self { bucket_cap_bytes: 25 << 20 }
+        Self { bucket_cap_bytes: 1 << 20 }
     }
 }
 
@@ -39,8 +39,8 @@ impl Default for DdpConfig {
 /// Construction and every `backward` are collective: each rank calls them in the same order. Variables that took no part in a rank's
 /// loss count as zeros there; those that no rank used have no gradient afterwards, so optimizers leave them alone.
 ///
-/// Gradients are summed in the order of the variables' names and in their own element type. They travel in buckets, which
-/// are [allocated](ProcessGroup::alloc) once: on one host the ranks combine them where they lie.
+/// Gradients are averaged in the order of the variables' names, in their own element type and in their own memory: other
+/// tensors that share it see the change. Small ones travel together, in a bucket that is [allocated](ProcessGroup::alloc) once.
 ///
 /// What the forward pass itself changes, such as the running means of batch normalisation, stays each rank's own;
 /// [`sync_model`] makes it equal again.
@@ -51,8 +51,8 @@ impl Default for DdpConfig {
 pub struct DistributedDataParallel {
     group: ProcessGroup,
     reducer: Reducer,
-    /// The memory of the buckets.
-    memory: Mutex<Vec<SharedBuffer<u64>>>,
+    /// What buckets of several gradients travel in, one after the other.
+    memory: Mutex<SharedBuffer<u64>>,
 }
 
 impl DistributedDataParallel {
@@ -61,7 +61,7 @@ impl DistributedDataParallel {
     /// Build the model first: variables added to `varmap` later are not seen.
     ///
     /// # Cost
-    /// One broadcast of the model, and memory of its size for the buckets.
+    /// One broadcast of the model, and memory for the largest bucket.
     ///
     /// # Errors
     /// As of [`sync_model`], and those of [`alloc`](ProcessGroup::alloc).
@@ -69,10 +69,7 @@ impl DistributedDataParallel {
     pub fn new(varmap: &VarMap, group: &ProcessGroup, config: DdpConfig) -> Result<Self> {
         sync_model(varmap, group, 0)?;
         let reducer = Reducer::new(parameters(varmap), config.bucket_cap_bytes, group)?;
-        let mut memory = Vec::new();
-        for words in reducer.room() {
-            memory.push(group.alloc(words)?);
-        }
+        let memory = group.alloc(reducer.room())?;
         Ok(Self { group: group.clone(), reducer, memory: Mutex::new(memory) })
     }
 
@@ -80,7 +77,7 @@ impl DistributedDataParallel {
     /// rank's loss is a mean over equally many samples.
     ///
     /// # Cost
-    /// One all_reduce a bucket, after the backward pass; one copy of the gradients into the buckets and one out of them.
+    /// After the backward pass, one all_reduce a bucket and one of a byte a variable: who has which gradients.
     ///
     /// # Determinism
     /// Same bits on every rank, and from run to run with the same world size.
@@ -110,7 +107,7 @@ impl DistributedDataParallel {
     /// Replaces this rank's gradients by those of the global batch.
     ///
     /// # Errors
-    /// As of [`backward_share`](Self::backward_share). `grads` is changed only on success.
+    /// As of [`backward_share`](Self::backward_share). After an error of the group some gradients may be averaged, others not.
     #[track_caller]
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,21 +121,23 @@ impl DistributedDataParallel {
 /// Collective. The models must be equal on all ranks, which is not checked at each call: see [`sync_model`].
 ///
 /// # Errors
-/// Those of [`all_reduce`](ProcessGroup::all_reduce). `grads` is changed only on success.
+/// Those of [`all_reduce`](ProcessGroup::all_reduce); after one some gradients may be averaged, others not.
 #[track_caller]
 pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
     let reducer = Reducer::new(parameters(varmap), DdpConfig::default().bucket_cap_bytes, group)?;
-    let mut memory: Vec<Vec<u64>> = reducer.room().map(|words| vec![0; words]).collect();
+    let mut memory = vec![0; reducer.room()];
     reducer.reduce(grads, Share::EQUAL, group, &mut memory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::element::bytes_mut;
+    use crate::model::Parameter;
     use candle_core::{DType, Device, Var};
     use phalanx_testkit::World;
 
-    /// Three variables, each a bucket for itself, and the gradients of one step on one rank.
+    /// The gradients of one step on one rank.
     fn step(varmap: &VarMap, rank: usize, step: usize) -> GradStore {
         let mut grads = GradStore::default();
         for (name, var) in varmap.data().lock().unwrap().iter() {
@@ -158,8 +157,14 @@ mod tests {
         parameters(varmap).iter().map(|p| all(&p.var)).collect()
     }
 
+    /// Where the gradients lie, in name order.
+    fn places(varmap: &VarMap, grads: &GradStore) -> Vec<*const u8> {
+        let place = |p: &Parameter| bytes_mut(grads.get(&p.var).unwrap(), |bytes| bytes.as_ptr()).unwrap();
+        parameters(varmap).iter().map(place).collect()
+    }
+
     #[test]
-    fn buckets_stay_where_they_are_and_change_no_result() {
+    fn gradients_stay_where_they_are_and_small_ones_travel_together() {
         for world in [World::thread(), World::tcp(), World::shm()] {
             world.run(3, |group| {
                 let varmap = VarMap::new();
@@ -167,32 +172,64 @@ mod tests {
                     ("a", DType::F32, [40_000, 2]),
                     ("bb", DType::BF16, [5, 31]),
                     ("ccc", DType::F64, [1, 3]),
+                    ("dddd", DType::F64, [2, 1]),
+                    ("eeeee", DType::F16, [7, 1]),
                 ] {
                     let var = Var::zeros(&shape, dtype, &Device::Cpu).unwrap();
                     varmap.data().lock().unwrap().insert(name.to_owned(), var);
                 }
-                let config = DdpConfig::default().bucket_cap_bytes(0);
+                let config = DdpConfig::default().bucket_cap_bytes(1000);
                 let ddp = DistributedDataParallel::new(&varmap, &group, config).unwrap();
-                let places = || -> Vec<*const u64> {
-                    ddp.memory.lock().unwrap().iter().map(|buffer| buffer.as_ptr()).collect()
-                };
-                let before = places();
-                assert_eq!(before.len(), 3);
+                assert_eq!(ddp.memory.lock().unwrap().len(), 5);
                 for at in 0..2 {
                     let mut found = step(&varmap, group.rank(), at);
+                    let before = places(&varmap, &found);
                     ddp.sync_gradients(&mut found, Share::EQUAL).unwrap();
+                    assert_eq!(places(&varmap, &found), before);
+
                     let mut plain = step(&varmap, group.rank(), at);
                     sync_gradients(&varmap, &mut plain, &group).unwrap();
                     let found = bits(&varmap, &found);
                     assert_eq!(found, bits(&varmap, &plain));
 
-                    assert_eq!(places(), before);
                     let memory = ddp.memory.lock().unwrap();
-                    let travelled: &[f64] = bytemuck::cast_slice(&memory[2][..3]);
+                    let travelled: &[f64] = bytemuck::cast_slice(&memory);
                     let travelled: Vec<u64> = travelled.iter().map(|x| x.to_bits()).collect();
-                    assert_eq!(travelled, found[2], "the gradients travelled in the bucket");
+                    assert_eq!(travelled, [&found[2][..], &found[3]].concat());
                 }
             });
         }
+    }
+
+    #[test]
+    fn gradients_in_any_layout_are_averaged() {
+        World::thread().run(2, |group| {
+            let varmap = VarMap::new();
+            let var = Var::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
+            varmap.data().lock().unwrap().insert("a".to_owned(), var.clone());
+            let rows = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
+            let mut grads = GradStore::default();
+            grads.insert(&var, (rows * (1 + group.rank()) as f64).unwrap().t().unwrap());
+            sync_gradients(&varmap, &mut grads, &group).unwrap();
+            let found = grads.get(&var).unwrap().to_vec2::<f32>().unwrap();
+            assert_eq!(found, [[0.0, 3.0, 6.0], [1.5, 4.5, 7.5]]);
+        });
+    }
+
+    #[test]
+    fn sums_beyond_f16_have_averages_within() {
+        World::tcp().run(3, |group| {
+            let varmap = VarMap::new();
+            let var = Var::zeros(4, DType::F16, &Device::Cpu).unwrap();
+            varmap.data().lock().unwrap().insert("a".to_owned(), var.clone());
+            let mut grads = GradStore::default();
+            grads.insert(
+                &var,
+                Tensor::full(60_000f32, 4, &Device::Cpu).unwrap().to_dtype(DType::F16).unwrap(),
+            );
+            sync_gradients(&varmap, &mut grads, &group).unwrap();
+            let found = grads.get(&var).unwrap().to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            assert!(found.iter().all(|x| (x - 60_000.0).abs() < 100.0), "{found:?}");
+        });
     }
 }

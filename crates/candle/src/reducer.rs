@@ -1,13 +1,12 @@
 //! Gradients of all ranks into gradients of the global batch, bucket by bucket.
 
 use crate::bucket::{Bucket, Item, plan};
-use crate::element::{Shared, read, require_cpu, unsupported_dtype, with_element};
+use crate::element::{bytes_mut, require_cpu, unsupported_dtype, with_element};
 use crate::model::Parameter;
 use crate::{Result, Share};
 use candle_core::backprop::GradStore;
-use candle_core::{Device, Shape, Tensor};
+use candle_core::{DType, Tensor, WithDType};
 use phalanx::{Error, OpKind, ProcessGroup, ReduceOp};
-use std::ops::DerefMut;
 
 /// The variables that can have a gradient, and the buckets their gradients travel in.
 #[derive(Debug)]
@@ -34,51 +33,56 @@ impl Reducer {
         Ok(Self { parameters, buckets })
     }
 
-    /// Words of memory that each bucket needs: its gradients and, in the first, the flags behind them.
-    pub(crate) fn room(&self) -> impl Iterator<Item = usize> {
-        self.buckets.iter().enumerate().map(|(index, bucket)| {
-            let flags = if index == 0 { self.parameters.len() } else { 0 };
-            ((bucket.elements + flags) * bucket.dtype.size_in_bytes()).div_ceil(size_of::<u64>())
-        })
+    /// Words of memory that the largest bucket of several gradients needs; one that is alone travels from where it lies.
+    pub(crate) fn room(&self) -> usize {
+        let shared = self.buckets.iter().filter(|bucket| bucket.members.len() > 1);
+        let bytes = shared.map(|bucket| bucket.elements * bucket.dtype.size_in_bytes()).max().unwrap_or(0);
+        bytes.div_ceil(size_of::<u64>())
     }
 
-    /// Replaces each gradient by the sum over the ranks of gradient times share. The buckets travel in `memory`: for each
-    /// as many words as [`room`](Self::room) says.
+    /// Replaces each gradient by the sum over the ranks of gradient times share, in its own memory. One bucket after the
+    /// other travels in `memory`, which has [`room`](Self::room) words: a small one that stays in the cache.
     ///
-    /// A rank without a gradient for a variable counts as zeros; a variable without one on any rank stays so. Which
-    /// those are travels behind the gradients of the first bucket, one element a variable, so that it costs no message of its own.
+    /// A rank without a gradient for a variable counts as zeros; a variable without one on any rank stays so.
     #[track_caller]
     pub(crate) fn reduce(
         &self,
         grads: &mut GradStore,
         share: Share,
         group: &ProcessGroup,
-        memory: &mut [impl DerefMut<Target = [u64]>],
+        memory: &mut [u64],
     ) -> Result<()> {
         let weight = share.weight(group.world_size())?;
         self.check(grads, group)?;
-        let mut used: Vec<bool> = self.parameters.iter().map(|p| grads.get(&p.var).is_some()).collect();
-        for (index, (bucket, memory)) in self.buckets.iter().zip(&mut *memory).enumerate() {
-            let flags: &mut [bool] = if index == 0 { &mut used } else { &mut [] };
-            with_element!(bucket.dtype,
-                T => self.reduce_bucket::<T>(bucket, grads, weight, flags, bytemuck::cast_slice_mut(memory), group)?,
-                _ => return Err(unsupported_dtype(group, OpKind::AllReduce, bucket.dtype).into()),
-            );
-        }
-        // Stored only now: after an error the gradients are still this rank's own.
-        for (bucket, memory) in self.buckets.iter().zip(memory) {
-            let mut start = 0;
-            for &member in &bucket.members {
-                let var = &self.parameters[member].var;
-                let end = start + var.elem_count();
-                if used[member] {
-                    let reduced = with_element!(bucket.dtype,
-                        T => tensor::<T>(&bytemuck::cast_slice(memory)[start..end], var.shape())?,
-                        _ => unreachable!("its bucket has just been reduced"),
-                    );
-                    grads.insert(var, reduced);
+        let mut used: Vec<u8> = self.parameters.iter().map(|p| grads.get(&p.var).is_some().into()).collect();
+        group.all_reduce(&mut used, ReduceOp::Max)?;
+        for bucket in &self.buckets {
+            // An average needs no pass of its own over the gradients. But where sums go from rank to rank they are rounded to
+            // the type, in which those of f16 are soon infinite.
+            let (scale, op) = match share {
+                Share::EQUAL if bucket.dtype != DType::F16 => (None, ReduceOp::Avg),
+                _ => (Some(weight), ReduceOp::Sum),
+            };
+            let mut tensors = Vec::new();
+            for var in bucket.members.iter().filter(|&&m| used[m] != 0).map(|&m| &self.parameters[m].var) {
+                let tensor = match grads.get(var) {
+                    Some(grad) if weight > 0.0 => grad.contiguous()?,
+                    _ => var.zeros_like()?,
+                };
+                if let Some(scale) = scale {
+                    multiply(&tensor, scale)?;
                 }
-                start = end;
+                grads.insert(var, tensor.clone());
+                tensors.push(tensor);
+            }
+            match &tensors[..] {
+                [] => {}
+                [alone] => bytes_mut(alone, |bytes| all_reduce(group, bucket.dtype, bytes, op))??,
+                several => {
+                    let bytes = gather(several, bytemuck::cast_slice_mut(memory))?;
+                    all_reduce(group, bucket.dtype, bytes, op)?;
+                    scatter(several, bytes)?;
+                }
             }
         }
         Ok(())
@@ -102,46 +106,49 @@ impl Reducer {
         }
         Ok(())
     }
-
-    /// Reduces the gradients of `bucket`, which then lie end to end in `memory`; `flags` become true where they are on
-    /// any rank.
-    #[track_caller]
-    fn reduce_bucket<T: Shared>(
-        &self,
-        bucket: &Bucket,
-        grads: &GradStore,
-        weight: f64,
-        flags: &mut [bool],
-        memory: &mut [T],
-        group: &ProcessGroup,
-    ) -> Result<()> {
-        let flat = &mut memory[..bucket.elements + flags.len()];
-        let (mut rest, flags_sent) = flat.split_at_mut(bucket.elements);
-        for &member in &bucket.members {
-            let var = &self.parameters[member].var;
-            let (place, behind) = rest.split_at_mut(var.elem_count());
-            match grads.get(var) {
-                Some(grad) if weight > 0.0 => read(grad, |g: &[T]| {
-                    for (to, from) in place.iter_mut().zip(g) {
-                        *to = T::from_f64(from.to_f64() * weight);
-                    }
-                })?,
-                _ => place.fill(T::from_f64(0.0)),
-            }
-            rest = behind;
-        }
-        for (to, &used) in flags_sent.iter_mut().zip(&*flags) {
-            *to = T::from_f64(f64::from(u8::from(used)));
-        }
-        group.all_reduce(flat, ReduceOp::Sum)?;
-        for (used, sum) in flags.iter_mut().zip(&flat[bucket.elements..]) {
-            *used = sum.to_f64() > 0.0;
-        }
-        Ok(())
-    }
 }
 
-/// A tensor of its own: what lies in a bucket is overwritten at the next step.
-fn tensor<T: Shared>(elements: &[T], shape: &Shape) -> candle_core::Result<Tensor> {
-    Tensor::from_slice(elements, shape, &Device::Cpu)
+#[track_caller]
+fn all_reduce(group: &ProcessGroup, dtype: DType, bytes: &mut [u8], op: ReduceOp) -> phalanx::Result<()> {
+    with_element!(dtype,
+        T => group.all_reduce::<T>(bytemuck::cast_slice_mut(bytes), op),
+        _ => Err(unsupported_dtype(group, OpKind::AllReduce, dtype)),
+    )
+}
+
+/// Lays `tensors` end to end at the start of `memory`.
+fn gather<'a>(tensors: &[Tensor], memory: &'a mut [u8]) -> Result<&'a mut [u8]> {
+    let mut end = 0;
+    for tensor in tensors {
+        bytes_mut(tensor, |bytes| {
+            memory[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+        })?;
+    }
+    Ok(&mut memory[..end])
+}
+
+/// Puts back what [`gather`] laid end to end.
+fn scatter(tensors: &[Tensor], mut memory: &[u8]) -> Result<()> {
+    for tensor in tensors {
+        bytes_mut(tensor, |bytes| {
+            let (mine, behind) = memory.split_at(bytes.len());
+            bytes.copy_from_slice(mine);
+            memory = behind;
+        })?;
+    }
+    Ok(())
+}
+
+/// Multiplies a gradient, in place, and rounds once.
+fn multiply(tensor: &Tensor, by: f64) -> Result<()> {
+    bytes_mut(tensor, |bytes| {
+        with_element!(tensor.dtype(),
+            T => for x in bytemuck::cast_slice_mut::<u8, T>(bytes) {
+                *x = T::from_f64(x.to_f64() * by);
+            },
+            _ => {} // `all_reduce` refuses it in a moment
+        );
+    })?;
+    Ok(())
 }

@@ -12,10 +12,9 @@
 //! because its elements do not lie in row-major order. In both cases nothing was sent.
 
 use crate::Result;
-use crate::element::{read, require_cpu, unsupported_dtype, with_element};
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor};
+use crate::element::{bytes_mut, read, require_cpu, unsupported_dtype, with_element};
+use candle_core::{Device, Tensor};
 use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp};
-use std::cell::RefCell;
 
 /// Combines `tensor` over the group, in place; every rank ends with the same bits.
 ///
@@ -37,20 +36,20 @@ use std::cell::RefCell;
 /// });
 /// ```
 pub fn all_reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result<()> {
-    InPlace::run(group, tensor, Collective::AllReduce(op))
+    Collective::AllReduce(op).run(group, tensor)
 }
 
 /// Overwrites `tensor` on every rank with its contents on rank `root`, in place.
 ///
 /// Views that share the tensor's memory see the change.
 pub fn broadcast(group: &ProcessGroup, tensor: &Tensor, root: usize) -> Result<()> {
-    InPlace::run(group, tensor, Collective::Broadcast { root })
+    Collective::Broadcast { root }.run(group, tensor)
 }
 
 /// Combines `tensor` over the group into the one on rank `root`, in place. On the other ranks its contents are
 /// unspecified afterwards.
 pub fn reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp, root: usize) -> Result<()> {
-    InPlace::run(group, tensor, Collective::Reduce { op, root })
+    Collective::Reduce { op, root }.run(group, tensor)
 }
 
 /// The tensors of all ranks, concatenated along the first dimension in rank order.
@@ -132,55 +131,16 @@ impl Collective {
             Self::Reduce { op, root } => group.reduce(elements, op, root),
         }
     }
-}
 
-/// A collective dressed as a candle operation: only these are given a tensor's memory to write to.
-struct InPlace<'a> {
-    group: &'a ProcessGroup,
-    collective: Collective,
-    /// Carries the group's error past candle, which would make a string of it.
-    outcome: RefCell<phalanx::Result<()>>,
-}
-
-impl InPlace<'_> {
-    fn run(group: &ProcessGroup, tensor: &Tensor, collective: Collective) -> Result<()> {
-        let kind = collective.kind();
-        require_cpu(group, kind, tensor.device())?;
+    fn run(self, group: &ProcessGroup, tensor: &Tensor) -> Result<()> {
+        require_cpu(group, self.kind(), tensor.device())?;
         if !tensor.is_contiguous() {
             let what = "the elements do not lie in row-major order; pass `tensor.contiguous()?` and use that";
-            return Err(Error::misuse(kind, what).into());
+            return Err(Error::misuse(self.kind(), what).into());
         }
-        let this = InPlace { group, collective, outcome: RefCell::new(Ok(())) };
-        tensor.inplace_op1(&this)?;
-        Ok(this.outcome.into_inner()?)
-    }
-}
-
-impl InplaceOp1 for InPlace<'_> {
-    fn name(&self) -> &'static str {
-        self.collective.kind().name()
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        // The storage may be shared with other views; the layout says which part is this tensor's.
-        let (start, end) = layout.contiguous_offsets().expect("checked before the operation was applied");
-        let (group, collective) = (self.group, self.collective);
-        *self.outcome.borrow_mut() = match storage {
-            CpuStorage::F32(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::F64(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::F16(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::BF16(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::U8(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::U32(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::I16(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::I32(all) => collective.perform(group, &mut all[start..end]),
-            CpuStorage::I64(all) => collective.perform(group, &mut all[start..end]),
-            other => Err(unsupported_dtype(
-                group,
-                collective.kind(),
-                candle_core::backend::BackendStorage::dtype(other),
-            )),
-        };
-        Ok(())
+        with_element!(tensor.dtype(),
+            T => Ok(bytes_mut(tensor, |bytes| self.perform::<T>(group, bytemuck::cast_slice_mut(bytes)))??),
+            _ => Err(unsupported_dtype(group, self.kind(), tensor.dtype()).into()),
+        )
     }
 }

@@ -7,9 +7,18 @@ use std::marker::PhantomData;
 
 /// What only an instruction set can do well.
 pub(crate) trait Isa: Copy {
-    fn widen_f16<const N: usize>(self, bits: [u16; N]) -> [f32; N];
+    /// How many `f16` it converts at a time.
+    const LANES: usize;
+
+    /// # Safety
+    /// `from` is valid for reads, `to` for writes, of `LANES` numbers at any address.
+    unsafe fn widen_f16(self, from: *const u16, to: *mut f32);
+
     /// Rounds to nearest even.
-    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [u16; N];
+    ///
+    /// # Safety
+    /// As [`widen_f16`](Self::widen_f16).
+    unsafe fn narrow_f16(self, from: *const f32, to: *mut u16);
 }
 
 /// A 16-bit float, by what its bits mean.
@@ -55,12 +64,26 @@ impl<I: Isa, const N: usize> Format<I> for F16Block<N> {
 
     #[inline(always)]
     fn widen(isa: I, block: [u16; N]) -> [f32; N] {
-        isa.widen_f16(block)
+        const { assert!(N.is_multiple_of(I::LANES)) };
+        let mut acc = [0.0; N];
+        for (from, to) in block.chunks_exact(I::LANES).zip(acc.chunks_exact_mut(I::LANES)) {
+            // SAFETY: both have `LANES` numbers.
+            unsafe { isa.widen_f16(from.as_ptr(), to.as_mut_ptr()) };
+        }
+        acc
     }
 
     #[inline(always)]
-    fn narrow(isa: I, acc: [f32; N]) -> [u16; N] {
-        isa.narrow_f16(if any_nan(acc, acc) { Lanes::map(acc, Lane::canonical) } else { acc })
+    fn narrow(isa: I, mut acc: [f32; N]) -> [u16; N] {
+        if any_nan(acc, acc) {
+            acc = Lanes::map(acc, Lane::canonical);
+        }
+        let mut block = [0; N];
+        for (from, to) in acc.chunks_exact(I::LANES).zip(block.chunks_exact_mut(I::LANES)) {
+            // SAFETY: both have `LANES` numbers.
+            unsafe { isa.narrow_f16(from.as_ptr(), to.as_mut_ptr()) };
+        }
+        block
     }
 }
 
@@ -132,12 +155,27 @@ fn rounded(value: f32) -> u32 {
 
 /// `N` half-precision numbers as integers of the same order, for minimum (`LEAST`) and maximum.
 ///
-/// Nothing is widened or rounded. NaN becomes the key that wins.
+/// Nothing is widened or rounded, and no NaN is looked for on the way in: the order is turned round until all NaN, which lie
+/// beyond both infinities, are at the end that wins.
 #[derive(Debug)]
 pub(crate) struct Ordered<H, const LEAST: bool, const N: usize>(PhantomData<H>);
 
-impl<H, const LEAST: bool, const N: usize> Ordered<H, LEAST, N> {
-    const WINNER: i16 = if LEAST { i16::MIN } else { i16::MAX };
+impl<H: Half, const LEAST: bool, const N: usize> Ordered<H, LEAST, N> {
+    /// As many places as there are NaN of one sign.
+    const TURN: i16 = {
+        let nans = i16::MAX - H::INFINITY as i16;
+        if LEAST { nans } else { -nans }
+    };
+
+    /// Whether a key is beyond that of the infinity that would win otherwise.
+    #[inline(always)]
+    fn is_nan(key: i16) -> bool {
+        if LEAST {
+            key < mirrored(H::INFINITY as i16 | i16::MIN).wrapping_add(Self::TURN)
+        } else {
+            key > (H::INFINITY as i16).wrapping_add(Self::TURN)
+        }
+    }
 }
 
 /// Bits of a float to an integer of the same order, and back: the negative ones run the other way.
@@ -154,8 +192,7 @@ impl<I, H: Half, const LEAST: bool, const N: usize> Format<I> for Ordered<H, LEA
     #[inline(always)]
     fn widen(_: I, mut block: [i16; N]) -> [i16; N] {
         for bits in &mut block {
-            let nan = *bits & 0x7fff > H::INFINITY as i16;
-            *bits = if nan { Self::WINNER } else { mirrored(*bits) };
+            *bits = mirrored(*bits).wrapping_add(Self::TURN);
         }
         block
     }
@@ -163,7 +200,8 @@ impl<I, H: Half, const LEAST: bool, const N: usize> Format<I> for Ordered<H, LEA
     #[inline(always)]
     fn narrow(_: I, mut acc: [i16; N]) -> [i16; N] {
         for key in &mut acc {
-            *key = if *key == Self::WINNER { H::NAN as i16 } else { mirrored(*key) };
+            let bits = mirrored(key.wrapping_sub(Self::TURN));
+            *key = if Self::is_nan(*key) { H::NAN as i16 } else { bits };
         }
         acc
     }

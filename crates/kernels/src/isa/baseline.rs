@@ -8,14 +8,22 @@ use half::f16;
 struct Baseline;
 
 impl Isa for Baseline {
+    const LANES: usize = 1;
+
     #[inline(always)]
-    fn widen_f16<const N: usize>(self, bits: [u16; N]) -> [f32; N] {
-        bits.map(|bits| f16::from_bits(bits).to_f32())
+    unsafe fn widen_f16(self, from: *const u16, to: *mut f32) {
+        // SAFETY: valid for a number, says the caller.
+        let bits = unsafe { from.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { to.write_unaligned(f16::from_bits(bits).to_f32()) };
     }
 
     #[inline(always)]
-    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [u16; N] {
-        values.map(|value| f16::from_f32(value).to_bits())
+    unsafe fn narrow_f16(self, from: *const f32, to: *mut u16) {
+        // SAFETY: valid for a number, says the caller.
+        let value = unsafe { from.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { to.write_unaligned(f16::from_f32(value).to_bits()) };
     }
 }
 

@@ -9,45 +9,34 @@ use std::arch::asm;
 #[derive(Debug, Clone, Copy)]
 struct Neon(());
 
-/// Numbers in a vector of `f32`.
-const LANES: usize = 4;
-
 impl Isa for Neon {
+    const LANES: usize = 4;
+
     #[inline(always)]
-    fn widen_f16<const N: usize>(self, bits: [u16; N]) -> [f32; N] {
-        const { assert!(N.is_multiple_of(LANES)) };
-        let mut values = [0.0; N];
-        for (from, to) in bits.as_chunks::<LANES>().0.iter().zip(values.as_chunks_mut::<LANES>().0) {
-            // SAFETY: `from` is as long as the vector; the token says that the CPU can.
-            let narrow: uint16x4_t = unsafe { vld1_u16(from.as_ptr()) };
-            let wide: float32x4_t;
-            // The intrinsic needs a newer compiler than ours.
-            // SAFETY: touches nothing but the two registers named; the token says that the CPU can.
-            unsafe {
-                asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) narrow, options(pure, nomem, nostack));
-            }
-            // SAFETY: `to` is as long as the vector; the token says that the CPU can.
-            unsafe { vst1q_f32(to.as_mut_ptr(), wide) };
+    unsafe fn widen_f16(self, from: *const u16, to: *mut f32) {
+        // SAFETY: valid for as many numbers as the vector has, says the caller; the token says that the CPU can.
+        let narrow: uint16x4_t = unsafe { vld1_u16(from) };
+        let wide: float32x4_t;
+        // The intrinsic needs a newer compiler than ours.
+        // SAFETY: touches nothing but the two registers named; the token says that the CPU can.
+        unsafe {
+            asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) narrow, options(pure, nomem, nostack));
         }
-        values
+        // SAFETY: valid for as many numbers as the vector has, says the caller; the token says that the CPU can.
+        unsafe { vst1q_f32(to, wide) };
     }
 
     #[inline(always)]
-    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [u16; N] {
-        const { assert!(N.is_multiple_of(LANES)) };
-        let mut bits = [0; N];
-        for (from, to) in values.as_chunks::<LANES>().0.iter().zip(bits.as_chunks_mut::<LANES>().0) {
-            // SAFETY: `from` is as long as the vector; the token says that the CPU can.
-            let wide: float32x4_t = unsafe { vld1q_f32(from.as_ptr()) };
-            let narrow: uint16x4_t;
-            // SAFETY: touches nothing but the two registers named; the token says that the CPU can.
-            unsafe {
-                asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) narrow, in(vreg) wide, options(pure, nomem, nostack));
-            }
-            // SAFETY: `to` is as long as the vector; the token says that the CPU can.
-            unsafe { vst1_u16(to.as_mut_ptr(), narrow) };
+    unsafe fn narrow_f16(self, from: *const f32, to: *mut u16) {
+        // SAFETY: valid for as many numbers as the vector has, says the caller; the token says that the CPU can.
+        let wide: float32x4_t = unsafe { vld1q_f32(from) };
+        let narrow: uint16x4_t;
+        // SAFETY: touches nothing but the two registers named; the token says that the CPU can.
+        unsafe {
+            asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) narrow, in(vreg) wide, options(pure, nomem, nostack));
         }
-        bits
+        // SAFETY: valid for as many numbers as the vector has, says the caller; the token says that the CPU can.
+        unsafe { vst1_u16(to, narrow) };
     }
 }
 

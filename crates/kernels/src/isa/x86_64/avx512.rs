@@ -8,38 +8,27 @@ use std::arch::x86_64::*;
 #[derive(Debug, Clone, Copy)]
 struct Avx512(());
 
-/// Numbers in a vector of `f32`.
-const LANES: usize = 16;
-
 impl Isa for Avx512 {
+    const LANES: usize = 16;
+
     #[inline(always)]
-    fn widen_f16<const N: usize>(self, bits: [u16; N]) -> [f32; N] {
-        const { assert!(N.is_multiple_of(LANES)) };
-        let mut values = [0.0; N];
-        for (from, to) in bits.as_chunks::<LANES>().0.iter().zip(values.as_chunks_mut::<LANES>().0) {
-            // SAFETY: `from` is as long as the vector; needs no alignment.
-            let narrow = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
-            // SAFETY: the token says that the CPU can.
-            let wide = unsafe { _mm512_cvtph_ps(narrow) };
-            // SAFETY: `to` is as long as the vector; needs no alignment.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), wide) };
-        }
-        values
+    unsafe fn widen_f16(self, from: *const u16, to: *mut f32) {
+        // SAFETY: valid for as many numbers as the vector has, says the caller; needs no alignment.
+        let narrow = unsafe { _mm256_loadu_si256(from.cast()) };
+        // SAFETY: the token says that the CPU can.
+        let wide = unsafe { _mm512_cvtph_ps(narrow) };
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, wide) };
     }
 
     #[inline(always)]
-    fn narrow_f16<const N: usize>(self, values: [f32; N]) -> [u16; N] {
-        const { assert!(N.is_multiple_of(LANES)) };
-        let mut bits = [0; N];
-        for (from, to) in values.as_chunks::<LANES>().0.iter().zip(bits.as_chunks_mut::<LANES>().0) {
-            // SAFETY: `from` is as long as the vector; needs no alignment.
-            let wide = unsafe { _mm512_loadu_ps(from.as_ptr()) };
-            // SAFETY: the token says that the CPU can.
-            let narrow = unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide) };
-            // SAFETY: `to` is as long as the vector; needs no alignment.
-            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), narrow) };
-        }
-        bits
+    unsafe fn narrow_f16(self, from: *const f32, to: *mut u16) {
+        // SAFETY: valid for as many numbers as the vector has, says the caller; needs no alignment.
+        let wide = unsafe { _mm512_loadu_ps(from) };
+        // SAFETY: the token says that the CPU can.
+        let narrow = unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide) };
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(to.cast(), narrow) };
     }
 }
 
