@@ -86,6 +86,7 @@ pub mod all_gather {
 pub mod broadcast {
     pub mod binomial;
     pub mod chain;
+    pub mod flat;
     pub mod scatter_all_gather;
 }
 
@@ -116,5 +117,6 @@ pub mod all_to_all {
 
 /// Nobody leaves before all have come.
 pub mod barrier {
+    pub mod central;
     pub mod dissemination;
 }

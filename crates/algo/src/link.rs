@@ -18,9 +18,9 @@ pub struct Link {
     pub ranks_per_core: f64,
 }
 
-/// Part of the longest path that other cores can't take over while ranks share cores. Fitted to all_reduce of
-/// 64 B to 1 MiB by 4 and 8 ranks on 2 cores.
-const PATH_SHARE: f64 = 0.25;
+/// Part of the longest path that other cores can't take over while ranks share cores. Fitted to all_reduce and broadcast of
+/// 64 B to 256 KiB by 4 and 8 ranks on 2 cores.
+const PATH_SHARE: f64 = 0.1;
 
 impl Link {
     /// TCP within a rack: 15 µs, 3 GB/s, 8 GB/s.

@@ -48,6 +48,7 @@ registry! {
     AllGatherRing => all_gather / ring,
     AllGatherRecursiveDoubling => all_gather / recursive_doubling,
     AllGatherBruck => all_gather / bruck,
+    BroadcastFlat => broadcast / flat,
     BroadcastBinomial => broadcast / binomial,
     BroadcastScatterAllGather => broadcast / scatter_all_gather,
     BroadcastChain => broadcast / chain,
@@ -58,6 +59,7 @@ registry! {
     ScatterFlat => scatter / flat,
     ScatterBinomial => scatter / binomial,
     AllToAllPairwise => all_to_all / pairwise,
+    BarrierCentral => barrier / central,
     BarrierDissemination => barrier / dissemination,
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Collective {
     first_recv: usize,
     received: u64,
     begun: bool,
+    /// Whether what is received overwrites what is to be sent.
+    in_place: bool,
 }
 
 impl Collective {
@@ -95,6 +97,7 @@ impl Collective {
             first_recv: 0,
             received: 0,
             begun: false,
+            in_place: true,
         }
     }
 
@@ -109,6 +112,7 @@ impl Collective {
         }
         if !self.begun {
             self.begun = true;
+            self.in_place = memory.is_in_place();
             core.fate.remember(self.seq, &self.signature);
         }
         let mut moved = false;
@@ -153,16 +157,7 @@ impl Collective {
         let mut moved = false;
         for i in Self::window(&plan.sends, &self.sends, self.first_send) {
             let transfer = &plan.sends[i];
-            loop {
-                let next = transfer.next(self.sends[i].bytes);
-                let ready = if memory.is_in_place() {
-                    clear_of(next.clone(), self.undelivered(&plan, transfer.step))
-                } else {
-                    next.clone()
-                };
-                if (ready.is_empty() && !next.is_empty()) || self.is_early(&plan, i) {
-                    break;
-                }
+            while let Some(ready) = self.ready(&plan, i) {
                 let told = self.told.contains(&transfer.peer);
                 let message = Outbound {
                     peer: transfer.peer,
@@ -216,13 +211,7 @@ impl Collective {
         for i in Self::window(&plan.recvs, &self.recvs, self.first_recv) {
             let transfer = &plan.recvs[i];
             while !self.recvs[i].complete {
-                let next = transfer.next(self.recvs[i].bytes);
-                let free = if memory.is_in_place() {
-                    let older = clear_of(next.clone(), self.undelivered(&plan, transfer.step));
-                    clear_of(older, self.unsent(&plan, transfer.step))
-                } else {
-                    next.clone()
-                };
+                let Some(free) = self.free(&plan, i) else { break };
                 if !self.receive(core, memory, i, transfer, free)? {
                     break;
                 }
@@ -339,29 +328,43 @@ impl Collective {
     pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
         if core.turn == self.seq {
             let sends = Self::window(&self.plan.sends, &self.sends, self.first_send);
-            wants.extend(
-                sends.filter(|&i| self.is_sendable(i)).map(|i| (self.plan.sends[i].peer, Direction::Send)),
-            );
+            let sends = sends.filter(|&i| self.ready(&self.plan, i).is_some());
+            wants.extend(sends.map(|i| (self.plan.sends[i].peer, Direction::Send)));
             let recvs = Self::window(&self.plan.recvs, &self.recvs, self.first_recv);
+            let recvs = recvs.filter(|&i| self.free(&self.plan, i).is_some());
             wants.extend(recvs.map(|i| (self.plan.recvs[i].peer, Direction::Recv)));
         }
     }
 
-    /// Whether message `i` waits for room on its link, not for data of its own.
-    fn is_sendable(&self, i: usize) -> bool {
-        let transfer = &self.plan.sends[i];
+    /// What can be sent of message `i`; `None` if it has to wait for what is to be received.
+    fn ready(&self, plan: &Plan, i: usize) -> Option<Range<usize>> {
+        let transfer = &plan.sends[i];
         let next = transfer.next(self.sends[i].bytes);
-        match next.is_empty() {
-            true => !self.is_early(&self.plan, i),
-            false => !clear_of(next, self.undelivered(&self.plan, transfer.step)).is_empty(),
+        if next.is_empty() {
+            // All an empty message says is that this rank has come so far.
+            let mut open = (self.first_recv..plan.recvs.len()).filter(|&r| !self.recvs[r].complete);
+            return open.all(|r| plan.recvs[r].step >= transfer.step).then_some(next);
         }
+        if !self.in_place {
+            return Some(next);
+        }
+        Some(clear_of(next, self.undelivered(plan, transfer.step))).filter(|ready| !ready.is_empty())
     }
 
-    /// Whether message `i` is empty and earlier steps are not over: all it says is that this rank has come so far.
-    fn is_early(&self, plan: &Plan, i: usize) -> bool {
-        let Transfer { step, .. } = plan.sends[i];
-        let open = (self.first_recv..plan.recvs.len()).take_while(|&r| plan.recvs[r].step < step);
-        plan.sends[i].len() == 0 && open.into_iter().any(|r| !self.recvs[r].complete)
+    /// Where message `i` may be received; `None` if it has to wait. Looking at a link costs a system call, so nobody looks for what
+    /// could not be used.
+    fn free(&self, plan: &Plan, i: usize) -> Option<Range<usize>> {
+        let transfer = &plan.recvs[i];
+        let next = transfer.next(self.recvs[i].bytes);
+        if next.is_empty() {
+            let mut earlier = self.first_recv..i;
+            return earlier.all(|r| self.recvs[r].complete).then_some(next);
+        }
+        if !self.in_place {
+            return Some(next);
+        }
+        let older = clear_of(next, self.undelivered(plan, transfer.step));
+        Some(clear_of(older, self.unsent(plan, transfer.step))).filter(|free| !free.is_empty())
     }
 
     pub(crate) fn seq(&self) -> u64 {

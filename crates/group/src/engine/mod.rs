@@ -5,6 +5,7 @@
 //! sleeping; a thread that finds nothing to do lets the others in.
 
 pub(crate) mod collective;
+mod home;
 pub(crate) mod lines;
 pub(crate) mod message;
 pub(crate) mod patience;
@@ -14,7 +15,7 @@ pub(crate) mod progress;
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
 use collective::SCRATCH_LEN;
 use lines::Lines;
-use patience::Patience;
+use patience::{Patience, Seat};
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::{Bell, Direction, Doorbell, LinkFault, Wire, WireFault};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -123,7 +124,7 @@ pub(crate) struct Engine {
     knocking: AtomicUsize,
     pub(crate) fate: Arc<Fate>,
     pub(crate) queue: progress::Queue,
-    crowded: bool,
+    seat: Seat,
     /// The transport's: whoever sleeps for links sleeps there.
     door: Option<Arc<dyn Doorbell>>,
 }
@@ -132,6 +133,8 @@ impl Engine {
     pub(crate) fn new(fate: Arc<Fate>, wire: Wire) -> Self {
         let world_size = fate.members().len();
         let door = wire.doorbell();
+        let place = fate.realm.place();
+        let home = (place.local_world_size > 1).then_some(place.local_rank);
         let core = Core {
             wire,
             world_size,
@@ -143,7 +146,7 @@ impl Engine {
         Self {
             core: Mutex::new(core),
             knocking: AtomicUsize::new(0),
-            crowded: fate.realm.ranks_share_cores(),
+            seat: Seat { crowded: fate.realm.ranks_share_cores(), home },
             fate,
             queue: progress::Queue::default(),
             door,
@@ -167,7 +170,7 @@ impl Engine {
 
     /// Drives one operation to its end on this thread. `Ok(false)`: its time is over, and nothing else is wrong.
     pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<bool> {
-        let mut patience = Patience::new(self.crowded);
+        let mut patience = Patience::new(self.seat);
         let mut core = self.lock();
         loop {
             match self.attempt(&mut core, operation, &mut attempt) {

@@ -74,7 +74,7 @@ pub(crate) fn submit(engine: &Arc<Engine>, job: Box<dyn Job>) -> Result<()> {
 
 fn run(engine: &Engine, bell: &Bell) {
     let mut jobs: Vec<(Box<dyn Job>, Attempt)> = Vec::new();
-    let mut patience = Patience::sleeping_on(bell, engine.crowded);
+    let mut patience = Patience::sleeping_on(bell, engine.seat);
     loop {
         {
             let mut state = engine.queue.lock();
