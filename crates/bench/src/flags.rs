@@ -109,8 +109,8 @@ pub struct Flags {
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_missing_value = "only")]
     pub(crate) registered: Option<Registered>,
 
-    /// Measure what memory alone takes for an all_reduce in place, and print ratios: each rank reads and writes what it
-    /// must, without a word to the others
+    /// Measure the least that an operation can take, and print ratios. In shared memory what an all_reduce in place reads
+    /// and writes, without a word between ranks; over TCP what two ranks send, through a plain socket
     #[arg(long)]
     pub(crate) limit: bool,
 

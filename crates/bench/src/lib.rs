@@ -4,7 +4,7 @@
 //! phalanx bench                                       # all operations, 2 ranks, 4 B to 64 MiB
 //! phalanx bench -n 2,4,8 --backend shm,tcp --ops all_reduce --csv figures.csv --plot figures.svg
 //! phalanx bench --against openmpi,mpich,intelmpi,gloo,torch-gloo --record benches/record
-//! phalanx bench --ops all_reduce --registered also --limit    # beside what memory allows
+//! phalanx bench --ops all_reduce --registered also --limit    # beside what memory, or a socket, allows
 //! phalanx bench -n 4 -e 4 --hogs 2 --against openmpi    # on a machine that others use too
 //! ```
 //!
@@ -18,7 +18,7 @@
 //! # Comparison
 //! The peers' programs measure in the same way, are compiled for this machine, are given their best settings, and count
 //! with the better of in place and out of place, as ours does, and with their fastest algorithm where they let the user
-//! choose. Our operations on buffers of the group, and the limit that memory sets, stand beside them like libraries.
+//! choose. Our operations on buffers of the group, and the limit that memory or a plain socket sets, stand beside them like libraries.
 //! In every round each operation is measured by one library right after the other; ratios are taken
 //! within a round, and medians of rounds are shown. A ratio below 1 means that phalanx took less time.
 //!
@@ -53,6 +53,7 @@ mod sweep;
 mod table;
 mod task;
 mod timing;
+mod wire;
 
 pub use flags::{Backend, Flags};
 pub use machine::Machine;

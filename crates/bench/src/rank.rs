@@ -3,9 +3,11 @@
 use crate::case::Case;
 use crate::data::Value;
 use crate::limit::Limit;
+use crate::op::Op;
 use crate::subject::Subject;
 use crate::task::Task;
 use crate::timing;
+use crate::wire::{self, Wire};
 use half::{bf16, f16};
 use phalanx::{DType, Error, ProcessGroup, Result};
 use std::io::Write;
@@ -57,8 +59,28 @@ fn sweep_of<T: Value>(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(St
 }
 
 fn limits(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
+    if group.backend_name() == "tcp" {
+        return limits_of_tcp(group, task, say);
+    }
+    if task.op != Op::AllReduce {
+        return Ok(());
+    }
     for &bytes in &task.bytes {
         let mut limit = Limit::new(bytes / size_of::<f32>(), group);
+        say(timing::measure(&mut limit, bytes, &task.effort)?.to_string());
+    }
+    Ok(())
+}
+
+fn limits_of_tcp(group: &ProcessGroup, task: &Task, say: &mut impl FnMut(String)) -> Result<()> {
+    if !Wire::knows(task.op, group.world_size()) {
+        return Ok(());
+    }
+    let host = std::env::var("MASTER_ADDR")
+        .map_err(|_| Error::config("--limit over TCP needs MASTER_ADDR, the address of rank 0"))?;
+    let stream = wire::connect(group, &host)?;
+    for &bytes in &task.bytes {
+        let mut limit = Wire::new(task.op, bytes / size_of::<f32>(), group, &stream);
         say(timing::measure(&mut limit, bytes, &task.effort)?.to_string());
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Which of our own is measured: they are shown beside each other, like libraries.
 
 use crate::op::Op;
+use crate::wire::Wire;
 use serde::{Deserialize, Serialize};
 
 /// One of our own that can be measured.
@@ -11,7 +12,8 @@ pub(crate) enum Subject {
     Plain,
     /// Operations on buffers that the group has made, which all ranks of a host can reach.
     Registered,
-    /// No operation: what memory alone takes for an all_reduce. See [`Limit`](crate::limit::Limit).
+    /// No operation: what it must cost. What memory alone takes for an all_reduce, see [`Limit`](crate::limit::Limit); over TCP what a
+    /// plain socket takes, see [`Wire`].
     Limit,
 }
 
@@ -37,8 +39,8 @@ impl Subject {
         matches!(Self::of(library), Some(Self::Plain | Self::Registered))
     }
 
-    /// Whether there is anything to measure of `op` among `ranks`.
+    /// Whether there can be anything to measure of `op` among `ranks`, on whichever backend.
     pub(crate) fn knows(self, op: Op, ranks: usize) -> bool {
-        self != Self::Limit || (op == Op::AllReduce && ranks > 1)
+        self != Self::Limit || (op == Op::AllReduce && ranks > 1) || Wire::knows(op, ranks)
     }
 }

@@ -110,6 +110,10 @@ fn buffers_of_the_group_and_the_limit_stand_beside_ours() {
     let rows = report["comparison"].as_array().unwrap();
     assert_eq!(rows.iter().filter(|row| row["peers"][0]["peer"] == "limit").count(), 2 * 3, "{report}");
     assert_eq!(report["wrong"], 0);
+    let words = ["--backend", "tcp", "--ops", "all_reduce,all_gather,send_recv", "--limit", "--json"];
+    let report: Value = serde_json::from_str(&stdout(&bench(&words))).unwrap();
+    let limits = report["results"].as_array().unwrap().iter().filter(|result| result["library"] == "limit");
+    assert_eq!((limits.count(), &report["wrong"]), (2 * 3, &0.into()), "{report}");
     let table = stdout(&bench(&["--ops", "all_gather", "--backend", "thread", "--registered"]));
     assert!(table.contains("# phalanx registered: all_gather, 2 ranks, thread, in place"), "{table}");
 }

@@ -2,7 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
-use phalanx::{ReduceOp, Secret};
+use phalanx::{ProcessGroup, ReduceOp, Secret};
 use std::process::{Child, Command, Output, Stdio};
 
 const RANKS: usize = 4;
@@ -42,7 +42,37 @@ fn rank() {
         group.reduce_scatter(&vec![1; RANKS * len], &mut block, ReduceOp::Sum).expect("it is reduced");
         assert!(block.iter().all(|&x| x == RANKS as i32), "{len} reduced and scattered");
     }
+    messages_find_their_way(&group);
     group.finalize().expect("all are here");
+}
+
+/// To the neighbour through shared memory, to the other host over the cable.
+fn messages_find_their_way(group: &ProcessGroup) {
+    let rank = group.rank();
+    let exchange = |peer: usize| {
+        let (mut got, sent) = ([0u64; 3000], [rank as u64; 3000]);
+        let sending = group.send_async(sent.to_vec(), peer, 7).expect("it is on its way");
+        group.recv(&mut got, peer, 7).expect("it arrives");
+        sending.wait().expect("it is sent");
+        assert!(got.iter().all(|&from| from == peer as u64));
+    };
+    group.barrier().expect("all are here");
+    let before = connections();
+    group.barrier().expect("all have counted");
+    exchange(rank ^ 1);
+    group.barrier().expect("all have exchanged");
+    assert_eq!(connections(), before, "neighbours need no connection");
+    group.barrier().expect("all have counted");
+    exchange((rank + PER_HOST) % RANKS);
+    group.barrier().expect("all have exchanged");
+    assert!(connections() > before, "hosts do");
+}
+
+/// Those of this host that stand.
+fn connections() -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux has this");
+    let established = |line: &&str| line.split_whitespace().nth(3) == Some("01");
+    table.lines().filter(established).count()
 }
 
 /// Two namespaces, gone with this.

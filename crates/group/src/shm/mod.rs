@@ -58,16 +58,27 @@ pub(crate) fn backend(
     choice: BackendChoice,
     selector: Arc<Selector>,
 ) -> Result<Arc<dyn Backend>> {
-    let world_size = fate.members().len();
-    let pipes = share(&fate, &making(op), phalanx_shm::pipes_len(world_size))?;
-    let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
-    let messages = HostBackend::over(Box::new(pipes), fate.clone(), choice, selector.clone());
+    let messages = messages(fate.clone(), op, choice, selector.clone())?;
     // Who forces an algorithm wants a schedule to be performed.
     if !selector.forced.is_empty() {
         return Ok(Arc::new(messages));
     }
     let shared = Arc::new(Shared { team: ShmTeam::join(fate, op)?, lane: Lane::default() });
     Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
+}
+
+/// What carries messages between those whose fate this is, and performs forced algorithms: an engine over pipes in shared
+/// memory. Collective among them.
+pub(crate) fn messages(
+    fate: Arc<Fate>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+) -> Result<HostBackend> {
+    let world_size = fate.members().len();
+    let pipes = share(&fate, &making(op), phalanx_shm::pipes_len(world_size))?;
+    let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
+    Ok(HostBackend::over(Box::new(pipes), fate, choice, selector))
 }
 
 impl ShmBackend {

@@ -3,7 +3,8 @@
 //! Ranks of one host share memory, and only what must goes over the network: each host's sum instead of each rank's
 //! contribution, once to each host instead of once to each rank. Where all hosts have equally many ranks, these
 //! talk to the other hosts side by side, each about its part; else the first of each host speaks for all.
-//! Operations in which every rank has something else for every other, and messages, go straight over TCP.
+//! Operations in which every rank has something else for every other go straight over TCP. Messages to ranks of the own host
+//! go through pipes in shared memory, those to others over TCP.
 //!
 //! The levels have one [`Fate`]: whoever notices trouble at one of them fails the group. Every part of a call carries the
 //! signature of the whole, and its number.
@@ -17,7 +18,7 @@ use crate::backend::{Address, Backend, Buffers, Collective, Region};
 use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::lane::{self, Lane, Performer};
-use crate::shm::{ShmTeam, window_len};
+use crate::shm::{self, ShmTeam, window_len};
 use crate::work::{Bytes, Pending};
 use levels::Levels;
 use phalanx_algo::Selector;
@@ -30,6 +31,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct TwoLevelBackend {
     levels: Arc<Levels>,
+    /// Carries messages between the members on this host, in their order there; `None` where this rank is the only one.
+    messages_inside: Option<HostBackend>,
     choice: BackendChoice,
     selector: Arc<Selector>,
 }
@@ -47,9 +50,13 @@ impl TwoLevelBackend {
         let (host, index) = hosts.place(fate.rank);
         let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
         let neighbours = of_job(hosts.members(host));
-        let inside = match neighbours.len() {
-            1 => None,
-            _ => Some(ShmTeam::join(Arc::new(fate.part(neighbours)), op)?),
+        let (messages_inside, inside) = match neighbours.len() {
+            1 => (None, None),
+            _ => {
+                let fate = Arc::new(fate.part(neighbours));
+                let messages = shm::messages(fate.clone(), op, choice, selector.clone())?;
+                (Some(messages), Some(ShmTeam::join(fate, op)?))
+            }
         };
         let across = (index == 0 || hosts.per_host().is_some()).then(|| {
             let counterparts = of_job(&hosts.across(index));
@@ -60,7 +67,19 @@ impl TwoLevelBackend {
         let flat = HostBackend::new(fate.clone(), choice, selector.clone());
         let (lane, seq) = (Lane::default(), Mutex::default());
         let levels = Arc::new(Levels { fate, hosts, inside, across, flat, lane, seq });
-        Ok(Self { levels, choice, selector })
+        Ok(Self { levels, messages_inside, choice, selector })
+    }
+
+    /// What carries messages to or from `address`, and the address as it is known there.
+    fn route(&self, address: Address) -> (&HostBackend, Address) {
+        let hosts = &self.levels.hosts;
+        let (host, index) = hosts.place(address.peer);
+        match &self.messages_inside {
+            Some(inside) if host == hosts.place(self.rank()).0 => {
+                (inside, Address { peer: index, ..address })
+            }
+            _ => (&self.levels.flat, address),
+        }
     }
 }
 
@@ -107,15 +126,18 @@ impl Backend for TwoLevelBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        self.levels.flat.send(to, bytes)
+        let (messages, to) = self.route(to);
+        messages.send(to, bytes)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
-        self.levels.flat.recv(from, bytes, timeout)
+        let (messages, from) = self.route(from);
+        messages.recv(from, bytes, timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        self.levels.flat.submit_message(address, buffer)
+        let (messages, address) = self.route(address);
+        messages.submit_message(address, buffer)
     }
 
     fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
