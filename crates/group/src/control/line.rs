@@ -98,7 +98,7 @@ impl TcpLine {
 }
 
 /// Runs until the line breaks or is closed.
-fn listen(session: &mut Session, watch: &Watch) {
+fn listen(session: &mut Session, watch: &Arc<Watch>) {
     loop {
         match session.recv(&Deadline::after(Instant::now(), Duration::from_secs(3600))) {
             Ok(Some(message)) => match postcard::from_bytes(&message) {
@@ -135,9 +135,9 @@ pub(crate) struct Hall {
 }
 
 impl Hall {
-    pub(crate) fn new(world_size: usize) -> Arc<Self> {
-        let arbiter = Mutex::new(Arbiter::new(world_size));
-        Arc::new(Self { arbiter, watches: (0..world_size).map(|_| Arc::default()).collect() })
+    /// With a watch for each rank.
+    pub(crate) fn new(watches: Vec<Arc<Watch>>) -> Arc<Self> {
+        Arc::new(Self { arbiter: Mutex::new(Arbiter::new(watches.len())), watches })
     }
 
     pub(crate) fn watch(&self, rank: usize) -> Arc<Watch> {
