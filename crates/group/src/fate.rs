@@ -107,10 +107,10 @@ impl Fate {
     /// Refuses if the group has failed.
     pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
         let Some(cause) = self.alarm.cause() else { return Ok(()) };
-        self.finish_trace();
         if self.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
+        self.finish_trace();
         let told = Told { signature, seq: 0, bytes: (0, 0), elapsed: Duration::ZERO };
         Err(Error::from_cause(cause.clone(), self.context(told)))
     }

@@ -116,6 +116,7 @@ impl Log {
     }
 
     /// As [`end`](Self::end), where nobody was waited for: a small call is over before it is worth a look at the clock.
+    #[cfg(any(test, target_os = "linux"))]
     pub(crate) fn end_at_once(&self, number: u64, signature: &Signature) {
         if clock::is_precise(signature) {
             return self.end(number, signature);

@@ -22,14 +22,24 @@ pub(crate) struct Recorder {
     pub(crate) len: usize,
     /// `None`: nothing is written unless the program says so.
     pub(crate) folder: Option<PathBuf>,
-    /// Traces that are being written.
+    /// Traces that are being written …
     pub(crate) writing: (Mutex<usize>, Condvar),
+    /// … one after the other, so that the latest stays.
+    pub(crate) file: Mutex<()>,
 }
 
 impl Recorder {
     pub(crate) fn new(me: Peer, world_size: usize, timeout: Duration) -> Self {
         let len = phalanx_rendezvous::TRACE_LEN;
-        Self { me, world_size, timeout, len, folder: None, writing: Default::default() }
+        Self {
+            me,
+            world_size,
+            timeout,
+            len,
+            folder: None,
+            writing: Default::default(),
+            file: Mutex::default(),
+        }
     }
 
     pub(crate) fn trace(&self, groups: &[Arc<Alarm>], reason: &str) -> Trace {
@@ -42,10 +52,12 @@ impl Recorder {
         *self.count() += 1;
         let write = move || {
             let file = folder.join(format!("trace_rank_{}.json", watch.recorder.me.rank));
+            let turn = watch.recorder.file.lock().unwrap_or_else(PoisonError::into_inner);
             match write(&file, &watch.trace(&reason)) {
                 Ok(()) => tracing::info!(file = %file.display(), reason, "wrote what this rank did lately"),
                 Err(error) => tracing::warn!(%error, "what this rank did lately is not written"),
             }
+            drop(turn);
             watch.recorder.wrote();
         };
         if let Err(error) = std::thread::Builder::new().name("phalanx-trace".into()).spawn(write) {
