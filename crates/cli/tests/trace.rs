@@ -12,14 +12,17 @@ const ROLE: &str = "PHALANX_TEST_ROLE";
 const RANKS: usize = 3;
 
 /// The place of a call that only one rank makes, and of the one that the others make instead.
-const OTHER_LINE: u32 = line!() + 11;
-const SAME_LINE: u32 = line!() + 12;
+const OTHER_LINE: u32 = line!() + 14;
+const SAME_LINE: u32 = line!() + 15;
 
 fn perform(role: &str, group: &ProcessGroup) -> phalanx_group::Result<()> {
     let mut buffer = [1.0f32; 10];
     for i in 1.. {
-        if (role, group.rank(), i) == ("asked", 1, 2) {
-            ask_until_all_have_written();
+        match (role, group.rank(), i) {
+            ("asked", 1, 2) => ask_until_all_have_written(),
+            // The others have come to the operation by then.
+            ("killed", 1, 6) | ("astray", 2, 4) => sleep(Duration::from_millis(400)),
+            _ => {}
         }
         match (role, group.rank(), i) {
             ("killed", 1, 6) => kill_process(getpid(), Signal::KILL).expect("a process may kill itself"),
