@@ -40,6 +40,12 @@ pub(crate) enum Command {
     /// Look at the collective algorithms: list them, draw them, price them, prove them
     #[command(subcommand)]
     Algo(Algo),
+    /// Put together what the ranks of a job wrote of their latest operations, and say who went astray
+    ///
+    /// Ranks write trace_rank_N.json into the folder PHALANX_TRACE_DIR (`phalanx run --log-dir` sets it) when a group fails, when
+    /// SIGUSR1 asks for it (PHALANX_TRACE_SIGNAL=1), and where the program calls dump_trace. Says for each group who called
+    /// something else than the others and where, who did not come, who was late, or that all agree.
+    Trace(Trace),
 }
 
 const AFTER_BENCH: &str = "\
@@ -76,7 +82,8 @@ pub(crate) struct Run {
     )]
     pub(crate) ranks: usize,
 
-    /// Keep each rank's output in DIR/JOB_ID/attempt_0/RANK/{stdout,stderr}.log
+    /// Keep each rank's output in DIR/JOB_ID/attempt_0/RANK/{stdout,stderr}.log, and in DIR/JOB_ID/attempt_0
+    /// what each did lately if it fails (see phalanx trace)
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 
@@ -103,6 +110,17 @@ pub(crate) struct Run {
     /// The program, looked up in PATH unless it contains a slash, and its arguments, passed on as they are
     #[arg(trailing_var_arg = true, required = true, num_args = 1.., value_names = ["PROGRAM", "ARGS"])]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// One file of each rank
+    #[arg(value_name = "FILE", required = true, num_args = 1..)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Write a timeline of all ranks to OUT.json, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "OUT.json")]
+    pub(crate) chrome: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -198,6 +216,7 @@ mod tests {
         insta::assert_snapshot!("help_run", help(&["run"]));
         insta::assert_snapshot!("help_bench", help(&["bench"]));
         insta::assert_snapshot!("help_algo", help(&["algo"]));
+        insta::assert_snapshot!("help_trace", help(&["trace"]));
     }
 
     #[test]

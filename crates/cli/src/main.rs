@@ -4,6 +4,7 @@ mod algo;
 mod bench;
 mod cli;
 mod run;
+mod trace;
 mod tune;
 
 use clap::Parser;
@@ -26,6 +27,7 @@ fn main() {
         Command::Bench(flags) => bench::run(&flags),
         Command::Tune => tune::run().map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
+        Command::Trace(flags) => trace::text(&flags).map(|text| say(&text)),
     };
     std::process::exit(done.unwrap_or_else(|error| {
         complain(&error);

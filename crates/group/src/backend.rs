@@ -1,5 +1,6 @@
 //! The seam below a process group: who performs its operations.
 
+use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use phalanx_core::{GroupId, Layout, Result, Signature};
 use std::fmt::Debug;
@@ -126,6 +127,11 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>>;
+
+    /// What this rank did lately, in all its groups; `None` from backends that keep no record.
+    fn trace(&self) -> Option<Trace> {
+        None
+    }
 
     /// Fails the group on all its ranks; running operations end.
     fn abort(&self, reason: &str);

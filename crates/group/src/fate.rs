@@ -1,14 +1,13 @@
 //! The fate of one group on one rank: whether it has failed, why, and how errors say so.
 
-use crate::control::arbiter::{Calls, Notice};
+use crate::control::arbiter::Notice;
 use crate::control::watch::Alarm;
 use crate::realm::Realm;
+use crate::trace::Trace;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
-use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
@@ -21,7 +20,7 @@ const VERDICT_TIME: Duration = Duration::from_secs(1);
 const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
-/// Calls remembered, the current one included, for naming both sides of a late mismatch.
+/// Calls told to the arbiter, the current one included, for naming both sides of a late mismatch.
 const HISTORY_LEN: usize = 64;
 
 /// A call as errors describe it.
@@ -49,47 +48,6 @@ pub(crate) struct Whole<'a> {
     pub(crate) limit: Duration,
 }
 
-/// The latest collectives of a group on one rank: runs of equal calls, oldest first. A training loop makes the same call
-/// again and again, and to remember it must cost nothing.
-#[derive(Debug, Default)]
-pub(crate) struct History(VecDeque<(RangeInclusive<u64>, Signature)>);
-
-impl History {
-    /// Once for each number, however many parts a call has.
-    fn remember(&mut self, seq: u64, signature: &Signature) {
-        if self.0.back().is_some_and(|(run, _)| run.contains(&seq)) {
-            return;
-        }
-        if let Some((run, last)) = self.0.back_mut()
-            && run.end() + 1 == seq
-            && last == signature
-        {
-            *run = *run.start()..=seq;
-            return;
-        }
-        if self.0.len() == HISTORY_LEN {
-            self.0.pop_front();
-        }
-        self.0.push_back((seq..=seq, signature.clone()));
-    }
-
-    fn find(&self, seq: u64) -> Option<&Signature> {
-        self.0.iter().find(|(run, _)| run.contains(&seq)).map(|(_, signature)| signature)
-    }
-
-    /// The last of them, one by one.
-    fn calls(&self) -> Calls {
-        let newest_first = self
-            .0
-            .iter()
-            .rev()
-            .flat_map(|(run, signature)| run.clone().rev().map(move |seq| (seq, signature.clone())));
-        let mut calls: Calls = newest_first.take(HISTORY_LEN).collect();
-        calls.reverse();
-        calls
-    }
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Fate {
@@ -99,15 +57,8 @@ pub(crate) struct Fate {
     members: Vec<usize>,
     /// This rank among them.
     pub(crate) rank: usize,
-    past: Arc<Past>,
-}
-
-/// What became of the group's calls on this rank.
-#[derive(Debug, Default)]
-struct Past {
     /// Whether the first cause was returned to the user; later calls say `Poisoned`.
-    reported: AtomicBool,
-    history: Mutex<History>,
+    reported: Arc<AtomicBool>,
 }
 
 impl Fate {
@@ -120,12 +71,12 @@ impl Fate {
     /// The same fate, seen by `members` of the group (ranks of the job), which do a part of its work among themselves.
     #[cfg(target_os = "linux")]
     pub(crate) fn part(&self, members: Vec<usize>) -> Self {
-        Self::of(self.realm.clone(), self.alarm.clone(), members, self.past.clone())
+        Self::of(self.realm.clone(), self.alarm.clone(), members, self.reported.clone())
     }
 
-    fn of(realm: Arc<dyn Realm>, alarm: Arc<Alarm>, members: Vec<usize>, past: Arc<Past>) -> Self {
+    fn of(realm: Arc<dyn Realm>, alarm: Arc<Alarm>, members: Vec<usize>, reported: Arc<AtomicBool>) -> Self {
         let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
-        Self { realm, alarm, members, rank, past }
+        Self { realm, alarm, members, rank, reported }
     }
 
     /// Who works together here, as ranks of the job.
@@ -140,24 +91,26 @@ impl Fate {
 
     /// This rank has begun a collective.
     pub(crate) fn remember(&self, seq: u64, signature: &Signature) {
-        self.history().remember(seq, signature);
+        self.alarm.collectives.begin(seq, signature);
+    }
+
+    /// A collective has ended well.
+    pub(crate) fn ended(&self, seq: u64, signature: &Signature) {
+        self.alarm.collectives.end(seq, signature);
     }
 
     /// What this rank called at that place, if that was lately.
     pub(crate) fn recall(&self, seq: u64) -> Option<Signature> {
-        self.history().find(seq).cloned()
-    }
-
-    fn history(&self) -> std::sync::MutexGuard<'_, History> {
-        self.past.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.alarm.collectives.find(seq)
     }
 
     /// Refuses if the group has failed.
     pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
         let Some(cause) = self.alarm.cause() else { return Ok(()) };
-        if self.past.reported.swap(true, Ordering::Relaxed) {
+        if self.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
+        self.finish_trace();
         let told = Told { signature, seq: 0, bytes: (0, 0), elapsed: Duration::ZERO };
         Err(Error::from_cause(cause.clone(), self.context(told)))
     }
@@ -173,7 +126,8 @@ impl Fate {
 
     /// The error for the cause for which the group has failed.
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
-        self.past.reported.store(true, Ordering::Relaxed);
+        self.finish_trace();
+        self.reported.store(true, Ordering::Relaxed);
         Error::from_cause(cause, self.context(told))
     }
 
@@ -226,6 +180,7 @@ impl Fate {
             if !self.report(&cause) {
                 self.alarm.raise(cause);
             }
+            self.finish_trace();
         }
     }
 
@@ -237,13 +192,14 @@ impl Fate {
             // Without the line, the closing links say as much as can be said.
             self.notify(&cause);
             self.alarm.raise(cause);
+            self.finish_trace();
         }
     }
 
     /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
     pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-            self.past.reported.store(true, Ordering::Relaxed);
+            self.reported.store(true, Ordering::Relaxed);
             self.panicked();
             let words = panic.downcast_ref::<String>().map(String::as_str);
             let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
@@ -251,9 +207,19 @@ impl Fate {
         })
     }
 
+    /// What this rank did lately, in all its groups.
+    pub(crate) fn trace(&self) -> Trace {
+        self.realm.watch().trace("the program asked for it")
+    }
+
+    /// Who hears that the group has failed may end the process: before that, what led to it is written.
+    fn finish_trace(&self) {
+        self.realm.watch().recorder.finish_writing();
+    }
+
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.
     pub(crate) fn stalled(&self) {
-        let (group, calls) = (self.alarm.group(), self.history().calls());
+        let (group, calls) = (self.alarm.group(), self.alarm.collectives.latest(HISTORY_LEN));
         // If the line is broken, the watch knows.
         let _ = self.realm.control().send(Notice::Stalled { group, calls });
     }
@@ -302,34 +268,4 @@ impl Fate {
 /// How long a call with this limit waits before it tells the arbiter.
 pub(crate) fn stall_time(limit: Duration) -> Duration {
     STALL_TIME.min(limit / 2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use phalanx_core::{CallSite, OpKind};
-
-    fn signature(count: u64) -> Signature {
-        let site = CallSite { file: "a.rs".into(), line: 1 };
-        Signature { op: OpKind::Barrier, dtype: None, count, reduce: None, root: None, detail: 0, site }
-    }
-
-    #[test]
-    fn the_latest_calls_are_remembered_one_by_one() {
-        let mut history = History::default();
-        // Each in two parts.
-        for seq in (1..=200).flat_map(|seq| [seq, seq]) {
-            history.remember(seq, &signature(u64::from(seq == 190)));
-        }
-        let calls = history.calls();
-        assert_eq!(calls.len(), HISTORY_LEN);
-        assert!(calls.iter().map(|(seq, _)| *seq).eq(137..=200));
-        assert_eq!(
-            calls.iter().filter(|(_, s)| s.count == 1).map(|(seq, _)| *seq).collect::<Vec<_>>(),
-            [190]
-        );
-        assert_eq!(history.find(190), Some(&signature(1)));
-        assert_eq!(history.find(3), Some(&signature(0)));
-        assert_eq!(history.find(201), None);
-    }
 }

@@ -1,7 +1,9 @@
 //! What users hold.
 
 use crate::backend::{Address, Backend};
+use crate::trace::writer as trace;
 use phalanx_core::{CallSite, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,6 +183,17 @@ impl ProcessGroup {
     /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).
     pub fn abort(&self, reason: &str) {
         self.backend.abort(reason);
+    }
+
+    /// Writes what this rank did lately, in all its groups, to a file that `phalanx trace` reads: the latest operations, when
+    /// they began and ended, and where the program called them. Not collective, and from any thread, also while an operation
+    /// runs.
+    ///
+    /// # Errors
+    /// [`Io`](Error::Io) where it can't be written, [`Unavailable`](Error::Unavailable) from a backend that keeps no record.
+    pub fn dump_trace(&self, file: impl AsRef<Path>) -> Result<()> {
+        let what = || Error::Unavailable { what: "a record of operations".into(), tried: self.describe() };
+        trace::write(file.as_ref(), &self.backend.trace().ok_or_else(what)?)
     }
 
     pub(crate) fn signature(

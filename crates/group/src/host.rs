@@ -10,6 +10,7 @@ use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
 use crate::fate::Whole;
 use crate::fate::{Fate, Told};
 use crate::scratch;
+use crate::trace::Trace;
 use crate::work::{Bytes, Completion, Pending};
 use phalanx_algo::{Selector, Shape};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
@@ -178,18 +179,35 @@ impl HostBackend {
         done
     }
 
-    fn message(&self, address: &Address, len: usize) -> Result<Message> {
+    fn owned(&self, task: Task, buffer: Box<dyn Bytes>, completion: Completion) -> Owned {
+        Owned { task, buffer, completion, limit: self.timeout(), fate: self.engine.fate.clone() }
+    }
+
+    /// A message that begins, and its number.
+    fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
         self.engine.fate.check(&address.signature)?;
+        let fate = &self.engine.fate;
+        let peer = fate.members()[address.peer];
+        let number = fate.alarm.messages.begin_message(&address.signature, peer, address.tag);
         let line = message::line(address.signature.op, address.peer, address.tag);
         let ticket: Ticket = self.engine.lock().lines.join(line);
-        Ok(Message::new(address.peer, address.tag, ticket, address.signature.clone(), len))
+        let message = Message::new(address.peer, address.tag, ticket, address.signature.clone(), len);
+        Ok((message, number))
     }
 
     /// Runs a message to its end; it leaves its line whatever happens.
-    fn run_message(&self, operation: &mut message::Borrowed<'_>, timeout: Option<Duration>) -> Result<()> {
-        let limit = timeout.unwrap_or(self.timeout());
+    fn run_message(
+        &self,
+        operation: &mut message::Borrowed<'_>,
+        number: u64,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        let (limit, messages) = (timeout.unwrap_or(self.timeout()), &self.engine.fate.alarm.messages);
         let error = match self.engine.drive(operation, Attempt::new(limit)) {
-            Ok(true) => return Ok(()),
+            Ok(true) => {
+                messages.end(number, operation.message.signature());
+                return Ok(());
+            }
             Ok(false) if timeout.is_some() && !operation.message.has_begun() => {
                 self.no_message(&operation.message, limit)
             }
@@ -197,6 +215,7 @@ impl HostBackend {
             Err(error) => error,
         };
         operation.message.step_aside(&mut self.engine.lock());
+        messages.end_in_vain(number);
         Err(error)
     }
 
@@ -253,32 +272,36 @@ impl Backend for HostBackend {
 
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         let running = self.begin(call)?;
-        self.finish(running, call, buffers, Attempt::new(timeout))
+        let seq = running.seq();
+        self.finish(running, call, buffers, Attempt::new(timeout))?;
+        self.engine.fate.ended(seq, &call.signature);
+        Ok(())
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
         let task = Task::Collective(self.begin(&call)?);
+        self.engine.fate.alarm.collectives.schedule(&call.signature);
         let (pending, completion) = Pending::new();
-        let job = Owned { task, buffer, completion, limit: self.timeout() };
+        let job = self.owned(task, buffer, completion);
         progress::submit(&self.engine, Box::new(job))?;
         Ok(pending)
     }
 
     fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        let message = self.message(&to, bytes.len())?;
-        self.run_message(&mut message::Borrowed { message, payload: Payload::Out(bytes) }, None)
+        let (message, number) = self.message(&to, bytes.len())?;
+        self.run_message(&mut message::Borrowed { message, payload: Payload::Out(bytes) }, number, None)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
-        let message = self.message(&from, bytes.len())?;
-        self.run_message(&mut message::Borrowed { message, payload: Payload::In(bytes) }, timeout)
+        let (message, number) = self.message(&from, bytes.len())?;
+        self.run_message(&mut message::Borrowed { message, payload: Payload::In(bytes) }, number, timeout)
     }
 
     fn submit_message(&self, address: Address, mut buffer: Box<dyn Bytes>) -> Result<Pending> {
-        let message = self.message(&address, buffer.bytes().len())?;
-        let task = Task::Message(message, address.signature.op);
+        let (message, number) = self.message(&address, buffer.bytes().len())?;
+        let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = Owned { task, buffer, completion, limit: self.timeout() };
+        let job = self.owned(task, buffer, completion);
         progress::submit(&self.engine, Box::new(job))?;
         Ok(pending)
     }
@@ -287,6 +310,10 @@ impl Backend for HostBackend {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.engine.fate.realm.clone();
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Some(self.engine.fate.trace())
     }
 
     fn abort(&self, reason: &str) {
@@ -312,7 +339,8 @@ impl Drop for HostBackend {
 #[derive(Debug)]
 enum Task {
     Collective(Running),
-    Message(Message, OpKind),
+    /// With its number.
+    Message(Message, u64),
 }
 
 /// An operation with the buffer it owns.
@@ -321,6 +349,7 @@ struct Owned {
     buffer: Box<dyn Bytes>,
     completion: Completion,
     limit: Duration,
+    fate: Arc<Fate>,
 }
 
 impl Operation for Owned {
@@ -328,7 +357,9 @@ impl Operation for Owned {
         let bytes = self.buffer.bytes();
         match &mut self.task {
             Task::Collective(collective) => collective.poll(core, &mut Memory::InPlace(bytes)),
-            Task::Message(message, OpKind::Recv) => message.poll(core, &mut Payload::In(bytes)),
+            Task::Message(message, _) if message.signature().op == OpKind::Recv => {
+                message.poll(core, &mut Payload::In(bytes))
+            }
             Task::Message(message, _) => message.poll(core, &mut Payload::Out(bytes)),
         }
     }
@@ -372,7 +403,13 @@ impl Operation for Owned {
 
 impl Job for Owned {
     fn complete(self: Box<Self>, outcome: Result<()>) {
-        let Self { completion, buffer, .. } = *self;
+        let Self { task, completion, buffer, fate, .. } = *self;
+        match (&outcome, &task) {
+            (Ok(()), Task::Collective(collective)) => fate.ended(collective.seq(), collective.signature()),
+            (Ok(()), Task::Message(message, number)) => fate.alarm.messages.end(*number, message.signature()),
+            // The group has failed, and that says it all.
+            (Err(_), _) => {}
+        }
         completion.complete(outcome.map(|()| buffer));
     }
 

@@ -8,6 +8,7 @@ use crate::control::watch::{Incomplete, Watch};
 use crate::prices::{self, Prices, cores};
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
 use crate::recommended;
+use crate::trace::writer::Recorder;
 use phalanx_algo::Selector;
 use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config};
@@ -46,7 +47,12 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
         Some(secret) => {
             let realm = meet_all(config, secret)?;
             let selector = Selector { link: realm.link, ..selector };
-            world(Arc::new(realm), config.backend, Arc::new(selector))
+            let realm = Arc::new(realm);
+            #[cfg(unix)]
+            if config.trace_on_signal {
+                crate::trace::signal::listen(&realm)?;
+            }
+            world(realm, config.backend, Arc::new(selector))
         }
         None => alone(config.timeout, Arc::new(selector)),
     }
@@ -74,9 +80,13 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     })?;
     let arbiter = String::from_utf8_lossy(&arbiter).into_owned();
     let link = prices::decode(&open.store.get(PRICES_KEY, &deadline)?)?;
-    let watch = Arc::new(Watch::default());
-    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
     let host = format!("{}:{}", host_name(), std::process::id());
+    let recorder = Recorder::new(Peer { rank, host: host.clone() }, world_size, config.timeout);
+    // The program may go to another folder meanwhile.
+    let folder =
+        config.trace_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
+    let watch = Watch::new(Recorder { len: config.trace_len, folder, ..recorder });
+    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
     let algorithms = config.algorithms.as_deref().unwrap_or("as recommended");
     let terms = format!("backend {} and algorithms '{algorithms}'", config.backend);
     let local = local(config, &exchange);

@@ -82,6 +82,7 @@ pub(crate) fn submit<P: Performer>(
     limit: Duration,
 ) -> Result<Pending> {
     let lane = performer.lane();
+    performer.fate().alarm.collectives.schedule(&call.signature);
     let mut state = lane.lock();
     if !state.started {
         let performer = performer.clone();

@@ -27,6 +27,7 @@ mod scratch;
 mod share;
 #[cfg(target_os = "linux")]
 mod shm;
+pub mod trace;
 mod tune;
 #[cfg(target_os = "linux")]
 mod two_level;

@@ -8,6 +8,7 @@ use crate::control::watch::Watch;
 use crate::fate::Fate;
 #[cfg(target_os = "linux")]
 use crate::share::Sharing;
+use crate::trace::writer::Recorder;
 use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
@@ -28,7 +29,7 @@ pub(crate) trait Realm: Send + Sync + Debug {
     /// This rank's end of a group's links. Members are ranks of the job, in group order.
     fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport>;
     fn control(&self) -> &dyn Control;
-    fn watch(&self) -> &Watch;
+    fn watch(&self) -> &Arc<Watch>;
     /// A rank of the job, as errors name it.
     fn peer(&self, rank: usize) -> Peer;
     fn place(&self) -> &Place;
@@ -109,7 +110,7 @@ impl Realm for TcpRealm {
         &self.line
     }
 
-    fn watch(&self) -> &Watch {
+    fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 
@@ -172,15 +173,17 @@ pub(crate) struct ThreadRealm {
 impl ThreadRealm {
     /// One realm for each of `world_size` ranks.
     pub(crate) fn create(world_size: usize, timeout: Duration) -> Vec<Self> {
-        let hall = Hall::new(world_size);
+        let name = format!("thread of process {}", std::process::id());
+        let peer = |rank| Peer { rank, host: name.clone() };
+        let watch = |rank| Watch::new(Recorder::new(peer(rank), world_size, timeout));
+        let hall = Hall::new((0..world_size).map(watch).collect());
         let fabric = Arc::new(Fabric::default());
         let realm = |rank| {
             let place = Place { rank, world_size, local_rank: rank, local_world_size: world_size, timeout };
             let (watch, line) = (hall.watch(rank), HallLine { hall: hall.clone(), rank });
-            let name = format!("thread of process {}", std::process::id());
             let addr = std::net::SocketAddr::from(([0; 4], 0));
             let _ = line.send(Notice::Join { host: name.clone(), addr, local: None, terms: String::new() });
-            Self { place, watch, line, fabric: fabric.clone(), name }
+            Self { place, watch, line, fabric: fabric.clone(), name: name.clone() }
         };
         (0..world_size).map(realm).collect()
     }
@@ -198,7 +201,7 @@ impl Realm for ThreadRealm {
         &self.line
     }
 
-    fn watch(&self) -> &Watch {
+    fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 

@@ -93,7 +93,8 @@ impl Launch {
     }
 
     /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_0/<local rank>/{stdout.log,stderr.log}`.
-    /// Files of an earlier job with the same id are not overwritten: `spawn` fails. Default: none.
+    /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
+    /// lately to `<folder>/<job id>/attempt_0/trace_rank_<rank>.json` (see `phalanx trace`). Default: none.
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.log_dir = Some(folder.into());
         self

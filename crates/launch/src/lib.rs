@@ -30,6 +30,7 @@
 //! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `TORCHELASTIC_RUN_ID` | the same under torchrun's names |
 //! | `MASTER_ADDR`, `MASTER_PORT` | this host and a port that was free, for other software |
 //! | `OMP_NUM_THREADS`, `RAYON_NUM_THREADS` | cores this process may use / ranks, at least 1; unless already set, here or by [`Launch::env`] |
+//! | `PHALANX_TRACE_DIR` | with [`Launch::log_dir`], where ranks write what they did lately when something fails; unless already set |
 //!
 //! stdin is empty for every rank: N programs cannot share one keyboard, and in process groups of their own they would be
 //! stopped for trying.

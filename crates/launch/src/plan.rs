@@ -11,8 +11,11 @@ pub const RANKS_MAX: usize = 1024;
 /// Longest job id, in bytes: it is a folder's name.
 const JOB_ID_LEN_MAX: usize = 64;
 
-/// The thread counts: the only variables of a plan that a user may set otherwise.
+/// The thread counts: variables of a plan that a user may set otherwise.
 const THREAD_COUNTS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
+
+/// Where ranks write what they did lately: beside their logs, unless the user says otherwise.
+const TRACE_DIR: &str = "PHALANX_TRACE_DIR";
 
 /// What the ranks find on this host.
 #[derive(Debug, Clone)]
@@ -45,6 +48,7 @@ pub(crate) fn plan(
     site: &Site,
     is_set: impl Fn(&str) -> bool,
 ) -> Vec<RankPlan> {
+    let attempt = log_dir.map(|dir| dir.join(job_id).join("attempt_0"));
     let threads = (site.cores / ranks.max(1)).max(1).to_string();
     let process = |rank: usize| {
         let (index, count) = (rank.to_string(), ranks.to_string());
@@ -68,7 +72,10 @@ pub(crate) fn plan(
         env.extend(
             THREAD_COUNTS.into_iter().filter(|name| !is_set(name)).map(|name| (name, threads.clone())),
         );
-        RankPlan { rank, env, logs: log_dir.map(|dir| dir.join(job_id).join("attempt_0").join(index)) }
+        if let Some(folder) = attempt.as_ref().filter(|_| !is_set(TRACE_DIR)) {
+            env.insert(TRACE_DIR, folder.display().to_string());
+        }
+        RankPlan { rank, env, logs: attempt.as_ref().map(|folder| folder.join(index)) }
     };
     (0..ranks).map(process).collect()
 }
@@ -134,6 +141,15 @@ mod tests {
         let rank = &plan(1, "j", None, &site(8), |name| name == "OMP_NUM_THREADS")[0];
         assert_eq!(rank.env.get("OMP_NUM_THREADS"), None);
         assert_eq!(rank.env["RAYON_NUM_THREADS"], "8");
+    }
+
+    #[test]
+    fn traces_lie_beside_the_logs_or_where_the_user_wants_them() {
+        let trace_dir = |logs: Option<&str>, is_set: bool| {
+            plan(1, "j", logs.map(Path::new), &site(1), |_| is_set)[0].env.get(TRACE_DIR).cloned()
+        };
+        assert_eq!(trace_dir(Some("logs"), false).as_deref(), Some("logs/j/attempt_0"));
+        assert_eq!((trace_dir(Some("logs"), true), trace_dir(None, false)), (None, None));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub use phalanx_core::{
 };
 pub use phalanx_group::{
     Address, Backend, Buffers, Bytes, Collective, Completion, OBJECT_LEN_MAX, Pending, ProcessGroup,
-    SharedBuffer, SimulatedBackend, Work, init, join,
+    SharedBuffer, SimulatedBackend, Work, init, join, trace,
 };
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;

@@ -4,10 +4,15 @@ use crate::{BackendChoice, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Operations of each group that are remembered.
+pub const TRACE_LEN: usize = 1024;
+/// The fewest, for errors name call sites from them, and the most: a hundred megabytes a group.
+const TRACE_LENS: std::ops::RangeInclusive<usize> = 64..=1 << 20;
 /// The longest time limit that can be set, a year: far from where sums of times overflow.
 const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 
@@ -28,6 +33,9 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |
+/// | `PHALANX_TRACE_DIR` | a folder where each rank writes what it did lately when a group fails; else nothing is written |
+/// | `PHALANX_TRACE_BUFFER` | operations of each group that are remembered for that, 1024 |
+/// | `PHALANX_TRACE_SIGNAL` | `1`: SIGUSR1 at any rank makes all ranks write; without it phalanx leaves the signal alone |
 ///
 /// A variable that is empty counts as not set. Rank and world size come from one family of variables; if the other one is
 /// there as well, it must agree. Under torchrun's elastic agent (`TORCHELASTIC_USE_AGENT_STORE`) the agent itself listens on
@@ -65,6 +73,12 @@ pub struct Config {
     pub host_id: Option<String>,
     /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
     pub algorithms: Option<String>,
+    /// Where this rank writes what it did lately when a group fails.
+    pub trace_dir: Option<PathBuf>,
+    /// How many operations of each group it remembers for that.
+    pub trace_len: usize,
+    /// Whether SIGUSR1 makes all ranks write.
+    pub trace_on_signal: bool,
 }
 
 /// Which variables said who this process is.
@@ -162,6 +176,9 @@ impl Config {
             backend: vars.backend()?,
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
+            trace_dir: vars.text("PHALANX_TRACE_DIR").map(PathBuf::from),
+            trace_len: vars.trace_len()?,
+            trace_on_signal: vars.flag("PHALANX_TRACE_SIGNAL")?,
         })
     }
 }
@@ -288,6 +305,25 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
                     missing.join(" and ")
                 )))
             }
+        }
+    }
+
+    fn trace_len(&self) -> Result<usize> {
+        let name = "PHALANX_TRACE_BUFFER";
+        match self.number(name)?.unwrap_or(TRACE_LEN) {
+            len if TRACE_LENS.contains(&len) => Ok(len),
+            len => {
+                let (least, most) = (TRACE_LENS.start(), TRACE_LENS.end());
+                Err(Error::config(format!("{name} is {len}: {least} to {most} operations can be remembered")))
+            }
+        }
+    }
+
+    fn flag(&self, name: &str) -> Result<bool> {
+        match self.text(name).as_deref() {
+            None | Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(text) => Err(Error::config(format!("{name} is {text:?}, neither 0 nor 1"))),
         }
     }
 

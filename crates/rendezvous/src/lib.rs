@@ -40,7 +40,7 @@ mod table;
 
 pub use backend_choice::BackendChoice;
 pub use client::TcpStore;
-pub use env::{Config, Source};
+pub use env::{Config, Source, TRACE_LEN};
 #[cfg(unix)]
 pub use file::FileStore;
 pub use location::StoreLocation;

@@ -33,6 +33,7 @@ fn nothing_is_a_group_of_one() {
     assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (0, 1, 0));
     assert_eq!((config.store, config.secret), (StoreLocation::None, None));
     assert_eq!((config.backend, config.host_id), (BackendChoice::Auto, None));
+    assert_eq!((config.trace_dir, config.trace_len, config.trace_on_signal), (None, 1024, false));
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(60), Duration::from_secs(120)));
 }
 
@@ -42,7 +43,7 @@ fn our_own_variables() {
         OURS,
         &secret(),
         "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_ALGO=ring \
-         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left",
+         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left PHALANX_TRACE_DIR=t PHALANX_TRACE_BUFFER=64 PHALANX_TRACE_SIGNAL=1",
     ]);
     let config = config.unwrap();
     assert_eq!((config.source, config.rank, config.world_size), (Source::Phalanx, 5, 8));
@@ -54,6 +55,8 @@ fn our_own_variables() {
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_millis(500), Duration::from_secs(7)));
     assert_eq!(config.algorithms.as_deref(), Some("ring"));
     assert_eq!((config.backend, config.host_id.as_deref()), (BackendChoice::Tcp, Some("left")));
+    let folder = config.trace_dir.as_deref().and_then(std::path::Path::to_str);
+    assert_eq!((folder, config.trace_len, config.trace_on_signal), (Some("t"), 64, true));
 }
 
 #[test]
@@ -139,6 +142,8 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=0"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=NaN"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_INIT_TIMEOUT_S=1e300"], &["PHALANX_INIT_TIMEOUT_S"]),
+        (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),
+        (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),
     ];
     for (variables, words) in cases {
         match read(variables) {

@@ -35,6 +35,8 @@ pub(crate) enum Notice {
     Failed { group: GroupId, members: Vec<usize>, cause: Cause },
     /// I leave in order.
     Leave,
+    /// All ranks should write what they did lately.
+    Trace,
 }
 
 /// What the arbiter tells ranks.
@@ -50,6 +52,8 @@ pub(crate) enum Verdict {
     Lost { cause: Cause },
     /// This rank has left in order.
     Left { rank: usize },
+    /// This rank wants all to write what they did lately.
+    Trace { by: usize },
 }
 
 /// Collectives and their places in the sequence, oldest first.
@@ -125,6 +129,7 @@ impl Arbiter {
                 let cause = self.complete(group, &members, cause);
                 if self.doubts(rank, &cause) { Vec::new() } else { self.fail(group, cause) }
             }
+            Notice::Trace => self.to_all(&Verdict::Trace { by: rank }),
             Notice::Leave => {
                 self.left.insert(rank);
                 self.to_all(&Verdict::Left { rank })

@@ -7,6 +7,7 @@ use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{Admission, Outbox, Secret, Service, Session, SessionId, open_session};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,8 @@ impl Service for ArbiterService {
 #[derive(Debug)]
 pub(crate) struct TcpLine {
     session: Mutex<Session>,
+    /// It is closed from here: that is no breaking.
+    closing: Arc<AtomicBool>,
     listener: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -89,16 +92,18 @@ impl TcpLine {
             Hello { purpose: Purpose::Control, rank: rank as u32, world_size: world_size as u32, group };
         let session = open_session(addr, secret, &hello, deadline)?;
         let mut incoming = session.try_clone()?;
+        let closing = Arc::new(AtomicBool::new(false));
+        let closed = closing.clone();
         let listener = std::thread::Builder::new()
             .name("phalanx-control".into())
-            .spawn(move || listen(&mut incoming, &watch))
+            .spawn(move || listen(&mut incoming, &watch, &closed))
             .map_err(|e| Error::io("starting the control thread", e))?;
-        Ok(Self { session: Mutex::new(session), listener: Some(listener) })
+        Ok(Self { session: Mutex::new(session), closing, listener: Some(listener) })
     }
 }
 
 /// Runs until the line breaks or is closed.
-fn listen(session: &mut Session, watch: &Watch) {
+fn listen(session: &mut Session, watch: &Arc<Watch>, closing: &AtomicBool) {
     loop {
         match session.recv(&Deadline::after(Instant::now(), Duration::from_secs(3600))) {
             Ok(Some(message)) => match postcard::from_bytes(&message) {
@@ -106,6 +111,7 @@ fn listen(session: &mut Session, watch: &Watch) {
                 Err(error) => tracing::warn!(%error, "a verdict that cannot be read"),
             },
             Ok(None) => {}
+            Err(_) if closing.load(Ordering::Relaxed) => return,
             Err(_) => return watch.line_broke(),
         }
     }
@@ -120,6 +126,7 @@ impl Control for TcpLine {
 
 impl Drop for TcpLine {
     fn drop(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
         lock(&self.session).close();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
@@ -135,9 +142,9 @@ pub(crate) struct Hall {
 }
 
 impl Hall {
-    pub(crate) fn new(world_size: usize) -> Arc<Self> {
-        let arbiter = Mutex::new(Arbiter::new(world_size));
-        Arc::new(Self { arbiter, watches: (0..world_size).map(|_| Arc::default()).collect() })
+    /// With a watch for each rank.
+    pub(crate) fn new(watches: Vec<Arc<Watch>>) -> Arc<Self> {
+        Arc::new(Self { arbiter: Mutex::new(Arbiter::new(watches.len())), watches })
     }
 
     pub(crate) fn watch(&self, rank: usize) -> Arc<Watch> {

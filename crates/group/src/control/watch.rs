@@ -1,6 +1,9 @@
 //! What a rank knows of its groups' fate, and the alarms that stop running operations.
 
 use super::arbiter::{Member, Verdict};
+use crate::trace::Trace;
+use crate::trace::log::Log;
+use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
 use phalanx_transport::Bell;
 use std::collections::BTreeMap;
@@ -20,6 +23,10 @@ pub(crate) struct Alarm {
     left: Mutex<BTreeMap<usize, Instant>>,
     bells: Mutex<Vec<Bell>>,
     heard: (Mutex<()>, Condvar),
+    /// The group's latest operations on this rank.
+    pub(crate) collectives: Log,
+    pub(crate) messages: Log,
+    watch: Weak<Watch>,
 }
 
 impl Alarm {
@@ -36,9 +43,19 @@ impl Alarm {
         if self.raised.load(Ordering::Acquire) { self.cause.get() } else { None }
     }
 
+    /// The same for who must not miss the moment before that is told.
+    pub(crate) fn first_cause(&self) -> Option<&Cause> {
+        self.cause.get()
+    }
+
     /// Fails the group, unless it has failed already, and wakes all its sleepers.
     pub(crate) fn raise(&self, cause: Cause) {
+        let reason = format!("{}: {cause}", self.group);
         if self.cause.set(cause).is_ok() {
+            // Before anybody hears of it, and may end the process.
+            if let Some(watch) = self.watch.upgrade() {
+                watch.write_trace(reason);
+            }
             self.raised.store(true, Ordering::Release);
             let _heard = lock(&self.heard.0);
             self.heard.1.notify_all();
@@ -91,21 +108,39 @@ struct State {
 }
 
 /// Everything a rank has heard from the arbiter. Shared by all its groups.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
+    pub(crate) recorder: Recorder,
 }
 
 impl Watch {
+    pub(crate) fn new(recorder: Recorder) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), recorder })
+    }
+
+    /// What this rank did lately, in all its groups.
+    pub(crate) fn trace(&self, reason: &str) -> Trace {
+        let mut groups: Vec<_> = lock(&self.state).alarms.iter().filter_map(Weak::upgrade).collect();
+        groups.sort_by_key(|alarm| alarm.group);
+        self.recorder.trace(&groups, reason)
+    }
+
+    /// Begins to write that, where the job keeps it.
+    pub(crate) fn write_trace(self: &Arc<Self>, reason: String) {
+        self.recorder.begin_to_write(self.clone(), reason);
+    }
+
     /// Takes word from the arbiter.
-    pub(crate) fn hear(&self, verdict: Verdict) {
+    pub(crate) fn hear(self: &Arc<Self>, verdict: Verdict) {
         let mut state = lock(&self.state);
         match verdict {
             Verdict::Complete { members } => state.members = Some(members),
             Verdict::Missing { ranks } => state.missing = ranks,
             Verdict::Group { group, cause } => state.verdict(Some(group), cause),
             Verdict::Lost { cause } => state.verdict(None, cause),
+            Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
             Verdict::Left { rank } => {
                 let now = Instant::now();
                 state.left.insert(rank, now);
@@ -130,7 +165,7 @@ impl Watch {
     }
 
     /// A new group's alarm; raised already if its fate is known.
-    pub(crate) fn alarm(&self, group: GroupId, members: Vec<usize>) -> Arc<Alarm> {
+    pub(crate) fn alarm(self: &Arc<Self>, group: GroupId, members: Vec<usize>) -> Arc<Alarm> {
         let mut state = lock(&self.state);
         let alarm = Arc::new(Alarm {
             group,
@@ -140,6 +175,9 @@ impl Watch {
             left: Mutex::new(state.left.clone()),
             bells: Mutex::default(),
             heard: Default::default(),
+            collectives: Log::new(self.recorder.len),
+            messages: Log::new(self.recorder.len),
+            watch: Arc::downgrade(self),
         });
         state.alarms.retain(|weak| weak.strong_count() > 0);
         state.alarms.push(Arc::downgrade(&alarm));
@@ -221,13 +259,18 @@ mod tests {
     use super::*;
     use phalanx_core::WORLD;
 
+    fn watch() -> Arc<Watch> {
+        let me = Peer { rank: 0, host: "h".into() };
+        Watch::new(Recorder::new(me, 3, std::time::Duration::from_secs(1)))
+    }
+
     fn lost(rank: usize) -> Verdict {
         Verdict::Lost { cause: Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died } }
     }
 
     #[test]
     fn a_loss_concerns_the_groups_of_the_lost() {
-        let watch = Watch::default();
+        let watch = watch();
         let (world, pair) = (watch.alarm(WORLD, vec![0, 1, 2]), watch.alarm(GroupId(7), vec![0, 1]));
         watch.hear(lost(2));
         assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2));
@@ -240,12 +283,12 @@ mod tests {
 
     #[test]
     fn the_arbiter_may_leave_last_without_alarm() {
-        let watch = Watch::default();
+        let watch = watch();
         let alarm = watch.alarm(WORLD, vec![0, 1]);
         watch.hear(Verdict::Left { rank: 0 });
         watch.line_broke();
         assert!(alarm.cause().is_none() && alarm.left_at(0).is_some());
-        let watch = Watch::default();
+        let watch = self::watch();
         let alarm = watch.alarm(WORLD, vec![0, 1]);
         watch.line_broke();
         assert!(alarm.cause().is_some());

@@ -41,6 +41,11 @@ impl<'a> Look<'a> {
         Self { since: Some(called), ..Self::new(fate, signature, seq, limit) }
     }
 
+    /// Whether anybody was waited for long enough to look around.
+    pub(super) fn has_waited(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// The error for the cause that came first; the group has failed.
     pub(super) fn error(self, fault: Fault) -> Error {
         let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());

@@ -9,6 +9,7 @@ use crate::backend::{Address, Backend, Buffers, Collective, Region, counted};
 use crate::fate::{Fate, Whole};
 use crate::host::HostBackend;
 use crate::lane::{self, Lane, Performer};
+use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use lookout::Look;
 use phalanx_algo::Selector;
@@ -169,7 +170,15 @@ impl Performer for Shared {
         fate.remember(*seq, signature);
         let mut look = Look::new(fate, signature, *seq, limit);
         let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
-        run(team, shm_call, call, buffers, reduction, fate.rank).map_err(|fault| look.error(fault))
+        if let Err(fault) = run(team, shm_call, call, buffers, reduction, fate.rank) {
+            return Err(look.error(fault));
+        }
+        if look.has_waited() {
+            fate.alarm.collectives.end(*seq, signature);
+        } else {
+            fate.alarm.collectives.end_at_once(*seq, signature);
+        }
+        Ok(())
     }
 }
 
@@ -314,6 +323,10 @@ impl Backend for ShmBackend {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.fate().realm.clone();
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Some(self.fate().trace())
     }
 
     fn abort(&self, reason: &str) {

@@ -54,7 +54,7 @@ impl Performer for Levels {
             // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
             inside.close();
         }
-        outcome
+        outcome.inspect(|()| self.fate.ended(*seq, signature))
     }
 }
 

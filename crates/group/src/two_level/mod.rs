@@ -19,6 +19,7 @@ use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::lane::{self, Lane, Performer};
 use crate::shm::{self, ShmTeam, window_len};
+use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use levels::Levels;
 use phalanx_algo::Selector;
@@ -157,6 +158,10 @@ impl Backend for TwoLevelBackend {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.levels.fate.realm.clone();
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Some(self.levels.fate.trace())
     }
 
     fn abort(&self, reason: &str) {

@@ -1,0 +1,145 @@
+//! What ranks write when something goes wrong, and what `phalanx trace` makes of it: real processes.
+#![cfg(target_os = "linux")]
+
+use phalanx_group::{ProcessGroup, ReduceOp, init};
+use rustix::process::{Signal, getpid, kill_process};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "PHALANX_TEST_ROLE";
+const RANKS: usize = 3;
+
+/// The place of a call that only one rank makes, and of the one that the others make instead.
+const OTHER_LINE: u32 = line!() + 14;
+const SAME_LINE: u32 = line!() + 15;
+
+fn perform(role: &str, group: &ProcessGroup) -> phalanx_group::Result<()> {
+    let mut buffer = [1.0f32; 10];
+    for i in 1.. {
+        match (role, group.rank(), i) {
+            ("asked", 1, 2) => ask_until_all_have_written(),
+            // The others have come to the operation by then.
+            ("killed", 1, 6) | ("astray", 2, 4) => sleep(Duration::from_millis(400)),
+            _ => {}
+        }
+        match (role, group.rank(), i) {
+            ("killed", 1, 6) => kill_process(getpid(), Signal::KILL).expect("a process may kill itself"),
+            ("astray", 2, 4) => group.broadcast(&mut buffer, 0)?,
+            (_, _, 9) => break,
+            _ => group.all_reduce(&mut buffer, ReduceOp::Sum)?,
+        }
+    }
+    if role == "fine" {
+        group.dump_trace(file(&folder(), group.rank()))?;
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "this is what the ranks of the jobs run"]
+fn rank() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let group = init().expect("the ranks come together");
+    let outcome = perform(&role, &group).and_then(|()| group.finalize());
+    std::process::exit(i32::from(outcome.is_err()));
+}
+
+/// Until the others wait for this rank in their second operation, and have written that they do.
+fn ask_until_all_have_written() {
+    let folder = folder();
+    let waits = |rank: usize| {
+        let text = std::fs::read(file(&folder, rank)).unwrap_or_default();
+        let trace: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        trace["pg_status"]["world"]["last_started_collective"] == 2
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while !(waits(0) && waits(2)) {
+        assert!(Instant::now() < until, "not all ranks wrote");
+        kill_process(getpid(), Signal::USR1).expect("a process may send itself a signal");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Where a rank writes.
+fn folder() -> PathBuf {
+    std::env::var_os("PHALANX_TRACE_DIR").expect("the launcher sets it").into()
+}
+
+fn file(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("trace_rank_{rank}.json"))
+}
+
+fn phalanx() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_phalanx"))
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// Runs a job in `role` and returns how it ended, and what `phalanx trace` says of what `ranks` wrote.
+fn judge(role: &str, ranks: &[usize]) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let job = phalanx()
+        .args(["run", "-n", &RANKS.to_string(), "--job-id", "j", "--log-dir"])
+        .arg(dir.path())
+        .args(["--env", &format!("{ROLE}={role}"), "--env", "PHALANX_TRACE_SIGNAL=1", "--timeout", "100"])
+        .arg(std::env::current_exe().expect("this test has a path"))
+        .args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"])
+        .output()
+        .expect("the launcher starts");
+    let folder = dir.path().join("j/attempt_0");
+    let written: Vec<usize> = (0..RANKS).filter(|&rank| file(&folder, rank).exists()).collect();
+    assert_eq!(written, ranks, "{role}: {}", text(&job));
+    let chrome = dir.path().join("chrome.json");
+    let files = ranks.iter().map(|&rank| file(&folder, rank));
+    let trace = phalanx().arg("trace").args(files).arg("--chrome").arg(&chrome).output().expect("it starts");
+    assert_eq!(trace.status.code(), Some(0), "{}", text(&trace));
+    let chrome: serde_json::Value = serde_json::from_slice(&std::fs::read(chrome).unwrap()).unwrap();
+    let slices = chrome["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
+    assert!(slices > ranks.len(), "{chrome}");
+    (job.status.code(), text(&trace))
+}
+
+#[test]
+fn a_killed_rank_is_named() {
+    let (code, said) = judge("killed", &[0, 2]);
+    assert_eq!(code, Some(137), "{said}");
+    for part in [
+        "no trace of rank 1 (of 3)\n",
+        "world: rank 1 missing at operation #6, where ranks 0, 2 waited for ",
+        " in all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:",
+        "; rank 1 left no trace\n",
+        "world: failed, as rank 0 was told: rank 1 (",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn who_calls_something_else_is_named_with_both_call_sites() {
+    let (code, said) = judge("astray", &[0, 1, 2]);
+    assert_eq!(code, Some(1), "{said}");
+    let verdict = format!(
+        "world: ranks disagree at operation #4: ranks 0-1 called all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:{SAME_LINE}, \
+         but rank 2 called broadcast(f32 x 10, root 0) at crates/cli/tests/trace.rs:{OTHER_LINE}\n"
+    );
+    assert!(said.contains(&verdict), "{verdict}: {said}");
+}
+
+#[test]
+fn a_signal_makes_all_ranks_write_and_the_job_goes_on() {
+    let (code, said) = judge("asked", &[0, 1, 2]);
+    assert!(said.contains("world: rank 1 missing at operation #2, where ranks 0, 2 waited for "), "{said}");
+    assert!(said.contains("; the last of rank 1 was #1 all_reduce(f32 x 10, sum)"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn ranks_that_agree_write_when_the_program_says_so() {
+    let (code, said) = judge("fine", &[0, 1, 2]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("world: all 3 ranks agree, from operation #1 to #8\n"), "{said}");
+}

@@ -1,0 +1,255 @@
+//! The latest calls of a group on one rank.
+//!
+//! Every call passes here, also those that take 200 ns: to begin one costs a lock that nobody else wants and a copy into a
+//! ring, to end one a store.
+
+use super::clock;
+use phalanx_core::Signature;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A call is running.
+const RUNNING: u64 = 0;
+/// A call ended, too soon for the clock to tell.
+const AT_ONCE: u64 = 1;
+/// A call ended in an error that left its group alive.
+const IN_VAIN: u64 = 2;
+
+/// Calls of one kind, collectives or messages, in the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct Log {
+    begun: Mutex<Begun>,
+    /// When each ended, at its number modulo their length. Apart from the calls: an end takes no lock.
+    ends: Box<[AtomicU64]>,
+}
+
+#[derive(Debug, Default)]
+struct Begun {
+    calls: VecDeque<Call>,
+    /// Collectives that wait for their turn, since when.
+    scheduled: VecDeque<(Signature, u64)>,
+}
+
+/// A call that was begun. Times are those of the [`clock`].
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Call {
+    pub(crate) number: u64,
+    pub(crate) signature: Signature,
+    /// The other end of a message, a rank of the job, and its tag.
+    pub(crate) with: Option<(usize, u64)>,
+    /// When it was called: before its turn came, if nobody waits for it.
+    pub(crate) called: u64,
+    pub(crate) begun: u64,
+}
+
+/// How far a call has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    NotBegun,
+    NotYet,
+    At(u64),
+    InVain,
+}
+
+impl Log {
+    /// Remembers the latest `len` calls, or a few more.
+    pub(crate) fn new(len: usize) -> Self {
+        let ends = (0..len.next_power_of_two()).map(|_| AtomicU64::default()).collect();
+        let calls = VecDeque::with_capacity(len.next_power_of_two());
+        Self { begun: Mutex::new(Begun { calls, scheduled: VecDeque::new() }), ends }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_of(&self, number: u64) -> &AtomicU64 {
+        // The length is a power of two: no division.
+        &self.ends[number as usize & (self.ends.len() - 1)]
+    }
+
+    /// A collective is called that begins when its turn comes.
+    pub(crate) fn schedule(&self, signature: &Signature) {
+        self.lock().scheduled.push_back((signature.clone(), clock::now(signature)));
+    }
+
+    /// A collective begins. Once for each number, however many parts the call has.
+    pub(crate) fn begin(&self, number: u64, signature: &Signature) {
+        let mut begun = self.lock();
+        if begun.calls.back().is_some_and(|last| last.number == number) {
+            return;
+        }
+        // Those that were scheduled begin in this order, each at a call site of its own.
+        let called = begun.scheduled.pop_front_if(|(first, _)| first == signature);
+        self.push(&mut begun.calls, number, signature, None, called.map(|(_, at)| at));
+    }
+
+    /// A message begins; it gets a number.
+    pub(crate) fn begin_message(&self, signature: &Signature, peer: usize, tag: u64) -> u64 {
+        let calls = &mut self.lock().calls;
+        let number = calls.back().map_or(1, |last| last.number + 1);
+        self.push(calls, number, signature, Some((peer, tag)), None);
+        number
+    }
+
+    fn push(
+        &self,
+        calls: &mut VecDeque<Call>,
+        number: u64,
+        signature: &Signature,
+        with: Option<(usize, u64)>,
+        called: Option<u64>,
+    ) {
+        if calls.len() == self.ends.len() {
+            calls.pop_front();
+        }
+        self.end_of(number).store(RUNNING, Ordering::Relaxed);
+        let begun = clock::now(signature);
+        let called = called.unwrap_or(begun);
+        calls.push_back(Call { number, signature: signature.clone(), with, called, begun });
+    }
+
+    /// A call ends well.
+    pub(crate) fn end(&self, number: u64, signature: &Signature) {
+        self.end_of(number).store(clock::now(signature), Ordering::Relaxed);
+    }
+
+    /// As [`end`](Self::end), where nobody was waited for: a small call is over before it is worth a look at the clock.
+    #[cfg(any(test, target_os = "linux"))]
+    pub(crate) fn end_at_once(&self, number: u64, signature: &Signature) {
+        if clock::is_precise(signature) {
+            return self.end(number, signature);
+        }
+        self.end_of(number).store(AT_ONCE, Ordering::Relaxed);
+    }
+
+    /// A call ends in an error.
+    pub(crate) fn end_in_vain(&self, number: u64) {
+        self.end_of(number).store(IN_VAIN, Ordering::Relaxed);
+    }
+
+    /// What was called with this number, if that was lately.
+    pub(crate) fn find(&self, number: u64) -> Option<Signature> {
+        let calls = &self.lock().calls;
+        let at = calls.binary_search_by_key(&number, |call| call.number).ok()?;
+        Some(calls[at].signature.clone())
+    }
+
+    /// The last `len`, or fewer, oldest first.
+    pub(crate) fn latest(&self, len: usize) -> Vec<(u64, Signature)> {
+        let calls = &self.lock().calls;
+        let first = calls.len().saturating_sub(len);
+        calls.range(first..).map(|call| (call.number, call.signature.clone())).collect()
+    }
+
+    /// All that is remembered, oldest first, with times in order: those of two clocks may contradict each other by a tick.
+    pub(crate) fn calls(&self) -> Vec<(Call, End)> {
+        let (begun, scheduled) = {
+            let begun = self.lock();
+            (begun.calls.clone(), begun.scheduled.clone())
+        };
+        let next = begun.back().map_or(1, |last| last.number + 1);
+        let mut last = 0;
+        let in_order = |mut call: Call| {
+            if call.with.is_none() {
+                // Collectives run one after the other; messages run side by side.
+                call.begun = call.begun.max(last);
+            }
+            let end = match self.end_of(call.number).load(Ordering::Relaxed) {
+                RUNNING => End::NotYet,
+                IN_VAIN => End::InVain,
+                AT_ONCE => End::At(call.begun),
+                at => End::At(at.max(call.begun)),
+            };
+            last = if let End::At(at) = end { at } else { call.begun };
+            (call, end)
+        };
+        let waiting = |(number, (signature, called))| {
+            (Call { number, signature, with: None, called, begun: called }, End::NotBegun)
+        };
+        begun.into_iter().map(in_order).chain((next..).zip(scheduled).map(waiting)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::{CallSite, DType, OpKind};
+
+    fn signature(count: u64) -> Signature {
+        let site = CallSite { file: "a.rs".into(), line: 1 };
+        Signature {
+            op: OpKind::AllReduce,
+            dtype: Some(DType::U8),
+            count,
+            reduce: None,
+            root: None,
+            detail: 0,
+            site,
+        }
+    }
+
+    #[test]
+    fn the_latest_calls_are_remembered_one_by_one() {
+        let log = Log::new(64);
+        // Each in two parts.
+        for number in (1..=200).flat_map(|number| [number, number]) {
+            log.begin(number, &signature(u64::from(number == 190)));
+        }
+        assert!(log.latest(20).iter().map(|(number, _)| *number).eq(181..=200));
+        assert!(log.latest(100).iter().map(|(number, _)| *number).eq(137..=200));
+        assert_eq!(log.find(190), Some(signature(1)));
+        assert_eq!(log.find(189), Some(signature(0)));
+        assert_eq!((log.find(3), log.find(201)), (None, None));
+    }
+
+    #[test]
+    fn each_call_has_its_own_end() {
+        let log = Log::new(4);
+        let [small, large] = [1, 1 << 20].map(signature);
+        for (number, signature) in (1..=9).zip([&small, &large].into_iter().cycle()) {
+            log.begin(number, signature);
+        }
+        log.end(7, &small);
+        log.end_at_once(6, &large);
+        log.end_in_vain(8);
+        let calls = log.calls();
+        assert!(calls.iter().map(|(call, _)| call.number).eq(6..=9));
+        let [(_, End::At(sixth)), (seven, End::At(seventh)), (_, End::InVain), (_, End::NotYet)] = &calls[..]
+        else {
+            panic!("{calls:?}")
+        };
+        // Whatever the clocks say, nothing begins before what came before it ends.
+        assert!(*sixth <= seven.begun && seven.begun <= *seventh, "{calls:?}");
+        log.begin(10, &small);
+        assert_eq!(log.calls()[3].1, End::NotYet, "not the end of 6, which was in its place");
+    }
+
+    #[test]
+    fn what_was_scheduled_begins_in_its_turn() {
+        let log = Log::new(4);
+        let [first, second, blocking] = [1, 2, 3].map(signature);
+        log.schedule(&first);
+        log.schedule(&second);
+        log.begin(1, &first);
+        log.end(1, &first);
+        log.begin(2, &blocking);
+        let calls = log.calls();
+        assert!(calls.iter().map(|(call, _)| call.number).eq(1..=3));
+        assert!(calls[0].0.called <= calls[0].0.begun);
+        assert_eq!(calls[1].1, End::NotYet);
+        assert_eq!((&calls[2].0.signature, calls[2].1), (&second, End::NotBegun));
+    }
+
+    #[test]
+    fn messages_are_numbered_here() {
+        let log = Log::new(2);
+        let numbers = [5, 6, 7].map(|tag| log.begin_message(&signature(3), 1, tag));
+        assert_eq!(numbers, [1, 2, 3]);
+        log.end_at_once(3, &signature(3));
+        let calls = log.calls();
+        assert_eq!(calls.iter().map(|(call, _)| call.with).collect::<Vec<_>>(), [Some((1, 6)), Some((1, 7))]);
+        assert!(matches!(calls[..], [(_, End::NotYet), (_, End::At(_))]));
+    }
+}
