@@ -8,7 +8,7 @@ const PRECISE_BYTES_MIN: u64 = 16 << 10;
 /// Whether a call is told by the precise clock; otherwise by the ticks of the kernel, 1 to 10 ms apart, for a quarter of the price.
 /// Both ends of a call come from one clock, so that no call seems longer than a tick more than it was.
 pub(super) fn is_precise(signature: &Signature) -> bool {
-    signature.count * signature.dtype.map_or(0, DType::size) as u64 >= PRECISE_BYTES_MIN
+    signature.count.saturating_mul(signature.dtype.map_or(0, DType::size) as u64) >= PRECISE_BYTES_MIN
 }
 
 /// Now, for such a call: nanoseconds since some moment, the same for all processes of a host.
