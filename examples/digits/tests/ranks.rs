@@ -40,10 +40,8 @@ fn one_to_four_ranks_and_the_plain_program_end_at_the_same_loss() {
         let flags = [&["--ranks", &number], &short[..]].concat();
         let output = run_on(backend, env!("CARGO_BIN_EXE_digits"), folder.path(), &flags);
         let stdout = String::from_utf8(output.stdout).unwrap();
-        let over = format!(
-            "[0] gradients are all_reduced over {}: {ranks} ranks on ",
-            backend.unwrap_or(recommended)
-        );
+        let over =
+            format!("[0] gradients are all_reduced over {}: {ranks} ranks", backend.unwrap_or(recommended));
         assert!(ranks == 1 || stdout.contains(&over), "{stdout}");
         let found = report(folder.path());
         assert_eq!(found.weights.len(), ranks);
