@@ -15,9 +15,12 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use phalanx_core::Result;
 use std::os::fd::AsFd;
 
-/// How many pieces of work a rank may be ahead of the slowest. Three are under way in the longest pipeline; with more than one to spare,
-/// staging only takes caches from the data.
-pub(crate) const SLOTS: u32 = 4;
+/// How many pieces of work a rank may be ahead of the slowest, where ranks have a core each: so many that a slot has left the reader's
+/// cache when it is written again, for to take it from there costs more.
+pub(crate) const SLOTS: u32 = 8;
+/// The same where ranks share cores. Three are under way in the longest pipeline; with more than one to spare, the staging of
+/// all takes the caches from the data.
+const SLOTS_CROWDED: u32 = 4;
 /// Bytes of one slot of staging.
 pub(crate) const SLOT_LEN: usize = 256 << 10;
 /// Words that travel in the lines of the flag itself, which come together: the smallest operations need no more from each
@@ -75,23 +78,31 @@ pub(crate) struct Control {
 pub(crate) struct Region {
     memory: Memory,
     world_size: usize,
+    /// How many slots of a rank are used, a power of two.
+    slots: u32,
 }
 
 const fn controls_len(world_size: usize) -> usize {
     (size_of::<Line<Closed>>() + world_size * size_of::<Control>()).next_multiple_of(PAGE)
 }
 
-/// Bytes of the segment of a team: about 1 MiB a rank, whatever the size of its messages.
+/// Bytes of the segment of a team: about 2 MiB a rank, whatever the size of its messages.
 pub const fn segment_len(world_size: usize) -> usize {
     controls_len(world_size) + world_size * SLOTS as usize * SLOT_LEN
 }
 
 impl Region {
-    pub(crate) fn map(file: impl AsFd, rank: usize, world_size: usize) -> Result<Self> {
-        let region = Self { memory: Memory::map(file, segment_len(world_size))?, world_size };
+    pub(crate) fn map(file: impl AsFd, rank: usize, world_size: usize, crowded: bool) -> Result<Self> {
+        let slots = if crowded { SLOTS_CROWDED } else { SLOTS };
+        let region = Self { memory: Memory::map(file, segment_len(world_size))?, world_size, slots };
         region.memory.populate(0, controls_len(world_size));
-        region.memory.populate(region.staging_offset(rank, 0), SLOTS as usize * SLOT_LEN);
+        region.memory.populate(region.staging_offset(rank, 0), slots as usize * SLOT_LEN);
         Ok(region)
+    }
+
+    /// How many pieces a rank may be ahead of the slowest.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
     }
 
     pub(crate) fn closed(&self) -> &Closed {
@@ -114,7 +125,7 @@ impl Region {
 
     /// The slot in which `rank` stages the data of `piece`.
     pub(crate) fn staging(&self, rank: usize, piece: u32) -> Span {
-        let offset = self.staging_offset(rank, (piece % SLOTS) as usize);
+        let offset = self.staging_offset(rank, (piece & (self.slots - 1)) as usize);
         let at = self.memory.at(offset, SLOT_LEN);
         // SAFETY: mapped for as long as the region, which the team keeps while it works; slots are written between
         // `reserve` and `post` by their owner, and by the one rank that combines a part of one before it says so.
@@ -123,7 +134,7 @@ impl Region {
 
     /// What `rank` posts for `piece`.
     pub(crate) fn slot(&self, rank: usize, piece: u32) -> &Slot {
-        &self.control(rank).slots[(piece % SLOTS) as usize]
+        &self.control(rank).slots[(piece & (self.slots - 1)) as usize]
     }
 }
 
@@ -173,7 +184,7 @@ mod tests {
     #[test]
     fn ranks_see_each_others_lines_and_slots() {
         let file = create(segment_len(3)).unwrap();
-        let regions: Vec<_> = (0..3).map(|r| Region::map(&file, r, 3).unwrap()).collect();
+        let regions: Vec<_> = (0..3).map(|r| Region::map(&file, r, 3, false).unwrap()).collect();
         for (rank, region) in regions.iter().enumerate() {
             region.control(rank).done.0.publish(rank as u32);
             region.slot(rank, 13).posted.publish(13);
@@ -193,9 +204,9 @@ mod tests {
 
     #[test]
     fn memory_of_a_team_is_bounded() {
-        for (world_size, mib) in [(2, 3), (8, 9), (64, 66)] {
+        for (world_size, mib) in [(2, 5), (8, 17), (64, 130)] {
             assert!(segment_len(world_size) <= mib << 20, "{world_size} ranks: {}", segment_len(world_size));
         }
-        assert!(segment_len(2) > 2 << 20);
+        assert!(segment_len(2) > 4 << 20);
     }
 }

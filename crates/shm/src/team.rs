@@ -9,7 +9,7 @@ use crate::cores::Cores;
 use crate::counter::{Counter, has_reached, needed};
 use crate::foreign::Process;
 use crate::patience::Patience;
-use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLOTS, Slot, Words};
+use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
 use crate::span::Span;
 use crate::sync::Ordering;
 use crate::window::Windows;
@@ -67,7 +67,7 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<Self, Fault> {
         let mut team = Self {
-            region: Region::map(file, rank, world_size)?,
+            region: Region::map(file, rank, world_size, crowded)?,
             rank,
             world_size,
             patience: Patience::new(crowded),
@@ -194,7 +194,7 @@ impl Team {
 
     /// Waits until the own slot for `piece` may be filled.
     pub(crate) fn reserve(&mut self, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
-        let needed = needed(piece, SLOTS);
+        let needed = needed(piece, self.region.slots());
         if has_reached(self.granted, needed) {
             return Ok(());
         }
