@@ -14,6 +14,11 @@ fn equal(world_size: usize, len: usize) -> Layout {
     Layout::even(world_size, len * world_size)
 }
 
+/// What a rank gives itself.
+fn keep<T: Element>(output: &mut [T], input: &[T]) {
+    phalanx_kernels::copy_slice(bytemuck::cast_slice_mut(output), bytemuck::cast_slice(input));
+}
+
 /// All of these are *collective*: every rank of the group calls the same one, in the same order, with the same element type,
 /// lengths, operator and root. Lengths are in elements. Errors: see the [contract](ProcessGroup#contract).
 impl ProcessGroup {
@@ -186,7 +191,7 @@ impl ProcessGroup {
         }
         let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), None, None, site)?;
         signature.detail = detail;
-        output[own].copy_from_slice(input);
+        keep(&mut output[own], input);
         self.in_place(Collective { signature, layout, recv_layout: None }, output)
     }
 
@@ -274,7 +279,7 @@ impl ProcessGroup {
         }
         let call = Collective { signature, layout, recv_layout: None };
         if let Some(output) = output {
-            output[own].copy_from_slice(input);
+            keep(&mut output[own], input);
             return self.in_place(call, output);
         }
         self.separate(call, input, &mut [])
@@ -334,7 +339,7 @@ impl ProcessGroup {
         let call = Collective { signature, layout, recv_layout: None };
         if let Some(input) = input {
             self.separate(call, input, &mut [])?;
-            output.copy_from_slice(&input[own]);
+            keep(output, &input[own]);
             return Ok(());
         }
         self.separate(call, &[], output)
@@ -403,7 +408,7 @@ impl ProcessGroup {
         recv: Layout,
     ) -> Result<()> {
         let rank = self.rank();
-        output[recv.block(rank)].copy_from_slice(&input[send.block(rank)]);
+        keep(&mut output[recv.block(rank)], &input[send.block(rank)]);
         self.separate(Collective { signature, layout: send, recv_layout: Some(recv) }, input, output)
     }
 

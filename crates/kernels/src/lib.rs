@@ -2,7 +2,7 @@
 //!
 //! A [`Kernel`] is chosen once per operation from the operator and the element type. It combines two buffers
 //! ([`Kernel::combine`]) or any number of them in one pass over memory ([`Kernel::reduce`]). This crate doesn't know who
-//! calls it, has no threads, and allocates nothing.
+//! calls it, has no threads, and allocates nothing. Beside it stands a plain [`copy()`] that does not hang on the C library.
 //!
 //! # One source, several instances
 //!
@@ -54,6 +54,7 @@
 //! `cargo bench -p phalanx-kernels --bench instructions` counts instructions under valgrind, which a noisy machine can
 //! repeat, and compares them with `benches/instructions.txt` (`-- --bless` writes that table anew).
 
+mod copy;
 mod generic;
 mod half_types;
 mod instance;
@@ -62,5 +63,6 @@ mod kernel;
 mod ops;
 mod plain;
 
+pub use copy::{copy, copy_slice};
 pub use instance::Instance;
 pub use kernel::Kernel;

@@ -50,7 +50,7 @@ impl Span {
     pub(crate) fn copy_from(self, from: Self) {
         assert_eq!(self.len, from.len, "spans of one length are copied");
         // SAFETY: both are valid for their length, as promised when they were made; they may overlap.
-        unsafe { std::ptr::copy(from.start, self.start, self.len) };
+        unsafe { phalanx_kernels::copy(from.start, self.start, self.len) };
     }
 
     /// Copies its bytes to `into`.
