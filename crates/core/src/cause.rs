@@ -45,6 +45,12 @@ pub enum Loss {
     Panicked,
     /// Nothing answers at the address it advertised.
     Unreachable,
+    /// Its heartbeat stopped although its connection stands: the process is stopped, its host is frozen or gone, or the
+    /// network cut it off.
+    Silent {
+        /// How long it said nothing.
+        after: Duration,
+    },
 }
 
 impl fmt::Display for Loss {
@@ -54,6 +60,9 @@ impl fmt::Display for Loss {
             Self::Left => "left the group (finalize or drop) while others still needed it",
             Self::Panicked => "panicked",
             Self::Unreachable => "cannot be reached at the address it advertised",
+            Self::Silent { after } => {
+                return write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64());
+            }
         })
     }
 }

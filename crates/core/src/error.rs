@@ -270,6 +270,13 @@ mod tests {
              closed without a farewell)"
         );
         assert_eq!(format!("{lost:?}"), lost.to_string());
+        let silent = Loss::Silent { after: Duration::from_secs(10) };
+        let silent =
+            Error::from_cause(Cause::Lost { peer: peer.clone(), how: silent }, context()).to_string();
+        assert!(
+            silent.ends_with("rank 1 (node7:4211) has been silent for 10 s (stopped, or cut off?)"),
+            "{silent}"
+        );
         let reporter = Peer { rank: 0, host: "node7:4210".into() };
         let waited = Duration::from_secs(60);
         let missing = vec![peer, Peer { rank: 2, host: "node8:99".into() }];

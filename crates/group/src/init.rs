@@ -64,7 +64,8 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     let (rank, world_size) = (config.rank, config.world_size);
     let open = config.open_store(&deadline)?;
     let ip = advertised(config, open.local_ip)?;
-    let service = (rank == 0).then(|| Box::new(ArbiterService::new(world_size)) as Box<dyn Service>);
+    let service = (rank == 0)
+        .then(|| Box::new(ArbiterService::new(world_size, config.heartbeat_timeout)) as Box<dyn Service>);
     let exchange = Exchange::start(SocketAddr::new(ip, 0), secret.clone(), rank, world_size, service)?;
     if rank == 0 {
         let link = Prices::of_this_machine().link(world_size, config.local_world_size, cores());
@@ -86,9 +87,14 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     let folder =
         config.trace_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
     let watch = Watch::new(Recorder { len: config.trace_len, folder, ..recorder });
-    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), &deadline)?;
+    let heartbeat = config.heartbeat_timeout;
+    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), heartbeat, &deadline)?;
     let algorithms = config.algorithms.as_deref().unwrap_or("as recommended");
-    let terms = format!("backend {} and algorithms '{algorithms}'", config.backend);
+    let heartbeat = heartbeat.map_or(0.0, |timeout| timeout.as_secs_f64());
+    let terms = format!(
+        "backend {}, algorithms '{algorithms}' and a heartbeat timeout of {heartbeat} s",
+        config.backend
+    );
     let local = local(config, &exchange);
     line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), local, terms })?;
     let members = meet(&line, &watch, Peer { rank, host }, world_size, &deadline)?;

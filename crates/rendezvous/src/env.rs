@@ -9,6 +9,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Operations of each group that are remembered.
 pub const TRACE_LEN: usize = 1024;
 /// The fewest, for errors name call sites from them, and the most: a hundred megabytes a group.
@@ -30,6 +31,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60 |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
+/// | `PHALANX_HEARTBEAT_TIMEOUT_S` | a rank that shows no sign of life for so long is lost, 10; `0` waits for ever; the same for all ranks |
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |
@@ -67,6 +69,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Time limit for all ranks to come together.
     pub init_timeout: Duration,
+    /// How long a rank may show no sign of life before it is lost; `None`: for ever.
+    pub heartbeat_timeout: Option<Duration>,
     /// What moves the data.
     pub backend: BackendChoice,
     /// Makes different hosts of ranks that could share memory.
@@ -173,6 +177,7 @@ impl Config {
             advertise: vars.text("PHALANX_HOST"),
             timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
             init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
+            heartbeat_timeout: vars.heartbeat_timeout()?,
             backend: vars.backend()?,
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
@@ -209,6 +214,14 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
                 "{name} is {text:?}, not a time in seconds (more than 0, at most a year)"
             ))),
         }
+    }
+
+    fn heartbeat_timeout(&self) -> Result<Option<Duration>> {
+        let name = "PHALANX_HEARTBEAT_TIMEOUT_S";
+        if self.text(name).is_some_and(|text| text.parse() == Ok(0.0)) {
+            return Ok(None);
+        }
+        Ok(Some(self.seconds(name)?.unwrap_or(HEARTBEAT_TIMEOUT)))
     }
 
     /// Our variable, else torchrun's.

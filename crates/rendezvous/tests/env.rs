@@ -35,6 +35,7 @@ fn nothing_is_a_group_of_one() {
     assert_eq!((config.backend, config.host_id), (BackendChoice::Auto, None));
     assert_eq!((config.trace_dir, config.trace_len, config.trace_on_signal), (None, 1024, false));
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(60), Duration::from_secs(120)));
+    assert_eq!(config.heartbeat_timeout, Some(Duration::from_secs(10)));
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn our_own_variables() {
     let config = read(&[
         OURS,
         &secret(),
-        "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_ALGO=ring \
+        "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_HEARTBEAT_TIMEOUT_S=2.5 PHALANX_ALGO=ring \
          PHALANX_BACKEND=tcp PHALANX_HOST_ID=left PHALANX_TRACE_DIR=t PHALANX_TRACE_BUFFER=64 PHALANX_TRACE_SIGNAL=1",
     ]);
     let config = config.unwrap();
@@ -53,10 +54,19 @@ fn our_own_variables() {
     assert_eq!(config.secret.unwrap().to_hex(), SECRET);
     assert_eq!((config.job_id.as_str(), config.advertise.as_deref()), ("seven", Some("node1")));
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_millis(500), Duration::from_secs(7)));
+    assert_eq!(config.heartbeat_timeout, Some(Duration::from_millis(2500)));
     assert_eq!(config.algorithms.as_deref(), Some("ring"));
     assert_eq!((config.backend, config.host_id.as_deref()), (BackendChoice::Tcp, Some("left")));
     let folder = config.trace_dir.as_deref().and_then(std::path::Path::to_str);
     assert_eq!((folder, config.trace_len, config.trace_on_signal), (Some("t"), 64, true));
+}
+
+#[test]
+fn without_a_heartbeat_nobody_is_waited_for() {
+    for none in ["0", "0.0"] {
+        let variable = format!("PHALANX_HEARTBEAT_TIMEOUT_S={none}");
+        assert_eq!(read(&[OURS, &secret(), &variable]).unwrap().heartbeat_timeout, None);
+    }
 }
 
 #[test]
@@ -142,6 +152,7 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=0"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=NaN"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_INIT_TIMEOUT_S=1e300"], &["PHALANX_INIT_TIMEOUT_S"]),
+        (&[OURS, &with_secret, "PHALANX_HEARTBEAT_TIMEOUT_S=-1"], &["PHALANX_HEARTBEAT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),
     ];

@@ -14,6 +14,7 @@ use std::collections::hash_map::Entry;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Links for groups that do not exist here yet: the other ranks may be ahead.
 const EARLY_LINKS_MAX: usize = 4096;
@@ -126,6 +127,10 @@ impl Service for Links {
         if let Some(control) = &mut self.control {
             control.closed(session, outbox);
         }
+    }
+
+    fn poll(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Instant> {
+        self.control.as_mut()?.poll(now, outbox)
     }
 
     fn linked(&mut self, peer: usize, hello: &Hello, stream: TcpStream) {

@@ -1,10 +1,12 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
+use super::pulse::{Due, Pulse};
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use phalanx_transport::HostKey;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::time::Instant;
 
 /// A rank, where its data links are accepted, and where memory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +39,10 @@ pub(crate) enum Notice {
     Leave,
     /// All ranks should write what they did lately.
     Trace,
+    /// I am alive.
+    Beat,
+    /// I have heard nothing from you for too long. For an arbiter whose process was stopped and goes on.
+    YouWereSilent,
 }
 
 /// What the arbiter tells ranks.
@@ -54,6 +60,8 @@ pub(crate) enum Verdict {
     Left { rank: usize },
     /// This rank wants all to write what they did lately.
     Trace { by: usize },
+    /// The arbiter is alive.
+    Beat,
 }
 
 /// Collectives and their places in the sequence, oldest first.
@@ -83,10 +91,12 @@ pub(crate) struct Arbiter {
     doubted: BTreeSet<(usize, usize)>,
     /// What each rank last said about its latest collectives, by group.
     stalls: HashMap<GroupId, BTreeMap<usize, Calls>>,
+    /// Of the ranks that are here; `None` where silence means nothing.
+    pulse: Option<Pulse>,
 }
 
 impl Arbiter {
-    pub(crate) fn new(world_size: usize) -> Self {
+    pub(crate) fn new(world_size: usize, pulse: Option<Pulse>) -> Self {
         Self {
             members: vec![None; world_size],
             terms: None,
@@ -95,6 +105,7 @@ impl Arbiter {
             left: BTreeSet::new(),
             doubted: BTreeSet::new(),
             stalls: HashMap::new(),
+            pulse,
         }
     }
 
@@ -132,8 +143,11 @@ impl Arbiter {
             Notice::Trace => self.to_all(&Verdict::Trace { by: rank }),
             Notice::Leave => {
                 self.left.insert(rank);
+                self.forget(rank);
                 self.to_all(&Verdict::Left { rank })
             }
+            Notice::Beat => Vec::new(),
+            Notice::YouWereSilent => self.silent(0),
         }
     }
 
@@ -142,8 +156,53 @@ impl Arbiter {
         if self.left.contains(&rank) || !self.lost.insert(rank) {
             return Vec::new();
         }
+        self.forget(rank);
         let peer = self.peer(rank);
         self.to_all(&Verdict::Lost { cause: Cause::Lost { peer, how } })
+    }
+
+    /// `rank` said something, whatever it was.
+    pub(crate) fn heard(&mut self, rank: usize, now: Instant) {
+        let expected = !self.admits(rank) && !self.left.contains(&rank) && !self.lost.contains(&rank);
+        if let Some(pulse) = self.pulse.as_mut().filter(|_| expected) {
+            pulse.heard(rank, now);
+        }
+    }
+
+    /// When to [`poll`](Self::poll), if nothing happens before.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.pulse.as_ref().map(Pulse::deadline)
+    }
+
+    /// Does what is due. Call it after everything that has arrived was handled.
+    pub(crate) fn poll(&mut self, now: Instant) -> Mail {
+        let Some(pulse) = &mut self.pulse else { return Vec::new() };
+        let Due { beat, silent } = pulse.poll(now);
+        let mut mail: Mail = silent.into_iter().flat_map(|rank| self.silent(rank)).collect();
+        if beat {
+            // To all at one moment: so all notice at one moment when it ends.
+            mail.extend(self.to_all(&Verdict::Beat));
+        }
+        mail
+    }
+
+    /// Its line stands, but nothing comes. It is told as well: it may only have been stopped, and must not go on.
+    fn silent(&mut self, rank: usize) -> Mail {
+        let Some(after) = self.pulse.as_ref().map(Pulse::limit) else { return Vec::new() };
+        if self.left.contains(&rank) || self.lost.contains(&rank) {
+            return Vec::new();
+        }
+        let cause = Cause::Lost { peer: self.peer(rank), how: Loss::Silent { after } };
+        let mail = self.to_all(&Verdict::Lost { cause });
+        self.lost.insert(rank);
+        self.forget(rank);
+        mail
+    }
+
+    fn forget(&mut self, rank: usize) {
+        if let Some(pulse) = &mut self.pulse {
+            pulse.forget(rank);
+        }
     }
 
     /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it
@@ -219,7 +278,11 @@ mod tests {
     use std::time::Duration;
 
     fn joined(world_size: usize) -> Arbiter {
-        let mut arbiter = Arbiter::new(world_size);
+        joined_to(Arbiter::new(world_size, None))
+    }
+
+    fn joined_to(mut arbiter: Arbiter) -> Arbiter {
+        let world_size = arbiter.members.len();
         for rank in 0..world_size {
             let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + rank as u16));
             let host = format!("h{rank}");
@@ -240,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_admitted_once() {
-        let mut arbiter = Arbiter::new(2);
+        let mut arbiter = Arbiter::new(2, None);
         assert!(arbiter.admits(1) && !arbiter.admits(2));
         let addr = ([127, 0, 0, 1], 1).into();
         arbiter.handle(1, Notice::Join { host: "h".into(), addr, local: None, terms: String::new() });
@@ -250,7 +313,7 @@ mod tests {
 
     #[test]
     fn ranks_on_different_terms_do_not_come_together() {
-        let mut arbiter = Arbiter::new(2);
+        let mut arbiter = Arbiter::new(2, None);
         let addr = ([127, 0, 0, 1], 1).into();
         let join = |terms: &str| Notice::Join { host: "h".into(), addr, local: None, terms: terms.into() };
         assert!(arbiter.handle(1, join("a")).is_empty());
@@ -348,5 +411,65 @@ mod tests {
             Notice::Failed { group: WORLD, members: vec![0, 1, 2, 3], cause: timed_out(vec![peer(1)]) };
         let mail = arbiter.handle(0, report);
         assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(2), peer(3)]) });
+    }
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn silent(rank: usize) -> Verdict {
+        Verdict::Lost { cause: Cause::Lost { peer: peer(rank), how: Loss::Silent { after: LIMIT } } }
+    }
+
+    /// Ranks that beat until they fall silent; returns what is said besides beats, and when.
+    fn beating(world_size: usize, silent_from: impl Fn(usize) -> f64) -> Vec<(f64, Mail)> {
+        let start = Instant::now();
+        let mut arbiter = joined_to(Arbiter::new(world_size, Some(Pulse::new(LIMIT, start))));
+        (0..world_size).for_each(|rank| arbiter.heard(rank, start));
+        let mut said = Vec::new();
+        for tenth in 0..600 {
+            let after = f64::from(tenth) / 10.0;
+            let now = start + Duration::from_secs_f64(after);
+            for rank in (0..world_size).filter(|&rank| tenth % 20 == 0 && after < silent_from(rank)) {
+                assert!(arbiter.handle(rank, Notice::Beat).is_empty());
+                arbiter.heard(rank, now);
+            }
+            let mut mail = arbiter.poll(now);
+            mail.retain(|(_, verdict)| *verdict != Verdict::Beat);
+            if !mail.is_empty() {
+                said.push((after, mail));
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn who_falls_silent_is_lost_and_hears_of_it() {
+        let to_all = |lost| [2, 1, 0].map(|rank| (rank, silent(lost))).to_vec();
+        let said = beating(3, |rank| if rank == 1 { 20.5 } else { f64::MAX });
+        assert_eq!(said, [(30.0, to_all(1))], "ten seconds after its last word");
+        assert!(beating(3, |_| f64::MAX).is_empty(), "nobody is silent");
+    }
+
+    #[test]
+    fn nothing_is_expected_from_who_left_or_has_not_come() {
+        let start = Instant::now();
+        let mut arbiter = joined_to(Arbiter::new(2, Some(Pulse::new(LIMIT, start))));
+        arbiter.heard(1, start);
+        arbiter.handle(1, Notice::Leave);
+        arbiter.heard(1, start);
+        let mut new = Arbiter::new(2, Some(Pulse::new(LIMIT, start)));
+        new.heard(1, start);
+        for second in 0..30 {
+            let now = start + Duration::from_secs(second);
+            assert!(arbiter.poll(now).iter().all(|(_, verdict)| *verdict == Verdict::Beat));
+            assert!(new.poll(now).is_empty());
+        }
+    }
+
+    #[test]
+    fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
+        let start = Instant::now();
+        let mut arbiter = joined_to(Arbiter::new(3, Some(Pulse::new(LIMIT, start))));
+        assert_eq!(arbiter.handle(2, Notice::YouWereSilent), [2, 1, 0].map(|rank| (rank, silent(0))));
+        assert!(arbiter.handle(1, Notice::YouWereSilent).is_empty(), "once");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Control;
 use super::arbiter::{Arbiter, Mail, Notice};
+use super::pulse::{Due, Pulse};
 use super::watch::Watch;
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
@@ -11,6 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How long the control thread sleeps where there is no heartbeat to keep.
+const IDLE_TIME: Duration = Duration::from_secs(3600);
+
 /// The arbiter as a service of rank 0's reception.
 #[derive(Debug)]
 pub(crate) struct ArbiterService {
@@ -19,8 +23,10 @@ pub(crate) struct ArbiterService {
 }
 
 impl ArbiterService {
-    pub(crate) fn new(world_size: usize) -> Self {
-        Self { arbiter: Arbiter::new(world_size), ranks: HashMap::new() }
+    /// Ranks that say nothing for as long as `heartbeat` are lost.
+    pub(crate) fn new(world_size: usize, heartbeat: Option<Duration>) -> Self {
+        let pulse = heartbeat.map(|limit| Pulse::new(limit, Instant::now()));
+        Self { arbiter: Arbiter::new(world_size, pulse), ranks: HashMap::new() }
     }
 
     fn post(&self, mail: Mail, outbox: &mut Outbox) {
@@ -51,6 +57,7 @@ impl Service for ArbiterService {
         match postcard::from_bytes(message) {
             Ok(notice) => {
                 let mail = self.arbiter.handle(rank, notice);
+                self.arbiter.heard(rank, Instant::now());
                 self.post(mail, outbox);
             }
             Err(error) => tracing::warn!(rank, %error, "a notice that cannot be read"),
@@ -66,61 +73,128 @@ impl Service for ArbiterService {
             self.post(mail, outbox);
         }
     }
+
+    fn poll(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Instant> {
+        let mail = self.arbiter.poll(now);
+        self.post(mail, outbox);
+        self.arbiter.deadline()
+    }
 }
 
-/// A line over TCP, with a thread that listens to it.
+/// A line over TCP, with a thread that listens to it and keeps the heartbeat, whatever the threads of the program do.
 #[derive(Debug)]
 pub(crate) struct TcpLine {
-    session: Mutex<Session>,
+    session: Arc<Mutex<Session>>,
     /// It is closed from here: that is no breaking.
     closing: Arc<AtomicBool>,
     listener: Option<std::thread::JoinHandle<()>>,
 }
 
 impl TcpLine {
-    /// Connects `rank` to the arbiter at `addr`; what it says goes to `watch`.
+    /// Connects `rank` to the arbiter at `addr`; what it says goes to `watch`. If it says nothing for as long as `heartbeat`,
+    /// it is lost.
     pub(crate) fn connect(
         addr: &str,
         secret: &Secret,
         rank: usize,
         world_size: usize,
         watch: Arc<Watch>,
+        heartbeat: Option<Duration>,
         deadline: &Deadline,
     ) -> Result<Self> {
         let group = phalanx_core::WORLD;
         let hello =
             Hello { purpose: Purpose::Control, rank: rank as u32, world_size: world_size as u32, group };
         let session = open_session(addr, secret, &hello, deadline)?;
-        let mut incoming = session.try_clone()?;
+        let incoming = session.try_clone()?;
+        let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));
-        let closed = closing.clone();
+        let listener = Listener {
+            incoming,
+            outgoing: session.clone(),
+            watch,
+            closing: closing.clone(),
+            pulse: heartbeat.map(|limit| Pulse::new(limit, Instant::now())),
+        };
         let listener = std::thread::Builder::new()
             .name("phalanx-control".into())
-            .spawn(move || listen(&mut incoming, &watch, &closed))
+            .spawn(move || listener.run())
             .map_err(|e| Error::io("starting the control thread", e))?;
-        Ok(Self { session: Mutex::new(session), closing, listener: Some(listener) })
+        Ok(Self { session, closing, listener: Some(listener) })
     }
 }
 
-/// Runs until the line breaks or is closed.
-fn listen(session: &mut Session, watch: &Arc<Watch>, closing: &AtomicBool) {
-    loop {
-        match session.recv(&Deadline::after(Instant::now(), Duration::from_secs(3600))) {
-            Ok(Some(message)) => match postcard::from_bytes(&message) {
-                Ok(verdict) => watch.hear(verdict),
-                Err(error) => tracing::warn!(%error, "a verdict that cannot be read"),
-            },
-            Ok(None) => {}
-            Err(_) if closing.load(Ordering::Relaxed) => return,
-            Err(_) => return watch.line_broke(),
+/// The rank whose line this is to.
+const ARBITER: usize = 0;
+
+/// What the control thread has.
+struct Listener {
+    incoming: Session,
+    outgoing: Arc<Mutex<Session>>,
+    watch: Arc<Watch>,
+    closing: Arc<AtomicBool>,
+    pulse: Option<Pulse>,
+}
+
+impl Listener {
+    /// Runs until the line breaks or is closed.
+    fn run(mut self) {
+        self.heard();
+        loop {
+            let now = Instant::now();
+            let limit = self
+                .pulse
+                .as_ref()
+                .map_or(IDLE_TIME, |pulse| pulse.deadline().saturating_duration_since(now));
+            match self.incoming.recv(&Deadline::after(now, limit)) {
+                Ok(Some(message)) => {
+                    self.heard();
+                    match postcard::from_bytes(&message) {
+                        Ok(verdict) => self.watch.hear(verdict),
+                        Err(error) => tracing::warn!(%error, "a verdict that cannot be read"),
+                    }
+                }
+                Ok(None) => {}
+                Err(_) if self.closing.load(Ordering::Relaxed) => return,
+                Err(_) => return self.watch.lost_arbiter(Loss::Died),
+            }
+            self.beat(Instant::now());
+        }
+    }
+
+    fn heard(&mut self) {
+        if let Some(pulse) = &mut self.pulse {
+            pulse.heard(ARBITER, Instant::now());
+        }
+    }
+
+    fn beat(&mut self, now: Instant) {
+        let Some(pulse) = &mut self.pulse else { return };
+        let Due { beat, silent } = pulse.poll(now);
+        if !silent.is_empty() {
+            self.watch.lost_arbiter(Loss::Silent { after: pulse.limit() });
+            self.say(&Notice::YouWereSilent);
+        }
+        if beat {
+            self.say(&Notice::Beat);
+        }
+    }
+
+    fn say(&self, notice: &Notice) {
+        // While another thread has the line, it says something itself. That a line is broken, its other direction shows.
+        if let Ok(mut session) = self.outgoing.try_lock() {
+            let _ = session.send(&encoded(notice));
         }
     }
 }
 
+fn encoded(notice: &Notice) -> Vec<u8> {
+    postcard::to_stdvec(notice).expect("notices are plain data")
+}
+
 impl Control for TcpLine {
     fn send(&self, notice: Notice) -> Result<()> {
-        let message = postcard::to_stdvec(&notice).expect("notices are plain data");
-        lock(&self.session).send(&message)
+        lock(&self.session).send(&encoded(&notice))
     }
 }
 
@@ -134,7 +208,7 @@ impl Drop for TcpLine {
     }
 }
 
-/// The arbiter of ranks that are threads of one process.
+/// The arbiter of ranks that are threads of one process: who is stopped is stopped with all others, so no heart beats.
 #[derive(Debug)]
 pub(crate) struct Hall {
     arbiter: Mutex<Arbiter>,
@@ -144,7 +218,7 @@ pub(crate) struct Hall {
 impl Hall {
     /// With a watch for each rank.
     pub(crate) fn new(watches: Vec<Arc<Watch>>) -> Arc<Self> {
-        Arc::new(Self { arbiter: Mutex::new(Arbiter::new(watches.len())), watches })
+        Arc::new(Self { arbiter: Mutex::new(Arbiter::new(watches.len(), None)), watches })
     }
 
     pub(crate) fn watch(&self, rank: usize) -> Arc<Watch> {

@@ -2,10 +2,12 @@
 //!
 //! Every rank keeps one line to the [`Arbiter`](arbiter::Arbiter) on rank 0. Whoever notices trouble reports it and believes the
 //! arbiter's verdict instead of its own eyes: all verdicts reach all ranks in one order, so all ranks name the
-//! same first cause, even when failing ranks bring down others.
+//! same first cause, even when failing ranks bring down others. On lines between processes both ends send
+//! [beats](pulse), so that who is stopped or cut off is found as well.
 
 pub(crate) mod arbiter;
 pub(crate) mod line;
+pub(crate) mod pulse;
 pub(crate) mod watch;
 
 use arbiter::Notice;

@@ -140,6 +140,7 @@ impl Watch {
             Verdict::Missing { ranks } => state.missing = ranks,
             Verdict::Group { group, cause } => state.verdict(Some(group), cause),
             Verdict::Lost { cause } => state.verdict(None, cause),
+            Verdict::Beat => return,
             Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
             Verdict::Left { rank } => {
                 let now = Instant::now();
@@ -153,13 +154,13 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// The line to the arbiter on rank 0 broke. If that rank left in order before, nothing is wrong.
-    pub(crate) fn line_broke(&self) {
+    /// The line to the arbiter on rank 0 broke, or fell silent. If that rank left in order before, nothing is wrong.
+    pub(crate) fn lost_arbiter(&self, how: Loss) {
         let mut state = lock(&self.state);
         if !state.left.contains_key(&0) {
             let known = state.members.as_ref().map(|m| m[0].peer.clone());
             let peer = known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() });
-            state.verdict(None, Cause::Lost { peer, how: Loss::Died });
+            state.verdict(None, Cause::Lost { peer, how });
         }
         self.changed.notify_all();
     }
@@ -286,11 +287,11 @@ mod tests {
         let watch = watch();
         let alarm = watch.alarm(WORLD, vec![0, 1]);
         watch.hear(Verdict::Left { rank: 0 });
-        watch.line_broke();
+        watch.lost_arbiter(Loss::Died);
         assert!(alarm.cause().is_none() && alarm.left_at(0).is_some());
         let watch = self::watch();
         let alarm = watch.alarm(WORLD, vec![0, 1]);
-        watch.line_broke();
+        watch.lost_arbiter(Loss::Died);
         assert!(alarm.cause().is_some());
     }
 }

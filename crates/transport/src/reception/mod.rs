@@ -171,8 +171,9 @@ impl<S: Service> Desk<S> {
     }
 
     fn run(mut self) {
+        let mut due = None;
         loop {
-            self.sleep(Duration::from_secs(60));
+            self.sleep(due);
             self.shared.bell.clear();
             let (calls, stop) = {
                 let mut queue = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,6 +188,7 @@ impl<S: Service> Desk<S> {
             self.dial();
             #[cfg(target_os = "linux")]
             self.pass();
+            due = self.service.poll(Instant::now(), &mut self.outbox);
             self.deliver();
             if stop == Stop::Stopping {
                 return self.last_words();
@@ -203,11 +205,12 @@ impl<S: Service> Desk<S> {
         }
     }
 
-    /// Sleeps until something can be done.
-    fn sleep(&self, longest: Duration) {
+    /// Sleeps until something can be done, or is `due`.
+    fn sleep(&self, due: Option<Instant>) {
         let now = Instant::now();
         let mut fds = vec![self.shared.bell.poll_fd()];
-        let mut until = self.lobby.waits_for(&mut fds, now, now + longest);
+        let longest = now + Duration::from_secs(60);
+        let mut until = self.lobby.waits_for(&mut fds, now, due.map_or(longest, |due| due.min(longest)));
         #[cfg(target_os = "linux")]
         if let Some(door) = &self.door {
             until = door.waits_for(&mut fds, now, until);

@@ -5,6 +5,7 @@ use crate::handshake::{Hello, Status};
 use crate::local::Gift;
 use phalanx_core::Deadline;
 use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
 
 /// Names a session within its reception; never reused.
 pub type SessionId = u64;
@@ -84,6 +85,11 @@ pub trait Service: Send + 'static {
 
     /// A session has ended, for whatever reason.
     fn closed(&mut self, session: SessionId, outbox: &mut Outbox);
+
+    /// Called whenever all that arrived was handled, and when the time comes that it returned last: does what is due.
+    fn poll(&mut self, _now: Instant, _outbox: &mut Outbox) -> Option<Instant> {
+        None
+    }
 
     /// A link with `peer` stands, whoever dialled. The stream is nonblocking.
     fn linked(&mut self, _peer: usize, _hello: &Hello, _stream: TcpStream) {}

@@ -1,0 +1,130 @@
+//! Heartbeats: both ends of a line say something regularly, so that silence means something. Without a clock: time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Beats in the time after which silence is a loss: most of them may be late.
+const BEATS: u32 = 5;
+
+/// What is due.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// To say something, to all.
+    pub(crate) beat: bool,
+    /// Who has been silent for too long; each is told once.
+    pub(crate) silent: Vec<usize>,
+}
+
+/// One end's view of those at the other ends of its lines.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    /// How long silence may last.
+    limit: Duration,
+    next_beat: Instant,
+    /// When somebody last said something.
+    heard: BTreeMap<usize, Instant>,
+}
+
+impl Pulse {
+    pub(crate) fn new(limit: Duration, now: Instant) -> Self {
+        Self { limit, next_beat: now, heard: BTreeMap::new() }
+    }
+
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// `rank` said something. The first word begins its time.
+    pub(crate) fn heard(&mut self, rank: usize, now: Instant) {
+        self.heard.insert(rank, now);
+    }
+
+    /// Nothing more is expected from `rank`.
+    pub(crate) fn forget(&mut self, rank: usize) {
+        self.heard.remove(&rank);
+    }
+
+    /// When to [`poll`](Self::poll), if nothing happens before.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.heard.values().map(|&at| at + self.limit).fold(self.next_beat, Instant::min)
+    }
+
+    /// What is due. Call it after what has arrived was [`heard`](Self::heard).
+    pub(crate) fn poll(&mut self, now: Instant) -> Due {
+        let interval = self.limit / BEATS;
+        if now > self.next_beat + interval {
+            // This process was stopped itself, or its whole machine: nobody else is to blame for what it did not hear.
+            self.heard.values_mut().for_each(|at| *at = now);
+        }
+        let beat = now >= self.next_beat;
+        if beat {
+            self.next_beat = now + interval;
+        }
+        let is_silent = |at: &Instant| now.saturating_duration_since(*at) >= self.limit;
+        let silent: Vec<_> = self.heard.iter().filter(|(_, at)| is_silent(at)).map(|(&r, _)| r).collect();
+        silent.iter().for_each(|rank| self.forget(*rank));
+        Due { beat, silent }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn seconds(s: f64) -> Duration {
+        Duration::from_secs_f64(s)
+    }
+
+    #[test]
+    fn who_is_silent_for_the_whole_time_is_told_once() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(LIMIT, start);
+        pulse.heard(1, start);
+        pulse.heard(2, start + seconds(0.5));
+        let mut beats = 0;
+        let mut silent = Vec::new();
+        let mut now = start;
+        while now < start + seconds(21.0) {
+            let due = pulse.poll(now);
+            beats += u32::from(due.beat);
+            if due.beat {
+                pulse.heard(2, now); // it answers
+            }
+            silent.extend(due.silent.into_iter().map(|rank| (rank, now - start)));
+            assert!(pulse.deadline() > now, "it would spin");
+            now = pulse.deadline();
+        }
+        assert_eq!(silent, [(1, LIMIT)], "not before its time, and not after");
+        assert_eq!(beats, 11, "every two seconds");
+    }
+
+    #[test]
+    fn who_was_stopped_itself_blames_nobody() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(LIMIT, start);
+        pulse.heard(1, start);
+        assert!(pulse.poll(start).beat);
+        let resumed = start + seconds(3600.0);
+        assert_eq!(pulse.poll(resumed), Due { beat: true, silent: vec![] });
+        // From then on it counts.
+        let silent = (0..10).find_map(|_| {
+            let now = pulse.deadline();
+            let silent = pulse.poll(now).silent;
+            (!silent.is_empty()).then_some((silent, now - resumed))
+        });
+        assert_eq!(silent, Some((vec![1], LIMIT)));
+    }
+
+    #[test]
+    fn nothing_is_expected_from_who_is_forgotten() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(LIMIT, start);
+        pulse.heard(1, start);
+        pulse.forget(1);
+        for i in 0..20 {
+            assert!(pulse.poll(start + i * seconds(1.9)).silent.is_empty());
+        }
+    }
+}
