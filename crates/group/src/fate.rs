@@ -189,9 +189,13 @@ impl Fate {
     pub(crate) fn panicked(&self) {
         if self.alarm.cause().is_none() {
             let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
-            // Without the line, the closing links say as much as can be said.
             self.notify(&cause);
-            self.alarm.raise(cause);
+            // Where the arbiter is on this rank, its word has reached the others when it is heard here. Without the line, the closing
+            // links say as much as can be said.
+            let verdict = self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some();
+            if !verdict {
+                self.alarm.raise(cause);
+            }
             self.finish_trace();
         }
     }
