@@ -1,4 +1,4 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `ci`.
 
 mod tidy;
 
@@ -18,12 +18,34 @@ enum Task {
     Tidy,
     /// The protocols in shared memory, under every order in which threads can meet.
     Loom,
+    /// Real jobs whose ranks die in every way, many times over (see docs/chaos.md).
+    Chaos(Chaos),
     /// Licences and advisories of dependencies (needs cargo-deny).
     Deny,
     /// The documentation, opened in a browser.
     Doc,
     /// What CI runs.
     Ci,
+}
+
+/// What is to be hurt, and how often.
+#[derive(Debug, clap::Args)]
+struct Chaos {
+    /// Rounds of each kind on each backend.
+    #[arg(long, default_value = "100")]
+    rounds: String,
+    /// The seed of the first round; each has the next.
+    #[arg(long, default_value = "1")]
+    seed: String,
+    /// Kinds of harm, with commas between them; all, if none is named.
+    #[arg(long)]
+    kinds: Option<String>,
+    /// Backends, likewise.
+    #[arg(long)]
+    backends: Option<String>,
+    /// Jobs at a time.
+    #[arg(long, default_value = "2")]
+    jobs: String,
 }
 
 fn main() -> ExitCode {
@@ -37,6 +59,7 @@ fn main() -> ExitCode {
         Task::Test => &[&["test", "--workspace"]],
         Task::Tidy => return tidy::run(),
         Task::Loom => return loom(),
+        Task::Chaos(flags) => return chaos(flags),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
         Task::Ci => return outcome(Command::new(".ci/run")),
@@ -57,6 +80,28 @@ fn loom() -> ExitCode {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--release", "--package", "phalanx-shm", "--lib"]);
     cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.join("loom"));
+    outcome(cargo)
+}
+
+/// The soak is a test that is run only so.
+fn chaos(flags: Chaos) -> ExitCode {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "test",
+        "--release",
+        "--package",
+        "phalanx",
+        "--test",
+        "chaos",
+        "--",
+        "soak",
+        "--ignored",
+        "--nocapture",
+    ]);
+    let Chaos { rounds, seed, kinds, backends, jobs } = flags;
+    cargo.env("PHALANX_CHAOS_ROUNDS", rounds).env("PHALANX_CHAOS_SEED", seed).env("PHALANX_CHAOS_JOBS", jobs);
+    cargo.envs(kinds.map(|kinds| ("PHALANX_CHAOS_KINDS", kinds)));
+    cargo.envs(backends.map(|backends| ("PHALANX_CHAOS_BACKENDS", backends)));
     outcome(cargo)
 }
 

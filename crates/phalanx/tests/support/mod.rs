@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -62,6 +63,13 @@ pub(crate) fn job(role: &str, ranks: usize, folder: &Path) -> (Launch, Output) {
         .output(output.clone(), output.clone())
         .timeout(Some(Duration::from_secs(120)));
     (launch, output)
+}
+
+/// This test binary once more, in `role`, without a launcher.
+pub(crate) fn again(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
+    command.args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command
 }
 
 /// The role of this process, if it is a rank.

@@ -1,0 +1,121 @@
+//! Real jobs whose processes die in every way at random moments: the others name who did it, no result is wrong, nothing is left.
+//!
+//! `cargo xtask chaos` runs many rounds and prints what they came to; the tests run a few of each kind.
+
+#![cfg(target_os = "linux")]
+
+mod left;
+mod plan;
+mod round;
+mod script;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+mod worker;
+
+use left::Held;
+use plan::{Backend, Kind, Plan};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use table::{Row, Table};
+
+/// A process of a job.
+#[test]
+#[ignore = "this is what the processes of the jobs run"]
+fn rank() {
+    let plan = || Plan::from_text(&std::env::var(round::PLAN).expect("it comes with the role"));
+    match support::role().as_deref() {
+        Some("worker") => worker::run(&plan()),
+        Some("launcher") => {
+            let (launch, _) =
+                round::job(&plan(), &std::env::var(round::TAG).expect("as well"), &std::env::temp_dir());
+            std::process::exit(launch.run().expect("the job starts").exit_code())
+        }
+        _ => {}
+    }
+}
+
+/// Whether a backend has ranks that can be hurt so.
+fn applies(kind: Kind, backend: Backend) -> bool {
+    backend != Backend::Thread || matches!(kind, Kind::Panic | Kind::Abort)
+}
+
+/// Performs `rounds` of each kind on each backend, with seeds from `seed` on, a few at a time.
+fn rounds(kinds: &[Kind], backends: &[Backend], rounds: u64, seed: u64, jobs: usize) {
+    // One at a time, for the descriptors of this process are counted.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let held = Held::now();
+    let (mut table, mut failed) = (Table::default(), 0);
+    for &backend in backends {
+        for &kind in kinds.iter().filter(|&&kind| applies(kind, backend)) {
+            let (next, reports) = (AtomicU64::new(seed), Mutex::new(Vec::new()));
+            let work = || {
+                while let Some(seed) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&s| s < seed + rounds)
+                {
+                    let plan = Plan::new(kind, backend, seed);
+                    let report = round::perform(&plan);
+                    if !report.troubles.is_empty() {
+                        say(format!("{plan}\n{}\n", report.troubles.join("\n")));
+                    }
+                    reports.lock().expect("no other has panicked").push(report);
+                }
+            };
+            std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+            let reports = reports.into_inner().expect("nobody has panicked");
+            failed += reports.iter().filter(|report| !report.troubles.is_empty()).count();
+            table.0.push(Row { kind, backend, reports });
+        }
+    }
+    say(&table);
+    let added = held.added();
+    assert!(added.is_empty(), "{added:?}");
+    assert_eq!(failed, 0, "rounds failed: see above");
+}
+
+#[allow(clippy::print_stdout, reason = "a person watches")]
+fn say(what: impl std::fmt::Display) {
+    println!("{what}");
+}
+
+#[test]
+fn ranks_that_die_in_any_way_are_named_by_all_others() {
+    let kinds = [Kind::Kill, Kind::Two, Kind::Exit, Kind::Panic, Kind::Abort];
+    rounds(&kinds, Backend::ALL, 10, 1, 2);
+}
+
+#[test]
+fn ranks_end_with_their_launcher() {
+    rounds(&[Kind::Launcher], &[Backend::Shm], 10, 1, 2);
+}
+
+/// What `cargo xtask chaos` runs.
+#[test]
+#[ignore = "takes long: cargo xtask chaos"]
+fn soak() {
+    rounds(
+        &listed("KINDS", Kind::ALL),
+        &listed("BACKENDS", Backend::ALL),
+        number("ROUNDS", 100),
+        number("SEED", 1),
+        number("JOBS", 2) as usize,
+    );
+}
+
+/// A setting of the soak.
+fn setting(name: &str) -> Option<String> {
+    std::env::var(format!("PHALANX_CHAOS_{name}")).ok()
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    setting(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+fn listed<T: FromStr<Err = String> + Clone>(name: &str, all: &[T]) -> Vec<T> {
+    setting(name).map_or_else(
+        || all.to_vec(),
+        |text| text.split(',').map(|one| one.parse().unwrap_or_else(|why| panic!("{why}"))).collect(),
+    )
+}

@@ -1,0 +1,228 @@
+//! One round: a job is started and hurt, and everything that must be true of its end is checked.
+
+use crate::left;
+use crate::plan::{Backend, EXIT_CODE, Kind, Moment, Plan, RANKS};
+use crate::support::{self, Output};
+use phalanx::launch::{Outcome, Running};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// The one bound on time in the contract: a death is known everywhere this soon.
+const KNOWN_WITHIN_MS: u128 = 5_000;
+/// Between SIGTERM and SIGKILL: ranks that know who is lost have said so before.
+const GRACE: Duration = Duration::from_secs(8);
+/// A job that has not ended by then hangs.
+const HANG: Duration = Duration::from_secs(40);
+/// What a process exits with whose test panics.
+const PANIC_CODE: i32 = 101;
+/// Tells a job's processes from all others.
+pub(crate) const TAG: &str = "PHALANX_TEST_TAG";
+/// What ranks are told to do.
+pub(crate) const PLAN: &str = "PHALANX_TEST_PLAN";
+
+/// How a round went.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// Per survivor that named the victim, how long after the harm.
+    pub(crate) named_ms: Vec<u128>,
+    pub(crate) wrong: usize,
+    pub(crate) left: usize,
+    /// Everything that was not as it must be.
+    pub(crate) troubles: Vec<String>,
+}
+
+pub(crate) fn perform(plan: &Plan) -> Report {
+    let mut report = Report::default();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let tag = tag();
+    if plan.kind == Kind::Launcher {
+        kill_launcher(plan, &tag, folder.path(), &mut report);
+    } else {
+        let (launch, output) = job(plan, &tag, folder.path());
+        let running = launch.spawn().expect("the job starts");
+        match finish(running) {
+            Ok(outcome) => check(plan, &outcome, &output, &mut report),
+            Err(stacks) => report.troubles.push(format!("the job hangs:\n{stacks}")),
+        }
+        if !report.troubles.is_empty() {
+            report.troubles.push(format!("the ranks said:\n{}", output.text()));
+        }
+    }
+    let left = left::of_job(&tag, folder.path());
+    report.left += left.len();
+    report.troubles.extend(left);
+    report
+}
+
+fn tag() -> String {
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), ROUNDS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The job of `plan`, not yet started.
+pub(crate) fn job(plan: &Plan, tag: &str, folder: &std::path::Path) -> (phalanx::launch::Launch, Output) {
+    let (ranks, backend) = match plan.backend {
+        Backend::Thread => (1, "auto"),
+        Backend::Shm => (RANKS, "shm"),
+        Backend::Tcp => (RANKS, "tcp"),
+        Backend::TwoLevel => (RANKS, "auto"),
+    };
+    let (launch, output) = support::job("worker", ranks, folder);
+    let launch = launch
+        .env(PLAN, plan.to_text())
+        .env(TAG, tag)
+        .env("PHALANX_BACKEND", backend)
+        .env("PHALANX_TIMEOUT_S", "10")
+        .env("PHALANX_INIT_TIMEOUT_S", "10")
+        .grace(GRACE);
+    (launch, output)
+}
+
+/// How the job ends, or where its processes hang.
+fn finish(running: Running) -> Result<Outcome, String> {
+    let pids = running.pids().to_vec();
+    let (ended, outcome) = channel();
+    std::thread::spawn(move || ended.send(support::finish(running)));
+    outcome.recv_timeout(HANG).map_err(|_| {
+        let stacks = pids.iter().map(|&pid| stacks(pid)).collect();
+        for pid in pids {
+            if let Some(pid) = Pid::from_raw(pid as i32) {
+                // It may just have ended.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = outcome.recv();
+        stacks
+    })
+}
+
+/// Where the threads of a process are.
+fn stacks(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find(|line| line.starts_with("State")).unwrap_or("ended").to_owned();
+    let gdb = Command::new("gdb")
+        .args(["-p", &pid.to_string(), "-batch", "-ex", "thread apply all bt 25"])
+        .output();
+    let frames = gdb.map_or_else(
+        |error| format!("gdb: {error}"),
+        |out| String::from_utf8_lossy(&out.stdout).into_owned(),
+    );
+    format!("process {pid}, {state}\n{frames}\n")
+}
+
+fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
+    let said = |word: &str| -> Vec<Vec<String>> {
+        let text = output.text();
+        let lines =
+            text.lines().filter_map(|line| line.split_once("] ")?.1.strip_prefix(word)?.strip_prefix(' '));
+        lines.map(|line| line.splitn(5, ' ').map(String::from).collect()).collect()
+    };
+    let is_finalize = matches!(plan.moment, Moment::Finalize { .. });
+    let mut complain = |what: String| report.troubles.push(what);
+
+    let wrong = said("wrong");
+    wrong.iter().for_each(|line| complain(format!("a wrong result: {line:?}")));
+    report.wrong = wrong.len();
+
+    let harmed_at = said("dying").iter().filter_map(|line| line.get(1)?.parse::<u128>().ok()).min();
+    if harmed_at.is_none() && !is_finalize {
+        complain("the victim did nothing".into());
+    }
+    let done: Vec<usize> = said("done").iter().filter_map(|line| line[0].parse().ok()).collect();
+    let failed = said("failed");
+    let mut culprits = Vec::new();
+    for line in &failed {
+        let [rank, at, named, how, text] = &line[..] else { panic!("written by the worker: {line:?}") };
+        let (rank, at): (usize, u128) = (rank.parse().expect("a rank"), at.parse().expect("a time"));
+        let ms = at.saturating_sub(harmed_at.unwrap_or(at));
+        let right = plan.victims.iter().any(|victim| match named.as_str() {
+            "nobody" => plan.moment == Moment::Init && names_missing(text, *victim),
+            named => named == victim.to_string() && how == plan.how(),
+        });
+        if !right {
+            complain(format!(
+                "rank {rank} names {named}, {how}, not one of {:?}, {}: {text}",
+                plan.victims,
+                plan.how()
+            ));
+        } else if ms > KNOWN_WITHIN_MS {
+            complain(format!("rank {rank} names the victim only after {ms} ms"));
+        } else if !plan.silences(rank) {
+            report.named_ms.push(ms);
+        }
+        culprits.push(named);
+    }
+    culprits.dedup();
+    if culprits.len() > 1 && plan.moment != Moment::Init {
+        complain(format!("ranks name different culprits: {culprits:?}"));
+    }
+    for rank in (0..RANKS).filter(|&rank| !plan.silences(rank)) {
+        let words = failed.iter().filter(|line| line[0] == rank.to_string()).count();
+        let fine = match plan.moment {
+            // The launcher may end it before it knows.
+            Moment::Init => words <= 1,
+            Moment::Finalize { .. } => words + usize::from(done.contains(&rank)) == 1,
+            Moment::Operation { .. } => words == 1,
+        };
+        if !fine && wrong.is_empty() {
+            complain(format!("rank {rank} failed {words} times"));
+        }
+    }
+    if plan.backend != Backend::Thread {
+        check_outcome(plan, outcome, is_finalize, complain);
+    }
+}
+
+fn names_missing(text: &str, victim: usize) -> bool {
+    text.contains(&format!("missing: [{victim}]")) || text.contains(&format!("rank {victim} "))
+}
+
+fn check_outcome(plan: &Plan, outcome: &Outcome, is_finalize: bool, mut complain: impl FnMut(String)) {
+    let fine = match (outcome, plan.signal()) {
+        (Outcome::Success, _) => is_finalize,
+        (Outcome::Failure(failure), Some(signal)) => {
+            plan.victims.contains(&failure.rank) && outcome.exit_code() == 128 + signal
+        }
+        (Outcome::Failure(_), None) => matches!(outcome.exit_code(), 1 | EXIT_CODE | PANIC_CODE),
+        _ => false,
+    };
+    if !fine {
+        complain(format!("the launcher said: {outcome}"));
+    }
+}
+
+/// The launcher is a process of its own here, and the job ends because it does.
+fn kill_launcher(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut Report) {
+    let signal = [Signal::KILL, Signal::TERM, Signal::INT][plan.seed as usize % 3];
+    let mut launcher = support::again("launcher")
+        .env(PLAN, plan.to_text())
+        .env(TAG, tag)
+        .env("TMPDIR", folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    std::thread::sleep(plan.delay);
+    let pid = Pid::from_child(&launcher);
+    kill_process(pid, signal).expect("it is not yet reaped");
+    let until = Instant::now() + HANG;
+    let status = loop {
+        match launcher.try_wait().expect("it is our child") {
+            Some(status) => break status,
+            None if Instant::now() > until => {
+                report.troubles.push(format!("the launcher hangs:\n{}", stacks(launcher.id())));
+                let _ = launcher.kill();
+            }
+            None => std::thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    use std::os::unix::process::ExitStatusExt;
+    let number = signal.as_raw();
+    // By the signal itself where it came before there was a job.
+    if status.signal() != Some(number) && (signal == Signal::KILL || status.code() != Some(128 + number)) {
+        report.troubles.push(format!("the launcher that was sent signal {number} ended with {status}"));
+    }
+}
