@@ -1,5 +1,7 @@
 //! What can go wrong between candle and the group.
 
+use crate::Version;
+
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -27,5 +29,14 @@ pub enum Error {
         rank: usize,
         /// What it has there.
         found: String,
+    },
+    /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group
+    /// is fine.
+    #[error("parameter `{name}` differs between ranks: {}", crate::verify::listed(versions))]
+    ParameterMismatch {
+        /// The first parameter, in name order, that is not the same on all ranks.
+        name: String,
+        /// What there is of it, by the lowest rank that holds it; at least two versions.
+        versions: Vec<Version>,
     },
 }

@@ -56,6 +56,7 @@ mod reducer;
 mod sampler;
 mod share;
 mod tensor;
+mod verify;
 
 pub use error::{Error, Result};
 pub use model::sync_model;
@@ -63,6 +64,7 @@ pub use parallel::{DdpConfig, DistributedDataParallel, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Tail};
 pub use share::Share;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
+pub use verify::{Version, verify_parameters};
 
 /// The snippets of the guide for newcomers, as tests.
 #[cfg(doctest)]

@@ -2,11 +2,12 @@
 
 use crate::model::parameters;
 use crate::reducer::Reducer;
-use crate::{Result, Share, sync_model};
+use crate::{Result, Share, sync_model, verify_parameters};
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use phalanx::{ProcessGroup, SharedBuffer};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// How gradients are sent.
@@ -47,12 +48,22 @@ impl Default for DdpConfig {
 ///
 /// To accumulate gradients over several losses without communicating, call `loss.backward()` on each, join the stores with
 /// [`GradStore::extend`], and pass the sum to [`sync_gradients`](Self::sync_gradients).
-#[derive(Debug)]
 pub struct DistributedDataParallel {
+    varmap: VarMap,
     group: ProcessGroup,
     reducer: Reducer,
     /// What buckets of several gradients travel in, one after the other.
     memory: Mutex<SharedBuffer<u64>>,
+}
+
+impl fmt::Debug for DistributedDataParallel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { varmap: _, group, reducer, memory: _ } = self;
+        f.debug_struct("DistributedDataParallel")
+            .field("group", group)
+            .field("reducer", reducer)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DistributedDataParallel {
@@ -70,7 +81,7 @@ impl DistributedDataParallel {
         sync_model(varmap, group, 0)?;
         let reducer = Reducer::new(parameters(varmap), config.bucket_cap_bytes, group)?;
         let memory = group.alloc(reducer.room())?;
-        Ok(Self { group: group.clone(), reducer, memory: Mutex::new(memory) })
+        Ok(Self { varmap: varmap.clone(), group: group.clone(), reducer, memory: Mutex::new(memory) })
     }
 
     /// Gradients of the mean of all ranks' losses: what one process would have found for the global batch, if each
@@ -112,6 +123,46 @@ impl DistributedDataParallel {
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         self.reducer.reduce(grads, share, &self.group, &mut memory)
+    }
+
+    /// Makes sure that all ranks hold the same weights, bit for bit: [`verify_parameters`] for the model that was wrapped,
+    /// with what was added to it since. Once an epoch is cheap, and tells on which rank a run went astray before the
+    /// accuracy does.
+    ///
+    /// # Errors
+    /// [`Error::ParameterMismatch`](crate::Error::ParameterMismatch) on every rank, and the others of [`verify_parameters`].
+    ///
+    /// # Examples
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{VarBuilder, VarMap};
+    /// use phalanx::SimulatedBackend;
+    /// use phalanx_candle::DistributedDataParallel;
+    ///
+    /// std::thread::scope(|s| {
+    ///     for group in SimulatedBackend::create_group(3) {
+    ///         s.spawn(move || {
+    ///             let varmap = VarMap::new();
+    ///             let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    ///             candle_nn::linear(4, 2, vb.pp("head")).unwrap();
+    ///             let ddp = DistributedDataParallel::new(&varmap, &group, Default::default()).unwrap();
+    ///             ddp.verify_parameters().unwrap();
+    ///
+    ///             if group.rank() == 2 {
+    ///                 let mut data = varmap.data().lock().unwrap();
+    ///                 let weight = data.get_mut("head.weight").unwrap();
+    ///                 weight.set(&weight.zeros_like().unwrap()).unwrap(); // a bug, or a flipped bit
+    ///             }
+    ///             let error = ddp.verify_parameters().unwrap_err().to_string();
+    ///             assert!(error.starts_with("parameter `head."), "{error}"); // … differs between ranks:
+    ///             assert!(error.ends_with(" on rank 2"), "{error}");
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn verify_parameters(&self) -> Result<()> {
+        verify_parameters(&self.varmap, &self.group)
     }
 }
 
