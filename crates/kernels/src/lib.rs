@@ -63,6 +63,6 @@ mod kernel;
 mod ops;
 mod plain;
 
-pub use copy::{copy, copy_slice};
+pub use copy::{copy, copy_past_caches, copy_slice};
 pub use instance::Instance;
 pub use kernel::Kernel;

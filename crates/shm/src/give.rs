@@ -134,16 +134,17 @@ impl Team {
         words
     }
 
-    fn stage_parts(&self, offer: Offer<'_>, len: usize, step: usize, piece: u32) {
+    fn stage_parts(&mut self, offer: Offer<'_>, len: usize, step: usize, piece: u32) {
         let slot = self.region.staging(self.rank, piece);
-        let stage = |at: usize, part: Range<usize>| {
+        let readers = self.peers();
+        let mut stage = |at: usize, part: Range<usize>| {
             let range = within(&part, len, step);
-            slot.part(at..at + range.len()).copy_from(offer.buffer.part(range));
+            self.stores.copy(offer.buffer.part(range.clone()), slot.part(at..at + range.len()));
         };
         if offer.same {
             return stage(0, (offer.part)(self.rank));
         }
-        for reader in self.peers() {
+        for reader in readers {
             stage(reader * len, (offer.part)(reader));
         }
     }

@@ -35,6 +35,7 @@ mod reach;
 mod reduce_scatter;
 mod region;
 mod span;
+mod stores;
 mod sync;
 mod team;
 #[cfg(all(test, not(loom)))]

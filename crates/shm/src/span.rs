@@ -53,6 +53,16 @@ impl Span {
         unsafe { phalanx_kernels::copy(from.start, self.start, self.len) };
     }
 
+    /// As [`copy_from`](Self::copy_from), past the caches.
+    ///
+    /// # Panics
+    /// If `from` has another length.
+    pub(crate) fn stream_from(self, from: Self) {
+        assert_eq!(self.len, from.len, "spans of one length are copied");
+        // SAFETY: as for `copy_from`.
+        unsafe { phalanx_kernels::copy_past_caches(from.start, self.start, self.len) };
+    }
+
     /// Copies its bytes to `into`.
     ///
     /// # Panics

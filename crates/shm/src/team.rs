@@ -11,6 +11,7 @@ use crate::foreign::Process;
 use crate::patience::Patience;
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
 use crate::span::Span;
+use crate::stores::Stores;
 use crate::sync::Ordering;
 use crate::window::Windows;
 use crate::worth::kernel_copies_are_worth_it;
@@ -32,9 +33,12 @@ pub struct Team {
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where the system has no process descriptors.
     pub(crate) processes: Vec<Process>,
-    /// Whether large parts are copied between the ranks' memories: all of them may, and rank 0 found it worth it.
+    /// Whether all ranks may copy between the ranks' memories.
+    pub(crate) may_reach: bool,
+    /// Whether large parts are copied so: all may, and rank 0 found it worth it.
     pub(crate) reaches_memory: bool,
     pub(crate) windows: Windows,
+    pub(crate) stores: Stores,
     /// The next piece.
     pub(crate) piece: u32,
     /// Pieces below this may be posted: all are done with what was in their slots.
@@ -73,8 +77,10 @@ impl Team {
             patience: Patience::new(crowded),
             cores: Cores::allowed(),
             processes: Vec::new(),
+            may_reach: false,
             reaches_memory: false,
             windows: Windows::default(),
+            stores: Stores::default(),
             piece: 0,
             granted: 0,
             seq: 0,
@@ -114,7 +120,8 @@ impl Team {
         if answers.iter().any(|words| words[0] == 0) {
             self.processes.clear();
         }
-        self.reaches_memory = answers[0][2] != 0 && answers.iter().all(|words| words[1] != 0);
+        self.may_reach = answers.iter().all(|words| words[1] != 0);
+        self.reaches_memory = self.may_reach && answers[0][2] != 0;
         Ok(())
     }
 
