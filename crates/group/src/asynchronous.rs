@@ -79,7 +79,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, dst: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, CallSite::caller())?;
-        Ok(Work::new(self.backend.submit_message(to, Box::new(buffer))?, |buffer| buffer))
+        Ok(Work::new(self.backend.submit_message(to, Box::new(buffer), self.timeout())?, |buffer| buffer))
     }
 
     /// Begins a [`recv`](Self::recv) of as many elements as `buffer` has.
@@ -89,7 +89,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn recv_async<T: Element>(&self, buffer: Vec<T>, src: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
-        Ok(Work::new(self.backend.submit_message(from, Box::new(buffer))?, |buffer| buffer))
+        Ok(Work::new(self.backend.submit_message(from, Box::new(buffer), self.timeout())?, |buffer| buffer))
     }
 
     fn submit<T: Element, R>(
@@ -98,6 +98,6 @@ impl ProcessGroup {
         buffer: Vec<T>,
         finish: impl FnOnce(Vec<T>) -> R + Send + 'static,
     ) -> Result<Work<R>> {
-        Ok(Work::new(self.backend.submit(call, Box::new(buffer))?, finish))
+        Ok(Work::new(self.backend.submit(call, Box::new(buffer), self.timeout())?, finish))
     }
 }

@@ -48,6 +48,15 @@ pub struct Address {
     pub tag: u64,
 }
 
+/// What it means that no message has begun to come when its time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// The group has failed.
+    Failure,
+    /// [`NoMessage`](phalanx_core::Error::NoMessage); the group lives on.
+    NoMessage,
+}
+
 /// Performs the operations of one group on one rank.
 ///
 /// What a collective finds in its buffers, and leaves there:
@@ -77,7 +86,7 @@ pub trait Backend: Send + Sync + Debug {
     fn members(&self) -> &[usize];
     /// This rank among those of its host, and how many they are.
     fn local(&self) -> (usize, usize);
-    /// How long an operation may take.
+    /// How long an operation may take unless the call says otherwise.
     fn timeout(&self) -> Duration;
 
     /// Performs a collective on the calling thread, within `timeout`.
@@ -86,38 +95,38 @@ pub trait Backend: Send + Sync + Debug {
     /// As [`Error`](phalanx_core::Error) says.
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()>;
 
-    /// Begins a collective in place on a buffer that the operation owns until it is done.
+    /// Begins a collective in place on a buffer that the operation owns until it is done. The time of `timeout` runs from when
+    /// those before it are done.
     ///
     /// # Errors
     /// When nothing was begun; what goes wrong later is in the pending operation.
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending>;
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending>;
 
-    /// Sends a message; done when its bytes are on their way.
+    /// Sends a message within `timeout`; done when its bytes are on their way.
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
-    fn send(&self, to: Address, bytes: &[u8]) -> Result<()>;
+    fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()>;
 
-    /// Receives a message. With a `timeout` the wait ends with
-    /// [`NoMessage`](phalanx_core::Error::NoMessage) and the group lives on.
+    /// Receives a message within `timeout`; `absence` says what it means if none comes.
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
-    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()>;
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, absence: Absence) -> Result<()>;
 
     /// Begins to send or receive (as the signature says) a buffer that the operation owns until it is done.
     ///
     /// # Errors
     /// When nothing was begun.
-    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending>;
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending>;
 
     /// Memory of at least `len` bytes, zero, aligned for every element type, that suits this backend. Collective, though backends with nothing to share
-    /// need not talk about it.
+    /// need not talk about it. All must have come within `timeout`.
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
-    fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
-        let _ = signature;
+    fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<Region> {
+        let _ = (signature, timeout);
         Ok(Region::Private(vec![0; len.div_ceil(8)]))
     }
 

@@ -75,6 +75,10 @@ impl ProcessGroup {
             return Err(Error::misuse(OpKind::Alloc, format!("{len} elements, at {site}")));
         };
         let signature = self.signature(OpKind::Alloc, Some(T::DTYPE), len, None, None, site)?;
-        Ok(SharedBuffer { region: self.backend.alloc(signature, bytes)?, len, element: PhantomData })
+        Ok(SharedBuffer {
+            region: self.backend.alloc(signature, bytes, self.timeout())?,
+            len,
+            element: PhantomData,
+        })
     }
 }

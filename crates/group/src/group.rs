@@ -1,6 +1,6 @@
 //! What users hold.
 
-use crate::backend::{Address, Backend};
+use crate::backend::{Absence, Address, Backend};
 use crate::trace::writer as trace;
 use phalanx_core::{CallSite, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
 use std::path::Path;
@@ -41,12 +41,43 @@ pub struct ProcessGroup {
     pub(crate) backend: Arc<dyn Backend>,
     /// Splits made so far, the same on all members: part of the names of the next ones.
     splits: Arc<std::sync::Mutex<u64>>,
+    /// How long an operation that is called on this handle may take.
+    timeout: Duration,
 }
 
 impl ProcessGroup {
     /// A group on any backend.
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Self { backend, splits: Arc::default() }
+        let timeout = backend.timeout();
+        Self { backend, splits: Arc::default(), timeout }
+    }
+
+    /// This group with another time limit: of each operation that is called on the returned handle, or on groups that
+    /// are [split](Self::split) from it. Everything else is shared with this handle, the order of the calls too. Not
+    /// collective: ranks may have different limits. The first whose time is over fails the group for all, and all hear from
+    /// [`Timeout`](Error::Timeout) which rank that was, and who had not come.
+    ///
+    /// The limit of all operations is `PHALANX_TIMEOUT_S` until a program says otherwise. An asynchronous operation's
+    /// time runs from when those before it are done.
+    ///
+    /// # Cost
+    /// Of a clone.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// use std::time::Duration;
+    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// // One operation for which others may be late, as after writing a checkpoint …
+    /// group.with_timeout(Duration::from_secs(600)).barrier()?;
+    /// // … or a group that is to be quick.
+    /// let group = group.with_timeout(Duration::from_secs(5));
+    /// group.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;
+    /// # Ok(()) }); } });
+    /// ```
+    #[must_use = "this handle keeps its limit"]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
     }
 
     /// This rank within the group: below [`world_size`](Self::world_size).
@@ -97,9 +128,9 @@ impl ProcessGroup {
         self.backend.describe()
     }
 
-    /// How long an operation may take.
+    /// How long an operation that is called on this handle may take.
     pub fn timeout(&self) -> Duration {
-        self.backend.timeout()
+        self.timeout
     }
 
     /// Sends `buffer` to `dst`. Done when the bytes are on their way; a large message waits until `dst` takes it.
@@ -110,7 +141,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn send<T: Element>(&self, buffer: &[T], dst: usize, tag: u64) -> Result<()> {
         let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, CallSite::caller())?;
-        self.backend.send(to, bytemuck::cast_slice(buffer))
+        self.backend.send(to, bytemuck::cast_slice(buffer), self.timeout)
     }
 
     /// Receives the message with `tag` that `src` sent; it must have exactly this length and element type. Messages
@@ -122,7 +153,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn recv<T: Element>(&self, buffer: &mut [T], src: usize, tag: u64) -> Result<()> {
         let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
-        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), None)
+        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), self.timeout, Absence::Failure)
     }
 
     /// As [`recv`](Self::recv), but not to get a message within `timeout` is no failure of the group.
@@ -138,7 +169,7 @@ impl ProcessGroup {
         timeout: Duration,
     ) -> Result<()> {
         let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
-        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), Some(timeout))
+        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), timeout, Absence::NoMessage)
     }
 
     /// Divides the group: ranks that give the same `color` form a new one, ordered by `key`, then by rank here. With
@@ -165,7 +196,7 @@ impl ProcessGroup {
             (0..self.world_size()).filter(|&r| all[2 * r] == i64::from(color)).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let id = GroupId(Signature::detail_of(&[self.id().0 as usize, number as usize, color as usize]));
-        Ok(Some(Self::new(self.backend.subgroup(id, &members)?)))
+        Ok(Some(Self::new(self.backend.subgroup(id, &members)?).with_timeout(self.timeout)))
     }
 
     /// Ends in order: waits until all ranks are here, so that nobody misses anything, and leaves. Use it at the end

@@ -1,6 +1,6 @@
 //! The backend for host memory: an algorithm's schedule, performed over a transport.
 
-use crate::backend::{Address, Backend, Buffers, Collective, counted};
+use crate::backend::{Absence, Address, Backend, Buffers, Collective, counted};
 use crate::engine::collective::{Borrowed, Collective as Running, Memory};
 use crate::engine::message::{self, Message, Payload, Ticket};
 use crate::engine::plan::Plan;
@@ -179,8 +179,8 @@ impl HostBackend {
         done
     }
 
-    fn owned(&self, task: Task, buffer: Box<dyn Bytes>, completion: Completion) -> Owned {
-        Owned { task, buffer, completion, limit: self.timeout(), fate: self.engine.fate.clone() }
+    fn owned(&self, task: Task, buffer: Box<dyn Bytes>, completion: Completion, limit: Duration) -> Owned {
+        Owned { task, buffer, completion, limit, fate: self.engine.fate.clone() }
     }
 
     /// A message that begins, and its number.
@@ -200,15 +200,16 @@ impl HostBackend {
         &self,
         operation: &mut message::Borrowed<'_>,
         number: u64,
-        timeout: Option<Duration>,
+        limit: Duration,
+        absence: Absence,
     ) -> Result<()> {
-        let (limit, messages) = (timeout.unwrap_or(self.timeout()), &self.engine.fate.alarm.messages);
+        let messages = &self.engine.fate.alarm.messages;
         let error = match self.engine.drive(operation, Attempt::new(limit)) {
             Ok(true) => {
                 messages.end(number, operation.message.signature());
                 return Ok(());
             }
-            Ok(false) if timeout.is_some() && !operation.message.has_begun() => {
+            Ok(false) if absence == Absence::NoMessage && !operation.message.has_begun() => {
                 self.no_message(&operation.message, limit)
             }
             Ok(false) => self.engine.timed_out(operation, limit),
@@ -278,30 +279,37 @@ impl Backend for HostBackend {
         Ok(())
     }
 
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         let task = Task::Collective(self.begin(&call)?);
         self.engine.fate.alarm.collectives.schedule(&call.signature);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, buffer, completion);
+        let job = self.owned(task, buffer, completion, timeout);
         progress::submit(&self.engine, Box::new(job))?;
         Ok(pending)
     }
 
-    fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
+    fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
         let (message, number) = self.message(&to, bytes.len())?;
-        self.run_message(&mut message::Borrowed { message, payload: Payload::Out(bytes) }, number, None)
+        let mut sending = message::Borrowed { message, payload: Payload::Out(bytes) };
+        self.run_message(&mut sending, number, timeout, Absence::Failure)
     }
 
-    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, absence: Absence) -> Result<()> {
         let (message, number) = self.message(&from, bytes.len())?;
-        self.run_message(&mut message::Borrowed { message, payload: Payload::In(bytes) }, number, timeout)
+        let mut receiving = message::Borrowed { message, payload: Payload::In(bytes) };
+        self.run_message(&mut receiving, number, timeout, absence)
     }
 
-    fn submit_message(&self, address: Address, mut buffer: Box<dyn Bytes>) -> Result<Pending> {
+    fn submit_message(
+        &self,
+        address: Address,
+        mut buffer: Box<dyn Bytes>,
+        timeout: Duration,
+    ) -> Result<Pending> {
         let (message, number) = self.message(&address, buffer.bytes().len())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, buffer, completion);
+        let job = self.owned(task, buffer, completion, timeout);
         progress::submit(&self.engine, Box::new(job))?;
         Ok(pending)
     }

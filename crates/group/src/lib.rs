@@ -33,7 +33,7 @@ mod tune;
 mod two_level;
 mod work;
 
-pub use backend::{Address, Backend, Buffers, Collective, Region};
+pub use backend::{Absence, Address, Backend, Buffers, Collective, Region};
 pub use buffer::SharedBuffer;
 pub use group::ProcessGroup;
 pub use init::{SimulatedBackend, init, join};

@@ -188,6 +188,21 @@ mod tests {
     }
 
     #[test]
+    fn an_abort_ends_it() {
+        job(&[("PHALANX_TIMEOUT_S", "60"); 2], |realm| {
+            if realm.place.rank == 0 {
+                let fate = Fate::new(realm.clone(), WORLD, vec![0, 1]);
+                std::thread::sleep(Duration::from_millis(100));
+                fate.abort("enough");
+            } else {
+                let error = share(&realm, WORLD, &[0, 1]).unwrap_err();
+                assert!(matches!(&error, Error::Aborted { peer, .. } if peer.rank == 0), "{error}");
+            }
+            realm.leave(&realm.deadline());
+        });
+    }
+
+    #[test]
     fn who_left_or_died_is_named() {
         for how in [Loss::Left, Loss::Died] {
             let gone = Barrier::new(2);

@@ -19,7 +19,7 @@ pub use phalanx_core::{
     Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
-    Address, Backend, Buffers, Bytes, Collective, Completion, OBJECT_LEN_MAX, Pending, ProcessGroup,
+    Absence, Address, Backend, Buffers, Bytes, Collective, Completion, OBJECT_LEN_MAX, Pending, ProcessGroup,
     SharedBuffer, SimulatedBackend, Work, init, join, trace,
 };
 #[cfg(unix)]

@@ -162,7 +162,7 @@ mod tests {
         let groups: [_; 2] = SimulatedBackend::create_group(2).try_into().unwrap();
         let [fragile, other] = groups;
         let call = fragile.all_reduce_call::<u8>(1, ReduceOp::Sum, CallSite::caller()).unwrap();
-        let first = fragile.backend.submit(call, Box::new(Fragile)).unwrap();
+        let first = fragile.backend.submit(call, Box::new(Fragile), fragile.timeout()).unwrap();
         // Refused, or given to a thread that has to be there still.
         let second = fragile.all_reduce_async(vec![1u8], ReduceOp::Sum).and_then(Work::wait);
         let first = Work::new(first, |buffer: Vec<u8>| buffer).wait().unwrap_err();

@@ -5,7 +5,7 @@
 
 mod lookout;
 
-use crate::backend::{Address, Backend, Buffers, Collective, Region, counted};
+use crate::backend::{Absence, Address, Backend, Buffers, Collective, Region, counted};
 use crate::fate::{Fate, Whole};
 use crate::host::HostBackend;
 use crate::lane::{self, Lane, Performer};
@@ -293,29 +293,29 @@ impl Backend for ShmBackend {
         self.shared.perform(call, buffers, timeout)
     }
 
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         self.fate().check(&call.signature)?;
-        lane::submit(&self.shared, call, buffer, self.timeout())
+        lane::submit(&self.shared, call, buffer, timeout)
     }
 
-    fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        self.messages.send(to, bytes)
+    fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
+        self.messages.send(to, bytes, timeout)
     }
 
-    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
-        self.messages.recv(from, bytes, timeout)
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, absence: Absence) -> Result<()> {
+        self.messages.recv(from, bytes, timeout, absence)
     }
 
-    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
-        self.messages.submit_message(address, buffer)
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+        self.messages.submit_message(address, buffer, timeout)
     }
 
-    fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
+    fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<Region> {
         window_len(self.members().len(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(&call, Buffers::InPlace(&mut []), self.timeout())?;
+        self.perform(&call, Buffers::InPlace(&mut []), timeout)?;
         self.shared.team.alloc(&call.signature, len)
     }
 

@@ -14,7 +14,7 @@ mod levels;
 
 pub(crate) use hosts::Hosts;
 
-use crate::backend::{Address, Backend, Buffers, Collective, Region};
+use crate::backend::{Absence, Address, Backend, Buffers, Collective, Region};
 use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::lane::{self, Lane, Performer};
@@ -121,33 +121,33 @@ impl Backend for TwoLevelBackend {
         self.levels.perform(call, buffers, timeout)
     }
 
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>) -> Result<Pending> {
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         self.levels.fate.check(&call.signature)?;
-        lane::submit(&self.levels, call, buffer, self.timeout())
+        lane::submit(&self.levels, call, buffer, timeout)
     }
 
-    fn send(&self, to: Address, bytes: &[u8]) -> Result<()> {
+    fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
         let (messages, to) = self.route(to);
-        messages.send(to, bytes)
+        messages.send(to, bytes, timeout)
     }
 
-    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Option<Duration>) -> Result<()> {
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, absence: Absence) -> Result<()> {
         let (messages, from) = self.route(from);
-        messages.recv(from, bytes, timeout)
+        messages.recv(from, bytes, timeout, absence)
     }
 
-    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>) -> Result<Pending> {
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         let (messages, address) = self.route(address);
-        messages.submit_message(address, buffer)
+        messages.submit_message(address, buffer, timeout)
     }
 
-    fn alloc(&self, signature: Signature, len: usize) -> Result<Region> {
+    fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<Region> {
         // The same answer on all ranks, before any has sent something.
         window_len(self.levels.hosts.most_members(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
         let layout = Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
-        self.perform(&call, Buffers::InPlace(&mut []), self.timeout())?;
+        self.perform(&call, Buffers::InPlace(&mut []), timeout)?;
         match &self.levels.inside {
             Some(inside) => inside.alloc(&call.signature, len),
             None => Ok(Region::Private(vec![0; len.div_ceil(8)])),

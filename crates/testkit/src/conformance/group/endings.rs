@@ -1,6 +1,6 @@
 //! Time that runs out, and ends that somebody wants.
 
-use super::failure::{cause, failed};
+use super::failure::{at_once, cause, failed};
 use crate::World;
 use phalanx_core::{Cause, Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
@@ -57,6 +57,43 @@ pub fn a_message_in_vain_names_its_other_end(world: &World) {
     in_vain(world, 2, &[0], &[1], |group| group.send(&vec![0u8; 64 << 20], 1, 0));
 }
 
+/// The first whose time is over fails the group for all, whatever their own limits are.
+pub fn a_handle_has_a_limit_of_its_own(world: &World) {
+    fn limited(group: &ProcessGroup) -> ProcessGroup {
+        if group.rank() == 0 { group.with_timeout(PATIENCE) } else { group.clone() }
+    }
+    let calls: [fn(&ProcessGroup) -> Result<()>; 8] = [
+        |group| limited(group).all_reduce(&mut [0f32; 100], ReduceOp::Sum),
+        |group| limited(group).all_reduce_async(vec![0u8; 70_000], ReduceOp::Max)?.wait().map(drop),
+        |group| limited(group).barrier(),
+        |group| limited(group).split(None, 0).map(drop),
+        |group| limited(group).alloc::<f64>(10).and(group.barrier()),
+        |group| limited(group).recv(&mut [0u8; 10], 1, 0),
+        |group| limited(group).recv_async(vec![0u8; 10], 1, 0)?.wait().map(drop),
+        |group| limited(group).send(&vec![0u8; 64 << 20], 1, 0),
+    ];
+    at_once(&calls, |&call| in_vain(world.clone(), 3, &[0, 2], &[1], call));
+}
+
+/// Ranks may call on one handle or the other, and divide both.
+pub fn handles_share_one_order(world: &World) {
+    world.run(3, |group| {
+        let other = group.with_timeout(group.timeout() * 2);
+        assert_eq!(other.timeout(), group.timeout() * 2);
+        let handles = [&group, &other];
+        for step in 0..20 {
+            let handle = handles[(group.rank() + step) % 2];
+            let mut sum = [step as u64];
+            handle.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            let later = handle.all_reduce_async(vec![step as u64], ReduceOp::Sum).unwrap().wait().unwrap();
+            assert_eq!((sum[0], later[0]), (3 * step as u64, 3 * step as u64));
+        }
+        let halves = handles.map(|of| of.split(Some(0), 0).unwrap().expect("it gave a color"));
+        assert_ne!(halves[0].id(), halves[1].id());
+        assert_eq!(halves.map(|half| half.timeout()), handles.map(ProcessGroup::timeout));
+    });
+}
+
 /// `abort` on one rank, from a thread that is not in an operation, ends what runs on all of them.
 pub fn an_abort_ends_what_runs_everywhere(world: &World) {
     for culprit in [0, 2] {
@@ -86,6 +123,57 @@ pub fn an_abort_ends_what_runs_everywhere(world: &World) {
             cause(&group)
         });
         assert!(causes.iter().all(|c| *c == causes[0]), "{causes:?}");
+    }
+}
+
+/// Two ranks call what the third never will, until somebody aborts: the third, or another thread of one that waits.
+pub fn an_abort_ends_every_operation(world: &World) {
+    let calls: [fn(&ProcessGroup) -> Result<()>; 18] = [
+        |group| group.barrier(),
+        |group| group.monitored_barrier(group.timeout()),
+        |group| group.clone().finalize(),
+        |group| group.all_reduce(&mut [0u8], ReduceOp::Sum),
+        |group| group.all_reduce(&mut vec![0f32; 1 << 20], ReduceOp::Sum),
+        |group| group.reduce(&mut [0u8; 1000], ReduceOp::Sum, 0),
+        |group| group.reduce_scatter(&[0u16; 3000], &mut [0; 1000], ReduceOp::Sum),
+        |group| group.all_gather(&[0u8; 1000], &mut [0; 3000]),
+        |group| group.all_to_all(&[0u64; 3000], &mut [0; 3000]),
+        |group| group.broadcast(&mut [0u8; 1000], 1),
+        |group| group.scatter(None, &mut [0u8; 1000], 1),
+        |group| group.all_gather_object(&1).map(drop),
+        |group| group.split(Some(0), 0).map(drop),
+        |group| group.alloc::<f32>(1000).and(group.barrier()),
+        |group| group.recv(&mut [0u8; 10], 1, 0),
+        |group| group.recv_timeout(&mut [0u8; 10], 1, 0, group.timeout()),
+        |group| group.send(&vec![0u8; 64 << 20], 1, 0),
+        |group| {
+            let begun = [0; 3].map(|_| group.all_reduce_async(vec![0u8; 100_000], ReduceOp::Sum));
+            let incoming = group.recv_async(vec![0u8; 10], 1, 0)?;
+            begun.into_iter().try_for_each(|work| work?.wait().map(drop)).and(incoming.wait().map(drop))
+        },
+    ];
+    for culprit in [1, 2] {
+        at_once(&calls, |&call| {
+            let (begin, over) = (Barrier::new(3), Barrier::new(3));
+            let causes = world.run(3, move |group| {
+                group.barrier().unwrap();
+                begin.wait();
+                let other = group.clone();
+                let aborts = (group.rank() == culprit).then(|| {
+                    std::thread::spawn(move || {
+                        sleep(Duration::from_millis(150));
+                        other.abort("enough");
+                    })
+                });
+                let outcome = if group.rank() == 1 { Ok(()) } else { call(&group) };
+                over.wait();
+                aborts.into_iter().for_each(|thread| thread.join().expect("aborting does not panic"));
+                let error = failed(&group, outcome);
+                assert!(matches!(&error, Error::Aborted { peer, .. } if peer.rank == culprit), "{error}");
+                cause(&group)
+            });
+            assert!(causes.iter().all(|c| *c == causes[0]), "{causes:?}");
+        });
     }
 }
 
