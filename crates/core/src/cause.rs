@@ -43,8 +43,11 @@ pub enum Loss {
     Left,
     /// It was unwinding from a panic.
     Panicked,
-    /// Nothing answers at the address it advertised.
-    Unreachable,
+    /// Nothing answers at the address it advertised, or answers any more.
+    Unreachable {
+        /// The rank (of the job) that tried.
+        from: usize,
+    },
     /// Its heartbeat stopped although its connection stands: the process is stopped, its host is frozen or gone, or the
     /// network cut it off.
     Silent {
@@ -59,7 +62,12 @@ impl fmt::Display for Loss {
             Self::Died => "died (its connection closed without a farewell)",
             Self::Left => "left the group (finalize or drop) while others still needed it",
             Self::Panicked => "panicked",
-            Self::Unreachable => "cannot be reached at the address it advertised",
+            Self::Unreachable { from } => {
+                return write!(
+                    f,
+                    "cannot be reached from rank {from} (is the network cut, or PHALANX_HOST wrong?)"
+                );
+            }
             Self::Silent { after } => {
                 return write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64());
             }

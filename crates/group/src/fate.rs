@@ -89,6 +89,11 @@ impl Fate {
         self.realm.peer(self.members[rank])
     }
 
+    /// How a peer is lost to which this rank finds no way.
+    pub(crate) fn unreachable(&self) -> Loss {
+        Loss::Unreachable { from: self.members[self.rank] }
+    }
+
     /// This rank has begun a collective.
     pub(crate) fn remember(&self, seq: u64, signature: &Signature) {
         self.alarm.collectives.begin(seq, signature);

@@ -114,6 +114,7 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     let realm = TcpRealm {
         link,
         place,
+        heartbeat: config.heartbeat_timeout,
         members,
         watch,
         line,

@@ -87,6 +87,8 @@ pub(crate) struct TcpRealm {
     /// What moving bytes costs in this job, as rank 0 sees it.
     pub(crate) link: Link,
     pub(crate) place: Place,
+    /// How long a rank, or the network to it, may show no sign of life.
+    pub(crate) heartbeat: Option<Duration>,
     pub(crate) members: Vec<Member>,
     pub(crate) watch: Arc<Watch>,
     /// Before the exchange: on rank 0 that carries the other ends of all lines.
@@ -103,7 +105,11 @@ pub(crate) struct TcpRealm {
 impl Realm for TcpRealm {
     fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport> {
         let addrs = members.iter().map(|&m| self.members[m].addr).collect();
-        Box::new(self.exchange.open(group, members.to_vec(), addrs, self.place.timeout))
+        // All ranks are here and listen. Silence on the line to the arbiter is noticed before silence on a link.
+        let link_timeout =
+            self.heartbeat.map_or(self.place.timeout, |limit| self.place.timeout.min(limit * 3 / 2));
+        let links = self.exchange.open(group, members.to_vec(), addrs, link_timeout);
+        Box::new(links.notice_cuts(self.heartbeat))
     }
 
     fn control(&self) -> &dyn Control {

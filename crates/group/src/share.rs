@@ -74,7 +74,7 @@ impl<'a> Sharing<'a> {
             return self.fate.timed_out([peer], told);
         }
         self.fate.heard(told).unwrap_or_else(|| {
-            let how = if self.has_left(peer) { Loss::Left } else { Loss::Unreachable };
+            let how = if self.has_left(peer) { Loss::Left } else { self.fate.unreachable() };
             let cause = Cause::Lost { peer: self.fate.peer(peer), how };
             tracing::warn!(%cause, why, "memory was not shared");
             self.fate.fail(cause, told)

@@ -23,13 +23,20 @@ fn rank() {
     let group = phalanx::init().expect("the ranks come together");
     let mut buffer = vec![1.0f32; 1 << 16];
     if role == "compute" {
+        // Much more than a link takes while nobody reads.
+        let mut message = vec![group.rank() as u8; 64 << 20];
         for _ in 0..2 {
             group.all_reduce(&mut buffer, ReduceOp::Avg).expect("nobody is stopped");
             let begun = Instant::now();
             while group.rank() == 1 && begun.elapsed() < HEARTBEAT * 2 {
                 std::hint::spin_loop();
             }
+            match group.rank() {
+                0 => group.send(&message, 1, 0).expect("it is waited for"),
+                _ => group.recv(&mut message, 0, 0).expect("it has waited"),
+            }
         }
+        assert!(message.iter().all(|&byte| byte == 0));
         return group.finalize().expect("all are here");
     }
     let error = (0..).find_map(|step| {
@@ -116,10 +123,12 @@ fn nothing_is_left_of_a_job_with_a_stopped_rank() {
 
 #[test]
 fn a_rank_that_computes_for_long_is_not_lost() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (launch, output) = support::job("compute", 2, folder.path());
-    let heartbeat = HEARTBEAT.as_secs().to_string();
-    let running = launch.env("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat).spawn().expect("the job starts");
-    let outcome = support::finish(running);
-    assert_eq!(outcome.exit_code(), 0, "{outcome}\n{}", output.text());
+    for backend in ["tcp", "shm"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (launch, output) = support::job("compute", 2, folder.path());
+        let heartbeat = HEARTBEAT.as_secs().to_string();
+        let launch = launch.env("PHALANX_BACKEND", backend).env("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat);
+        let outcome = support::finish(launch.spawn().expect("the job starts"));
+        assert_eq!(outcome.exit_code(), 0, "{backend}: {outcome}\n{}", output.text());
+    }
 }

@@ -2,8 +2,11 @@
 
 #![cfg(target_os = "linux")]
 
+mod support;
+
 use phalanx::{ProcessGroup, ReduceOp, Secret};
 use std::process::{Child, Command, Output, Stdio};
+use support::ip;
 
 const RANKS: usize = 4;
 const PER_HOST: usize = 2;
@@ -121,12 +124,6 @@ impl Drop for Hosts {
             let _ = ip(&format!("netns del {host}"));
         }
     }
-}
-
-fn ip(args: &str) -> Result<(), String> {
-    let ran = Command::new("ip").args(args.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
-    let why = String::from_utf8_lossy(&ran.stderr);
-    if ran.status.success() { Ok(()) } else { Err(format!("ip {args}: {}", why.trim())) }
 }
 
 #[test]

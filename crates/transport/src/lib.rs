@@ -13,6 +13,7 @@ mod exchange;
 mod frame;
 pub mod handshake;
 mod local;
+mod path;
 mod reception;
 mod secret;
 mod socket;

@@ -7,6 +7,7 @@ pub use crate::exchange::Exchange;
 
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
+use crate::path::Path;
 use crate::reception::Dial;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use phalanx_core::{Deadline, GroupId, Result};
@@ -32,7 +33,19 @@ impl Exchange {
         let rank = members.iter().position(|&m| m == self.rank).expect("this rank is a member");
         let mailbox = self.mailbox(group);
         let links = members.iter().map(|_| Link::Unused).collect();
-        TcpTransport { exchange: self.clone(), group, rank, members, addrs, link_timeout, mailbox, links }
+        let paths = members.iter().map(|_| Path::default()).collect();
+        TcpTransport {
+            exchange: self.clone(),
+            group,
+            rank,
+            members,
+            addrs,
+            link_timeout,
+            silence: None,
+            mailbox,
+            links,
+            paths,
+        }
     }
 }
 
@@ -53,11 +66,32 @@ pub struct TcpTransport {
     members: Vec<usize>,
     addrs: Vec<SocketAddr>,
     link_timeout: Duration,
+    silence: Option<Duration>,
     mailbox: Arc<Mailbox>,
     links: Vec<Link>,
+    paths: Vec<Path>,
 }
 
 impl TcpTransport {
+    /// A link for which somebody waits is [unreachable](LinkFault::Unreachable) when nothing has answered for as long as `limit` at
+    /// the address of its peer. It is asked after half of that without a byte, so a path that is cut is noticed in one and a half times
+    /// `limit`. A peer that only takes its time is waited for.
+    #[must_use]
+    pub fn notice_cuts(mut self, limit: Option<Duration>) -> Self {
+        self.silence = limit;
+        self
+    }
+
+    /// Somebody waits for a link that stands.
+    fn look(&mut self, peer: usize) -> Result<(), LinkFault> {
+        let Some(limit) = self.silence else { return Ok(()) };
+        self.paths[peer].look(self.addrs[peer], limit, Instant::now()).map_err(|why| {
+            let fault = LinkFault::Unreachable(why);
+            self.links[peer] = Link::Down(fault.clone());
+            fault
+        })
+    }
+
     /// The socket to `peer`, if the link stands; begins to make it if nobody has.
     fn link(&mut self, peer: usize) -> Result<Option<&Arc<TcpStream>>, LinkFault> {
         self.empty_mailbox();
@@ -124,7 +158,10 @@ impl Transport for TcpTransport {
         let Some(stream) = self.link(peer)? else { return Ok(0) };
         loop {
             match stream.as_ref().write_vectored(bytes) {
-                Ok(n) => return Ok(n),
+                Ok(n) => {
+                    self.paths[peer].stands();
+                    return Ok(n);
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // What the peer sent before it closed can still be read.
@@ -138,7 +175,10 @@ impl Transport for TcpTransport {
         loop {
             match stream.as_ref().read(buffer) {
                 Ok(0) => return Err(self.down(peer)),
-                Ok(n) => return Ok(n),
+                Ok(n) => {
+                    self.paths[peer].stands();
+                    return Ok(n);
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(self.down(peer)),
@@ -152,6 +192,9 @@ impl Transport for TcpTransport {
     }
 
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
+        if matches!(self.links[peer], Link::Up(_)) && self.look(peer).is_err() {
+            return true;
+        }
         match self.link(peer) {
             Ok(Some(stream)) => {
                 wait.add(stream, direction);

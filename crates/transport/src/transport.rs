@@ -13,7 +13,7 @@ use std::time::Duration;
 pub enum LinkFault {
     /// The other end closed it, or died.
     Closed,
-    /// It could not be established; says what was met.
+    /// It could not be established, or the network between its ends is cut; says what was met.
     Unreachable(String),
 }
 

@@ -304,7 +304,7 @@ impl Engine {
                     LinkFault::Closed => Loss::Died,
                     LinkFault::Unreachable(why) => {
                         tracing::warn!(peer = %self.fate.peer(peer), %why, "no connection");
-                        Loss::Unreachable
+                        self.fate.unreachable()
                     }
                 };
                 Cause::Lost { peer: self.fate.peer(peer), how }

@@ -362,7 +362,7 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
         }
         Fault::Unreachable { peer, error } => {
             tracing::warn!(peer = %fate.peer(*peer), %error, "its memory cannot be reached");
-            Cause::Lost { peer: fate.peer(*peer), how: Loss::Unreachable }
+            Cause::Lost { peer: fate.peer(*peer), how: fate.unreachable() }
         }
         Fault::Stopped | Fault::Closed | Fault::Failed(_) => {
             let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();

@@ -145,3 +145,10 @@ fn socket_addr(text: &str) -> Option<SocketAddr> {
         v6 => Some((<[u8; 16]>::try_from(v6.concat()).ok()?, port).into()),
     }
 }
+
+/// Runs `ip`, for tests that make hosts of network namespaces. `Err` says what this machine, or this user, can't do.
+pub(crate) fn ip(args: &str) -> Result<(), String> {
+    let ran = Command::new("ip").args(args.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
+    let why = String::from_utf8_lossy(&ran.stderr);
+    if ran.status.success() { Ok(()) } else { Err(format!("ip {args}: {}", why.trim())) }
+}

@@ -1,0 +1,148 @@
+//! Whether the network between this rank and a peer still stands: whoever has waited for long asks.
+//!
+//! No option of the link itself can tell. While data is unacknowledged or the peer takes none, keepalive is off, and
+//! `TCP_USER_TIMEOUT` also ends links to a peer that only computes and reads nothing. So another connection is tried to where the peer
+//! listens. That its system answers is enough, and it answers while the process computes or is stopped: that is for
+//! heartbeats to find.
+
+use crate::socket;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Who waits looks at least so often.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The way to one peer. Time is an argument.
+#[derive(Debug, Default)]
+pub(crate) struct Path(Option<Waiting>);
+
+/// Somebody waits for the link.
+#[derive(Debug)]
+struct Waiting {
+    /// When it began, or the path last stood.
+    since: Instant,
+    looked: Instant,
+    /// Since when the peer's system is asked, and the connection being tried.
+    asked: Option<Instant>,
+    attempt: Option<TcpStream>,
+}
+
+impl Waiting {
+    fn new(now: Instant) -> Self {
+        Self { since: now, looked: now, asked: None, attempt: None }
+    }
+}
+
+impl Path {
+    /// Bytes have moved: it stands.
+    pub(crate) fn stands(&mut self) {
+        self.0 = None;
+    }
+
+    /// For whoever waits and nothing moves, again and again. After half of `limit` it asks at `addr`.
+    ///
+    /// # Errors
+    /// Nothing has answered for as long as `limit`; says so.
+    pub(crate) fn look(&mut self, addr: SocketAddr, limit: Duration, now: Instant) -> Result<(), String> {
+        let waiting = self.0.get_or_insert_with(|| Waiting::new(now));
+        if now.saturating_duration_since(waiting.looked) > limit / 2 + LOOK_INTERVAL {
+            // Nobody waited in between.
+            *waiting = Waiting::new(now);
+        }
+        waiting.looked = now;
+        if now.saturating_duration_since(waiting.since) < limit / 2 {
+            return Ok(());
+        }
+        let asked = *waiting.asked.get_or_insert(now);
+        if waiting.attempt.is_none() {
+            waiting.attempt = socket::connect(addr).ok();
+        }
+        match waiting.attempt.as_ref().map(socket::connected) {
+            Some(Ok(true)) => *waiting = Waiting::new(now),
+            // Nobody listens there any more, and the system says so.
+            Some(Err(e)) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset) => {
+                *waiting = Waiting::new(now);
+            }
+            Some(Err(_)) => waiting.attempt = None,
+            Some(Ok(false)) | None => {}
+        }
+        if waiting.asked.is_some() && now.saturating_duration_since(asked) >= limit {
+            return Err(format!("nothing has answered at {addr} for {} s", limit.as_secs_f64()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Looks twice a second of made-up time; returns when it gave up.
+    fn gives_up(path: &mut Path, addr: SocketAddr, seconds: u32) -> Option<Duration> {
+        let start = Instant::now();
+        (0..2 * seconds).map(|i| i * Duration::from_millis(500)).find(|&after| {
+            // Real time for the system to answer in.
+            std::thread::sleep(Duration::from_millis(1));
+            path.look(addr, LIMIT, start + after).is_err()
+        })
+    }
+
+    /// A listener whose queue is full takes no notice of whoever comes: as if the cable were cut.
+    #[cfg(target_os = "linux")]
+    fn deaf() -> (TcpListener, Vec<TcpStream>) {
+        use socket2::{Domain, Socket, Type};
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(0).unwrap();
+        let listener = TcpListener::from(socket);
+        let addr = listener.local_addr().unwrap();
+        let waiting = (0..3).map(|_| socket::connect(addr).unwrap()).collect();
+        (listener, waiting)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_path_on_which_nothing_answers_is_given_up_in_time() {
+        let (listener, _waiting) = deaf();
+        let addr = listener.local_addr().unwrap();
+        assert_eq!(gives_up(&mut Path::default(), addr, 60), Some(LIMIT * 3 / 2));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_time_in_which_nobody_waits_does_not_count() {
+        let (listener, _waiting) = deaf();
+        let (mut path, mut now) = (Path::default(), Instant::now());
+        for _ in 0..20 {
+            path.look(listener.local_addr().unwrap(), LIMIT, now).expect("nobody has waited for long");
+            now += LIMIT;
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_path_that_carries_bytes_stands() {
+        let (listener, _waiting) = deaf();
+        let (mut path, mut now) = (Path::default(), Instant::now());
+        for _ in 0..100 {
+            path.look(listener.local_addr().unwrap(), LIMIT, now).expect("something came lately");
+            now += LIMIT / 8;
+            path.stands();
+        }
+    }
+
+    #[test]
+    fn a_system_that_answers_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        // Nobody accepts: a process that computes, or is stopped.
+        assert_eq!(gives_up(&mut Path::default(), addr, 600), None);
+        drop(listener);
+        // Nobody listens, and the system says so.
+        assert_eq!(gives_up(&mut Path::default(), addr, 600), None);
+    }
+}
