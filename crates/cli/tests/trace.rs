@@ -8,6 +8,8 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+// Operation #1 is the self-test of `init`, so the first here is #2.
+
 const ROLE: &str = "PHALANX_TEST_ROLE";
 const RANKS: usize = 3;
 
@@ -52,7 +54,7 @@ fn ask_until_all_have_written() {
     let waits = |rank: usize| {
         let text = std::fs::read(file(&folder, rank)).unwrap_or_default();
         let trace: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-        trace["pg_status"]["world"]["last_started_collective"] == 2
+        trace["pg_status"]["world"]["last_started_collective"] == 3
     };
     let until = Instant::now() + Duration::from_secs(60);
     while !(waits(0) && waits(2)) {
@@ -109,7 +111,7 @@ fn a_killed_rank_is_named() {
     assert_eq!(code, Some(137), "{said}");
     for part in [
         "no trace of rank 1 (of 3)\n",
-        "world: rank 1 missing at operation #6, where ranks 0, 2 waited for ",
+        "world: rank 1 missing at operation #7, where ranks 0, 2 waited for ",
         " in all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:",
         "; rank 1 left no trace\n",
         "world: failed, as rank 0 was told: rank 1 (",
@@ -123,7 +125,7 @@ fn who_calls_something_else_is_named_with_both_call_sites() {
     let (code, said) = judge("astray", &[0, 1, 2]);
     assert_eq!(code, Some(1), "{said}");
     let verdict = format!(
-        "world: ranks disagree at operation #4: ranks 0-1 called all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:{SAME_LINE}, \
+        "world: ranks disagree at operation #5: ranks 0-1 called all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:{SAME_LINE}, \
          but rank 2 called broadcast(f32 x 10, root 0) at crates/cli/tests/trace.rs:{OTHER_LINE}\n"
     );
     assert!(said.contains(&verdict), "{verdict}: {said}");
@@ -132,8 +134,8 @@ fn who_calls_something_else_is_named_with_both_call_sites() {
 #[test]
 fn a_signal_makes_all_ranks_write_and_the_job_goes_on() {
     let (code, said) = judge("asked", &[0, 1, 2]);
-    assert!(said.contains("world: rank 1 missing at operation #2, where ranks 0, 2 waited for "), "{said}");
-    assert!(said.contains("; the last of rank 1 was #1 all_reduce(f32 x 10, sum)"), "{said}");
+    assert!(said.contains("world: rank 1 missing at operation #3, where ranks 0, 2 waited for "), "{said}");
+    assert!(said.contains("; the last of rank 1 was #2 all_reduce(f32 x 10, sum)"), "{said}");
     assert_eq!(code, Some(0), "{said}");
 }
 
@@ -141,5 +143,5 @@ fn a_signal_makes_all_ranks_write_and_the_job_goes_on() {
 fn ranks_that_agree_write_when_the_program_says_so() {
     let (code, said) = judge("fine", &[0, 1, 2]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("world: all 3 ranks agree, from operation #1 to #8\n"), "{said}");
+    assert!(said.contains("world: all 3 ranks agree, from operation #1 to #9\n"), "{said}");
 }

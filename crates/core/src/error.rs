@@ -153,6 +153,17 @@ pub enum Error {
         /// How long it was tried.
         waited: Duration,
     },
+    /// The self-test of `init` got a wrong sum: a machine of the job, its memory, or the way between two of them changes numbers,
+    /// and no result can be trusted. The group is aborted on all ranks.
+    #[error("{}this machine, or the way to another, computes wrong sums; the self-test {what}", who(*rank, *world_size))]
+    WrongSum {
+        /// This rank.
+        rank: usize,
+        /// Ranks in the group.
+        world_size: usize,
+        /// What was computed how, what was expected, and what came out.
+        what: String,
+    },
     /// The configuration (arguments or environment) makes no sense.
     #[error("configuration: {what}")]
     Config {

@@ -78,6 +78,11 @@ pub trait Backend: Send + Sync + Debug {
     fn describe(&self) -> String {
         format!("{}: {}", self.name(), counted(self.members().len(), "rank"))
     }
+    /// The name of the algorithm that performs `call`, where the backend chooses among several.
+    fn algorithm(&self, call: &Collective) -> Option<&'static str> {
+        let _ = call;
+        None
+    }
     /// The group.
     fn id(&self) -> GroupId;
     /// This rank within the group.

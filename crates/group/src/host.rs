@@ -12,11 +12,11 @@ use crate::fate::{Fate, Told};
 use crate::scratch;
 use crate::trace::Trace;
 use crate::work::{Bytes, Completion, Pending};
-use phalanx_algo::{Selector, Shape};
+use phalanx_algo::{Algorithm, Selector, Shape};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
-use phalanx_transport::{Direction, Transport, Wire};
+use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,18 +42,12 @@ pub(crate) struct HostBackend {
 impl HostBackend {
     /// A group with this fate, over the links that its realm makes.
     pub(crate) fn new(fate: Arc<Fate>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
-        let transport = fate.realm.open(fate.alarm.group(), fate.alarm.members());
-        Self::over(transport, fate, choice, selector)
+        let wire = fate.realm.open(fate.alarm.group(), fate.alarm.members());
+        Self::over(wire, fate, choice, selector)
     }
 
-    /// A group with this fate, over `transport`. `choice` is for the groups it divides into.
-    pub(crate) fn over(
-        transport: Box<dyn Transport>,
-        fate: Arc<Fate>,
-        choice: BackendChoice,
-        selector: Arc<Selector>,
-    ) -> Self {
-        let wire = Wire::new(transport);
+    /// A group with this fate, over `wire`. `choice` is for the groups it divides into.
+    pub(crate) fn over(wire: Wire, fate: Arc<Fate>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
         let name = wire.name();
         let engine = Arc::new(Engine::new(fate, wire));
         Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
@@ -68,6 +62,20 @@ impl HostBackend {
         Ok(Running::new(seq, call.signature.clone(), plan, kernel))
     }
 
+    fn choose(&self, call: &Collective) -> Algorithm {
+        let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
+        // From what all ranks agree on alone: each must choose the same.
+        let bytes = call.signature.count as usize * element;
+        let kind = match call.signature.op {
+            OpKind::AllToAll => OpKind::AllToAll,
+            // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
+            _ if call.layout.is_empty() => OpKind::Barrier,
+            OpKind::Split => OpKind::AllGather,
+            kind => kind,
+        };
+        self.selector.select(kind, bytes, call.layout.world_size())
+    }
+
     fn plan(&self, call: &Collective) -> Arc<Plan> {
         let own = call.recv_layout.iter().chain([&call.layout]).fold(0u64, |hash, layout| {
             let ends = (0..layout.world_size()).map(|r| layout.block(r).end);
@@ -79,25 +87,15 @@ impl HostBackend {
             return plan.clone();
         }
         let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
-        let world_size = call.layout.world_size();
-        // From what all ranks agree on alone: each must choose the same.
-        let bytes = call.signature.count as usize * element;
-        let kind = match call.signature.op {
-            OpKind::AllToAll => OpKind::AllToAll,
-            // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
-            _ if call.layout.is_empty() => OpKind::Barrier,
-            OpKind::Split => OpKind::AllGather,
-            kind => kind,
-        };
-        let algorithm = self.selector.select(kind, bytes, world_size);
+        let algorithm = self.choose(call);
         let shape = Shape {
             rank: self.engine.fate.rank,
-            world_size,
+            world_size: call.layout.world_size(),
             layout: &call.layout,
             recv_layout: call.recv_layout.as_ref(),
             root: call.signature.root.unwrap_or(0) as usize,
         };
-        tracing::debug!(op = %call.signature.op, bytes, world_size, algorithm = %algorithm, "planned");
+        tracing::debug!(call = %call.signature, algorithm = %algorithm, "planned");
         let plan = Arc::new(Plan::new(algorithm, &shape, element));
         if plans.len() == PLANS_KEPT {
             plans.pop_front();
@@ -248,6 +246,10 @@ impl Backend for HostBackend {
             Some(hosts) => format!("{}: {ranks} on {}", self.name, counted(hosts.len(), "host")),
             None => format!("{}: {ranks}", self.name),
         }
+    }
+
+    fn algorithm(&self, call: &Collective) -> Option<&'static str> {
+        Some(self.choose(call).name())
     }
 
     fn id(&self) -> GroupId {

@@ -8,6 +8,7 @@ use crate::control::watch::{Incomplete, Watch};
 use crate::prices::{self, Prices, cores};
 use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
 use crate::recommended;
+use crate::self_test;
 use crate::trace::writer::Recorder;
 use phalanx_algo::Selector;
 use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
@@ -30,9 +31,14 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// Collective among the processes of the job: returns when all of them have called it, in whatever order they start.
 ///
+/// Before it returns, the ranks add up numbers whose sum is known. That is operation #1 of the group. `PHALANX_SELF_TEST=0`
+/// leaves it out.
+///
 /// # Errors
+/// [`WrongSum`](Error::WrongSum): they did not add up right here; on other ranks this call, or the next, says that the group was aborted.
 /// [`Config`](Error::Config): variables are missing or make no sense. [`Rendezvous`](Error::Rendezvous): the others did not come
 /// within the one deadline of init; says who is missing. [`Io`](Error::Io): the advertised address is not ours.
+#[track_caller]
 pub fn init() -> Result<ProcessGroup> {
     join(&Config::from_env()?)
 }
@@ -41,28 +47,33 @@ pub fn init() -> Result<ProcessGroup> {
 ///
 /// # Errors
 /// As for [`init`].
+#[track_caller]
 pub fn join(config: &Config) -> Result<ProcessGroup> {
     let selector = Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?;
+    let deadline = Deadline::after(Instant::now(), config.init_timeout);
     match config.secret.as_ref().filter(|_| config.world_size > 1) {
         Some(secret) => {
-            let realm = meet_all(config, secret)?;
+            let realm = meet_all(config, secret, &deadline)?;
             let selector = Selector { link: realm.link, ..selector };
             let realm = Arc::new(realm);
             #[cfg(unix)]
             if config.trace_on_signal {
                 crate::trace::signal::listen(&realm)?;
             }
-            world(realm, config.backend, Arc::new(selector))
+            let group = world(realm, config.backend, Arc::new(selector))?;
+            if config.self_test {
+                self_test::run(&group, &deadline)?;
+            }
+            Ok(group)
         }
         None => alone(config.timeout, Arc::new(selector)),
     }
 }
 
 /// Comes together with the other processes of the job.
-pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
-    let deadline = Deadline::after(Instant::now(), config.init_timeout);
+pub(crate) fn meet_all(config: &Config, secret: &Secret, deadline: &Deadline) -> Result<TcpRealm> {
     let (rank, world_size) = (config.rank, config.world_size);
-    let open = config.open_store(&deadline)?;
+    let open = config.open_store(deadline)?;
     let ip = advertised(config, open.local_ip)?;
     let service = (rank == 0)
         .then(|| Box::new(ArbiterService::new(world_size, config.heartbeat_timeout)) as Box<dyn Service>);
@@ -72,7 +83,7 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
         open.store.set(PRICES_KEY, &prices::encode(&link))?;
         open.store.set(ARBITER_KEY, exchange.addr().to_string().as_bytes())?;
     }
-    let arbiter = open.store.get(ARBITER_KEY, &deadline).map_err(|error| match error {
+    let arbiter = open.store.get(ARBITER_KEY, deadline).map_err(|error| match error {
         Error::Rendezvous { waited, .. } => {
             let what = "rank 0 has not come, or did not reach the store".into();
             Error::Rendezvous { rank, world_size, what, waited }
@@ -80,7 +91,7 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
         other => other,
     })?;
     let arbiter = String::from_utf8_lossy(&arbiter).into_owned();
-    let link = prices::decode(&open.store.get(PRICES_KEY, &deadline)?)?;
+    let link = prices::decode(&open.store.get(PRICES_KEY, deadline)?)?;
     let host = format!("{}:{}", host_name(), std::process::id());
     let recorder = Recorder::new(Peer { rank, host: host.clone() }, world_size, config.timeout);
     // The program may go to another folder meanwhile.
@@ -88,16 +99,10 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
         config.trace_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
     let watch = Watch::new(Recorder { len: config.trace_len, folder, ..recorder });
     let heartbeat = config.heartbeat_timeout;
-    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), heartbeat, &deadline)?;
-    let algorithms = config.algorithms.as_deref().unwrap_or("as recommended");
-    let heartbeat = heartbeat.map_or(0.0, |timeout| timeout.as_secs_f64());
-    let terms = format!(
-        "backend {}, algorithms '{algorithms}' and a heartbeat timeout of {heartbeat} s",
-        config.backend
-    );
+    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), heartbeat, deadline)?;
     let local = local(config, &exchange);
-    line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), local, terms })?;
-    let members = meet(&line, &watch, Peer { rank, host }, world_size, &deadline)?;
+    line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), local, terms: terms(config) })?;
+    let members = meet(&line, &watch, Peer { rank, host }, world_size, deadline)?;
     if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
         let (who, addr) = (&member.peer, member.addr);
         let what = format!("{who} can be reached at {addr} only from its own host; set PHALANX_HOST there");
@@ -115,6 +120,7 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
         link,
         place,
         heartbeat: config.heartbeat_timeout,
+        checksum: config.checksum,
         members,
         watch,
         line,
@@ -128,6 +134,19 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret) -> Result<TcpRealm> {
     let neighbours = (0..world_size).filter(|&r| host.is_some() && realm.host_of(r) == host).count();
     tracing::info!(rank, world_size, backend = %config.backend, host, neighbours, "all ranks are here");
     Ok(realm)
+}
+
+/// What must be the same on all ranks.
+fn terms(config: &Config) -> String {
+    let switch = |on| if on { "on" } else { "off" };
+    format!(
+        "backend {}, algorithms '{}', a heartbeat timeout of {} s, self-test {} and checksums {}",
+        config.backend,
+        config.algorithms.as_deref().unwrap_or("as recommended"),
+        config.heartbeat_timeout.map_or(0.0, |timeout| timeout.as_secs_f64()),
+        switch(config.self_test),
+        switch(config.checksum),
+    )
 }
 
 /// Waits for all ranks, and says meanwhile who is missing.

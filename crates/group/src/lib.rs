@@ -11,6 +11,8 @@ mod backend;
 mod buffer;
 mod collectives;
 mod control;
+#[cfg(test)]
+mod corrupting;
 mod engine;
 mod fate;
 mod group;
@@ -23,6 +25,7 @@ mod prices;
 mod realm;
 mod recommended;
 mod scratch;
+mod self_test;
 #[cfg(target_os = "linux")]
 mod share;
 #[cfg(target_os = "linux")]

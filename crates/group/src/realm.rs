@@ -14,7 +14,7 @@ use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
 use phalanx_core::{Error, Result, Signature};
 use phalanx_rendezvous::OpenStore;
-use phalanx_transport::Transport;
+use phalanx_transport::Wire;
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::thread::Pipes;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Shared by all groups of this rank; the last of them takes it down.
 pub(crate) trait Realm: Send + Sync + Debug {
     /// This rank's end of a group's links. Members are ranks of the job, in group order.
-    fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport>;
+    fn open(&self, group: GroupId, members: &[usize]) -> Wire;
     fn control(&self) -> &dyn Control;
     fn watch(&self) -> &Arc<Watch>;
     /// A rank of the job, as errors name it.
@@ -89,6 +89,8 @@ pub(crate) struct TcpRealm {
     pub(crate) place: Place,
     /// How long a rank, or the network to it, may show no sign of life.
     pub(crate) heartbeat: Option<Duration>,
+    /// Whether frames have checksums.
+    pub(crate) checksum: bool,
     pub(crate) members: Vec<Member>,
     pub(crate) watch: Arc<Watch>,
     /// Before the exchange: on rank 0 that carries the other ends of all lines.
@@ -103,13 +105,13 @@ pub(crate) struct TcpRealm {
 }
 
 impl Realm for TcpRealm {
-    fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport> {
+    fn open(&self, group: GroupId, members: &[usize]) -> Wire {
         let addrs = members.iter().map(|&m| self.members[m].addr).collect();
         // All ranks are here and listen. Silence on the line to the arbiter is noticed before silence on a link.
         let link_timeout =
             self.heartbeat.map_or(self.place.timeout, |limit| self.place.timeout.min(limit * 3 / 2));
         let links = self.exchange.open(group, members.to_vec(), addrs, link_timeout);
-        Box::new(links.notice_cuts(self.heartbeat))
+        Wire::with_checksums(Box::new(links.notice_cuts(self.heartbeat)), self.checksum)
     }
 
     fn control(&self) -> &dyn Control {
@@ -196,11 +198,11 @@ impl ThreadRealm {
 }
 
 impl Realm for ThreadRealm {
-    fn open(&self, group: GroupId, members: &[usize]) -> Box<dyn Transport> {
+    fn open(&self, group: GroupId, members: &[usize]) -> Wire {
         let rank = members.iter().position(|&m| m == self.place.rank).expect("this rank is a member");
         let mut fabric = self.fabric.lock().unwrap_or_else(PoisonError::into_inner);
         let pipes = fabric.entry(group).or_insert_with(|| Pipes::new(members.len()));
-        Box::new(pipes.end(rank))
+        Wire::new(Box::new(pipes.end(rank)))
     }
 
     fn control(&self) -> &dyn Control {

@@ -124,7 +124,8 @@ mod tests {
                 let common = || common.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
                 if own == name { Some(value.to_owned()) } else { common() }
             });
-            body(Arc::new(meet_all(&config.unwrap(), &secret).unwrap()));
+            let deadline = Deadline::after(Instant::now(), Duration::from_secs(120));
+            body(Arc::new(meet_all(&config.unwrap(), &secret, &deadline).unwrap()));
         };
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..variables.len()).map(|r| scope.spawn(move || rank(r))).collect();

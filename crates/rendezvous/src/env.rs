@@ -35,6 +35,8 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |
+/// | `PHALANX_SELF_TEST` | `0`: init does not check that the ranks add up right; the same for all ranks |
+/// | `PHALANX_CHECKSUM` | `1`: every frame over TCP has a checksum; the same for all ranks |
 /// | `PHALANX_TRACE_DIR` | a folder where each rank writes what it did lately when a group fails; else nothing is written |
 /// | `PHALANX_TRACE_BUFFER` | operations of each group that are remembered for that, 1024 |
 /// | `PHALANX_TRACE_SIGNAL` | `1`: SIGUSR1 at any rank makes all ranks write; without it phalanx leaves the signal alone |
@@ -77,6 +79,10 @@ pub struct Config {
     pub host_id: Option<String>,
     /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
     pub algorithms: Option<String>,
+    /// Whether init checks that the ranks add up right.
+    pub self_test: bool,
+    /// Whether frames over TCP have checksums.
+    pub checksum: bool,
     /// Where this rank writes what it did lately when a group fails.
     pub trace_dir: Option<PathBuf>,
     /// How many operations of each group it remembers for that.
@@ -181,9 +187,11 @@ impl Config {
             backend: vars.backend()?,
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
+            self_test: vars.flag("PHALANX_SELF_TEST")?.unwrap_or(true),
+            checksum: vars.flag("PHALANX_CHECKSUM")?.unwrap_or(false),
             trace_dir: vars.text("PHALANX_TRACE_DIR").map(PathBuf::from),
             trace_len: vars.trace_len()?,
-            trace_on_signal: vars.flag("PHALANX_TRACE_SIGNAL")?,
+            trace_on_signal: vars.flag("PHALANX_TRACE_SIGNAL")?.unwrap_or(false),
         })
     }
 }
@@ -332,10 +340,11 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         }
     }
 
-    fn flag(&self, name: &str) -> Result<bool> {
+    fn flag(&self, name: &str) -> Result<Option<bool>> {
         match self.text(name).as_deref() {
-            None | Some("0") => Ok(false),
-            Some("1") => Ok(true),
+            None => Ok(None),
+            Some("0") => Ok(Some(false)),
+            Some("1") => Ok(Some(true)),
             Some(text) => Err(Error::config(format!("{name} is {text:?}, neither 0 nor 1"))),
         }
     }

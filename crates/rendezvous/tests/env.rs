@@ -33,6 +33,7 @@ fn nothing_is_a_group_of_one() {
     assert_eq!((config.local_rank, config.local_world_size, config.node_rank), (0, 1, 0));
     assert_eq!((config.store, config.secret), (StoreLocation::None, None));
     assert_eq!((config.backend, config.host_id), (BackendChoice::Auto, None));
+    assert_eq!((config.self_test, config.checksum), (true, false));
     assert_eq!((config.trace_dir, config.trace_len, config.trace_on_signal), (None, 1024, false));
     assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(60), Duration::from_secs(120)));
     assert_eq!(config.heartbeat_timeout, Some(Duration::from_secs(10)));
@@ -44,7 +45,8 @@ fn our_own_variables() {
         OURS,
         &secret(),
         "PHALANX_HOST=node1 PHALANX_TIMEOUT_S=0.5 PHALANX_INIT_TIMEOUT_S=7 PHALANX_HEARTBEAT_TIMEOUT_S=2.5 PHALANX_ALGO=ring \
-         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left PHALANX_TRACE_DIR=t PHALANX_TRACE_BUFFER=64 PHALANX_TRACE_SIGNAL=1",
+         PHALANX_BACKEND=tcp PHALANX_HOST_ID=left PHALANX_SELF_TEST=0 PHALANX_CHECKSUM=1 PHALANX_TRACE_DIR=t PHALANX_TRACE_BUFFER=64 \
+         PHALANX_TRACE_SIGNAL=1",
     ]);
     let config = config.unwrap();
     assert_eq!((config.source, config.rank, config.world_size), (Source::Phalanx, 5, 8));
@@ -57,6 +59,7 @@ fn our_own_variables() {
     assert_eq!(config.heartbeat_timeout, Some(Duration::from_millis(2500)));
     assert_eq!(config.algorithms.as_deref(), Some("ring"));
     assert_eq!((config.backend, config.host_id.as_deref()), (BackendChoice::Tcp, Some("left")));
+    assert_eq!((config.self_test, config.checksum), (false, true));
     let folder = config.trace_dir.as_deref().and_then(std::path::Path::to_str);
     assert_eq!((folder, config.trace_len, config.trace_on_signal), (Some("t"), 64, true));
 }
@@ -154,6 +157,7 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_INIT_TIMEOUT_S=1e300"], &["PHALANX_INIT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_HEARTBEAT_TIMEOUT_S=-1"], &["PHALANX_HEARTBEAT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),
+        (&[OURS, &with_secret, "PHALANX_CHECKSUM=crc"], &["PHALANX_CHECKSUM", "neither 0 nor 1"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),
     ];
     for (variables, words) in cases {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// One rank's way into its group, taken on the rank's own thread.
@@ -82,6 +82,12 @@ impl World {
         Self::met_in_store("tcp", ip, |_| vec![("PHALANX_BACKEND", "tcp".to_owned())])
     }
 
+    /// As [`tcp`](Self::tcp), with a checksum on every frame.
+    pub fn checked_tcp() -> Self {
+        let settings = |_| vec![("PHALANX_BACKEND", "tcp".to_owned()), ("PHALANX_CHECKSUM", "1".to_owned())];
+        Self::met_in_store("checked tcp", Ipv4Addr::LOCALHOST.into(), settings)
+    }
+
     /// Ranks that share memory, met as for [`tcp`](Self::tcp).
     pub fn shm() -> Self {
         let settings = |_| vec![("PHALANX_BACKEND", "shm".to_owned())];
@@ -103,12 +109,15 @@ impl World {
         Self::of(name, move |world_size, settings| {
             let secret = Secret::generate()?;
             let server = Arc::new(TcpStoreServer::start(SocketAddr::new(ip, 0), &secret)?);
+            let all = Arc::new(Barrier::new(world_size));
             let rank = |rank| {
                 let config = config(rank, world_size, &server, &secret, settings, more(rank))?;
-                let server = server.clone();
+                let (server, all) = (server.clone(), all.clone());
                 Ok(Box::new(move || {
                     let group = join(&config);
                     drop(server); // the last to join ends it
+                    // A rank that fails at once would find others in the self-test still, and fail their way in.
+                    all.wait();
                     group
                 }) as Join)
             };

@@ -10,6 +10,10 @@ mod tcp {
     phalanx_testkit::group_conformance!(super::World::tcp());
 }
 
+mod checked_tcp {
+    phalanx_testkit::group_conformance!(super::World::checked_tcp());
+}
+
 #[cfg(target_os = "linux")]
 mod shm {
     phalanx_testkit::group_conformance!(super::World::shm());

@@ -1,9 +1,11 @@
 //! What the wire sees: a 40-byte header, perhaps a signature, then payload.
 //!
 //! ```text
-//!  0      1      2        4          8         16        24          32            40
-//!  | lane | zero | sig_len | frame_len | id      | ordinal | message_len | fingerprint |  signature  | payload
+//!  0      1      2         4           8    16        20     24            32            40
+//!  | lane | zero | sig_len | frame_len | id | ordinal | zero | message_len | fingerprint | signature | payload
 //! ```
+//! With checksums, bytes 20 to 24 hold the header's, and 8 bytes more behind the header that of signature and payload.
+//!
 //! All numbers little endian. A message is one frame or several in a row; the first frame of an operation to each peer
 //! carries the operation's [`Signature`](phalanx_core::Signature), so that a mismatch can name both call sites.
 

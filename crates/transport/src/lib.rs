@@ -9,6 +9,7 @@
 //! Deliberately absent: collectives, groups, rendezvous.
 
 mod bell;
+mod checksum;
 mod exchange;
 mod frame;
 pub mod handshake;

@@ -4,7 +4,11 @@
 //! for something else; until it is complete the link belongs to it. Receiving: who waits for a message reads
 //! its peer's link; frames of other operations that stand before it are set aside (up to [`ASIDE_MAX`] bytes) for
 //! whoever wants them.
+//!
+//! With checksums a frame is shorter, and counts as arrived when all of it is here and unchanged: no byte is used, or passed on to
+//! another rank, before that.
 
+use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
 use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature};
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use crate::{Bell, Doorbell, FRAME_LEN_MAX};
@@ -17,6 +21,8 @@ use std::sync::Arc;
 const ASIDE_MAX: usize = 256 << 20;
 /// Payloads up to this length are read together with the header that follows them.
 const BUFFER_LEN: usize = 16 << 10;
+/// Room for a checked frame and more, where there is one that does not fit into [`BUFFER_LEN`].
+const CHECKED_BUFFER_LEN: usize = 4 * CHECKED_LEN_MAX;
 
 /// What goes wrong on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +47,7 @@ pub struct Arrival {
 
 #[derive(Debug)]
 struct Incoming {
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     /// Unread bytes are `buffer[start..end]`.
     start: usize,
     end: usize,
@@ -55,7 +61,7 @@ struct Incoming {
 impl Incoming {
     fn new() -> Self {
         Self {
-            buffer: vec![0; BUFFER_LEN].into(),
+            buffer: vec![0; BUFFER_LEN],
             start: 0,
             end: 0,
             frame: None,
@@ -115,6 +121,8 @@ pub struct Sent {
 /// All links of one rank in one group, with their framing.
 pub struct Wire {
     transport: Box<dyn Transport>,
+    /// Whether frames have checksums.
+    checked: bool,
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
     aside: HashMap<(usize, Key), VecDeque<Aside>>,
@@ -132,6 +140,15 @@ impl std::fmt::Debug for Wire {
 impl Wire {
     /// Frames over `transport`.
     pub fn new(transport: Box<dyn Transport>) -> Self {
+        Self::with_checksums(transport, false)
+    }
+
+    /// Frames over `transport`, with checksums if they are `checked`: then a frame that changed on its way is
+    /// [`Nonsense`](WireFault::Nonsense), before any of it was used. The same on both ends.
+    ///
+    /// # Cost
+    /// At both ends, one pass over each frame; at the receiving end, a copy of it, and up to 256 KiB of memory for each peer.
+    pub fn with_checksums(transport: Box<dyn Transport>, checked: bool) -> Self {
         let peers = 0..transport.world_size();
         Self {
             incoming: peers.clone().map(|_| Incoming::new()).collect(),
@@ -140,6 +157,7 @@ impl Wire {
             aside_len: 0,
             sleepers: Vec::new(),
             transport,
+            checked,
         }
     }
 
@@ -157,7 +175,7 @@ impl Wire {
         let out = &mut self.outgoing[message.peer];
         match out.owner {
             None => {
-                out.left = payload.len().min(FRAME_LEN_MAX);
+                out.left = payload.len().min(if self.checked { CHECKED_LEN_MAX } else { FRAME_LEN_MAX });
                 let header = Header {
                     key: message.key,
                     ordinal: message.ordinal,
@@ -166,8 +184,16 @@ impl Wire {
                     fingerprint: message.fingerprint,
                     signature_len: message.signature.len() as u16,
                 };
+                let mut encoded = header.encode();
                 out.head.clear();
-                out.head.extend_from_slice(&header.encode());
+                if self.checked {
+                    checksum::seal(&mut encoded);
+                    out.head.extend_from_slice(&encoded);
+                    let sum = checksum::of_body(message.signature, &payload[..out.left]);
+                    out.head.extend_from_slice(&sum);
+                } else {
+                    out.head.extend_from_slice(&encoded);
+                }
                 out.head.extend_from_slice(message.signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);
@@ -318,17 +344,28 @@ impl Wire {
         }
     }
 
-    /// Reads until a whole header (and signature) stands in the buffer, and takes it.
+    /// Reads until a whole header (and signature) stands in the buffer, and takes it. If frames are checked, the payload stands
+    /// there as well, and is what was sent.
     fn read_head(&mut self, peer: usize) -> Result<bool, WireFault> {
         loop {
             let link = &mut self.incoming[peer];
             let ready = &link.buffer[link.start..link.end];
             if let Some(head) = ready.first_chunk::<HEADER_LEN>() {
-                let header = Header::decode(head).map_err(WireFault::Nonsense)?;
-                let whole = HEADER_LEN + usize::from(header.signature_len);
-                if ready.len() >= whole {
+                let mut head = *head;
+                if self.checked && !checksum::unseal(&mut head) {
+                    return Err(WireFault::Nonsense("a header with a wrong checksum".into()));
+                }
+                let header = Header::decode(&head).map_err(WireFault::Nonsense)?;
+                let sum_len = if self.checked { BODY_SUM_LEN } else { 0 };
+                let body = HEADER_LEN + sum_len;
+                let whole = body + usize::from(header.signature_len);
+                let needed = if self.checked { whole + header.frame_len as usize } else { whole };
+                if ready.len() >= needed {
+                    if self.checked {
+                        check(&header, &ready[HEADER_LEN..needed]).map_err(WireFault::Nonsense)?;
+                    }
                     link.signature.clear();
-                    link.signature.extend_from_slice(&ready[HEADER_LEN..whole]);
+                    link.signature.extend_from_slice(&ready[body..whole]);
                     link.start += whole;
                     if header.key.lane == Lane::Farewell {
                         link.farewell = true;
@@ -336,6 +373,9 @@ impl Wire {
                     }
                     link.frame = Some(Arrival { header, left: header.frame_len as usize });
                     return Ok(true);
+                }
+                if needed > link.buffer.len() {
+                    link.buffer.resize(needed.max(CHECKED_BUFFER_LEN), 0);
                 }
             }
             if !self.refill(peer)? {
@@ -347,7 +387,9 @@ impl Wire {
     /// Reads more bytes behind those in the buffer.
     fn refill(&mut self, peer: usize) -> Result<bool, WireFault> {
         let link = &mut self.incoming[peer];
-        link.buffer.copy_within(link.start..link.end, 0);
+        if link.start > 0 {
+            link.buffer.copy_within(link.start..link.end, 0);
+        }
         link.end -= link.start;
         link.start = 0;
         match self.transport.recv(peer, &mut link.buffer[link.end..]) {
@@ -435,4 +477,22 @@ impl Wire {
         self.aside_len -= n;
         Some(n)
     }
+}
+
+/// Whether checksum, signature and payload of a frame belong together; an error says which frame.
+fn check(header: &Header, body: &[u8]) -> Result<(), String> {
+    let (sum, body) = body.split_at(BODY_SUM_LEN);
+    let (signature, payload) = body.split_at(usize::from(header.signature_len));
+    if sum == checksum::of_body(signature, payload) {
+        return Ok(());
+    }
+    let Header { key, ordinal, frame_len, message_len, .. } = header;
+    let of = match key.lane {
+        Lane::Collective => format!("operation #{}", key.id),
+        Lane::Message => format!("the message with tag {}", key.id),
+        Lane::Farewell => "a farewell".to_owned(),
+    };
+    Err(format!(
+        "a frame of {of} changed on its way: its checksum is wrong ({frame_len} bytes of the {message_len} of message {ordinal})"
+    ))
 }

@@ -3,7 +3,8 @@
 use phalanx_core::{CallSite, DType, OpKind, Signature};
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{
-    FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
+    Direction, FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wait, Wire, WireFault,
+    encode_signature,
 };
 use std::io::IoSlice;
 
@@ -29,8 +30,18 @@ fn signature() -> Signature {
 }
 
 fn pair() -> (Wire, Wire) {
+    joined(false)
+}
+
+fn joined(checked: bool) -> (Wire, Wire) {
     let pipes = Pipes::new(2);
-    (Wire::new(Box::new(pipes.end(0))), Wire::new(Box::new(pipes.end(1))))
+    let end = |rank| Wire::with_checksums(Box::new(pipes.end(rank)), checked);
+    (end(0), end(1))
+}
+
+/// With and without checksums.
+fn pairs() -> [(Wire, Wire); 2] {
+    [false, true].map(joined)
 }
 
 /// Sends what can be sent of `payload` now; returns how much that was.
@@ -69,69 +80,72 @@ fn recv(wire: &mut Wire, key: Key) -> Option<Vec<u8>> {
 
 #[test]
 fn messages_arrive_whole_and_in_order() {
-    let (mut a, mut b) = pair();
-    assert_eq!(recv(&mut b, tag(1)), None);
-    for text in [&b"one"[..], b"", b"three"] {
-        assert_eq!(send(&mut a, tag(1), &[], text), text.len());
+    for (mut a, mut b) in pairs() {
+        assert_eq!(recv(&mut b, tag(1)), None);
+        for text in [&b"one"[..], b"", b"three"] {
+            assert_eq!(send(&mut a, tag(1), &[], text), text.len());
+        }
+        for text in [&b"one"[..], b"", b"three"] {
+            assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(text));
+        }
+        assert_eq!(recv(&mut b, tag(1)), None);
     }
-    for text in [&b"one"[..], b"", b"three"] {
-        assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(text));
-    }
-    assert_eq!(recv(&mut b, tag(1)), None);
 }
 
 #[test]
 fn what_is_wanted_later_waits_aside() {
-    let (mut a, mut b) = pair();
-    for (key, text) in [(tag(1), "a"), (collective(9), "b"), (tag(2), "c"), (tag(1), "d")] {
-        send(&mut a, key, &[], text.as_bytes());
+    for (mut a, mut b) in pairs() {
+        for (key, text) in [(tag(1), "a"), (collective(9), "b"), (tag(2), "c"), (tag(1), "d")] {
+            send(&mut a, key, &[], text.as_bytes());
+        }
+        assert_eq!(recv(&mut b, tag(2)).as_deref(), Some(&b"c"[..]));
+        assert_eq!(recv(&mut b, collective(9)).as_deref(), Some(&b"b"[..]));
+        assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"a"[..]));
+        assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"d"[..]));
     }
-    assert_eq!(recv(&mut b, tag(2)).as_deref(), Some(&b"c"[..]));
-    assert_eq!(recv(&mut b, collective(9)).as_deref(), Some(&b"b"[..]));
-    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"a"[..]));
-    assert_eq!(recv(&mut b, tag(1)).as_deref(), Some(&b"d"[..]));
 }
 
 #[test]
 fn a_long_message_set_aside_in_the_middle_is_still_whole() {
-    let (mut a, mut b) = pair();
-    let long: Vec<u8> = (0..3 * FRAME_LEN_MAX + 17).map(|i| (i * 7 % 251) as u8).collect();
-    let message = |left: usize| Outbound {
-        peer: 1,
-        key: tag(1),
-        ordinal: 0,
-        fingerprint: 42,
-        signature: &[],
-        message_len: (long.len() + left) as u64,
-    };
-    let mut done = 0;
-    let mut received = Vec::new();
-    // The pipe is shorter than the message: both sides take turns, and the reader wants something else half of the time.
-    for turn in 0.. {
-        if done < long.len() {
-            let sent = a.send(&message(0), &long[done..]).expect("the link is up");
-            done += sent.payload;
-        }
-        if turn % 2 == 0 {
-            assert_eq!(b.arrival(0, tag(2)), Ok(None));
-            continue;
-        }
-        while let Some(arrival) = b.arrival(0, tag(1)).expect("the link is up") {
-            let mut part = vec![0; arrival.left.clamp(1, 100_000)];
-            let n = b.read(0, tag(1), &mut part).expect("the link is up");
-            received.extend_from_slice(&part[..n]);
-            if n == arrival.left {
-                b.finish(0, tag(1));
-            } else if n == 0 {
+    for (mut a, mut b) in pairs() {
+        let long: Vec<u8> = (0..3 * FRAME_LEN_MAX + 17).map(|i| (i * 7 % 251) as u8).collect();
+        let message = |left: usize| Outbound {
+            peer: 1,
+            key: tag(1),
+            ordinal: 0,
+            fingerprint: 42,
+            signature: &[],
+            message_len: (long.len() + left) as u64,
+        };
+        let mut done = 0;
+        let mut received = Vec::new();
+        // The pipe is shorter than the message: both sides take turns, and the reader wants something else half of the time.
+        for turn in 0.. {
+            if done < long.len() {
+                let sent = a.send(&message(0), &long[done..]).expect("the link is up");
+                done += sent.payload;
+            }
+            if turn % 2 == 0 {
+                assert_eq!(b.arrival(0, tag(2)), Ok(None));
+                continue;
+            }
+            while let Some(arrival) = b.arrival(0, tag(1)).expect("the link is up") {
+                let mut part = vec![0; arrival.left.clamp(1, 100_000)];
+                let n = b.read(0, tag(1), &mut part).expect("the link is up");
+                received.extend_from_slice(&part[..n]);
+                if n == arrival.left {
+                    b.finish(0, tag(1));
+                } else if n == 0 {
+                    break;
+                }
+            }
+            if received.len() == long.len() {
                 break;
             }
+            assert!(turn < 1000, "{} of {} bytes arrived", received.len(), long.len());
         }
-        if received.len() == long.len() {
-            break;
-        }
-        assert!(turn < 1000, "{} of {} bytes arrived", received.len(), long.len());
+        assert!(received == long);
     }
-    assert!(received == long);
 }
 
 #[test]
@@ -152,16 +166,17 @@ fn a_frame_under_way_keeps_its_link() {
 
 #[test]
 fn signatures_travel_with_the_first_frame() {
-    let (mut a, mut b) = pair();
-    send(&mut a, collective(1), &encode_signature(&signature()), b"abc");
-    send(&mut a, tag(4), &encode_signature(&signature()), b"abc");
-    let arrival = b.arrival(0, collective(1)).expect("the link is up").expect("it was sent");
-    assert_eq!((arrival.left, arrival.header.fingerprint), (3, 42));
-    assert_eq!(b.signature(0, collective(1)).as_deref(), Some(&signature()));
-    recv(&mut b, collective(1));
-    assert_eq!(b.arrival(0, tag(5)), Ok(None));
-    b.arrival(0, tag(4)).expect("the link is up").expect("it was set aside");
-    assert_eq!(b.signature(0, tag(4)).as_deref(), Some(&signature()), "also for what was set aside");
+    for (mut a, mut b) in pairs() {
+        send(&mut a, collective(1), &encode_signature(&signature()), b"abc");
+        send(&mut a, tag(4), &encode_signature(&signature()), b"abc");
+        let arrival = b.arrival(0, collective(1)).expect("the link is up").expect("it was sent");
+        assert_eq!((arrival.left, arrival.header.fingerprint), (3, 42));
+        assert_eq!(b.signature(0, collective(1)).as_deref(), Some(&signature()));
+        recv(&mut b, collective(1));
+        assert_eq!(b.arrival(0, tag(5)), Ok(None));
+        b.arrival(0, tag(4)).expect("the link is up").expect("it was set aside");
+        assert_eq!(b.signature(0, tag(4)).as_deref(), Some(&signature()), "also for what was set aside");
+    }
 }
 
 #[test]
@@ -194,4 +209,42 @@ fn nonsense_is_called_that() {
     a.send(1, &[IoSlice::new(b"GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\n\r\n")])
         .expect("the link is up");
     assert!(matches!(b.arrival(0, tag(1)), Err(WireFault::Nonsense(_))));
+}
+
+#[test]
+fn a_flipped_bit_is_noticed_before_the_frame_is_used_if_there_are_checksums() {
+    let payload = vec![7; 100];
+    let sent = |checked, at, signature: &[u8]| {
+        let (left, right) = (Pipes::new(2), Pipes::new(2));
+        let mut a = Wire::with_checksums(Box::new(left.end(0)), checked);
+        send(&mut a, tag(9), &[], b"fine!");
+        send(&mut a, tag(9), signature, &payload);
+        let mut bytes = vec![0; 1000];
+        let n = left.end(1).recv(0, &mut bytes).expect("the link is up");
+        bytes[at] ^= 4;
+        right.end(0).send(1, &[IoSlice::new(&bytes[..n])]).expect("the link is up");
+        Wire::with_checksums(Box::new(right.end(1)), checked)
+    };
+    let encoded = encode_signature(&signature());
+    // The first frame is right, every byte of the second is changed once.
+    let (head, body) = (40 + 8, encoded.len() + payload.len());
+    for at in 0..head + body {
+        let mut b = sent(true, head + 5 + at, &encoded);
+        assert_eq!(recv(&mut b, tag(9)).as_deref(), Some(&b"fine!"[..]));
+        let Err(WireFault::Nonsense(what)) = b.arrival(0, tag(9)) else {
+            panic!("byte {at} changed, and nobody noticed")
+        };
+        let expected = if at < 40 {
+            "a header with a wrong checksum"
+        } else {
+            "a frame of the message with tag 9 changed on its way: its checksum is wrong (100 bytes of the 100 of message 0)"
+        };
+        assert_eq!(what, expected, "byte {at}");
+    }
+    // Without them it is believed.
+    let mut b = sent(false, 40 + 5 + 40 + 50, &[]);
+    assert_eq!(recv(&mut b, tag(9)).as_deref(), Some(&b"fine!"[..]));
+    let mut changed = payload.clone();
+    changed[50] ^= 4;
+    assert_eq!(recv(&mut b, tag(9)), Some(changed));
 }

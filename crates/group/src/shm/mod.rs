@@ -17,6 +17,7 @@ use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Result, Signat
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
+use phalanx_transport::Wire;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -79,7 +80,7 @@ pub(crate) fn messages(
     let world_size = fate.members().len();
     let pipes = share(&fate, &making(op), phalanx_shm::pipes_len(world_size))?;
     let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
-    Ok(HostBackend::over(Box::new(pipes), fate, choice, selector))
+    Ok(HostBackend::over(Wire::new(Box::new(pipes)), fate, choice, selector))
 }
 
 impl ShmBackend {

@@ -62,8 +62,8 @@ impl TwoLevelBackend {
         let across = (index == 0 || hosts.per_host().is_some()).then(|| {
             let counterparts = of_job(&hosts.across(index));
             let links = GroupId(Signature::detail_of(&[fate.alarm.group().0 as usize, ACROSS, index]));
-            let transport = fate.realm.open(links, &counterparts);
-            HostBackend::over(transport, Arc::new(fate.part(counterparts)), choice, selector.clone())
+            let wire = fate.realm.open(links, &counterparts);
+            HostBackend::over(wire, Arc::new(fate.part(counterparts)), choice, selector.clone())
         });
         let flat = HostBackend::new(fate.clone(), choice, selector.clone());
         let (lane, seq) = (Lane::default(), Mutex::default());
