@@ -6,7 +6,8 @@
 
 use crate::region::Region;
 use crate::sync::Ordering;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use phalanx_transport::wait_policy::move_to;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
 use std::time::{Duration, Instant};
 
 /// How often a waiting rank looks where the others are.
@@ -15,6 +16,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 /// The cores this rank may use.
 #[derive(Debug)]
 pub(crate) struct Cores {
+    set: CpuSet,
+    /// The same as a list.
     allowed: Vec<usize>,
     look_after: Option<Instant>,
 }
@@ -22,13 +25,14 @@ pub(crate) struct Cores {
 impl Cores {
     pub(crate) fn allowed() -> Self {
         let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-        Self { allowed: (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect(), look_after: None }
+        let allowed = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
+        Self { set, allowed, look_after: None }
     }
 
     /// Where rank `rank` begins: side by side on one core is how they are started.
     pub(crate) fn begin(&self, rank: usize) {
         if !self.allowed.is_empty() {
-            self.move_to(self.allowed[rank % self.allowed.len()]);
+            move_to(self.allowed[rank % self.allowed.len()], &self.set);
         }
     }
 
@@ -48,17 +52,8 @@ impl Cores {
         }
         let Some(emptiest) = self.allowed.iter().copied().min_by_key(|&core| ranks_on(core)) else { return };
         if ranks_on(here) >= ranks_on(emptiest) + 2 {
-            self.move_to(emptiest);
+            move_to(emptiest, &self.set);
             region.control(rank).core.0.store(emptiest as u32 + 1, Ordering::Relaxed);
         }
-    }
-
-    /// Moves this thread, once; then it may go where it likes again.
-    fn move_to(&self, core: usize) {
-        let (mut there, mut allowed) = (CpuSet::new(), CpuSet::new());
-        there.set(core);
-        self.allowed.iter().for_each(|&core| allowed.set(core));
-        // Where it is not allowed, the scheduler decides alone.
-        let _ = sched_setaffinity(None, &there).and_then(|()| sched_setaffinity(None, &allowed));
     }
 }

@@ -5,6 +5,7 @@
 //! memory between processes of one host; [`Transport`] moves bytes between this rank and each
 //! peer of a group, with two implementations, threads of one process ([`thread`]) and TCP ([`tcp`]); [`Wire`]
 //! cuts messages into tagged frames on top of any of them, so that two operations in flight can't be mixed up.
+//! [`wait_policy`] is when a thread that waits for a peer spins, gives its core away, and sleeps.
 //!
 //! Deliberately absent: collectives, groups, rendezvous.
 
@@ -21,6 +22,7 @@ mod socket;
 pub mod tcp;
 pub mod thread;
 mod transport;
+pub mod wait_policy;
 mod wire;
 
 pub use bell::{Bell, Doorbell};

@@ -29,15 +29,13 @@ impl Home {
 
 #[cfg(target_os = "linux")]
 fn go(local_rank: usize) {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use phalanx_transport::wait_policy::move_to;
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let Some(nth) = local_rank.checked_rem(allowed.count() as usize) else { return };
     let Some(core) = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).nth(nth) else { return };
     if sched_getcpu() != core {
-        let mut there = CpuSet::new();
-        there.set(core);
-        // Where that is not allowed, the scheduler decides alone.
-        let _ = sched_setaffinity(None, &there).and_then(|()| sched_setaffinity(None, &allowed));
+        move_to(core, &allowed);
     }
 }
 

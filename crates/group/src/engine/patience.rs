@@ -1,6 +1,7 @@
 //! How a thread waits: first awake, because waking a sleeper takes longer than most messages; then asleep.
 
 use super::home::Home;
+use phalanx_transport::wait_policy::{AWAKE_TIME, Company};
 use phalanx_transport::{Bell, Doorbell, Wait};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,24 +10,6 @@ use std::time::{Duration, Instant};
 /// How long a thread keeps its core to itself, where every rank should have one. Long enough for a peer that is at work;
 /// who gives the core away earlier may lose it to a stranger for milliseconds.
 const ALONE_TIME: Duration = Duration::from_micros(50);
-/// The same while the core must not be given away. A core that sleeps takes 30–50 µs to wake on the machines this was measured
-/// on; less than twice that, and two ranks can put each other to sleep at every message.
-const SPIN_TIME: Duration = Duration::from_micros(100);
-/// How long it stays awake in all, giving the core to whoever else wants it again and again.
-const AWAKE_TIME: Duration = Duration::from_micros(300);
-/// To give the core away and get it back this late means that somebody else has used it …
-const SWITCH_TIME: Duration = Duration::from_nanos(1500);
-/// … and for so long only who does not wait for us.
-const SLICE_TIME: Duration = Duration::from_millis(1);
-/// How often in a row nobody else must have used it to be taken for alone again.
-const LONELY_AFTER: u32 = 64;
-/// How long we don't give the core away after a slice was lost …
-const BAN_MIN: Duration = Duration::from_millis(1);
-/// … and how long at most, after one loss soon after the other.
-const BAN_MAX: Duration = Duration::from_millis(512);
-/// Losses that follow each other within so many bans are one foreign load; the ban grows.
-const BANS_APART: u32 = 8;
-
 thread_local! {
     /// A thread's bell is made once and used for all its waits.
     static WAIT: RefCell<Option<Wait>> = const { RefCell::new(None) };
@@ -36,35 +19,12 @@ thread_local! {
 /// What a thread has learnt about the core it is on.
 #[derive(Debug, Clone, Copy)]
 struct Core {
-    /// Above zero if another rank was seen here lately: the scheduler puts a woken rank next to its
-    /// waker when the machine is busy. There whoever keeps the core awake keeps the other from working.
-    company: u32,
-    ban: Duration,
-    banned_until: Option<Instant>,
+    company: Company,
     home: Home,
 }
 
 impl Core {
-    const UNKNOWN: Self = Self { company: 0, ban: BAN_MIN, banned_until: None, home: Home::NOT_LOOKED };
-
-    fn may_yield(&self, now: Instant) -> bool {
-        self.banned_until.is_none_or(|until| until <= now)
-    }
-
-    /// What giving the core away for so long says about who else is on it.
-    fn judge(&mut self, away: Duration, now: Instant) {
-        self.company = match away {
-            _ if away < SWITCH_TIME => self.company.saturating_sub(1),
-            _ if away < SLICE_TIME => LONELY_AFTER,
-            _ => 0,
-        };
-        if away >= SLICE_TIME {
-            // For a while we sleep instead, which costs a wake-up but no slice.
-            let again = self.banned_until.is_some_and(|until| now - until < self.ban * BANS_APART);
-            self.ban = if again { (self.ban * 2).min(BAN_MAX) } else { BAN_MIN };
-            self.banned_until = Some(now + self.ban);
-        }
-    }
+    const UNKNOWN: Self = Self { company: Company::UNKNOWN, home: Home::NOT_LOOKED };
 }
 
 /// A rank's place on its host.
@@ -112,20 +72,16 @@ impl Patience {
         let now = Instant::now();
         let mut core = CORE.get();
         let idle = now.saturating_duration_since(*self.idle_since.get_or_insert(now));
-        let yields = core.may_yield(now);
-        let alone_time = match (self.seat.crowded || core.company > 0, yields) {
-            (true, _) => Duration::ZERO,
-            (false, true) => ALONE_TIME,
-            (false, false) => SPIN_TIME,
-        };
+        let yields = core.company.may_yield(now);
+        let alone_time = core.company.spin_time(self.seat.crowded, yields, ALONE_TIME);
         self.ended = idle >= if yields { AWAKE_TIME } else { alone_time };
         if idle < alone_time {
             std::hint::spin_loop();
         } else if yields {
             std::thread::yield_now();
             let back = Instant::now();
-            core.judge(back - now, back);
-            if let Some(local_rank) = self.seat.home.filter(|_| core.company > 0) {
+            core.company.judge(back - now, back);
+            if let Some(local_rank) = self.seat.home.filter(|_| core.company.was_seen()) {
                 core.home.look(local_rank, back);
             }
             CORE.set(core);

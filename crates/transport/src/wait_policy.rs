@@ -1,0 +1,129 @@
+//! What a thread that waits knows of its core, and what follows for how it waits. Why it is as it is: `docs/waiting.md`.
+
+use std::time::{Duration, Instant};
+
+/// How long a thread keeps its core to itself while the core must not be given away. About twice what it takes to wake a core
+/// that sleeps (30–50 µs): with less, two ranks can put each other to sleep in every operation.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// How long it stays awake in all, giving the core to whoever else wants it again and again.
+pub const AWAKE_TIME: Duration = Duration::from_micros(300);
+/// To give the core away and get it back this late means that somebody else has used it …
+const SWITCH_TIME: Duration = Duration::from_nanos(1500);
+/// … and a rank that waits as we do gives it back within microseconds. Who keeps it for longer is a stranger, or at work.
+const SLICE_TIME: Duration = Duration::from_millis(1);
+/// How often in a row nobody else must have used the core for a rank to take itself for alone on it.
+const LONELY_AFTER: u32 = 64;
+/// How long we don't give the core away after a slice was lost …
+const BAN_MIN: Duration = Duration::from_millis(1);
+/// … and how long at most, after one loss soon after the other.
+const BAN_MAX: Duration = Duration::from_millis(512);
+/// Losses that follow each other within so many bans are one foreign load; the ban grows.
+const BANS_APART: u32 = 8;
+
+/// Who else uses the core of a thread, as far as that shows when it gives the core away.
+#[derive(Debug, Clone, Copy)]
+pub struct Company {
+    /// Above zero if another rank was seen here lately: the scheduler puts a woken rank next to its waker when the machine is
+    /// busy. There whoever keeps the core awake keeps the other from working.
+    seen: u32,
+    ban: Duration,
+    banned_until: Option<Instant>,
+}
+
+impl Company {
+    /// Nobody was seen yet.
+    pub const UNKNOWN: Self = Self { seen: 0, ban: BAN_MIN, banned_until: None };
+
+    /// Whether another rank was here lately.
+    #[inline]
+    pub fn was_seen(&self) -> bool {
+        self.seen > 0
+    }
+
+    /// Whether the core may be given away at all.
+    #[inline]
+    pub fn may_yield(&self, now: Instant) -> bool {
+        self.banned_until.is_none_or(|until| until <= now)
+    }
+
+    /// How long to keep the core before giving it away, or before sleeping if it may not be. `crowded`: ranks outnumber cores;
+    /// `alone_time`: where a rank should have this core to itself.
+    #[inline]
+    pub fn spin_time(&self, crowded: bool, yields: bool, alone_time: Duration) -> Duration {
+        match (crowded || self.was_seen(), yields) {
+            (true, _) => Duration::ZERO,
+            (false, true) => alone_time,
+            (false, false) => SPIN_TIME,
+        }
+    }
+
+    /// What giving the core away for so long, until `now`, says about who else is on it. `true`: somebody who does not wait for us.
+    #[inline]
+    pub fn judge(&mut self, away: Duration, now: Instant) -> bool {
+        self.seen = match away {
+            _ if away < SWITCH_TIME => self.seen.saturating_sub(1),
+            _ if away < SLICE_TIME => LONELY_AFTER,
+            _ => 0,
+        };
+        if away < SLICE_TIME {
+            return false;
+        }
+        // For a while we sleep instead, which costs a wake-up but no slice.
+        let again = self.banned_until.is_some_and(|until| now - until < self.ban * BANS_APART);
+        self.ban = if again { (self.ban * 2).min(BAN_MAX) } else { BAN_MIN };
+        self.banned_until = Some(now + self.ban);
+        true
+    }
+}
+
+/// Moves this thread to one of the cores that it may use, once: then it may go where it likes again.
+#[cfg(target_os = "linux")]
+pub fn move_to(core: usize, allowed: &rustix::thread::CpuSet) {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut there = CpuSet::new();
+    there.set(core);
+    // Where that is not allowed, the scheduler decides alone.
+    let _ = sched_setaffinity(None, &there).and_then(|()| sched_setaffinity(None, allowed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const AT_ONCE: Duration = Duration::from_nanos(300);
+    const BY_A_RANK: Duration = Duration::from_micros(5);
+    const ALONE_TIME: Duration = Duration::from_micros(7);
+
+    #[test]
+    fn a_rank_on_the_core_is_remembered_for_a_while() {
+        let (mut company, now) = (Company::UNKNOWN, Instant::now());
+        assert_eq!(company.spin_time(false, true, ALONE_TIME), ALONE_TIME);
+        assert_eq!(company.spin_time(true, true, ALONE_TIME), Duration::ZERO, "a core that is shared");
+        assert!(!company.judge(BY_A_RANK, now));
+        for _ in 0..LONELY_AFTER {
+            assert!(company.was_seen());
+            assert_eq!(company.spin_time(false, true, ALONE_TIME), Duration::ZERO);
+            assert!(!company.judge(AT_ONCE, now));
+        }
+        assert!(!company.was_seen());
+    }
+
+    #[test]
+    fn bans_grow_while_slices_are_lost_and_start_over_after_a_quiet_time() {
+        let (mut company, mut now) = (Company::UNKNOWN, Instant::now());
+        assert!(company.may_yield(now));
+        let mut ban = BAN_MIN;
+        for _ in 0..12 {
+            assert!(company.judge(4 * MS, now));
+            assert!(!company.may_yield(now + ban - AT_ONCE));
+            assert_eq!(company.spin_time(false, false, ALONE_TIME), SPIN_TIME);
+            now += ban;
+            assert!(company.may_yield(now));
+            ban = (2 * ban).min(BAN_MAX);
+        }
+        now += BAN_MAX * BANS_APART;
+        company.judge(4 * MS, now);
+        assert!(company.may_yield(now + BAN_MIN));
+    }
+}
