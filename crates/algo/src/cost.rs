@@ -37,6 +37,22 @@ pub struct Cost {
     pub scratch: f64,
 }
 
+impl Cost {
+    /// The root exchanges one message of `len` with each of the others, one after the other; a rank sends at most `sent`.
+    pub(crate) fn of_star(world_size: usize, len: f64, sent: f64) -> Self {
+        let others = world_size as f64 - 1.0;
+        Self {
+            rounds: others,
+            sent,
+            hops: others.min(1.0),
+            messages: others,
+            traffic: others * len,
+            moved: others * len,
+            ..Self::default()
+        }
+    }
+}
+
 impl Algorithm {
     /// What this algorithm needs for `volume`, by the formulas of its [card](Self::card).
     pub fn cost(self, volume: Volume) -> Cost {

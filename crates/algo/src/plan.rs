@@ -1,6 +1,6 @@
 //! The words in which algorithms are written: three kinds of step, and a run of blocks on the circle of ranks.
 
-use crate::{Action, Recv, Send, Span, Step};
+use crate::{Action, Recv, Send, Shape, Span, Step};
 use phalanx_core::Layout;
 
 /// A step that only sends; none if there is nothing to send.
@@ -34,6 +34,12 @@ pub(crate) fn arc(layout: &Layout, start: usize, count: usize) -> Span {
         first: layout.blocks(start..end.min(world_size)),
         second: layout.blocks(0..end.saturating_sub(world_size)),
     }
+}
+
+/// Everybody but the root, beginning behind it on the circle of ranks.
+pub(crate) fn others(shape: &Shape<'_>) -> impl Iterator<Item = usize> {
+    let Shape { world_size, root, .. } = *shape;
+    (1..world_size).map(move |distance| (root + distance) % world_size)
 }
 
 /// ⌈log₂ `n`⌉, the rounds that any algorithm needs to spread one rank's data to `n` ranks.

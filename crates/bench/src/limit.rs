@@ -1,7 +1,7 @@
 //! The limit of an all_reduce in shared memory: what reading and writing alone takes.
 
 use crate::data::Data;
-use crate::op::{Op, Place};
+use crate::op::Op;
 use crate::timing::Work;
 use phalanx::{ProcessGroup, ReduceOp, Result};
 
@@ -28,10 +28,6 @@ impl<'g> Limit<'g> {
 impl Work for Limit<'_> {
     fn op(&self) -> Op {
         Op::AllReduce
-    }
-
-    fn place(&self) -> Place {
-        Place::InPlace
     }
 
     fn group(&self) -> &ProcessGroup {

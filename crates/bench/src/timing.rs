@@ -21,7 +21,9 @@ const LOOK_EVERY: usize = 16;
 /// What is timed: one rank's part of something that all ranks do.
 pub(crate) trait Work {
     fn op(&self) -> Op;
-    fn place(&self) -> Place;
+    fn place(&self) -> Place {
+        Place::InPlace
+    }
     fn group(&self) -> &ProcessGroup;
     /// Writes this rank's contribution, as a program would between two operations.
     fn touch(&mut self);

@@ -2,7 +2,7 @@
 //! options that the system gives it, without frames and without adding anything up.
 
 use crate::data::Data;
-use crate::op::{Op, Place};
+use crate::op::Op;
 use crate::timing::Work;
 use phalanx::{Error, ProcessGroup, ReduceOp, Result, Secret};
 use std::io::{self, ErrorKind, Read, Write};
@@ -126,10 +126,6 @@ impl<'g> Wire<'g> {
 impl Work for Wire<'_> {
     fn op(&self) -> Op {
         self.op
-    }
-
-    fn place(&self) -> Place {
-        Place::InPlace
     }
 
     fn group(&self) -> &ProcessGroup {

@@ -1,7 +1,7 @@
 //! The root sends straight to everybody.
 
 use crate::card::card;
-use crate::plan::{recv, send};
+use crate::plan::{others, recv, send};
 use crate::{Action, Cost, Shape, Step};
 
 card! {
@@ -10,29 +10,13 @@ card! {
     rounds: "P − 1", sent: "(P − 1)b, by the root", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "folklore",
-    cost: |v| {
-        let others = v.world_size as f64 - 1.0;
-        Cost {
-            rounds: others,
-            sent: others * v.block,
-            hops: others.min(1.0),
-            messages: others,
-            traffic: others * v.block,
-            moved: others * v.block,
-            ..Cost::default()
-        }
-    },
+    cost: |v| Cost::of_star(v.world_size, v.block, (v.world_size as f64 - 1.0) * v.block),
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
-    let Shape { rank, world_size, layout, root, .. } = *shape;
+    let Shape { rank, layout, root, .. } = *shape;
     if rank != root {
         return recv(root, layout.block(rank), Action::Copy).into_iter().collect();
     }
-    (1..world_size)
-        .filter_map(|distance| {
-            let peer = (root + distance) % world_size;
-            send(peer, layout.block(peer))
-        })
-        .collect()
+    others(shape).filter_map(|peer| send(peer, layout.block(peer))).collect()
 }
