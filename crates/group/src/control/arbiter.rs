@@ -86,6 +86,8 @@ pub(crate) struct Arbiter {
     terms: Option<(usize, String)>,
     failed: HashMap<GroupId, Cause>,
     lost: BTreeSet<usize>,
+    /// The same in their order, for who comes later.
+    losses: Vec<Cause>,
     left: BTreeSet<usize>,
     /// Who reported whose death, which the arbiter had not seen.
     doubted: BTreeSet<(usize, usize)>,
@@ -102,6 +104,7 @@ impl Arbiter {
             terms: None,
             failed: HashMap::new(),
             lost: BTreeSet::new(),
+            losses: Vec::new(),
             left: BTreeSet::new(),
             doubted: BTreeSet::new(),
             stalls: HashMap::new(),
@@ -125,6 +128,10 @@ impl Arbiter {
                     return self.fail(WORLD, Cause::Protocol { peer: self.peer(rank), what });
                 }
                 let members: Vec<_> = self.members.iter().flatten().cloned().collect();
+                if !self.losses.is_empty() {
+                    let lost = |cause: &Cause| (rank, Verdict::Lost { cause: cause.clone() });
+                    return self.losses.iter().map(lost).collect();
+                }
                 if members.len() < self.members.len() {
                     return Vec::new();
                 }
@@ -156,9 +163,7 @@ impl Arbiter {
         if self.left.contains(&rank) || !self.lost.insert(rank) {
             return Vec::new();
         }
-        self.forget(rank);
-        let peer = self.peer(rank);
-        self.to_all(&Verdict::Lost { cause: Cause::Lost { peer, how } })
+        self.lose(rank, how)
     }
 
     /// `rank` said something, whatever it was.
@@ -192,11 +197,16 @@ impl Arbiter {
         if self.left.contains(&rank) || self.lost.contains(&rank) {
             return Vec::new();
         }
-        let cause = Cause::Lost { peer: self.peer(rank), how: Loss::Silent { after } };
-        let mail = self.to_all(&Verdict::Lost { cause });
+        let mail = self.lose(rank, Loss::Silent { after });
         self.lost.insert(rank);
-        self.forget(rank);
         mail
+    }
+
+    fn lose(&mut self, rank: usize, how: Loss) -> Mail {
+        self.forget(rank);
+        let cause = Cause::Lost { peer: self.peer(rank), how };
+        self.losses.push(cause.clone());
+        self.to_all(&Verdict::Lost { cause })
     }
 
     fn forget(&mut self, rank: usize) {
@@ -331,6 +341,19 @@ mod tests {
         let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(1), how: Loss::Died } };
         assert_eq!(arbiter.disconnected(1, Loss::Died), [(2, lost.clone()), (0, lost)]);
         assert!(arbiter.disconnected(1, Loss::Died).is_empty());
+    }
+
+    #[test]
+    fn who_comes_after_a_death_is_told() {
+        let mut arbiter = Arbiter::new(3, None);
+        let join = |rank| {
+            let addr = ([127, 0, 0, 1], rank).into();
+            Notice::Join { host: format!("h{rank}"), addr, local: None, terms: String::new() }
+        };
+        assert!(arbiter.handle(2, join(2)).is_empty() && arbiter.handle(0, join(0)).is_empty());
+        arbiter.disconnected(2, Loss::Died);
+        let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(2), how: Loss::Died } };
+        assert_eq!(arbiter.handle(1, join(1)), [(1, lost)], "and not that all are there");
     }
 
     #[test]

@@ -247,7 +247,8 @@ impl State {
 fn concerns(scope: Option<GroupId>, cause: &Cause, alarm: &Alarm) -> bool {
     match scope {
         Some(group) => group == alarm.group,
-        None => cause.culprit().is_some_and(|peer| alarm.members.contains(&peer.rank)),
+        // Without rank 0, and the arbiter on it, nobody would hear of the next loss, in whichever group.
+        None => cause.culprit().is_some_and(|peer| peer.rank == 0 || alarm.members.contains(&peer.rank)),
     }
 }
 
@@ -280,6 +281,15 @@ mod tests {
         assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2), "the first cause stays");
         assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
         assert!(watch.alarm(GroupId(8), vec![2, 0]).cause().is_some(), "known before the group was");
+    }
+
+    #[test]
+    fn no_group_outlives_the_arbiter() {
+        let watch = watch();
+        let pair = watch.alarm(GroupId(7), vec![1, 2]);
+        watch.line_broke();
+        assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
+        assert!(watch.alarm(GroupId(8), vec![1, 2]).cause().is_some(), "nor does one begin");
     }
 
     #[test]

@@ -37,8 +37,9 @@ impl Address for SocketAddr {
         socket::connected(stream)
     }
 
-    fn is_final(_error: &io::Error) -> bool {
-        false
+    /// Ranks listen before they tell anybody where, so where nobody listens now nobody ever will: the rank has ended.
+    fn is_final(error: &io::Error) -> bool {
+        error.kind() == ErrorKind::ConnectionRefused
     }
 }
 
@@ -85,7 +86,6 @@ impl<A: Address> Dialling<A> {
                         self.state = DialState::Connecting(stream, now + HANDSHAKE_TIME);
                         continue;
                     }
-                    Err(error) if A::is_final(&error) => return Err(Failure::Io(error)),
                     Err(error) => Failure::Io(error),
                 },
                 DialState::Connecting(stream, until) => match A::connected(&stream) {
@@ -115,7 +115,8 @@ impl<A: Address> Dialling<A> {
                     Progress::Proved(_) => unreachable!("dialers are not asked to admit anybody"),
                 },
             };
-            if self.deadline.has_passed(now) {
+            let is_final = matches!(&failure, Failure::Io(error) if A::is_final(error));
+            if is_final || self.deadline.has_passed(now) {
                 return Err(failure);
             }
             self.tries += 1;
