@@ -109,6 +109,7 @@ impl Plan {
         };
         let index = random.below(LATEST);
         let moment = match random.below(8) {
+            _ if kind == Kind::Launcher => Moment::Operation { index, op: None },
             // Who panics or aborts has a group, and nobody panics in a call.
             0 if !matches!(kind, Kind::Panic | Kind::Abort) => Moment::Init,
             1 if kind != Kind::Panic => Moment::Finalize { after: index },
