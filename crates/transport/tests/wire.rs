@@ -3,8 +3,7 @@
 use phalanx_core::{CallSite, DType, OpKind, Signature};
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{
-    Direction, FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wait, Wire, WireFault,
-    encode_signature,
+    FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
 };
 use std::io::IoSlice;
 
