@@ -287,7 +287,7 @@ mod tests {
     fn no_group_outlives_the_arbiter() {
         let watch = watch();
         let pair = watch.alarm(GroupId(7), vec![1, 2]);
-        watch.line_broke();
+        watch.lost_arbiter(Loss::Died);
         assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
         assert!(watch.alarm(GroupId(8), vec![1, 2]).cause().is_some(), "nor does one begin");
     }
