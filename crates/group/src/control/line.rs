@@ -30,8 +30,12 @@ impl ArbiterService {
     }
 
     fn post(&self, mail: Mail, outbox: &mut Outbox) {
+        if mail.is_empty() {
+            return;
+        }
+        let sessions: HashMap<usize, SessionId> = self.ranks.iter().map(|(&id, &rank)| (rank, id)).collect();
         for (rank, verdict) in mail {
-            if let Some((&session, _)) = self.ranks.iter().find(|(_, r)| **r == rank) {
+            if let Some(&session) = sessions.get(&rank) {
                 outbox.send(session, postcard::to_stdvec(&verdict).expect("verdicts are plain data"));
             }
         }
