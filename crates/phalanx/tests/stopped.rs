@@ -39,6 +39,19 @@ fn rank() {
         assert!(message.iter().all(|&byte| byte == 0));
         return group.finalize().expect("all are here");
     }
+    if role == "pause" {
+        let begun = Instant::now();
+        for step in 0.. {
+            if step == 10 {
+                support::say("started", "");
+            }
+            let mut over = [u8::from(group.rank() == 0 && begun.elapsed() > HEARTBEAT * 3)];
+            group.all_reduce(&mut over, ReduceOp::Max).expect("nobody is to blame");
+            if over == [1] {
+                return group.finalize().expect("all are here");
+            }
+        }
+    }
     let error = (0..).find_map(|step| {
         if step == 10 {
             support::say("started", "");
@@ -62,7 +75,8 @@ fn signal(name: &str, pid: u32) {
     assert!(kill.is_ok_and(|status| status.success()), "kill {name} {pid}");
 }
 
-/// With `role` "stay" the others wait for the stopped rank to come back; with "go" they end at once.
+/// Says how long it took. With `role` "stay" the others wait for the stopped rank to come back; with "go" they end at once.
+#[allow(clippy::print_stdout, reason = "figures for whoever asks for them with --nocapture")]
 fn stop(backend: &str, role: &str, victim: usize) {
     let context = format!("{backend}, {role}, rank {victim} stopped");
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -96,6 +110,7 @@ fn stop(backend: &str, role: &str, victim: usize) {
         assert_eq!(words[1], victim.to_string(), "{context}: rank {rank}: {line}");
         assert_eq!(words[2], HEARTBEAT.as_millis().to_string(), "{context}: rank {rank}: {line}");
         let after = Duration::from_millis((words[0].parse::<u128>().expect("a time") - stopped_at) as u64);
+        println!("{context}: rank {rank} knew after {after:?}");
         // It beats five times in that time, the last time right before it was stopped or one beat earlier.
         assert!(after >= HEARTBEAT * 3 / 5, "{context}: rank {rank}, after {after:?}: {line}");
         if rank != victim {
@@ -119,6 +134,21 @@ fn a_stopped_rank_is_named_over_shm_and_hears_of_it() {
 fn nothing_is_left_of_a_job_with_a_stopped_rank() {
     stop("tcp", "go", 0);
     stop("shm", "go", 3);
+}
+
+#[test]
+fn a_job_that_is_stopped_and_continued_as_a_whole_goes_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (launch, output) = support::job("pause", 2, folder.path());
+    let heartbeat = HEARTBEAT.as_secs().to_string();
+    let running = launch.env("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat).spawn().expect("the job starts");
+    let pids = running.pids().to_vec();
+    output.wait_for("started", 2);
+    pids.iter().for_each(|&pid| signal("-STOP", pid));
+    std::thread::sleep(HEARTBEAT * 3 / 2);
+    pids.iter().for_each(|&pid| signal("-CONT", pid));
+    let outcome = support::finish(running);
+    assert_eq!(outcome.exit_code(), 0, "{outcome}\n{}", output.text());
 }
 
 #[test]
