@@ -103,6 +103,10 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) no_prefix: bool,
 
+    /// Encrypt all that ranks say to each other over TCP, as PHALANX_ENCRYPT=1 does
+    #[arg(long)]
+    pub(crate) encrypt: bool,
+
     /// Set an environment variable in all ranks; can be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,

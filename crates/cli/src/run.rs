@@ -6,7 +6,7 @@ use phalanx_launch::Launch;
 
 /// Runs a job and returns the code to exit with.
 pub(crate) fn run(flags: Run) -> Result<i32> {
-    let Run { ranks, log_dir, job_id, timeout, grace, no_prefix, env, command } = flags;
+    let Run { ranks, log_dir, job_id, timeout, grace, no_prefix, encrypt, env, command } = flags;
     let mut command = command.into_iter();
     let program = command.next().unwrap_or_default();
     let mut launch =
@@ -19,6 +19,9 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
     }
     for (name, value) in env {
         launch = launch.env(name, value);
+    }
+    if encrypt {
+        launch = launch.env("PHALANX_ENCRYPT", "1");
     }
     let outcome = launch.run()?;
     if !outcome.is_success() {

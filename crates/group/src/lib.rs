@@ -34,6 +34,8 @@ pub mod trace;
 mod tune;
 #[cfg(target_os = "linux")]
 mod two_level;
+#[cfg(test)]
+mod wiretap;
 mod work;
 
 pub use backend::{Absence, Address, Backend, Buffers, Collective, Region};

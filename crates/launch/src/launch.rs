@@ -157,7 +157,11 @@ impl Launch {
         let job_id = self.job_id.map_or_else(random_id, Ok)?;
         check(self.ranks, &job_id, self.env.keys().map(String::as_str))?;
 
+        // As the ranks will understand it: the store must do as they do.
+        let encrypt =
+            self.env.get("PHALANX_ENCRYPT").cloned().or_else(|| std::env::var_os("PHALANX_ENCRYPT"));
         let secret = Secret::generate()?;
+        let secret = if encrypt.is_some_and(|on| on == "1") { secret.encrypting() } else { secret };
         let store = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
         let site = Site {
             store: store.addr(),

@@ -26,6 +26,7 @@
 //! | `PHALANX_RANK`, `PHALANX_WORLD_SIZE`, `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE`, `PHALANX_NODE_RANK` | who it is |
 //! | `PHALANX_STORE` | `tcp://host:port` of the store, which the launcher hosts: there is no port to choose and none to lose to another program |
 //! | `PHALANX_SECRET` | the job's secret, fresh for each job; not on any command line, in no log and in no error |
+//! | `PHALANX_ENCRYPT` | left as it is; with `1` the launcher's store encrypts as the ranks do |
 //! | `PHALANX_JOB_ID` | the job's name |
 //! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `TORCHELASTIC_RUN_ID` | the same under torchrun's names |
 //! | `MASTER_ADDR`, `MASTER_PORT` | this host and a port that was free, for other software |

@@ -156,6 +156,20 @@ fn another_secret_does_not_come_in() {
 }
 
 #[test]
+fn a_rank_that_differs_in_encryption_is_told_so() {
+    let secret = Secret::generate().unwrap();
+    let server = TcpStoreServer::start(([127, 0, 0, 1], 0).into(), &secret).unwrap();
+    let store = format!("tcp://{}", server.addr());
+    let mut rank = (phalanx_rank(1, 2, &store, &secret, "60"), AT_ONCE);
+    rank.0.secret = rank.0.secret.map(Secret::encrypting);
+    let outcome = run(vec![rank]).remove(0);
+    let Err(error) = &outcome else { panic!("it came in") };
+    let said =
+        "it does not encrypt and this process encrypts: PHALANX_ENCRYPT must be the same for all ranks";
+    assert!(error.to_string().contains(said), "{error}");
+}
+
+#[test]
 fn ranks_that_were_told_different_algorithms_are_told_so() {
     let secret = Secret::generate().unwrap();
     let server = TcpStoreServer::start(([127, 0, 0, 1], 0).into(), &secret).unwrap();

@@ -5,7 +5,7 @@ use crate::protocol::{Answer, Operation, Reply, Request, encode};
 use crate::store::{check, check_key, misuse, not_set};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_transport::handshake::Hello;
-use phalanx_transport::{Secret, Session, open_session};
+use phalanx_transport::{Secret, SessionReceiver, SessionSender, open_session};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ const REPLY_TIME: Duration = Duration::from_secs(10);
 /// Once the server is lost, every call returns the error that said so first.
 #[derive(Debug)]
 pub struct TcpStore {
-    sender: Mutex<Session>,
+    sender: Mutex<SessionSender>,
     mail: Mutex<Mail>,
     /// A reply has come, or the receiver is free for another thread, or all is over.
     changed: Condvar,
@@ -33,7 +33,7 @@ pub struct TcpStore {
 #[derive(Debug)]
 struct Mail {
     /// The receiving end; `None` while one of the waiting threads reads from it, for all of them.
-    receiver: Option<Session>,
+    receiver: Option<SessionReceiver>,
     /// Number of the next request.
     next: u64,
     /// Requests under way, with the reply once it has come.
@@ -49,11 +49,13 @@ impl TcpStore {
     /// # Errors
     /// [`Error::Rendezvous`] with what the last try met. Rank and world size are 0 in it.
     pub fn connect(addr: &str, secret: &Secret, deadline: &Deadline) -> Result<Self> {
-        let receiver = open_session(addr, secret, &Hello::store(), deadline)?;
+        let session = open_session(addr, secret, &Hello::store(), deadline)?;
+        let local = session.local_addr()?;
+        let (sender, receiver) = session.split();
         Ok(Self {
-            local: receiver.local_addr()?,
+            local,
             server: addr.to_owned(),
-            sender: Mutex::new(receiver.try_clone()?),
+            sender: Mutex::new(sender),
             mail: Mutex::new(Mail { receiver: Some(receiver), next: 0, open: HashMap::new(), broken: None }),
             changed: Condvar::new(),
         })
@@ -95,11 +97,7 @@ impl TcpStore {
     fn send(&self, id: u64, op: Operation<'_>) -> Result<()> {
         let message = encode(&Request { id, op });
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.send(&message).map_err(|error| {
-            // Perhaps half of it went out: nothing after that would make sense.
-            sender.close();
-            self.give_up(&mut self.mail(), error)
-        })
+        sender.send(&message).map_err(|error| self.give_up(&mut self.mail(), error))
     }
 
     /// Waits for the reply to `id`. Whoever finds the receiver free reads, and sorts what comes for the others.

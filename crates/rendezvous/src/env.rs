@@ -27,6 +27,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_STORE` | `tcp://host:port` of a running server, or `file:///directory`; else rank 0 runs a server at `MASTER_ADDR`, `MASTER_PORT` |
 /// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits |
 /// | `PHALANX_SECRET_FILE` | or a file with it, which only its owner can read |
+/// | `PHALANX_ENCRYPT` | `1`: all that processes of the job say over TCP is encrypted; the same for all of them |
 /// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set, and new for each run, with a `file:` store |
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60, unless the program sets another |
@@ -61,7 +62,7 @@ pub struct Config {
     pub node_rank: usize,
     /// Where the ranks meet.
     pub store: StoreLocation,
-    /// What the job's processes know and nobody else; there in every job but a group of one.
+    /// What the job's processes know and nobody else, and whether they encrypt; there in every job but a group of one.
     pub secret: Option<Secret>,
     /// Tells this run from others that use the same store.
     pub job_id: String,
@@ -358,13 +359,16 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     }
 
     fn secret(&self) -> Result<Option<Secret>> {
-        match (self.text("PHALANX_SECRET"), self.text("PHALANX_SECRET_FILE")) {
-            (None, None) => Ok(None),
-            (Some(hex), None) => Secret::from_hex(&hex).map(Some),
-            (None, Some(path)) => Secret::from_hex(&secret_file::read(&path)?).map(Some),
+        let secret = match (self.text("PHALANX_SECRET"), self.text("PHALANX_SECRET_FILE")) {
+            (None, None) => None,
+            (Some(hex), None) => Some(Secret::from_hex(&hex)?),
+            (None, Some(path)) => Some(Secret::from_hex(&secret_file::read(&path)?)?),
             (Some(_), Some(_)) => {
-                Err(Error::config("PHALANX_SECRET and PHALANX_SECRET_FILE are both set: unset one of them"))
+                let what = "PHALANX_SECRET and PHALANX_SECRET_FILE are both set: unset one of them";
+                return Err(Error::config(what));
             }
-        }
+        };
+        let encrypt = self.flag("PHALANX_ENCRYPT")? == Some(true);
+        Ok(if encrypt { secret.map(Secret::encrypting) } else { secret })
     }
 }

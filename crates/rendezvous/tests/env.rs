@@ -158,6 +158,7 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_HEARTBEAT_TIMEOUT_S=-1"], &["PHALANX_HEARTBEAT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),
         (&[OURS, &with_secret, "PHALANX_CHECKSUM=crc"], &["PHALANX_CHECKSUM", "neither 0 nor 1"]),
+        (&[OURS, &with_secret, "PHALANX_ENCRYPT=yes"], &["PHALANX_ENCRYPT", "neither 0 nor 1"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),
     ];
     for (variables, words) in cases {
@@ -170,6 +171,13 @@ fn nonsense_is_refused_and_named() {
             }
             other => panic!("{variables:?}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn encryption_is_asked_for() {
+    for (flag, encrypts) in [("", false), ("PHALANX_ENCRYPT=0", false), ("PHALANX_ENCRYPT=1", true)] {
+        assert_eq!(read(&[OURS, &secret(), flag]).unwrap().secret.unwrap().encrypts(), encrypts, "{flag:?}");
     }
 }
 

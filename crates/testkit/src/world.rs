@@ -23,6 +23,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Algorithms to use instead of the recommended ones, as in `all_reduce=ring,broadcast=binomial`.
     pub algorithms: String,
+    /// Whether ranks encrypt what they say over TCP.
+    pub encrypt: bool,
 }
 
 type Open = dyn Fn(usize, &Settings) -> Result<Vec<Join>> + Send + Sync;
@@ -108,6 +110,7 @@ impl World {
     ) -> Self {
         Self::of(name, move |world_size, settings| {
             let secret = Secret::generate()?;
+            let secret = if settings.encrypt { secret.encrypting() } else { secret };
             let server = Arc::new(TcpStoreServer::start(SocketAddr::new(ip, 0), &secret)?);
             let all = Arc::new(Barrier::new(world_size));
             let rank = |rank| {
@@ -130,7 +133,8 @@ impl World {
         name: &'static str,
         open: impl Fn(usize, &Settings) -> Result<Vec<Join>> + Send + Sync + 'static,
     ) -> Self {
-        let settings = Settings { timeout: Duration::from_secs(60), algorithms: String::new() };
+        let settings =
+            Settings { timeout: Duration::from_secs(60), algorithms: String::new(), encrypt: false };
         Self { name, open: Arc::new(open), settings, watchdog: Duration::from_secs(120) }
     }
 
@@ -145,6 +149,13 @@ impl World {
     #[must_use]
     pub fn algorithms(mut self, algorithms: impl Into<String>) -> Self {
         self.settings.algorithms = algorithms.into();
+        self
+    }
+
+    /// What goes over TCP is encrypted.
+    #[must_use]
+    pub fn encrypted(mut self) -> Self {
+        self.settings.encrypt = true;
         self
     }
 
@@ -243,6 +254,7 @@ fn config(
         ("PHALANX_SECRET", secret.to_hex()),
         ("PHALANX_TIMEOUT_S", settings.timeout.as_secs_f64().to_string()),
         ("PHALANX_ALGO", settings.algorithms.clone()),
+        ("PHALANX_ENCRYPT", u8::from(settings.encrypt).to_string()),
     ]);
     variables.extend(more);
     Config::from_lookup(|name| variables.get(name).cloned())

@@ -14,6 +14,10 @@ mod checked_tcp {
     phalanx_testkit::group_conformance!(super::World::checked_tcp());
 }
 
+mod tcp_encrypted {
+    phalanx_testkit::group_conformance!(super::World::tcp().encrypted());
+}
+
 #[cfg(target_os = "linux")]
 mod shm {
     phalanx_testkit::group_conformance!(super::World::shm());
@@ -46,6 +50,16 @@ fn groups_say_what_performs_their_operations() {
     says(World::hosts(2), 3, "two-level: 3 ranks on 2 hosts: shm inside, tcp across");
     says(World::hosts(2).algorithms("all_reduce=ring"), 4, "tcp: 4 ranks on 2 hosts");
     says(World::tcp(), 1, "thread: 1 rank");
+}
+
+/// What the levels do does not depend on how the upper one speaks.
+#[cfg(target_os = "linux")]
+#[test]
+fn levels_may_be_encrypted() {
+    use phalanx_testkit::conformance::group;
+    let world = World::hosts(2).encrypted();
+    group::movements::movements_over_several_frames(&world);
+    group::reductions::reductions_over_several_frames(&world);
 }
 
 /// The other address family differs in how links are made, not in what goes over them.

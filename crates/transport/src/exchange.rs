@@ -7,11 +7,11 @@ use crate::handshake::{Hello, Purpose, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Memories;
 use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId};
-use crate::{Bell, Secret};
+use crate::{Bell, Connection, Secret};
 use phalanx_core::{GroupId, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -28,7 +28,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct MailboxContents {
-    links: Vec<(usize, Result<TcpStream, String>)>,
+    links: Vec<(usize, Result<Connection, String>)>,
     waiting: Vec<Bell>,
 }
 
@@ -39,7 +39,7 @@ impl Mailbox {
     }
 
     /// What has come, by ranks of the job.
-    pub(crate) fn empty(&self) -> Vec<(usize, Result<TcpStream, String>)> {
+    pub(crate) fn empty(&self) -> Vec<(usize, Result<Connection, String>)> {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.full.store(false, Ordering::Release);
         std::mem::take(&mut contents.links)
@@ -53,7 +53,7 @@ impl Mailbox {
     }
 
     /// `peer` is a rank of the job.
-    fn put(&self, peer: usize, link: Result<TcpStream, String>) {
+    fn put(&self, peer: usize, link: Result<Connection, String>) {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         contents.links.push((peer, link));
         self.full.store(true, Ordering::Release);
@@ -74,7 +74,7 @@ pub(crate) struct Links {
     control: Option<Box<dyn Service>>,
     mailboxes: HashMap<GroupId, Arc<Mailbox>>,
     states: HashMap<(GroupId, usize), LinkState>,
-    early: HashMap<(GroupId, usize), TcpStream>,
+    early: HashMap<(GroupId, usize), Connection>,
     #[cfg(target_os = "linux")]
     pub(crate) memories: Memories,
 }
@@ -133,15 +133,15 @@ impl Service for Links {
         self.control.as_mut()?.poll(now, outbox)
     }
 
-    fn linked(&mut self, peer: usize, hello: &Hello, stream: TcpStream) {
+    fn linked(&mut self, peer: usize, hello: &Hello, link: Connection) {
         // Two that were admitted before the first was linked: the first stays.
         if self.states.insert((hello.group, peer), LinkState::Linked) == Some(LinkState::Linked) {
             return;
         }
         match self.mailboxes.get(&hello.group) {
-            Some(mailbox) => mailbox.put(peer, Ok(stream)),
+            Some(mailbox) => mailbox.put(peer, Ok(link)),
             None if self.early.len() < EARLY_LINKS_MAX => {
-                drop(self.early.insert((hello.group, peer), stream));
+                drop(self.early.insert((hello.group, peer), link));
             }
             None => drop(self.states.remove(&(hello.group, peer))),
         }
@@ -209,8 +209,8 @@ impl Exchange {
         self.reception.call(move |links, _| {
             let early: Vec<_> = links.early.keys().filter(|(g, _)| *g == group).copied().collect();
             for key in early {
-                if let Some(stream) = links.early.remove(&key) {
-                    theirs.put(key.1, Ok(stream));
+                if let Some(link) = links.early.remove(&key) {
+                    theirs.put(key.1, Ok(link));
                 }
             }
             links.mailboxes.insert(group, theirs);

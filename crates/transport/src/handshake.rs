@@ -2,32 +2,39 @@
 //!
 //! ```text
 //! dialer                                      acceptor
-//!   | Opening    magic, version, purpose, nonce_d |
+//!   | Opening    magic, version, purpose, encrypts, nonce_d
 //!   |-------------------------------------------->|
-//!   |           Challenge  magic, version, nonce_a |
+//!   |     Challenge  magic, version, encrypts, nonce_a
 //!   |<--------------------------------------------|
-//!   | Proof      identity, HMAC("dialer", all so far)
+//!   | Proof      identity, [Noise 1], HMAC("dialer", all so far)
 //!   |-------------------------------------------->|   verified before anything else is believed
-//!   |  Verdict   status, HMAC("acceptor", all so far)
+//!   |  Verdict   status, [Noise 2], HMAC("acceptor", all so far)
 //!   |<--------------------------------------------|
 //! ```
 //!
 //! Fresh nonces on both sides make replay useless, the labels make reflection useless, and each MAC covers everything
 //! said before it, identity and status included. The dialer proves itself first, so a stranger learns nothing that is
 //! derived from the secret. All messages have fixed lengths: nothing is allocated for a stranger.
-//! What this does not do: encrypt. Who can rewrite packets between two ranks can still hijack an authenticated connection.
 //!
-//! Pure state machines: bytes in, bytes out; nonces are arguments.
+//! Whether the job encrypts is part of the secret, so both ends know what the other must say; who says otherwise is refused, and
+//! nobody on the way can talk them out of it. In a job that encrypts, messages three and four carry those of a
+//! Noise handshake, and all that follows on the connection is sealed with its keys. In one that does not, who
+//! can rewrite packets between two ranks can still hijack an authenticated connection.
+//! [Memory](Purpose::Memory) is passed inside one host and never sealed. See `docs/security.md` for the reasons.
+//!
+//! State machines: bytes in, bytes out; nonces are arguments. Only Noise makes its key pairs itself.
 
 use crate::Secret;
+use crate::keys::{self, Agreement, Keys};
 use hmac::{Hmac, KeyInit, Mac};
 use phalanx_core::GroupId;
 use sha2::Sha256;
 use std::fmt;
+use zeroize::Zeroizing;
 
 const MAGIC: [u8; 4] = *b"PHLX";
 /// Changes whenever anything on the wire does; both ends must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 const NONCE: usize = 32;
 const MAC: usize = 32;
 const OPENING: usize = 8 + NONCE;
@@ -107,6 +114,13 @@ pub enum Refusal {
     WrongSecret,
     /// It knows the secret but sent values outside their range.
     Malformed,
+    /// It encrypts and we don't, or the other way round.
+    Encryption {
+        /// Whether the other side does.
+        theirs: bool,
+    },
+    /// Both know the secret, but no keys came of it: no randomness, or a broken build.
+    NoKeys,
     /// The acceptor said no.
     Status(Status),
 }
@@ -118,6 +132,12 @@ impl fmt::Display for Refusal {
             Self::Version(v) => write!(f, "it speaks wire version {v}, this build speaks {VERSION}"),
             Self::WrongSecret => f.write_str("it does not know this job's secret"),
             Self::Malformed => f.write_str("it sent values out of range"),
+            Self::Encryption { theirs } => {
+                let says = |on| if on { "encrypts" } else { "does not encrypt" };
+                let (they, we) = (says(*theirs), says(!theirs));
+                write!(f, "it {they} and this process {we}: PHALANX_ENCRYPT must be the same for all ranks")
+            }
+            Self::NoKeys => f.write_str("no keys for encryption could be agreed on with it"),
             Self::Status(status) => status.fmt(f),
         }
     }
@@ -133,22 +153,34 @@ fn mac(secret: &Secret, label: &str, transcript: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-fn opening(purpose: u8, nonce: &Nonce) -> [u8; OPENING] {
+/// The pre-shared key of one connection: another for each, and of no use for the proofs.
+fn psk(secret: &Secret, transcript: &[u8]) -> Zeroizing<[u8; 32]> {
+    Zeroizing::new(mac(secret, "noise", transcript).finalize().into_bytes().into())
+}
+
+/// Whether connections of this job for this purpose are sealed.
+fn is_sealed(secret: &Secret, purpose: Purpose) -> bool {
+    secret.encrypts() && purpose != Purpose::Memory
+}
+
+fn opening(purpose: u8, encrypts: bool, nonce: &Nonce) -> [u8; OPENING] {
     let mut bytes = [0; OPENING];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
     bytes[6] = purpose;
+    bytes[7] = u8::from(encrypts);
     bytes[8..].copy_from_slice(nonce);
     bytes
 }
 
-fn check_opening(bytes: &[u8]) -> Result<(), Refusal> {
+fn check_opening(bytes: &[u8], encrypts: bool) -> Result<(), Refusal> {
     if bytes[..4] != MAGIC {
         return Err(Refusal::NotPhalanx);
     }
-    match u16::from_le_bytes([bytes[4], bytes[5]]) {
-        VERSION => Ok(()),
-        other => Err(Refusal::Version(other)),
+    match (u16::from_le_bytes([bytes[4], bytes[5]]), bytes[7]) {
+        (VERSION, theirs) if theirs == u8::from(encrypts) => Ok(()),
+        (VERSION, theirs) => Err(Refusal::Encryption { theirs: theirs != 0 }),
+        (other, _) => Err(Refusal::Version(other)),
     }
 }
 
@@ -163,6 +195,8 @@ pub struct Dialer {
     hello: Hello,
     transcript: Transcript,
     proved: bool,
+    agreement: Option<Agreement>,
+    keys: Option<Keys>,
 }
 
 /// What the dialer does next.
@@ -177,14 +211,18 @@ pub enum DialerStep {
 impl Dialer {
     /// Begins; the bytes are the first to send.
     pub fn new(secret: Secret, hello: Hello, nonce: Nonce) -> (Self, Vec<u8>) {
-        let transcript = opening(hello.purpose as u8, &nonce).to_vec();
+        let transcript = opening(hello.purpose as u8, secret.encrypts(), &nonce).to_vec();
         let first = transcript.clone();
-        (Self { secret, hello, transcript, proved: false }, first)
+        (Self { secret, hello, transcript, proved: false, agreement: None, keys: None }, first)
     }
 
     /// How many bytes [`handle`](Self::handle) wants next.
     pub fn wants(&self) -> usize {
-        if self.proved { VERDICT } else { CHALLENGE }
+        match (self.proved, &self.agreement) {
+            (false, _) => CHALLENGE,
+            (true, None) => VERDICT,
+            (true, Some(_)) => VERDICT + keys::MESSAGE,
+        }
     }
 
     /// Takes exactly [`wants`](Self::wants) bytes.
@@ -194,20 +232,30 @@ impl Dialer {
     pub fn handle(&mut self, bytes: &[u8]) -> Result<DialerStep, Refusal> {
         assert_eq!(bytes.len(), self.wants(), "the caller reads exactly what is wanted");
         if !self.proved {
-            check_opening(bytes)?;
+            check_opening(bytes, self.secret.encrypts())?;
             self.transcript.extend_from_slice(bytes);
             self.transcript.extend_from_slice(&self.hello.rank.to_le_bytes());
             self.transcript.extend_from_slice(&self.hello.world_size.to_le_bytes());
             self.transcript.extend_from_slice(&self.hello.group.0.to_le_bytes());
+            if is_sealed(&self.secret, self.hello.purpose) {
+                let psk = psk(&self.secret, &self.transcript);
+                let (agreement, message) = Agreement::begin(&psk, &self.transcript)?;
+                self.agreement = Some(agreement);
+                self.transcript.extend_from_slice(&message);
+            }
             let mut proof = self.transcript[OPENING + CHALLENGE..].to_vec();
             proof.extend_from_slice(&mac(&self.secret, "dialer", &self.transcript).finalize().into_bytes());
             self.proved = true;
             return Ok(DialerStep::Send(proof));
         }
-        self.transcript.extend_from_slice(&bytes[..8]);
+        let (said, proof) = bytes.split_at(bytes.len() - MAC);
+        self.transcript.extend_from_slice(said);
         mac(&self.secret, "acceptor", &self.transcript)
-            .verify_slice(&bytes[8..])
+            .verify_slice(proof)
             .map_err(|_| Refusal::WrongSecret)?;
+        if let Some(agreement) = self.agreement.take() {
+            self.keys = Some(agreement.finish(&said[8..])?);
+        }
         match bytes[0] {
             0 => Ok(DialerStep::Done),
             1 => Err(Refusal::Status(Status::Taken)),
@@ -215,6 +263,11 @@ impl Dialer {
             3 => Err(Refusal::Status(Status::Unwanted)),
             _ => Err(Refusal::Malformed),
         }
+    }
+
+    /// The keys of the connection after [`DialerStep::Done`]; none if it is not sealed.
+    pub(crate) fn take_keys(&mut self) -> Option<Keys> {
+        self.keys.take()
     }
 }
 
@@ -225,6 +278,7 @@ pub struct Acceptor {
     nonce: Nonce,
     transcript: Transcript,
     purpose: Option<Purpose>,
+    agreed: Option<(Keys, keys::Message)>,
 }
 
 /// What the acceptor does next.
@@ -245,12 +299,16 @@ impl Acceptor {
 
     /// Waits for a caller.
     pub fn new(secret: Secret, nonce: Nonce) -> Self {
-        Self { secret, nonce, transcript: Vec::new(), purpose: None }
+        Self { secret, nonce, transcript: Vec::new(), purpose: None, agreed: None }
     }
 
     /// How many bytes [`handle`](Self::handle) wants next.
     pub fn wants(&self) -> usize {
-        if self.purpose.is_some() { PROOF } else { OPENING }
+        match self.purpose {
+            None => OPENING,
+            Some(purpose) if is_sealed(&self.secret, purpose) => PROOF + keys::MESSAGE,
+            Some(_) => PROOF,
+        }
     }
 
     /// Takes exactly [`wants`](Self::wants) bytes.
@@ -260,8 +318,8 @@ impl Acceptor {
     pub fn handle(&mut self, bytes: &[u8]) -> Result<AcceptorStep, Refusal> {
         assert_eq!(bytes.len(), self.wants(), "the caller reads exactly what is wanted");
         let Some(purpose) = self.purpose else {
-            // A wrong version gets our own opening as an answer, so that its error can name both.
-            if let Err(Refusal::NotPhalanx) = check_opening(bytes) {
+            // Who differs in version or encryption gets our own opening as an answer, so that its error can name both.
+            if let Err(Refusal::NotPhalanx) = check_opening(bytes, self.secret.encrypts()) {
                 return Err(Refusal::NotPhalanx);
             }
             self.purpose = Some(match bytes[6] {
@@ -272,31 +330,46 @@ impl Acceptor {
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);
-            let challenge = opening(0, &self.nonce);
+            let challenge = opening(0, self.secret.encrypts(), &self.nonce);
             self.transcript.extend_from_slice(&challenge);
             return Ok(AcceptorStep::Send(challenge.to_vec()));
         };
-        check_opening(&self.transcript)?;
-        self.transcript.extend_from_slice(&bytes[..IDENTITY]);
+        check_opening(&self.transcript, self.secret.encrypts())?;
+        let (said, proof) = bytes.split_at(bytes.len() - MAC);
+        let (identity, noise) = said.split_at(IDENTITY);
+        let agreed_on = self.transcript.len() + IDENTITY;
+        self.transcript.extend_from_slice(said);
         mac(&self.secret, "dialer", &self.transcript)
-            .verify_slice(&bytes[IDENTITY..])
+            .verify_slice(proof)
             .map_err(|_| Refusal::WrongSecret)?;
-        let group = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        if !noise.is_empty() {
+            let prologue = &self.transcript[..agreed_on];
+            self.agreed = Some(keys::agree(&psk(&self.secret, prologue), prologue, noise)?);
+        }
+        let group = u64::from_le_bytes(identity[8..16].try_into().expect("eight bytes"));
         Ok(AcceptorStep::Proved(Hello {
             purpose,
-            rank: u32_at(bytes, 0),
-            world_size: u32_at(bytes, 4),
+            rank: u32_at(identity, 0),
+            world_size: u32_at(identity, 4),
             group: GroupId(group),
         }))
     }
 
     /// The last message, after [`AcceptorStep::Proved`].
-    pub fn verdict(mut self, status: Status) -> Vec<u8> {
+    pub fn verdict(&mut self, status: Status) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         bytes[0] = status as u8;
+        if let Some((_, message)) = &self.agreed {
+            bytes.extend_from_slice(message);
+        }
         self.transcript.extend_from_slice(&bytes);
         bytes.extend_from_slice(&mac(&self.secret, "acceptor", &self.transcript).finalize().into_bytes());
         bytes
+    }
+
+    /// The keys of the connection after [`AcceptorStep::Proved`]; none if it is not sealed.
+    pub(crate) fn take_keys(&mut self) -> Option<Keys> {
+        Some(self.agreed.take()?.0)
     }
 }
 
@@ -357,32 +430,90 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_every_message_is_noticed() {
-        for (message, len) in [OPENING, CHALLENGE, PROOF, VERDICT].into_iter().enumerate() {
-            for bit in 0..len * 8 {
-                let (acceptor, dialer) = run(&secret(), &secret(), |i, bytes| {
-                    if i == message {
-                        bytes[bit / 8] ^= 1 << (bit % 8);
+        let plain = [OPENING, CHALLENGE, PROOF, VERDICT];
+        let sealed = [OPENING, CHALLENGE, PROOF + keys::MESSAGE, VERDICT + keys::MESSAGE];
+        for (secret, lens) in [(secret(), plain), (secret().encrypting(), sealed)] {
+            for (message, len) in lens.into_iter().enumerate() {
+                for bit in 0..len * 8 {
+                    let (acceptor, dialer) = run(&secret, &secret, |i, bytes| {
+                        if i == message {
+                            assert_eq!(bytes.len(), len);
+                            bytes[bit / 8] ^= 1 << (bit % 8);
+                        }
+                    });
+                    assert!(acceptor.is_err() || dialer.is_err(), "message {message}, bit {bit}");
+                    if message < 3 {
+                        assert!(acceptor.is_err(), "message {message}, bit {bit}: the acceptor let it in");
                     }
-                });
-                assert!(acceptor.is_err() || dialer.is_err(), "message {message}, bit {bit}");
-                if message < 3 {
-                    assert!(acceptor.is_err(), "message {message}, bit {bit}: the acceptor let it in");
                 }
             }
         }
     }
 
     #[test]
+    fn encryption_is_agreed_on_or_nothing_is() {
+        let (plain, sealed) = (secret(), secret().encrypting());
+        assert_eq!(run(&sealed, &sealed, |_, _| ()), (Ok(hello()), Ok(())));
+        for (ours, theirs) in [(&plain, &sealed), (&sealed, &plain)] {
+            let refusal = Refusal::Encryption { theirs: theirs.encrypts() };
+            assert_eq!(run(ours, theirs, |_, _| ()).1, Err(refusal.clone()));
+            assert!(refusal.to_string().contains("PHALANX_ENCRYPT must be the same"), "{refusal}");
+            // Somebody on the way who tells each side what it wants to hear.
+            let flag = |i, bytes: &mut Vec<u8>| {
+                if i < 2 {
+                    bytes[7] ^= 1;
+                }
+            };
+            let (mut dialer, mut opening) = Dialer::new(ours.clone(), hello(), [1; 32]);
+            let mut acceptor = Acceptor::new(theirs.clone(), [2; 32]);
+            flag(0, &mut opening);
+            let Ok(AcceptorStep::Send(mut challenge)) = acceptor.handle(&opening) else {
+                panic!("challenge")
+            };
+            flag(1, &mut challenge);
+            let Ok(DialerStep::Send(mut proof)) = dialer.handle(&challenge) else { panic!("proof") };
+            proof.resize(acceptor.wants(), 0);
+            assert_eq!(acceptor.handle(&proof), Err(Refusal::WrongSecret));
+        }
+    }
+
+    #[test]
+    fn memory_passed_inside_a_host_is_not_sealed() {
+        for (purpose, is_sealed) in
+            [(Purpose::Data, true), (Purpose::Control, true), (Purpose::Memory, false)]
+        {
+            let secret = secret().encrypting();
+            let hello = Hello { purpose, ..hello() };
+            let (mut dialer, opening) = Dialer::new(secret.clone(), hello, [1; 32]);
+            let mut acceptor = Acceptor::new(secret, [2; 32]);
+            let Ok(AcceptorStep::Send(challenge)) = acceptor.handle(&opening) else { panic!("challenge") };
+            let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof") };
+            assert_eq!(acceptor.handle(&proof), Ok(AcceptorStep::Proved(hello)));
+            assert_eq!(dialer.handle(&acceptor.verdict(Status::Welcome)), Ok(DialerStep::Done));
+            assert_eq!(
+                (dialer.take_keys().is_some(), acceptor.take_keys().is_some()),
+                (is_sealed, is_sealed)
+            );
+        }
+    }
+
+    #[test]
     fn a_reflected_or_replayed_proof_is_refused() {
+        for secret in [secret(), secret().encrypting()] {
+            reflect_and_replay(&secret);
+        }
+    }
+
+    fn reflect_and_replay(secret: &Secret) {
         // Replay: a recorded proof against a fresh challenge.
-        let (mut dialer, first) = Dialer::new(secret(), hello(), [1; 32]);
-        let mut old = Acceptor::new(secret(), [2; 32]);
+        let (mut dialer, first) = Dialer::new(secret.clone(), hello(), [1; 32]);
+        let mut old = Acceptor::new(secret.clone(), [2; 32]);
         let Ok(AcceptorStep::Send(challenge)) = old.handle(&first) else { panic!("challenge expected") };
         let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof expected") };
-        let mut fresh = Acceptor::new(secret(), [3; 32]);
+        let mut fresh = Acceptor::new(secret.clone(), [3; 32]);
         fresh.handle(&first).unwrap();
         assert_eq!(fresh.handle(&proof), Err(Refusal::WrongSecret));
-        // Reflection: the dialer's own MAC as the acceptor's verdict.
+        // Reflection: the dialer's own MAC (and Noise) as the acceptor's verdict.
         let mut verdict = vec![0; 8];
         verdict.extend_from_slice(&proof[IDENTITY..]);
         assert_eq!(dialer.handle(&verdict), Err(Refusal::WrongSecret));

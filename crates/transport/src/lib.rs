@@ -11,12 +11,15 @@
 
 mod bell;
 mod checksum;
+mod connection;
 mod exchange;
 mod frame;
 pub mod handshake;
+mod keys;
 mod local;
 mod path;
 mod reception;
+mod seal;
 mod secret;
 mod socket;
 pub mod tcp;
@@ -26,12 +29,14 @@ pub mod wait_policy;
 mod wire;
 
 pub use bell::{Bell, Doorbell};
+pub use connection::Connection;
 pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
 #[cfg(target_os = "linux")]
 pub use local::Given;
 pub use local::HostKey;
 pub use reception::{
-    Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, open_session,
+    Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, SessionReceiver,
+    SessionSender, open_session,
 };
 pub use secret::Secret;
 pub use transport::{Direction, LinkFault, Transport, Wait};

@@ -3,13 +3,17 @@
 use phalanx_core::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
-/// 32 random bytes that the launcher makes for one job and every rank of it knows.
+/// 32 random bytes that the launcher makes for one job and every rank of it knows; and whether those who know it encrypt.
 ///
 /// It never travels: both ends of a socket prove that they know it (see [`handshake`](crate::handshake)). Its
-/// `Debug` output hides it, and there is no `Display`.
+/// `Debug` output hides it, there is no `Display`, and its memory is overwritten when the last clone goes.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Arc<[u8; Self::LEN]>);
+pub struct Secret {
+    bytes: Arc<Zeroizing<[u8; Self::LEN]>>,
+    encrypts: bool,
+}
 
 impl Secret {
     /// Bytes in a secret.
@@ -20,7 +24,19 @@ impl Secret {
     /// # Errors
     /// [`Error::Unavailable`] if the system has no randomness to give.
     pub fn generate() -> Result<Self> {
-        Ok(Self(Arc::new(random()?)))
+        Ok(Self { bytes: Arc::new(Zeroizing::new(random()?)), encrypts: false })
+    }
+
+    /// The same secret for a job that encrypts all it says over the network. A process whose secret encrypts and one whose secret
+    /// does not refuse each other.
+    #[must_use]
+    pub fn encrypting(self) -> Self {
+        Self { encrypts: true, ..self }
+    }
+
+    /// Whether what is said over the network is encrypted.
+    pub fn encrypts(&self) -> bool {
+        self.encrypts
     }
 
     /// Reads 64 hexadecimal digits; surrounding white space is ignored.
@@ -40,21 +56,21 @@ impl Secret {
         if text.len() != 2 * Self::LEN || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(bad());
         }
-        let mut bytes = [0; Self::LEN];
+        let mut bytes = Zeroizing::new([0; Self::LEN]);
         for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
             let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
             *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
         }
-        Ok(Self(Arc::new(bytes)))
+        Ok(Self { bytes: Arc::new(bytes), encrypts: false })
     }
 
     /// 64 hexadecimal digits, for the environment of a rank. Treat them like a password.
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|b| format!("{b:02x}")).collect()
+        self.bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
     pub(crate) fn bytes(&self) -> &[u8; Self::LEN] {
-        &self.0
+        &self.bytes
     }
 }
 

@@ -1,10 +1,11 @@
 //! Ranks as processes anywhere: one TCP connection for each pair of ranks that talk, made on first use.
 //!
 //! A [`TcpTransport`] is one group's share of the process's [`Exchange`], which makes the links. Its sockets are nonblocking and
-//! driven by the threads that perform operations.
+//! driven by the threads that perform operations. In a job that encrypts they are sealed; shared memory never leaves the host and is not.
 
 pub use crate::exchange::Exchange;
 
+use crate::connection::Connection;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
 use crate::path::Path;
@@ -12,7 +13,7 @@ use crate::reception::Dial;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use phalanx_core::{Deadline, GroupId, Result};
 use std::io::{ErrorKind, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ impl Exchange {
 enum Link {
     Unused,
     Dialling,
-    Up(Arc<TcpStream>),
+    Up(Connection),
     Down(LinkFault),
 }
 
@@ -92,15 +93,15 @@ impl TcpTransport {
         })
     }
 
-    /// The socket to `peer`, if the link stands; begins to make it if nobody has.
-    fn link(&mut self, peer: usize) -> Result<Option<&Arc<TcpStream>>, LinkFault> {
+    /// The link with `peer`, if it stands; begins to make it if nobody has.
+    fn link(&mut self, peer: usize) -> Result<Option<&mut Connection>, LinkFault> {
         self.empty_mailbox();
         if matches!(self.links[peer], Link::Unused) {
             self.links[peer] = Link::Dialling;
             self.dial(peer);
         }
-        match &self.links[peer] {
-            Link::Up(stream) => Ok(Some(stream)),
+        match &mut self.links[peer] {
+            Link::Up(connection) => Ok(Some(connection)),
             Link::Down(fault) => Err(fault.clone()),
             Link::Unused | Link::Dialling => Ok(None),
         }
@@ -113,7 +114,7 @@ impl TcpTransport {
         for (peer, link) in self.mailbox.empty() {
             let Some(index) = self.members.iter().position(|&m| m == peer) else { continue };
             self.links[index] = match link {
-                Ok(stream) => Link::Up(Arc::new(stream)),
+                Ok(connection) => Link::Up(connection),
                 Err(why) => Link::Down(LinkFault::Unreachable(why)),
             };
         }
@@ -135,9 +136,9 @@ impl TcpTransport {
     }
 
     /// Notes a broken link.
-    fn down(&mut self, peer: usize) -> LinkFault {
-        self.links[peer] = Link::Down(LinkFault::Closed);
-        LinkFault::Closed
+    fn down(&mut self, peer: usize, fault: LinkFault) -> LinkFault {
+        self.links[peer] = Link::Down(fault.clone());
+        fault
     }
 }
 
@@ -155,9 +156,9 @@ impl Transport for TcpTransport {
     }
 
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
-        let Some(stream) = self.link(peer)? else { return Ok(0) };
+        let Some(connection) = self.link(peer)? else { return Ok(0) };
         loop {
-            match stream.as_ref().write_vectored(bytes) {
+            match connection.writer.write_vectored(bytes) {
                 Ok(n) => {
                     self.paths[peer].stands();
                     return Ok(n);
@@ -171,17 +172,20 @@ impl Transport for TcpTransport {
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
-        let Some(stream) = self.link(peer)? else { return Ok(0) };
+        let Some(connection) = self.link(peer)? else { return Ok(0) };
         loop {
-            match stream.as_ref().read(buffer) {
-                Ok(0) => return Err(self.down(peer)),
+            match connection.reader.read(buffer) {
+                Ok(0) => return Err(self.down(peer, LinkFault::Closed)),
                 Ok(n) => {
                     self.paths[peer].stands();
                     return Ok(n);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Err(self.down(peer)),
+                Err(e) if e.kind() == ErrorKind::InvalidData => {
+                    return Err(self.down(peer, LinkFault::Nonsense(e.to_string())));
+                }
+                Err(_) => return Err(self.down(peer, LinkFault::Closed)),
             }
         }
     }
@@ -196,9 +200,9 @@ impl Transport for TcpTransport {
             return true;
         }
         match self.link(peer) {
-            Ok(Some(stream)) => {
-                wait.add(stream, direction);
-                false
+            Ok(Some(connection)) => {
+                wait.add(connection.stream(), direction);
+                direction == Direction::Recv && connection.reader.is_ready()
             }
             Ok(None) => self.mailbox.watch(wait.bell()),
             Err(_) => true,

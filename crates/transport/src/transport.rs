@@ -15,6 +15,8 @@ pub enum LinkFault {
     Closed,
     /// It could not be established, or the network between its ends is cut; says what was met.
     Unreachable(String),
+    /// What came over it is not what the other end sent, or nothing that it should have sent.
+    Nonsense(String),
 }
 
 impl fmt::Display for LinkFault {
@@ -22,6 +24,7 @@ impl fmt::Display for LinkFault {
         match self {
             Self::Closed => f.write_str("the connection was closed by the other end"),
             Self::Unreachable(why) => write!(f, "no connection: {why}"),
+            Self::Nonsense(what) => f.write_str(what),
         }
     }
 }
@@ -49,7 +52,7 @@ pub trait Transport: Send + 'static {
     /// Ranks in the group.
     fn world_size(&self) -> usize;
 
-    /// Takes as many of `bytes`, in order, as fit now; 0 means none.
+    /// Takes as many of `bytes`, in order, as fit now; 0 means none. Bytes that were not taken are offered again, before others.
     ///
     /// # Errors
     /// The link is broken for good.

@@ -46,6 +46,11 @@ fn echoed(session: &mut Session, message: &[u8]) -> bool {
 #[test]
 fn friends_are_served() {
     let secret = Secret::generate().unwrap();
+    serve_friends(secret.clone());
+    serve_friends(secret.encrypting());
+}
+
+fn serve_friends(secret: Secret) {
     let desk = Reception::start(local(), secret.clone(), Echo).unwrap();
     let mut sessions: Vec<_> = (0..10)
         .map(|r| open_session(&desk.addr().to_string(), &secret, &hello(r), &within(20)).unwrap())
@@ -70,6 +75,8 @@ fn refusals_say_why() {
     };
     let text = refused(&secret, 11, Duration::from_secs(20));
     assert!(text.contains("connected already"), "{text}");
+    let text = refused(&secret.clone().encrypting(), 1, Duration::from_secs(20));
+    assert!(text.contains("PHALANX_ENCRYPT must be the same"), "{text}");
     let text = refused(&Secret::generate().unwrap(), 1, Duration::from_millis(50));
     assert!(text.contains("another secret?"), "{text}");
     drop(desk);
@@ -138,7 +145,7 @@ fn last_words_are_heard_although_the_speaker_listens_no_more() {
     let (go_on, waits) = std::sync::mpsc::channel();
     let desk = Reception::start(local(), secret.clone(), Slow { heard, go_on: waits }).unwrap();
     let open = |rank| open_session(&desk.addr().to_string(), &secret, &hello(rank), &within(20)).unwrap();
-    let (mut first, mut second) = (open(1), open(2));
+    let ((mut first, _), mut second) = (open(1).split(), open(2));
     second.send(b"wait").unwrap();
     let next = || hears.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(next(), "2: wait");
@@ -172,8 +179,9 @@ fn exchange_bytes(from: &mut impl Transport, to: &mut impl Transport, peers: (us
 
 #[test]
 fn links_are_made_on_first_use_and_crossing_dials_become_one() {
-    let secret = Secret::generate().unwrap();
+    let plain = Secret::generate().unwrap();
     for round in 0..20 {
+        let secret = if round % 2 == 0 { plain.clone() } else { plain.clone().encrypting() };
         let ends: Vec<Exchange> =
             (0..2).map(|r| Exchange::start(local(), secret.clone(), r, 2, None).unwrap()).collect();
         let addrs: Vec<SocketAddr> = ends.iter().map(Exchange::addr).collect();

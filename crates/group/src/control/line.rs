@@ -6,7 +6,9 @@ use super::pulse::{Due, Pulse};
 use super::watch::Watch;
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Outbox, Secret, Service, Session, SessionId, open_session};
+use phalanx_transport::{
+    Admission, Outbox, Secret, Service, SessionId, SessionReceiver, SessionSender, open_session,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +90,7 @@ impl Service for ArbiterService {
 /// A line over TCP, with a thread that listens to it and keeps the heartbeat, whatever the threads of the program do.
 #[derive(Debug)]
 pub(crate) struct TcpLine {
-    session: Arc<Mutex<Session>>,
+    session: Arc<Mutex<SessionSender>>,
     /// It is closed from here: that is no breaking.
     closing: Arc<AtomicBool>,
     listener: Option<std::thread::JoinHandle<()>>,
@@ -109,8 +111,7 @@ impl TcpLine {
         let group = phalanx_core::WORLD;
         let hello =
             Hello { purpose: Purpose::Control, rank: rank as u32, world_size: world_size as u32, group };
-        let session = open_session(addr, secret, &hello, deadline)?;
-        let incoming = session.try_clone()?;
+        let (session, incoming) = open_session(addr, secret, &hello, deadline)?.split();
         let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));
         let listener = Listener {
@@ -133,8 +134,8 @@ const ARBITER: usize = 0;
 
 /// What the control thread has.
 struct Listener {
-    incoming: Session,
-    outgoing: Arc<Mutex<Session>>,
+    incoming: SessionReceiver,
+    outgoing: Arc<Mutex<SessionSender>>,
     watch: Arc<Watch>,
     closing: Arc<AtomicBool>,
     pulse: Option<Pulse>,

@@ -300,6 +300,9 @@ impl Engine {
         match fault {
             Fault::Wire { peer, fault: WireFault::Gone(fault, farewell) } => {
                 let how = match fault {
+                    LinkFault::Nonsense(what) => {
+                        return Cause::Protocol { peer: self.fate.peer(peer), what };
+                    }
                     _ if farewell => Loss::Left,
                     LinkFault::Closed => Loss::Died,
                     LinkFault::Unreachable(why) => {

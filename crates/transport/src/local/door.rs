@@ -1,10 +1,10 @@
 //! Where processes of this host pass memory to each other: the local part of the reception.
 
 use super::pass;
-use crate::Secret;
+use crate::connection::Connection;
 use crate::handshake::{Hello, Purpose};
 use crate::reception::{Address, Dialling, HANDSHAKE_TIME, Listener, Lobby, Service};
-use crate::secret::random;
+use crate::secret::{Secret, random};
 use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -78,7 +78,7 @@ struct Giving {
 enum GiftState {
     Dialling(Box<Dialling<Name>>),
     /// Until then an answer must come.
-    Handed(UnixStream, Instant),
+    Handed(Connection<UnixStream>, Instant),
 }
 
 impl Giving {
@@ -90,7 +90,9 @@ impl Giving {
     fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
         match &self.state {
             GiftState::Dialling(dialling) => dialling.waits_for(),
-            GiftState::Handed(stream, until) => (Some(PollFd::new(stream, PollFlags::IN)), *until),
+            GiftState::Handed(connection, until) => {
+                (Some(PollFd::new(connection.stream(), PollFlags::IN)), *until)
+            }
         }
     }
 
@@ -100,13 +102,15 @@ impl Giving {
             match &mut self.state {
                 GiftState::Dialling(dialling) => match dialling.advance(secret, now) {
                     Ok(None) => return None,
-                    Ok(Some(stream)) => match pass::send(&stream, self.gift.seq, &self.gift.memory) {
-                        Ok(()) => self.state = GiftState::Handed(stream, now + HANDSHAKE_TIME),
-                        Err(error) => return Some(Err(format!("passing a descriptor: {error}"))),
-                    },
+                    Ok(Some(connection)) => {
+                        match pass::send(connection.stream(), self.gift.seq, &self.gift.memory) {
+                            Ok(()) => self.state = GiftState::Handed(connection, now + HANDSHAKE_TIME),
+                            Err(error) => return Some(Err(format!("passing a descriptor: {error}"))),
+                        }
+                    }
                     Err(why) => return Some(Err(why.to_string())),
                 },
-                GiftState::Handed(stream, until) => match stream.read(&mut [0]) {
+                GiftState::Handed(connection, until) => match connection.reader.read(&mut [0]) {
                     Ok(1) => return Some(Ok(())),
                     Ok(_) => return Some(Err("it did not take the memory".into())),
                     Err(e) if e.kind() == ErrorKind::WouldBlock && *until > now => return None,
@@ -124,7 +128,7 @@ impl Giving {
 #[derive(Debug)]
 struct Arriving {
     hello: Hello,
-    stream: UnixStream,
+    connection: Connection<UnixStream>,
     until: Instant,
 }
 
@@ -162,7 +166,7 @@ impl Door {
     ) -> Instant {
         let mut until = self.lobby.waits_for(fds, now, until);
         for arriving in &self.arriving {
-            fds.push(PollFd::new(&arriving.stream, PollFlags::IN));
+            fds.push(PollFd::new(arriving.connection.stream(), PollFlags::IN));
             until = until.min(arriving.until);
         }
         for giving in &self.giving {
@@ -178,8 +182,8 @@ impl Door {
         let now = Instant::now();
         self.lobby.accept(secret);
         let arriving = &mut self.arriving;
-        self.lobby.greet(service, |_, hello, stream| {
-            arriving.push(Arriving { hello, stream, until: now + HANDSHAKE_TIME });
+        self.lobby.greet(service, |_, hello, connection| {
+            arriving.push(Arriving { hello, connection, until: now + HANDSHAKE_TIME });
         });
         self.arriving.retain_mut(|arriving| take(arriving, service, now));
         self.giving.extend(gifts.into_iter().map(|gift| Giving::new(gift, now)));
@@ -197,11 +201,11 @@ impl Door {
 /// Takes what a caller passes; whether it is still awaited.
 fn take<S: Service>(arriving: &mut Arriving, service: &mut S, now: Instant) -> bool {
     let rank = arriving.hello.rank;
-    match pass::recv(&arriving.stream) {
+    match pass::recv(arriving.connection.stream()) {
         Ok((seq, memory)) => {
             if service.memory(&arriving.hello, seq, memory) {
                 // A giver that is gone needs no answer.
-                let _ = arriving.stream.write(&[1]);
+                let _ = arriving.connection.writer.write(&[1]);
             } else {
                 tracing::warn!(rank, seq, "memory that nobody wants was dropped");
             }

@@ -24,7 +24,10 @@ pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadl
             Ok(session) => return Ok(session),
             Err(met) => met,
         };
-        let final_word = matches!(&met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_)));
+        let final_word = matches!(
+            &met,
+            Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. })
+        );
         if final_word || deadline.has_passed(Instant::now()) {
             return Err(Error::Rendezvous {
                 rank: hello.rank as usize,
@@ -58,7 +61,7 @@ fn try_session(addr: &str, secret: &Secret, hello: &Hello, now: Instant) -> Resu
             match half.advance() {
                 Progress::Done => {
                     half.stream.set_nonblocking(false).map_err(Failure::Io)?;
-                    return Ok(Session::new(half.stream, target));
+                    return Ok(Session::new(half.into_connection(), target));
                 }
                 Progress::Failed(why) => return Err(why),
                 Progress::Pending | Progress::Proved(_) => {}

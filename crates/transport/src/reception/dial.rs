@@ -2,6 +2,7 @@
 
 use super::HANDSHAKE_TIME;
 use super::half_open::{Failure, HalfOpen, Progress};
+use crate::connection::Connection;
 use crate::handshake::{Dialer, Hello};
 use crate::secret::random;
 use crate::{Secret, socket};
@@ -56,7 +57,7 @@ enum DialState<S> {
     /// Not before this moment.
     Waiting(Instant),
     Connecting(S, Instant),
-    Shaking(HalfOpen<S>),
+    Shaking(Box<HalfOpen<S>>),
 }
 
 impl<A: Address> Dialling<A> {
@@ -74,7 +75,11 @@ impl<A: Address> Dialling<A> {
     }
 
     /// One step: `Some` when the connection stands and both ends are sure of each other, an error when it never will.
-    pub(crate) fn advance(&mut self, secret: &Secret, now: Instant) -> Result<Option<A::Stream>, Failure> {
+    pub(crate) fn advance(
+        &mut self,
+        secret: &Secret,
+        now: Instant,
+    ) -> Result<Option<Connection<A::Stream>>, Failure> {
         loop {
             let failure = match std::mem::replace(&mut self.state, DialState::Waiting(now)) {
                 DialState::Waiting(at) if at > now => {
@@ -91,7 +96,7 @@ impl<A: Address> Dialling<A> {
                 DialState::Connecting(stream, until) => match A::connected(&stream) {
                     Ok(true) => match self.shake(stream, secret, now) {
                         Ok(half) => {
-                            self.state = DialState::Shaking(half);
+                            self.state = DialState::Shaking(Box::new(half));
                             continue;
                         }
                         Err(error) => Failure::Io(error),
@@ -109,7 +114,7 @@ impl<A: Address> Dialling<A> {
                         return Ok(None);
                     }
                     Progress::Pending => Failure::Io(ErrorKind::TimedOut.into()),
-                    Progress::Done => return Ok(Some(half.stream)),
+                    Progress::Done => return Ok(Some(half.into_connection())),
                     Progress::Failed(Failure::Refused(why)) => return Err(Failure::Refused(why)),
                     Progress::Failed(why) => why,
                     Progress::Proved(_) => unreachable!("dialers are not asked to admit anybody"),

@@ -1,10 +1,15 @@
 //! A connection in the middle of its handshake, in either role, without blocking.
 
+use crate::connection::Connection;
 use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Refusal, Status};
+use crate::keys::Keys;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use std::io::{self, Read, Write};
 use std::time::Instant;
+
+/// The longest message of a handshake fits.
+const INPUT: usize = 128;
 
 #[derive(Debug)]
 enum Role {
@@ -53,20 +58,34 @@ pub(crate) struct HalfOpen<S> {
     /// When to give up on it.
     pub(crate) until: Instant,
     role: Role,
-    /// Bytes of the message being read. All messages of strangers fit.
-    input: [u8; 64],
+    /// Bytes of the message being read.
+    input: [u8; INPUT],
     have: usize,
     output: Vec<u8>,
+    keys: Option<Keys>,
 }
 
 impl<S: Read + Write + AsFd> HalfOpen<S> {
     pub(crate) fn accepted(stream: S, acceptor: Acceptor, until: Instant) -> Self {
         let role = Role::Acceptor(Box::new(acceptor));
-        Self { stream, until, role, input: [0; 64], have: 0, output: Vec::new() }
+        Self { stream, until, role, input: [0; INPUT], have: 0, output: Vec::new(), keys: None }
     }
 
     pub(crate) fn dialled(stream: S, dialer: Dialer, first: Vec<u8>, until: Instant) -> Self {
-        Self { stream, until, role: Role::Dialer(dialer), input: [0; 64], have: 0, output: first }
+        Self {
+            stream,
+            until,
+            role: Role::Dialer(dialer),
+            input: [0; INPUT],
+            have: 0,
+            output: first,
+            keys: None,
+        }
+    }
+
+    /// What [`Progress::Done`] leaves.
+    pub(crate) fn into_connection(self) -> Connection<S> {
+        Connection::new(self.stream, self.keys)
     }
 
     /// What to poll for before advancing it again.
@@ -76,8 +95,9 @@ impl<S: Read + Write + AsFd> HalfOpen<S> {
 
     /// Queues the answer to [`Progress::Proved`].
     pub(crate) fn answer(&mut self, status: Status) {
-        if let Role::Acceptor(acceptor) = std::mem::replace(&mut self.role, Role::Finished) {
+        if let Role::Acceptor(mut acceptor) = std::mem::replace(&mut self.role, Role::Finished) {
             self.output.extend(acceptor.verdict(status));
+            self.keys = acceptor.take_keys();
         }
     }
 
@@ -109,7 +129,10 @@ impl<S: Read + Write + AsFd> HalfOpen<S> {
                 },
                 Role::Dialer(dialer) => match dialer.handle(message) {
                     Ok(DialerStep::Send(bytes)) => self.output = bytes,
-                    Ok(DialerStep::Done) => self.role = Role::Finished,
+                    Ok(DialerStep::Done) => {
+                        self.keys = dialer.take_keys();
+                        self.role = Role::Finished;
+                    }
                     Err(refusal) => return Progress::Failed(Failure::Refused(refusal)),
                 },
                 Role::Finished => return Progress::Done,

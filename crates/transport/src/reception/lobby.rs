@@ -3,6 +3,7 @@
 use super::half_open::{HalfOpen, Progress};
 use super::service::{Admission, Service};
 use super::{HALF_OPEN_MAX, HANDSHAKE_TIME};
+use crate::connection::Connection;
 use crate::handshake::{Acceptor, Hello, Purpose, Status};
 use crate::secret::random;
 use crate::{Secret, socket};
@@ -105,7 +106,7 @@ impl<L: Listener> Lobby<L> {
     pub(crate) fn greet<S: Service>(
         &mut self,
         service: &mut S,
-        mut welcome: impl FnMut(&mut S, Hello, L::Stream),
+        mut welcome: impl FnMut(&mut S, Hello, Connection<L::Stream>),
     ) {
         let now = Instant::now();
         for (mut half, mut admitted) in std::mem::take(&mut self.callers) {
@@ -136,7 +137,7 @@ impl<L: Listener> Lobby<L> {
                     }
                     Progress::Done => {
                         if let Some(hello) = admitted {
-                            welcome(service, hello, half.stream);
+                            welcome(service, hello, half.into_connection());
                         }
                     }
                 }

@@ -13,7 +13,7 @@ mod session;
 
 pub use client::open_session;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
-pub use session::{MESSAGE_LEN_MAX, Session};
+pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
 
 #[cfg(target_os = "linux")]
 pub(crate) use {dial::Address, lobby::Listener};
@@ -217,7 +217,7 @@ impl<S: Service> Desk<S> {
         }
         for session in self.sessions.values() {
             let both = PollFlags::IN | if session.is_writing() { PollFlags::OUT } else { PollFlags::empty() };
-            fds.push(PollFd::new(&session.stream, both));
+            fds.push(PollFd::new(session.stream(), both));
         }
         for (_, dialling) in &self.dials {
             let (waits_for, at) = dialling.waits_for();
@@ -231,13 +231,13 @@ impl<S: Service> Desk<S> {
     /// Takes in callers whose handshake is over.
     fn greet(&mut self) {
         let (sessions, next, outbox) = (&mut self.sessions, &mut self.next_session, &mut self.outbox);
-        self.lobby.greet(&mut self.service, |service, hello, stream| {
+        self.lobby.greet(&mut self.service, |service, hello, connection| {
             if hello.purpose == Purpose::Data {
-                return service.linked(hello.rank as usize, &hello, stream);
+                return service.linked(hello.rank as usize, &hello, connection);
             }
             let id = *next;
             *next += 1;
-            sessions.insert(id, Served::new(stream));
+            sessions.insert(id, Served::new(connection));
             service.opened(id, &hello, outbox);
         });
     }
@@ -299,7 +299,7 @@ impl<S: Service> Desk<S> {
         for (dial, mut dialling) in std::mem::take(&mut self.dials) {
             match dialling.advance(&self.secret, now) {
                 Ok(None) => self.dials.push((dial, dialling)),
-                Ok(Some(stream)) => self.service.linked(dial.peer, &dial.hello, stream),
+                Ok(Some(link)) => self.service.linked(dial.peer, &dial.hello, link),
                 // The other side's connection is kept; it arrives through the lobby.
                 Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
                 Err(why) => self.service.unreachable(&dial, why.to_string()),

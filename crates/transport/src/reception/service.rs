@@ -1,10 +1,11 @@
 //! What a reception serves: the trait, and what it may ask for.
 
+use crate::Connection;
 use crate::handshake::{Hello, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Gift;
 use phalanx_core::Deadline;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// Names a session within its reception; never reused.
@@ -15,7 +16,7 @@ pub type SessionId = u64;
 pub enum Admission {
     /// Serve it here, message by message.
     Serve,
-    /// Give the bare connection to [`Service::linked`].
+    /// Give the connection to [`Service::linked`].
     Link,
     /// Send it away.
     Refuse(Status),
@@ -91,8 +92,8 @@ pub trait Service: Send + 'static {
         None
     }
 
-    /// A link with `peer` stands, whoever dialled. The stream is nonblocking.
-    fn linked(&mut self, _peer: usize, _hello: &Hello, _stream: TcpStream) {}
+    /// A link with `peer` stands, whoever dialled. It is nonblocking.
+    fn linked(&mut self, _peer: usize, _hello: &Hello, _link: Connection) {}
 
     /// A dial was given up, or the peer refused it for good.
     fn unreachable(&mut self, _dial: &Dial, _why: String) {}

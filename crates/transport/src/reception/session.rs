@@ -1,5 +1,6 @@
 //! Length-prefixed messages over an authenticated stream: four bytes of length (little endian), then the message.
 
+use crate::connection::{Connection, Reader, Writer};
 use phalanx_core::{Deadline, Error, Result};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,6 +12,9 @@ pub const MESSAGE_LEN_MAX: usize = 16 << 20;
 
 /// Bytes queued for a session that does not read them; beyond this it is closed.
 const BACKLOG_MAX: usize = 64 << 20;
+
+/// Reads of one session in a row.
+const READS_MAX: usize = 16;
 
 /// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
 #[derive(Debug, Default)]
@@ -54,14 +58,18 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
 /// The server's end of a session; never blocks.
 #[derive(Debug)]
 pub(super) struct Served {
-    pub(super) stream: TcpStream,
+    connection: Connection,
     inbox: Inbox,
     output: VecDeque<u8>,
 }
 
 impl Served {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, inbox: Inbox::default(), output: VecDeque::new() }
+    pub(super) fn new(connection: Connection) -> Self {
+        Self { connection, inbox: Inbox::default(), output: VecDeque::new() }
+    }
+
+    pub(super) fn stream(&self) -> &TcpStream {
+        self.connection.stream()
     }
 
     pub(super) fn is_writing(&self) -> bool {
@@ -80,7 +88,7 @@ impl Served {
     /// said something before it closed, so it is for [`receive`](Self::receive) to find the end.
     pub(super) fn flush(&mut self) {
         while !self.output.is_empty() {
-            match self.stream.write(self.output.as_slices().0) {
+            match self.connection.writer.write(self.output.as_slices().0) {
                 Ok(n) => drop(self.output.drain(..n)),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -94,9 +102,12 @@ impl Served {
     pub(super) fn receive(&mut self) -> (Vec<Vec<u8>>, io::Result<()>) {
         let mut messages = Vec::new();
         let mut buffer = [0; 16 << 10];
-        // A bounded number of reads, so that one busy session can't starve the others.
-        for _ in 0..16 {
-            match self.stream.read(&mut buffer) {
+        let mut reads = 0;
+        // A bounded number of reads, so that one busy session can't starve the others. What is here already must be read: the
+        // stream would not say again that it has come.
+        while reads < READS_MAX || self.connection.reader.is_ready() {
+            reads += 1;
+            match self.connection.reader.read(&mut buffer) {
                 Ok(0) => return (messages, Err(ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.inbox.push(&buffer[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
@@ -118,14 +129,31 @@ impl Served {
 /// The client's end of a session: blocking, with a time limit on each call.
 #[derive(Debug)]
 pub struct Session {
-    stream: TcpStream,
+    sender: SessionSender,
+    receiver: SessionReceiver,
+}
+
+/// The half of a [`Session`] that sends.
+#[derive(Debug)]
+pub struct SessionSender {
+    writer: Writer,
+    peer: SocketAddr,
+}
+
+/// The half of a [`Session`] that receives.
+#[derive(Debug)]
+pub struct SessionReceiver {
+    reader: Reader,
     inbox: Inbox,
     peer: SocketAddr,
 }
 
 impl Session {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
-        Self { stream, inbox: Inbox::default(), peer }
+    /// The stream is blocking.
+    pub(crate) fn new(connection: Connection, peer: SocketAddr) -> Self {
+        let Connection { writer, reader } = connection;
+        let sender = SessionSender { writer, peer };
+        Self { sender, receiver: SessionReceiver { reader, inbox: Inbox::default(), peer } }
     }
 
     /// The address of this end: the one that routes to the other.
@@ -133,43 +161,68 @@ impl Session {
     /// # Errors
     /// [`Error::Io`] if the system cannot say.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        self.stream.local_addr().map_err(|e| Error::io("asking for the local address of a session", e))
+        let addr = self.receiver.reader.stream().local_addr();
+        addr.map_err(|e| Error::io("asking for the local address of a session", e))
     }
 
     /// The address of the other end.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.sender.peer
     }
 
-    /// A second handle on the same connection, for sending from another thread. Its received messages are its own: use one
-    /// of the two for receiving.
+    /// Its halves, for two threads. The connection is closed when both are dropped.
+    pub fn split(self) -> (SessionSender, SessionReceiver) {
+        (self.sender, self.receiver)
+    }
+
+    /// As [`SessionSender::send`].
     ///
     /// # Errors
-    /// [`Error::Io`] when the process has no file descriptors left.
-    pub fn try_clone(&self) -> Result<Self> {
-        let stream = self.stream.try_clone().map_err(|e| Error::io("duplicating a session", e))?;
-        Ok(Self::new(stream, self.peer))
+    /// As there.
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.sender.send(message)
     }
 
-    /// Sends one message.
+    /// As [`SessionReceiver::recv`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        self.receiver.recv(deadline)
+    }
+}
+
+impl SessionSender {
+    /// Sends one message. After an error the session is closed: perhaps half of the message went out.
     ///
     /// # Errors
     /// [`Error::Io`] if the other side is gone or takes nothing for 10 s; [`Error::Config`] if the message is
-    /// longer than [`MESSAGE_LEN_MAX`].
+    /// longer than [`MESSAGE_LEN_MAX`], which closes nothing.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         if message.len() > MESSAGE_LEN_MAX {
             return Err(Error::config(format!("a message of {} bytes is too long", message.len())));
         }
-        self.stream
+        let stream = self.writer.stream();
+        let sent = stream
             .set_write_timeout(Some(Duration::from_secs(10)))
-            .and_then(|()| self.stream.write_all(&framed(message)))
-            .map_err(|e| Error::io(format!("sending to {}", self.peer), e))
+            .and_then(|()| self.writer.write_all(&framed(message)));
+        sent.map_err(|error| {
+            self.close();
+            Error::io(format!("sending to {}", self.peer), error)
+        })
     }
 
+    /// Closes the connection for both halves; a blocked [`recv`](SessionReceiver::recv) returns at once.
+    pub fn close(&self) {
+        let _ = self.writer.stream().shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl SessionReceiver {
     /// Receives one message; `None` if none came in time.
     ///
     /// # Errors
-    /// [`Error::Io`] if the other side is gone.
+    /// [`Error::Io`] if the other side is gone, or what came is not from it.
     pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
         let peer = self.peer;
         let failed = |e| Error::io(format!("receiving from {peer}"), e);
@@ -182,8 +235,8 @@ impl Session {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.stream.set_read_timeout(Some(left)).map_err(failed)?;
-            match self.stream.read(&mut buffer) {
+            self.reader.stream().set_read_timeout(Some(left)).map_err(failed)?;
+            match self.reader.read(&mut buffer) {
                 Ok(0) => return Err(failed(ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.inbox.push(&buffer[..n]),
                 Err(e)
@@ -194,11 +247,6 @@ impl Session {
                 Err(e) => return Err(failed(e)),
             }
         }
-    }
-
-    /// Closes the connection for both handles; a blocked [`recv`](Self::recv) returns at once.
-    pub fn close(&self) {
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
