@@ -155,6 +155,50 @@ fn last_words_are_heard_although_the_speaker_listens_no_more() {
     assert_eq!([next(), next()], ["1: farewell", "1 closed"]);
 }
 
+/// A socket of the address `from` that is connected to `to`. Linux has all of 127/8.
+#[cfg(target_os = "linux")]
+fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketAddrV4, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddrV4::new(from.into(), 0)).unwrap();
+    connect(&socket, &to).unwrap();
+    socket.into()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_flood_of_one_address_pushes_itself_out() {
+    use phalanx_transport::handshake::{Dialer, DialerStep};
+    let secret = Secret::generate().unwrap();
+    let desk = Reception::start(local(), secret.clone(), Echo).unwrap();
+    // Far away: it says its first word now, and hears the answer when a thousand others have come.
+    let mut honest = connect_from([127, 0, 0, 2], desk.addr());
+    honest.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (mut dialer, mut message) = Dialer::new(secret.clone(), hello(1), [7; 32]);
+    honest.write_all(&message).unwrap();
+    let mut flood = std::collections::VecDeque::new();
+    for _ in 0..1000 {
+        let mut stranger = connect_from([127, 0, 0, 3], desk.addr());
+        stranger.write_all(b"PHLX").unwrap();
+        flood.push_back(stranger);
+        if flood.len() > 300 {
+            flood.pop_front();
+        }
+    }
+    // And those who come in the middle of it come in too.
+    let mut session = open_session(&desk.addr().to_string(), &secret, &hello(2), &within(20)).unwrap();
+    assert!(echoed(&mut session, b"welcome"));
+    loop {
+        let mut answer = vec![0; dialer.wants()];
+        honest.read_exact(&mut answer).expect("it was not pushed out");
+        match dialer.handle(&answer).unwrap() {
+            DialerStep::Send(proof) => message = proof,
+            DialerStep::Done => break,
+        }
+        honest.write_all(&message).unwrap();
+    }
+}
+
 /// Moves bytes until `want` have arrived, driving both ends.
 fn exchange_bytes(from: &mut impl Transport, to: &mut impl Transport, peers: (usize, usize), bytes: &[u8]) {
     let deadline = within(20);

@@ -3,7 +3,7 @@
 use super::pass;
 use crate::connection::Connection;
 use crate::handshake::{Hello, Purpose};
-use crate::reception::{Address, Dialling, HANDSHAKE_TIME, Listener, Lobby, Service};
+use crate::reception::{Address, Dialling, HANDSHAKE_TIME, Listener, Lobby, Origin, Service};
 use crate::secret::{Secret, random};
 use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
@@ -20,8 +20,8 @@ use std::time::Instant;
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    fn accept(&self) -> io::Result<UnixStream> {
-        Self::accept(self).map(|(stream, _)| stream)
+    fn accept(&self) -> io::Result<(UnixStream, Origin)> {
+        Self::accept(self).map(|(stream, _)| (stream, Origin::HERE))
     }
 
     fn prepare(stream: &UnixStream) -> io::Result<()> {

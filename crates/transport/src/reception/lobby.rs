@@ -9,15 +9,36 @@ use crate::secret::random;
 use crate::{Secret, socket};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+
+/// Callers of one origin get into each other's way, and into nobody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Origin(u128);
+
+impl Origin {
+    /// Processes of this host.
+    #[cfg(target_os = "linux")]
+    pub(crate) const HERE: Self = Self(0);
+
+    /// Who has one IPv6 address has 2⁶⁴ of them.
+    fn of(ip: IpAddr) -> Self {
+        Self(match ip.to_canonical() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(ip) => ip.to_bits() & (u128::MAX << 64),
+        })
+    }
+}
 
 /// A nonblocking listener.
 pub(crate) trait Listener: AsFd {
     type Stream: Read + Write + AsFd;
 
-    fn accept(&self) -> io::Result<Self::Stream>;
+    /// The next caller, and where it comes from.
+    fn accept(&self) -> io::Result<(Self::Stream, Origin)>;
 
     /// Makes a fresh stream nonblocking and prompt.
     fn prepare(stream: &Self::Stream) -> io::Result<()>;
@@ -26,8 +47,8 @@ pub(crate) trait Listener: AsFd {
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    fn accept(&self) -> io::Result<TcpStream> {
-        Self::accept(self).map(|(stream, _)| stream)
+    fn accept(&self) -> io::Result<(TcpStream, Origin)> {
+        Self::accept(self).map(|(stream, addr)| (stream, Origin::of(addr.ip())))
     }
 
     fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -41,15 +62,25 @@ pub(crate) struct Lobby<L: Listener> {
     listener: L,
     /// What one can come here for.
     purposes: &'static [Purpose],
-    /// Oldest first; with who it is once that is known.
-    callers: Vec<(HalfOpen<L::Stream>, Option<Hello>)>,
+    /// Oldest first.
+    callers: Vec<Caller<L::Stream>>,
     /// Accepting pauses until then after the system refused (out of descriptors).
     accept_after: Instant,
+    /// Strays of which no log line has told, and when the last one did.
+    strays: (usize, Option<Instant>),
+}
+
+#[derive(Debug)]
+struct Caller<S> {
+    half: HalfOpen<S>,
+    origin: Origin,
+    /// Who it is, once it is to come in.
+    admitted: Option<Hello>,
 }
 
 impl<L: Listener> Lobby<L> {
     pub(crate) fn new(listener: L, purposes: &'static [Purpose]) -> Self {
-        Self { listener, purposes, callers: Vec::new(), accept_after: Instant::now() }
+        Self { listener, purposes, callers: Vec::new(), accept_after: Instant::now(), strays: (0, None) }
     }
 
     /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
@@ -64,8 +95,8 @@ impl<L: Listener> Lobby<L> {
         } else {
             until = until.min(self.accept_after);
         }
-        fds.extend(self.callers.iter().map(|(half, _)| half.poll_fd()));
-        self.callers.iter().map(|(half, _)| half.until).fold(until, Instant::min)
+        fds.extend(self.callers.iter().map(|caller| caller.half.poll_fd()));
+        self.callers.iter().map(|caller| caller.half.until).fold(until, Instant::min)
     }
 
     /// Lets new callers begin their handshakes.
@@ -76,8 +107,8 @@ impl<L: Listener> Lobby<L> {
         }
         // Bounded, so that a flood of callers can't keep the thread from those it has already.
         for _ in 0..64 {
-            let stream = match self.listener.accept() {
-                Ok(stream) => stream,
+            let (stream, origin) = match self.listener.accept() {
+                Ok(caller) => caller,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
                     continue;
@@ -93,11 +124,32 @@ impl<L: Listener> Lobby<L> {
                 continue;
             }
             if self.callers.len() >= HALF_OPEN_MAX {
-                tracing::debug!("too many handshakes at once; ending the oldest");
-                self.callers.remove(0);
+                self.make_room(now);
             }
-            let acceptor = Acceptor::new(secret.clone(), nonce);
-            self.callers.push((HalfOpen::accepted(stream, acceptor, now + HANDSHAKE_TIME), None));
+            let half = HalfOpen::accepted(stream, Acceptor::new(secret.clone(), nonce), now + HANDSHAKE_TIME);
+            self.callers.push(Caller { half, origin, admitted: None });
+        }
+    }
+
+    /// Ends the oldest handshake of the origin that has most: a flood pushes itself out, not those who come from elsewhere. Those
+    /// who come from where it comes from are done long before it is their turn.
+    fn make_room(&mut self, now: Instant) {
+        let mut counts: HashMap<Origin, usize> = HashMap::new();
+        self.callers.iter().for_each(|caller| *counts.entry(caller.origin).or_default() += 1);
+        let most = counts.values().copied().max();
+        if let Some(oldest) = self.callers.iter().position(|c| counts.get(&c.origin).copied() == most) {
+            self.callers.remove(oldest);
+            self.stray(now, "too many handshakes at once");
+        }
+    }
+
+    /// Tells of strays, in one line a second at most: a log is no place to be flooded either.
+    fn stray(&mut self, now: Instant, why: impl Display) {
+        let (count, told) = &mut self.strays;
+        *count += 1;
+        if told.is_none_or(|told| now.saturating_duration_since(told) >= Duration::from_secs(1)) {
+            tracing::debug!(count, %why, "stray connections were dropped");
+            self.strays = (0, Some(now));
         }
     }
 
@@ -109,12 +161,12 @@ impl<L: Listener> Lobby<L> {
         mut welcome: impl FnMut(&mut S, Hello, Connection<L::Stream>),
     ) {
         let now = Instant::now();
-        for (mut half, mut admitted) in std::mem::take(&mut self.callers) {
+        for mut caller in std::mem::take(&mut self.callers) {
             loop {
-                match half.advance() {
-                    Progress::Pending if half.until > now => self.callers.push((half, admitted)),
-                    Progress::Pending => tracing::debug!("a caller did not finish its handshake in time"),
-                    Progress::Failed(why) => tracing::debug!(%why, "a stray connection was dropped"),
+                match caller.half.advance() {
+                    Progress::Pending if caller.half.until > now => self.callers.push(caller),
+                    Progress::Pending => self.stray(now, "it did not finish its handshake in time"),
+                    Progress::Failed(why) => self.stray(now, why),
                     Progress::Proved(hello) => {
                         let admission = if self.purposes.contains(&hello.purpose) {
                             service.admit(&hello)
@@ -126,18 +178,18 @@ impl<L: Listener> Lobby<L> {
                                 if status != Status::Crossed {
                                     tracing::warn!(rank = hello.rank, %status, "a caller with the job's secret was refused");
                                 }
-                                half.answer(status);
+                                caller.half.answer(status);
                             }
                             Admission::Serve | Admission::Link => {
-                                admitted = Some(hello);
-                                half.answer(Status::Welcome);
+                                caller.admitted = Some(hello);
+                                caller.half.answer(Status::Welcome);
                             }
                         }
                         continue;
                     }
                     Progress::Done => {
-                        if let Some(hello) = admitted {
-                            welcome(service, hello, half.into_connection());
+                        if let Some(hello) = caller.admitted {
+                            welcome(service, hello, caller.half.into_connection());
                         }
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! It accepts and dials, runs all handshakes side by side, serves sessions of small messages, and hands finished
 //! data links to whoever wants them. It never blocks on a stranger: handshakes have a time limit and a number limit
-//! (the oldest goes first), so a thousand stray connections cost some CPU time and nothing else.
+//! (the oldest of the busiest address goes first), so a thousand stray connections cost some CPU time and nothing else.
 
 mod client;
 mod dial;
@@ -16,7 +16,7 @@ pub use service::{Admission, Dial, Outbox, Service, SessionId};
 pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
 
 #[cfg(target_os = "linux")]
-pub(crate) use {dial::Address, lobby::Listener};
+pub(crate) use {dial::Address, lobby::Listener, lobby::Origin};
 
 use crate::bell::{self, Loop};
 use crate::handshake::{Purpose, Refusal, Status};
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 /// How long a handshake may take.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// Handshakes with callers under way at once; one more ends the oldest.
+/// Handshakes with callers under way at once; one more ends the oldest of the address that has most.
 const HALF_OPEN_MAX: usize = 256;
 /// How long the thread tries to deliver its last messages when it is stopped.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
