@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Bytes of unmatched messages kept in memory; beyond this, links are left unread and their senders wait.
 const ASIDE_MAX: usize = 256 << 20;
+/// What any of them counts for besides its payload, about what it takes: empty ones use memory up too.
+const ASIDE_COST: usize = 1 << 10;
 /// Payloads up to this length are read together with the header that follows them.
 const BUFFER_LEN: usize = 16 << 10;
 /// Room for a checked frame and more, where there is one that does not fit into [`BUFFER_LEN`].
@@ -291,6 +293,7 @@ impl Wire {
     pub fn finish(&mut self, peer: usize, key: Key) {
         if let Some(frames) = self.aside.get_mut(&(peer, key)) {
             frames.pop_front();
+            self.aside_len -= ASIDE_COST;
             if frames.is_empty() {
                 self.aside.remove(&(peer, key));
             }
@@ -430,10 +433,14 @@ impl Wire {
     fn set_aside(&mut self, peer: usize) -> Result<bool, WireFault> {
         let frame = self.incoming[peer].frame.expect("only a frame can be set aside");
         let slot = (peer, frame.header.key);
-        let queue = self.aside.entry(slot).or_default();
-        if queue.back().is_none_or(|aside| aside.missing == 0) {
+        if self.aside.get(&slot).and_then(VecDeque::back).is_none_or(|aside| aside.missing == 0) {
+            if self.aside_len >= ASIDE_MAX {
+                return Ok(false);
+            }
+            self.aside_len += ASIDE_COST;
             let missing = frame.left;
             let signature = std::mem::take(&mut self.incoming[peer].signature);
+            let queue = self.aside.entry(slot).or_default();
             queue.push_back(Aside { frame, signature, bytes: VecDeque::new(), missing });
         }
         let mut part = [0; 8 << 10];
