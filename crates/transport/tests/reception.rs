@@ -155,6 +155,43 @@ fn last_words_are_heard_although_the_speaker_listens_no_more() {
     assert_eq!([next(), next()], ["1: farewell", "1 closed"]);
 }
 
+/// Passes on what a client and the server at `to` say, but changes one bit of what the client says after its handshake.
+fn meddler(to: SocketAddr) -> SocketAddr {
+    let listener = std::net::TcpListener::bind(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut client, mut server) = (listener.accept().unwrap().0, TcpStream::connect(to).unwrap());
+        let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut answers, &mut back);
+            back.shutdown(std::net::Shutdown::Both)
+        });
+        // Its opening and its proof.
+        for len in [40, 96] {
+            let mut message = vec![0; len];
+            client.read_exact(&mut message).unwrap();
+            server.write_all(&message).unwrap();
+        }
+        let mut record = [0; 100];
+        let n = client.read(&mut record).unwrap();
+        record[n / 2] ^= 1;
+        server.write_all(&record[..n]).unwrap();
+        let _ = std::io::copy(&mut client, &mut server);
+    });
+    addr
+}
+
+#[test]
+fn a_session_ends_when_somebody_meddles_with_it() {
+    let secret = Secret::generate().unwrap().encrypting();
+    let desk = Reception::start(local(), secret.clone(), Echo).unwrap();
+    let addr = meddler(desk.addr()).to_string();
+    let mut session = open_session(&addr, &secret, &hello(1), &within(20)).unwrap();
+    session.send(b"echo this").unwrap();
+    let end = session.recv(&within(20));
+    assert!(matches!(end, Err(Error::Io { .. })), "{end:?}");
+}
+
 /// A socket of the address `from` that is connected to `to`. Linux has all of 127/8.
 #[cfg(target_os = "linux")]
 fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {

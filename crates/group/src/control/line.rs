@@ -161,7 +161,10 @@ impl Listener {
                 }
                 Ok(None) => {}
                 Err(_) if self.closing.load(Ordering::Relaxed) => return,
-                Err(_) => return self.watch.lost_arbiter(Loss::Died),
+                Err(error) => {
+                    tracing::warn!(%error, "the line to the arbiter broke");
+                    return self.watch.lost_arbiter(Loss::Died);
+                }
             }
             self.beat(Instant::now());
         }

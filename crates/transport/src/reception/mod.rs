@@ -30,6 +30,7 @@ use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use session::Served;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -250,7 +251,10 @@ impl<S: Service> Desk<S> {
                 self.service.message(id, &message, &mut self.outbox);
             }
             session.flush();
-            if state.is_err() {
+            if let Err(error) = state {
+                if error.kind() == ErrorKind::InvalidData {
+                    tracing::warn!(session = id, %error, "a session was ended");
+                }
                 ended.push(id);
             }
         }
