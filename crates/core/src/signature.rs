@@ -25,6 +25,8 @@ pub enum OpKind {
     Alloc,
     Init,
     Finalize,
+    Shrink,
+    Rejoin,
 }
 
 impl OpKind {
@@ -46,6 +48,8 @@ impl OpKind {
             Self::Alloc => "alloc",
             Self::Init => "init",
             Self::Finalize => "finalize",
+            Self::Shrink => "shrink",
+            Self::Rejoin => "rejoin",
         }
     }
 }

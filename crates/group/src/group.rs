@@ -1,6 +1,7 @@
 //! What users hold.
 
 use crate::backend::{Absence, Address, Backend};
+use crate::generation::Generation;
 use crate::trace::writer as trace;
 use phalanx_core::{CallSite, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
 use std::path::Path;
@@ -43,13 +44,19 @@ pub struct ProcessGroup {
     splits: Arc<std::sync::Mutex<u64>>,
     /// How long an operation that is called on this handle may take.
     timeout: Duration,
+    /// How the ranks came together and may again: known to the group of all of them only.
+    generation: Option<Arc<Generation>>,
 }
 
 impl ProcessGroup {
     /// A group on any backend.
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let timeout = backend.timeout();
-        Self { backend, splits: Arc::default(), timeout }
+        Self { backend, splits: Arc::default(), timeout, generation: None }
+    }
+
+    pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
+        Self { generation: Some(Arc::new(generation)), ..Self::new(backend) }
     }
 
     /// This group with another time limit: of each operation that is called on the returned handle, or on groups that
@@ -209,6 +216,74 @@ impl ProcessGroup {
         self.barrier_at(OpKind::Finalize, self.timeout(), CallSite::caller())?;
         self.backend.leave();
         Ok(())
+    }
+
+    /// How often the group of all ranks has been made anew: 0 at first, more after [`shrink`](Self::shrink) and
+    /// [`rejoin`](Self::rejoin). 0 for other groups too.
+    pub fn generation(&self) -> u64 {
+        self.generation.as_ref().map_or(0, |generation| generation.number())
+    }
+
+    /// The group of those ranks that are still there, after others were lost: a new one, whatever has become of this one. Ranks keep
+    /// their order, so the new rank 0 was the lowest of them. This group stays as it is; drop it and its subgroups.
+    ///
+    /// Collective among the survivors, on the group of all ranks. Those who don't come hold up the others for half of the
+    /// time of init (`PHALANX_INIT_TIMEOUT_S`), unless it is known that they are lost; then the others go on without them. If some ranks
+    /// have heard of no trouble, [`abort`](Self::abort) first. The ranks meet in the job's store, which must have outlived the lost ranks:
+    /// the launcher's does.
+    ///
+    /// # Errors
+    /// [`Unsupported`](Error::Unsupported) for a subgroup: shrink the group of all ranks and split it again.
+    /// [`Rendezvous`](Error::Rendezvous): the others went on without this rank, the store was lost with rank 0, or not enough
+    /// came in time. After an error, too, it can be called again.
+    ///
+    /// # Examples
+    /// Of three ranks one leaves:
+    /// ```
+    /// use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// std::thread::scope(|ranks| {
+    ///     for group in SimulatedBackend::create_group(3) {
+    ///         ranks.spawn(move || -> phalanx_core::Result<()> {
+    ///             if group.rank() == 0 {
+    ///                 return Ok(());
+    ///             }
+    ///             let mut sum = [1.0];
+    ///             assert!(group.all_reduce(&mut sum, ReduceOp::Sum).is_err());
+    ///             let group = group.shrink()?;
+    ///             let mut sum = [1.0];
+    ///             group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///             assert_eq!((sum, group.generation()), ([2.0], 1));
+    ///             group.finalize()
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn shrink(&self) -> Result<Self> {
+        self.again(OpKind::Shrink)
+    }
+
+    /// As [`shrink`](Self::shrink), with replacements for the lost ranks: in a job that was started with
+    /// `phalanx run --elastic MIN:MAX`. Replacements, which come out of [`init`](crate::init), have the last ranks; the new rank 0 is a
+    /// survivor if there is one. They know nothing of what was done before: send it from rank 0.
+    ///
+    /// Waits for all processes that the launcher has, replacements that it has just started included. If they don't come within half of the
+    /// time of init, those that are there go on, if they are at least MIN.
+    ///
+    /// # Errors
+    /// As for `shrink`; [`Misuse`](Error::Misuse) in a job that is not elastic.
+    #[track_caller]
+    pub fn rejoin(&self) -> Result<Self> {
+        self.again(OpKind::Rejoin)
+    }
+
+    #[track_caller]
+    fn again(&self, op: OpKind) -> Result<Self> {
+        let generation = self.generation.as_ref().ok_or_else(|| {
+            let hint = "the group of all ranks can be made anew; split that again afterwards".to_owned();
+            Error::Unsupported { op, backend: self.backend_name(), hint }
+        })?;
+        generation.next(op)
     }
 
     /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).

@@ -5,17 +5,20 @@ use crate::control::Control;
 use crate::control::arbiter::{Local, Member, Notice};
 use crate::control::line::{ArbiterService, TcpLine};
 use crate::control::watch::{Incomplete, Watch};
+use crate::generation::processes::Processes;
+use crate::generation::threads::Threads;
+use crate::generation::{self, Home, Seat, roster};
 use crate::prices::{self, Prices, cores};
-use crate::realm::{Place, Realm, TcpRealm, ThreadRealm};
-use crate::recommended;
-use crate::self_test;
+use crate::realm::{Place, Realm, TcpRealm};
 use crate::trace::writer::Recorder;
 use phalanx_algo::Selector;
 use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
-use phalanx_rendezvous::{BackendChoice, Config};
+use phalanx_rendezvous::{BackendChoice, Config, OpenStore, Store};
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::{HostKey, Secret, Service};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,6 +28,8 @@ const ARBITER_KEY: &str = "arbiter";
 const PRICES_KEY: &str = "prices";
 /// How often a waiting rank asks who is missing.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the arbiter is tried before a rank asks whether its process is still there.
+const CONNECT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Joins the job that the environment describes: phalanx's own variables (set by `phalanx run`), else torchrun's,
 /// else a group of one. See [`Config`] for their names.
@@ -50,59 +55,79 @@ pub fn init() -> Result<ProcessGroup> {
 #[track_caller]
 pub fn join(config: &Config) -> Result<ProcessGroup> {
     let selector = Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?;
-    let deadline = Deadline::after(Instant::now(), config.init_timeout);
-    match config.secret.as_ref().filter(|_| config.world_size > 1) {
-        Some(secret) => {
-            let realm = meet_all(config, secret, &deadline)?;
-            let selector = Selector { link: realm.link, ..selector };
-            let realm = Arc::new(realm);
-            #[cfg(unix)]
-            if config.trace_on_signal {
-                crate::trace::signal::listen(&realm)?;
-            }
-            let group = world(realm, config.backend, Arc::new(selector))?;
-            if config.self_test {
-                self_test::run(&group, &deadline)?;
-            }
-            Ok(group)
-        }
-        None => alone(config.timeout, Arc::new(selector)),
+    let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
+    let Some(secret) = job else { return alone(config.timeout, selector) };
+    let processes = Arc::new(Processes::new(config.clone(), secret.clone(), selector));
+    let home: Arc<dyn Home> = processes.clone();
+    if let Some(elastic) = config.elastic {
+        return generation::enter(&home, config.worker, elastic);
     }
+    let deadline = Deadline::after(Instant::now(), config.init_timeout);
+    let open = Arc::new(config.open_store(&deadline)?);
+    if open.server.is_some() {
+        processes.keep(open.clone());
+    }
+    let roster = (0..config.world_size as u64).collect();
+    generation::found(&home, Seat { generation: 0, rank: config.rank, roster }, &open, &deadline)
 }
 
-/// Comes together with the other processes of the job.
-pub(crate) fn meet_all(config: &Config, secret: &Secret, deadline: &Deadline) -> Result<TcpRealm> {
-    let (rank, world_size) = (config.rank, config.world_size);
-    let open = config.open_store(deadline)?;
+/// Comes together with the other processes of a generation.
+pub(crate) fn meet_all(
+    config: &Config,
+    secret: &Secret,
+    seat: &Seat,
+    open: &OpenStore,
+    deadline: &Deadline,
+) -> Result<TcpRealm> {
+    let (rank, world_size) = (seat.rank, seat.roster.len());
+    let store = roster::corner(&open.store, seat.generation);
     let ip = advertised(config, open.local_ip)?;
     let service = (rank == 0)
         .then(|| Box::new(ArbiterService::new(world_size, config.heartbeat_timeout)) as Box<dyn Service>);
     let exchange = Exchange::start(SocketAddr::new(ip, 0), secret.clone(), rank, world_size, service)?;
     if rank == 0 {
-        let link = Prices::of_this_machine().link(world_size, config.local_world_size, cores());
-        open.store.set(PRICES_KEY, &prices::encode(&link))?;
-        open.store.set(ARBITER_KEY, exchange.addr().to_string().as_bytes())?;
+        let local_world_size = config.local_world_size.min(world_size);
+        let link = Prices::of_this_machine().link(world_size, local_world_size, cores());
+        store.set(PRICES_KEY, &prices::encode(&link))?;
+        store.set(ARBITER_KEY, exchange.addr().to_string().as_bytes())?;
     }
-    let arbiter = open.store.get(ARBITER_KEY, deadline).map_err(|error| match error {
-        Error::Rendezvous { waited, .. } => {
-            let what = "rank 0 has not come, or did not reach the store".into();
-            Error::Rendezvous { rank, world_size, what, waited }
+    let arbiter = loop {
+        match store.get(ARBITER_KEY, &step(ASK_INTERVAL, deadline)) {
+            Ok(arbiter) => break String::from_utf8_lossy(&arbiter).into_owned(),
+            Err(Error::Rendezvous { .. }) if !deadline.has_passed(Instant::now()) => {
+                seat.check(open, deadline)?;
+            }
+            Err(Error::Rendezvous { .. }) => {
+                let what = "rank 0 has not come, or did not reach the store".into();
+                let waited = deadline.elapsed(Instant::now());
+                return Err(Error::Rendezvous { rank, world_size, what, waited });
+            }
+            Err(other) => return Err(other),
         }
-        other => other,
-    })?;
-    let arbiter = String::from_utf8_lossy(&arbiter).into_owned();
-    let link = prices::decode(&open.store.get(PRICES_KEY, deadline)?)?;
+    };
+    let link = prices::decode(&store.get(PRICES_KEY, deadline)?)?;
     let host = format!("{}:{}", host_name(), std::process::id());
     let recorder = Recorder::new(Peer { rank, host: host.clone() }, world_size, config.timeout);
-    // The program may go to another folder meanwhile.
-    let folder =
-        config.trace_dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
-    let watch = Watch::new(Recorder { len: config.trace_len, folder, ..recorder });
+    let watch =
+        Watch::new(Recorder { len: config.trace_len, folder: trace_folder(config, seat), ..recorder });
     let heartbeat = config.heartbeat_timeout;
-    let line = TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), heartbeat, deadline)?;
+    let line = loop {
+        let step = step(CONNECT_INTERVAL, deadline);
+        match TcpLine::connect(&arbiter, secret, rank, world_size, watch.clone(), heartbeat, &step) {
+            Ok(line) => break line,
+            // A refusal comes before the time is over, and is the last word.
+            Err(Error::Rendezvous { .. })
+                if step.has_passed(Instant::now()) && !deadline.has_passed(Instant::now()) =>
+            {
+                seat.check(open, deadline)?;
+            }
+            Err(error) => return Err(error),
+        }
+    };
     let local = local(config, &exchange);
     line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), local, terms: terms(config) })?;
-    let members = meet(&line, &watch, Peer { rank, host }, world_size, deadline)?;
+    let members =
+        meet(&line, &watch, Peer { rank, host }, world_size, deadline, || seat.check(open, deadline))?;
     if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
         let (who, addr) = (&member.peer, member.addr);
         let what = format!("{who} can be reached at {addr} only from its own host; set PHALANX_HOST there");
@@ -115,7 +140,6 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret, deadline: &Deadline) ->
         local_world_size: config.local_world_size,
         timeout: config.timeout,
     };
-    let store = open.server.is_some().then_some(open);
     let realm = TcpRealm {
         link,
         place,
@@ -128,7 +152,6 @@ pub(crate) fn meet_all(config: &Config, secret: &Secret, deadline: &Deadline) ->
         left: Mutex::new(false),
         #[cfg(target_os = "linux")]
         shares: Mutex::default(),
-        _store: store,
     };
     let host = realm.host_of(rank);
     let neighbours = (0..world_size).filter(|&r| host.is_some() && realm.host_of(r) == host).count();
@@ -149,6 +172,23 @@ fn terms(config: &Config) -> String {
     )
 }
 
+/// Where this rank writes its traces: those of a later generation, whose ranks are others, lie in a folder of their own.
+fn trace_folder(config: &Config, seat: &Seat) -> Option<PathBuf> {
+    let dir = config.trace_dir.as_ref()?;
+    // The program may go to another folder meanwhile.
+    let folder = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+    Some(match seat.generation {
+        0 => folder,
+        generation => folder.join(format!("generation_{generation}")),
+    })
+}
+
+/// A part of the time there is.
+fn step(limit: Duration, deadline: &Deadline) -> Deadline {
+    let now = Instant::now();
+    Deadline::after(now, limit.min(deadline.remaining(now)))
+}
+
 /// Waits for all ranks, and says meanwhile who is missing.
 fn meet(
     line: &TcpLine,
@@ -156,6 +196,7 @@ fn meet(
     me: Peer,
     world_size: usize,
     deadline: &Deadline,
+    check: impl Fn() -> Result<()>,
 ) -> Result<Vec<Member>> {
     let rank = me.rank;
     loop {
@@ -191,6 +232,7 @@ fn meet(
             let have = world_size - missing.len();
             tracing::info!(rank, ?missing, have, world_size, "waiting for ranks");
         }
+        check()?;
         line.send(Notice::WhoIsMissing)?;
     }
 }
@@ -231,18 +273,18 @@ fn host_name() -> String {
 }
 
 /// The group of a process that is a job of its own.
-fn alone(timeout: Duration, selector: Arc<Selector>) -> Result<ProcessGroup> {
-    let realm = ThreadRealm::create(1, timeout).pop().expect("one realm was created");
-    world(Arc::new(realm), BackendChoice::Auto, selector)
+fn alone(timeout: Duration, selector: Selector) -> Result<ProcessGroup> {
+    Ok(threads(1, timeout, selector)?.pop().expect("one group was created"))
 }
 
-fn world(realm: Arc<dyn Realm>, choice: BackendChoice, selector: Arc<Selector>) -> Result<ProcessGroup> {
-    let members = (0..realm.place().world_size).collect();
-    let rank = realm.place().rank;
-    let group =
-        ProcessGroup::new(recommended::backend(realm, WORLD, members, OpKind::Init, choice, selector)?);
-    tracing::info!(rank, backend = group.describe(), "the group of all ranks");
-    Ok(group)
+/// The first generation of ranks that are threads.
+fn threads(world_size: usize, timeout: Duration, selector: Selector) -> Result<Vec<ProcessGroup>> {
+    let home: Arc<dyn Home> = Arc::new(Threads::new(timeout, Arc::new(selector)));
+    let deadline = Deadline::after(Instant::now(), timeout);
+    let open = home.open(&BTreeSet::new(), &deadline)?;
+    let roster: Vec<u64> = (0..world_size as u64).collect();
+    let seat = |rank| Seat { generation: 0, rank, roster: roster.clone() };
+    (0..world_size).map(|rank| generation::found(&home, seat(rank), &open, &deadline)).collect()
 }
 
 /// Groups whose ranks are threads of this process: for tests, examples, and for code that need not leave the process.
@@ -272,9 +314,6 @@ impl SimulatedBackend {
         algorithms: &str,
     ) -> Result<Vec<ProcessGroup>> {
         assert!(world_size > 0, "a group has at least one rank");
-        let selector = Arc::new(Selector::forced_from(algorithms)?);
-        let realms = ThreadRealm::create(world_size, timeout);
-        let group = |realm| world(Arc::new(realm), BackendChoice::Auto, selector.clone());
-        realms.into_iter().map(group).collect()
+        threads(world_size, timeout, Selector::forced_from(algorithms)?)
     }
 }

@@ -15,6 +15,7 @@ mod control;
 mod corrupting;
 mod engine;
 mod fate;
+mod generation;
 mod group;
 mod host;
 mod init;

@@ -13,7 +13,6 @@ use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
 use phalanx_core::{Error, Result, Signature};
-use phalanx_rendezvous::OpenStore;
 use phalanx_transport::Wire;
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::thread::Pipes;
@@ -100,8 +99,6 @@ pub(crate) struct TcpRealm {
     /// How often each group has shared memory: that tells one time from the next.
     #[cfg(target_os = "linux")]
     pub(crate) shares: Mutex<HashMap<GroupId, u64>>,
-    /// The store's server, if this rank runs it: it leaves last.
-    pub(crate) _store: Option<OpenStore>,
 }
 
 impl Realm for TcpRealm {

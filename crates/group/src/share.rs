@@ -85,6 +85,7 @@ impl<'a> Sharing<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::Seat;
     use crate::init::meet_all;
     use crate::realm::Realm;
     use phalanx_core::{CallSite, GroupId, OpKind, WORLD};
@@ -124,8 +125,12 @@ mod tests {
                 let common = || common.iter().find(|(n, _)| *n == name).map(|(_, value)| value.clone());
                 if own == name { Some(value.to_owned()) } else { common() }
             });
-            let deadline = Deadline::after(Instant::now(), Duration::from_secs(120));
-            body(Arc::new(meet_all(&config.unwrap(), &secret, &deadline).unwrap()));
+            let config = config.unwrap();
+            let deadline = Deadline::after(Instant::now(), config.init_timeout);
+            let open = config.open_store(&deadline).unwrap();
+            let roster = (0..config.world_size as u64).collect();
+            let seat = Seat { generation: 0, rank: config.rank, roster };
+            body(Arc::new(meet_all(&config, &secret, &seat, &open, &deadline).unwrap()));
         };
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..variables.len()).map(|r| scope.spawn(move || rank(r))).collect();

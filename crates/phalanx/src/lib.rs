@@ -25,7 +25,7 @@ pub use phalanx_group::{
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;
 pub use phalanx_rendezvous::{
-    Config, MemoryStore, PrefixStore, Source, Store, StoreLocation, TcpStore, TcpStoreServer,
+    Config, Elastic, MemoryStore, PrefixStore, Source, Store, StoreLocation, TcpStore, TcpStoreServer,
 };
 
 pub use phalanx_transport::Secret;

@@ -181,3 +181,23 @@ fn ranks_that_were_told_different_algorithms_are_told_so() {
         assert!(error.to_string().contains("all_reduce=ring"), "{error}");
     }
 }
+
+#[test]
+fn survivors_are_told_when_the_store_was_lost_with_rank_0() {
+    let secret = Secret::generate().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).unwrap().port();
+    let rank = |rank| {
+        let config = torchrun_rank(rank, 3, port, &secret);
+        thread::spawn(move || {
+            let group = phalanx::join(&config).unwrap();
+            group.barrier().unwrap();
+            // Rank 0 leaves, and its store with it.
+            (rank > 0).then(|| {
+                group.barrier().unwrap_err();
+                group.shrink().unwrap_err().to_string()
+            })
+        })
+    };
+    let told: Vec<_> = (0..3).map(rank).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect();
+    assert!(told[1..].iter().flatten().all(|error| error.contains("rank 0 ran the job's store")), "{told:?}");
+}

@@ -1,10 +1,11 @@
 //! Who this process is, from the environment.
 
-use crate::{BackendChoice, StoreLocation, secret_file};
+use crate::{BackendChoice, Elastic, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,6 +31,8 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_ENCRYPT` | `1`: all that processes of the job say over TCP is encrypted; the same for all of them |
 /// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set, and new for each run, with a `file:` store |
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
+/// | `PHALANX_ELASTIC` | `MIN:MAX`: a job that goes on with so many processes when some are lost; set by `phalanx run --elastic` |
+/// | `PHALANX_WORKER` | the number of this process among all that the job ever had; set by `phalanx run --elastic`; else the rank |
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60, unless the program sets another |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
 /// | `PHALANX_HEARTBEAT_TIMEOUT_S` | a rank that shows no sign of life for so long is lost, 10; `0` waits for ever; the same for all ranks |
@@ -60,6 +63,10 @@ pub struct Config {
     pub local_world_size: usize,
     /// This host among the job's.
     pub node_rank: usize,
+    /// This process among all that the job ever had: a replacement has a number that nobody had before it.
+    pub worker: u64,
+    /// How many processes the job goes on with after a loss; `None`: it has `world_size`, and loses none.
+    pub elastic: Option<Elastic>,
     /// Where the ranks meet.
     pub store: StoreLocation,
     /// What the job's processes know and nobody else, and whether they encrypt; there in every job but a group of one.
@@ -176,6 +183,8 @@ impl Config {
             local_rank,
             local_world_size,
             node_rank: vars.either("PHALANX_NODE_RANK", "GROUP_RANK")?.unwrap_or(rank / local_world_size),
+            worker: vars.number("PHALANX_WORKER")?.unwrap_or(rank) as u64,
+            elastic: vars.parsed("PHALANX_ELASTIC")?,
             store,
             secret,
             job_id: own_job_id
@@ -185,7 +194,7 @@ impl Config {
             timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
             init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
             heartbeat_timeout: vars.heartbeat_timeout()?,
-            backend: vars.backend()?,
+            backend: vars.parsed("PHALANX_BACKEND")?.unwrap_or_default(),
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
             self_test: vars.flag("PHALANX_SELF_TEST")?.unwrap_or(true),
@@ -350,10 +359,11 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         }
     }
 
-    fn backend(&self) -> Result<BackendChoice> {
-        let Some(text) = self.text("PHALANX_BACKEND") else { return Ok(BackendChoice::default()) };
-        text.parse().map_err(|error| match error {
-            Error::Config { what } => Error::config(format!("PHALANX_BACKEND: {what}")),
+    /// A variable whose type says what makes no sense.
+    fn parsed<T: FromStr<Err = Error>>(&self, name: &str) -> Result<Option<T>> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|error| match error {
+            Error::Config { what } => Error::config(format!("{name}: {what}")),
             other => other,
         })
     }

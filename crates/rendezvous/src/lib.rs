@@ -25,6 +25,7 @@
 
 mod backend_choice;
 mod client;
+mod elastic;
 mod env;
 #[cfg(unix)]
 mod file;
@@ -37,9 +38,11 @@ mod secret_file;
 mod server;
 mod store;
 mod table;
+mod workers;
 
 pub use backend_choice::BackendChoice;
 pub use client::TcpStore;
+pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN};
 #[cfg(unix)]
 pub use file::FileStore;
@@ -49,3 +52,4 @@ pub use open::OpenStore;
 pub use prefix::PrefixStore;
 pub use server::TcpStoreServer;
 pub use store::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};
+pub use workers::Workers;

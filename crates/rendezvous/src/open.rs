@@ -55,12 +55,27 @@ impl Config {
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn open_store(&self, deadline: &Deadline) -> Result<OpenStore> {
+        self.open(self.rank == 0, deadline)
+    }
+
+    /// Opens the store once more, as one of those who use it: runs nothing, and removes nothing at the end.
+    ///
+    /// # Errors
+    /// As for [`open_store`](Self::open_store).
+    pub fn reopen_store(&self, deadline: &Deadline) -> Result<OpenStore> {
+        self.open(false, deadline)
+    }
+
+    /// `responsible`: for what all others need.
+    fn open(&self, responsible: bool, deadline: &Deadline) -> Result<OpenStore> {
         let open = match &self.store {
             StoreLocation::None => {
                 Ok(OpenStore { store: Arc::new(MemoryStore::new()), local_ip: None, server: None })
             }
-            StoreLocation::File(dir) => self.open_file(dir),
-            StoreLocation::Tcp { host, port, host_it } => self.open_tcp(host, *port, *host_it, deadline),
+            StoreLocation::File(dir) => self.open_file(dir, responsible),
+            StoreLocation::Tcp { host, port, host_it } => {
+                self.open_tcp(host, *port, *host_it && responsible, deadline)
+            }
         };
         open.map_err(|error| match error {
             Error::Rendezvous { what, waited, .. } => {
@@ -71,22 +86,22 @@ impl Config {
     }
 
     #[cfg(not(unix))]
-    fn open_file(&self, _dir: &std::path::Path) -> Result<OpenStore> {
+    fn open_file(&self, _dir: &std::path::Path, _responsible: bool) -> Result<OpenStore> {
         let tried = "only Unix has the permissions and locks it relies on".into();
         Err(Error::Unavailable { what: "a store in a directory".into(), tried })
     }
 
     #[cfg(unix)]
-    fn open_file(&self, dir: &std::path::Path) -> Result<OpenStore> {
+    fn open_file(&self, dir: &std::path::Path, responsible: bool) -> Result<OpenStore> {
         let store = crate::FileStore::open(dir, &self.job_id)?;
-        let store = if self.rank == 0 { store.owned() } else { store };
+        let store = if responsible { store.owned() } else { store };
         Ok(OpenStore { store: Arc::new(store), local_ip: None, server: None })
     }
 
     fn open_tcp(&self, host: &str, port: u16, host_it: bool, deadline: &Deadline) -> Result<OpenStore> {
         let secret =
             self.secret.as_ref().ok_or_else(|| Error::config("a store over TCP needs the job's secret"))?;
-        let server = match host_it && self.rank == 0 {
+        let server = match host_it {
             true => Some(serve(self.advertise.as_deref().unwrap_or(host), port, secret, deadline)?),
             false => None,
         };

@@ -253,3 +253,16 @@ fn rank_0_cleans_the_directory_up() {
     drop(zero);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn an_elastic_job_has_a_least_and_a_most() {
+    let config = read(&[OURS, &secret()]).unwrap();
+    assert_eq!((config.worker, config.elastic), (5, None));
+    let config = read(&[OURS, &secret(), "PHALANX_WORKER=17 PHALANX_ELASTIC=2:8"]).unwrap();
+    let elastic = config.elastic.unwrap();
+    assert_eq!((config.worker, elastic.min(), elastic.max()), (17, 2, 8));
+    for text in ["2", "0:4", "5:4", "a:b", "1:2:3"] {
+        let error = read(&[OURS, &secret(), &format!("PHALANX_ELASTIC={text}")]).unwrap_err().to_string();
+        assert!(error.contains("PHALANX_ELASTIC: ") && error.contains("no MIN:MAX"), "{error}");
+    }
+}

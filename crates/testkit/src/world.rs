@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 /// One rank's way into its group, taken on the rank's own thread.
@@ -108,17 +109,27 @@ impl World {
         ip: IpAddr,
         more: impl Fn(usize) -> Vec<(&'static str, String)> + Send + Sync + 'static,
     ) -> Self {
+        // One server for all jobs of this world: ranks that are lost and meet again need it as long as they live.
+        let server: OnceLock<(Secret, TcpStoreServer)> = OnceLock::new();
+        let jobs = AtomicUsize::new(0);
         Self::of(name, move |world_size, settings| {
-            let secret = Secret::generate()?;
-            let secret = if settings.encrypt { secret.encrypting() } else { secret };
-            let server = Arc::new(TcpStoreServer::start(SocketAddr::new(ip, 0), &secret)?);
+            if server.get().is_none() {
+                let secret = Secret::generate()?;
+                let secret = if settings.encrypt { secret.encrypting() } else { secret };
+                let started = TcpStoreServer::start(SocketAddr::new(ip, 0), &secret)?;
+                // Another thread may have been faster: its server is taken.
+                let _ = server.set((secret, started));
+            }
+            let (secret, server) = server.get().expect("it was started");
+            let job = jobs.fetch_add(1, Ordering::Relaxed).to_string();
             let all = Arc::new(Barrier::new(world_size));
             let rank = |rank| {
-                let config = config(rank, world_size, &server, &secret, settings, more(rank))?;
-                let (server, all) = (server.clone(), all.clone());
+                let mut more = more(rank);
+                more.push(("PHALANX_JOB_ID", job.clone()));
+                let config = config(rank, world_size, server, secret, settings, more)?;
+                let all = all.clone();
                 Ok(Box::new(move || {
                     let group = join(&config);
-                    drop(server); // the last to join ends it
                     // A rank that fails at once would find others in the self-test still, and fail their way in.
                     all.wait();
                     group

@@ -206,6 +206,14 @@ impl Watch {
         }
     }
 
+    /// Ranks whose line to the arbiter has ended: they are lost, or have left.
+    pub(crate) fn gone(&self) -> Vec<usize> {
+        let state = lock(&self.state);
+        let lost = state.verdicts.iter().filter(|(scope, _)| scope.is_none());
+        let lost = lost.filter_map(|(_, cause)| Some(cause.culprit()?.rank));
+        lost.chain(state.left.keys().copied()).collect()
+    }
+
     /// Waits until all of `ranks` have left or are lost.
     pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
         let mut state = lock(&self.state);

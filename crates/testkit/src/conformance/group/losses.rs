@@ -18,7 +18,7 @@ fn take_part(group: &ProcessGroup, step: u64) -> Result<()> {
 }
 
 /// Works until it fails.
-fn until_failure(group: &ProcessGroup) -> Error {
+pub(super) fn until_failure(group: &ProcessGroup) -> Error {
     for step in 0.. {
         if let Err(error) = take_part(group, step) {
             return failed(group, Err(error));
@@ -28,7 +28,7 @@ fn until_failure(group: &ProcessGroup) -> Error {
 }
 
 /// Drops the group as a panic does, without the noise of one.
-fn panic_with(group: ProcessGroup) {
+pub(super) fn panic_with(group: ProcessGroup) {
     let panic = catch_unwind(AssertUnwindSafe(move || {
         let _group = group;
         resume_unwind(Box::new("on purpose"));

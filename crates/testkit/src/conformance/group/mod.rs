@@ -15,6 +15,7 @@ pub mod algorithms;
 pub mod asynchrony;
 pub mod endings;
 mod failure;
+pub mod generations;
 pub mod losses;
 pub mod messages;
 pub mod mismatch;
@@ -58,6 +59,10 @@ macro_rules! group_conformance {
                 a_rank_that_leaves_is_named, a_rank_that_panics_is_named,
                 last_messages_of_a_rank_that_left_arrive, operations_in_flight_are_told,
                 a_failed_group_refuses_everything,
+            },
+            generations::{
+                survivors_go_on_in_a_smaller_group, a_group_is_made_anew_without_a_loss,
+                a_subgroup_cannot_be_made_anew,
             },
             endings::{
                 a_monitored_barrier_names_who_is_missing, a_collective_names_who_is_missing,

@@ -1,0 +1,187 @@
+//! Generations: the group of all ranks, made anew after a loss.
+//!
+//! Nothing of a generation is used in the next one: its workers agree in the store on who goes on ([`roster`]), and then
+//! come together as at the beginning, with a new arbiter on the new rank 0, new lines and new links. The store is what
+//! has to outlive all of them.
+
+pub(crate) mod processes;
+pub(crate) mod roster;
+pub(crate) mod threads;
+
+use crate::ProcessGroup;
+use crate::realm::Realm;
+use crate::recommended;
+use crate::self_test;
+use phalanx_algo::Selector;
+use phalanx_core::{Deadline, Error, OpKind, Result, WORLD};
+use phalanx_rendezvous::{BackendChoice, Elastic, OpenStore};
+use roster::{Admission, Candidate};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How the workers of a job reach each other: as processes or as threads.
+pub(crate) trait Home: Send + Sync + Debug {
+    /// How long coming together may take.
+    fn init_timeout(&self) -> Duration;
+
+    /// For how many processes the job was made to be elastic.
+    fn elastic(&self) -> Option<Elastic>;
+
+    /// Opens the job's store. `lost` are workers that are gone, on one of which it may have depended.
+    ///
+    /// # Errors
+    /// It can't be reached, and why that may be.
+    fn open(&self, lost: &BTreeSet<u64>, deadline: &Deadline) -> Result<Arc<OpenStore>>;
+
+    /// Brings the ranks of a generation together, of which this is one.
+    ///
+    /// # Errors
+    /// They do not all come.
+    fn meet(&self, seat: &Seat, open: &Arc<OpenStore>, deadline: &Deadline) -> Result<Met>;
+}
+
+/// A place in a generation.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    pub(crate) generation: u64,
+    pub(crate) rank: usize,
+    /// The workers, in rank order.
+    pub(crate) roster: Vec<u64>,
+}
+
+/// What the group of all ranks is made of.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) realm: Arc<dyn Realm>,
+    pub(crate) choice: BackendChoice,
+    pub(crate) selector: Arc<Selector>,
+    /// Whether the new group is to show that it adds up right.
+    pub(crate) self_test: bool,
+}
+
+/// One life of the group of all ranks.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    seat: Seat,
+    realm: Arc<dyn Realm>,
+    home: Arc<dyn Home>,
+}
+
+impl Generation {
+    pub(crate) fn number(&self) -> u64 {
+        self.seat.generation
+    }
+
+    /// The group of those who go on after this generation.
+    ///
+    /// # Errors
+    /// See [`ProcessGroup::shrink`] and [`ProcessGroup::rejoin`].
+    #[track_caller]
+    pub(crate) fn next(&self, op: OpKind) -> Result<ProcessGroup> {
+        let admission = match (op, self.home.elastic()) {
+            (OpKind::Rejoin, Some(elastic)) => Admission::Elastic(elastic),
+            (OpKind::Rejoin, None) => {
+                return Err(Error::misuse(
+                    op,
+                    "nobody replaces lost ranks in this job: start it with `phalanx run --elastic MIN:MAX`, or use shrink",
+                ));
+            }
+            _ => Admission::Survivors,
+        };
+        let worker = self.seat.roster[self.seat.rank];
+        let me = Candidate { worker, rank: Some(self.seat.rank) };
+        let lost = || self.realm.watch().gone().into_iter().map(|rank| self.seat.roster[rank]).collect();
+        let deadline = Deadline::after(Instant::now(), self.home.init_timeout());
+        let open = self.home.open(&lost(), &deadline)?;
+        let forming = self.seat.generation + 1;
+        form(&self.home, &open, me, admission, (forming, self.seat.roster.clone()), &lost, &deadline)
+    }
+}
+
+/// Joins the first generation that an elastic job's new worker can be in.
+#[track_caller]
+pub(crate) fn enter(home: &Arc<dyn Home>, worker: u64, elastic: Elastic) -> Result<ProcessGroup> {
+    let deadline = Deadline::after(Instant::now(), home.init_timeout());
+    let open = home.open(&BTreeSet::new(), &deadline)?;
+    let me = Candidate { worker, rank: None };
+    let from = (roster::forming(&open.store)?, Vec::new());
+    form(home, &open, me, Admission::Elastic(elastic), from, &BTreeSet::new, &deadline)
+}
+
+/// Comes together with the others in the generation that `from` names, after a roster; if that fails, because somebody else is lost
+/// meanwhile, in the next one, until the deadline.
+#[track_caller]
+fn form(
+    home: &Arc<dyn Home>,
+    open: &Arc<OpenStore>,
+    mut me: Candidate,
+    admission: Admission,
+    from: (u64, Vec<u64>),
+    lost: &dyn Fn() -> BTreeSet<u64>,
+    deadline: &Deadline,
+) -> Result<ProcessGroup> {
+    let (mut generation, mut before) = from;
+    loop {
+        let roster = roster::agree(&open.store, generation, &me, admission, &before, lost, deadline)?;
+        let Some(rank) = roster.iter().position(|&worker| worker == me.worker) else {
+            if me.rank.is_none() {
+                generation += 1; // it was closed when this worker came
+                continue;
+            }
+            let what = format!(
+                "generation {generation} has formed without this rank, which came too late: workers {roster:?} go on"
+            );
+            let waited = deadline.elapsed(Instant::now());
+            return Err(Error::Rendezvous { rank: 0, world_size: 0, what, waited });
+        };
+        // Not all of what is left: somebody may be lost in this attempt too.
+        let now = Instant::now();
+        let attempt = Deadline::after(now, deadline.remaining(now) / 2);
+        let seat = Seat { generation, rank, roster };
+        tracing::info!(generation, rank, roster = ?seat.roster, "a generation forms");
+        match found(home, seat.clone(), open, &attempt) {
+            Ok(group) => return Ok(group),
+            Err(error) if may_pass(&error) && !deadline.has_passed(Instant::now()) => {
+                tracing::warn!(generation, %error, "the ranks did not come together; trying again without who is lost");
+            }
+            Err(error) => return Err(error),
+        }
+        me.rank = me.rank.map(|_| rank);
+        (generation, before) = (generation + 1, seat.roster);
+    }
+}
+
+/// Whether the next generation may do better.
+fn may_pass(error: &Error) -> bool {
+    !matches!(
+        error,
+        Error::Config { .. } | Error::Unavailable { .. } | Error::Internal { .. } | Error::WrongSum { .. }
+    )
+}
+
+/// The group of all ranks of a generation whose roster is known.
+#[track_caller]
+pub(crate) fn found(
+    home: &Arc<dyn Home>,
+    seat: Seat,
+    open: &Arc<OpenStore>,
+    deadline: &Deadline,
+) -> Result<ProcessGroup> {
+    let Met { realm, choice, selector, self_test } = home.meet(&seat, open, deadline)?;
+    let members = (0..seat.roster.len()).collect();
+    let backend = recommended::backend(realm.clone(), WORLD, members, OpKind::Init, choice, selector)?;
+    let generation = Generation { seat, realm, home: home.clone() };
+    let group = ProcessGroup::of_all_ranks(backend, generation);
+    if self_test {
+        self_test::run(&group, deadline)?;
+    }
+    tracing::info!(
+        rank = group.rank(),
+        generation = group.generation(),
+        backend = group.describe(),
+        "the group of all ranks"
+    );
+    Ok(group)
+}
