@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX};
 use phalanx_bench::parse_bytes;
 use phalanx_core::OpKind;
+use phalanx_launch::Elastic;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,7 +59,7 @@ Exit code: 0 if all went well; 1 if data came out wrong or ranks failed; 2 for w
 const AFTER_RUN: &str = "\
 Exit code: 0 if all ranks exit with 0; else that of the rank that failed first, or 128 + signal if one killed it; \
 128 + signal if one ended phalanx; 124 if time ran out; 127 if there is no such program, 126 if it cannot be executed; \
-2 for wrong usage.
+2 for wrong usage. Of a job that is restarted the last attempt counts.
 
 Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once.
 
@@ -78,12 +79,23 @@ pub(crate) struct Run {
         long = "nproc-per-node",
         visible_alias = "ranks",
         alias = "nproc_per_node",
-        value_name = "N"
+        value_name = "N",
+        required_unless_present = "elastic"
     )]
-    pub(crate) ranks: usize,
+    pub(crate) ranks: Option<usize>,
 
-    /// Keep each rank's output in DIR/JOB_ID/attempt_0/RANK/{stdout,stderr}.log, and in DIR/JOB_ID/attempt_0
-    /// what each did lately if it fails (see phalanx trace)
+    /// Start a failed job again, all its ranks, up to N times [default: 0]; with --elastic replace up to
+    /// N processes in all [default: 3 * MAX]
+    #[arg(long, alias = "max_restarts", value_name = "N")]
+    pub(crate) max_restarts: Option<usize>,
+
+    /// Start MAX ranks; replace only those that fail, and go on while at least MIN are left. The program must
+    /// use ProcessGroup::rejoin
+    #[arg(long, value_name = "MIN:MAX")]
+    pub(crate) elastic: Option<Elastic>,
+
+    /// Keep each rank's output in DIR/JOB_ID/attempt_K/RANK/{stdout,stderr}.log (K: its restarts), and in
+    /// DIR/JOB_ID/attempt_K what each did lately if it fails (see phalanx trace)
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 
@@ -228,14 +240,14 @@ mod tests {
         let words =
             ["phalanx", "run", "-n", "2", "train", "-n", "7", "--grace", "x", "--help", "--", "--env"];
         let run = run(&words).unwrap();
-        assert_eq!(run.ranks, 2);
+        assert_eq!(run.ranks, Some(2));
         assert_eq!(run.command, &words[4..]);
     }
 
     #[test]
     fn flags_of_torchrun_users_work() {
         for flag in ["-n", "--nproc-per-node", "--nproc_per_node", "--ranks"] {
-            assert_eq!(run(&["phalanx", "run", flag, "3", "train"]).unwrap().ranks, 3);
+            assert_eq!(run(&["phalanx", "run", flag, "3", "train"]).unwrap().ranks, Some(3));
         }
     }
 
@@ -250,6 +262,8 @@ mod tests {
             (&["-n", "2", "--timeout", "soon", "train"], "not a number of seconds"),
             (&["-n", "2", "--timeout", "nan", "train"], "timeout"),
             (&["-n", "2", "--env", "A", "train"], "no `=`"),
+            (&["--elastic", "4:2", "train"], "no MIN:MAX"),
+            (&["-n", "2", "--max-restarts=-1", "train"], "--max-restarts"),
         ] {
             let error = run(&[&["phalanx", "run"], words].concat()).unwrap_err();
             assert_eq!(error.exit_code(), 2);

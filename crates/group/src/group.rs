@@ -277,13 +277,35 @@ impl ProcessGroup {
         self.again(OpKind::Rejoin)
     }
 
+    /// How many replacements wait to be let in, although nobody here is lost: of ranks without which the others went on. If there are any,
+    /// [`rejoin`](Self::rejoin) at a moment that suits; the end of an epoch is a good one to ask.
+    ///
+    /// Collective: rank 0 looks into the job's store, and all are told the same.
+    ///
+    /// # Cost
+    /// A connection to the store from rank 0, about a millisecond, and a broadcast of 8 bytes.
+    ///
+    /// # Errors
+    /// As for any collective; [`Unsupported`](Error::Unsupported) for a subgroup; on rank 0 those of the store, the others are told 0 then.
+    #[track_caller]
+    pub fn waiting(&self) -> Result<usize> {
+        let generation = self.origin(OpKind::Rejoin)?;
+        let found = if self.rank() == 0 { generation.waiting() } else { Ok(0) };
+        let mut waiting = [*found.as_ref().unwrap_or(&0) as u64];
+        self.broadcast(&mut waiting, 0)?;
+        found.map(|_| waiting[0] as usize)
+    }
+
     #[track_caller]
     fn again(&self, op: OpKind) -> Result<Self> {
-        let generation = self.generation.as_ref().ok_or_else(|| {
+        Ok(self.origin(op)?.next(op)?.with_timeout(self.timeout))
+    }
+
+    fn origin(&self, op: OpKind) -> Result<&Generation> {
+        self.generation.as_deref().ok_or_else(|| {
             let hint = "the group of all ranks can be made anew; split that again afterwards".to_owned();
             Error::Unsupported { op, backend: self.backend_name(), hint }
-        })?;
-        generation.next(op)
+        })
     }
 
     /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).

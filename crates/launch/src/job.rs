@@ -1,51 +1,75 @@
 //! The thread that starts the ranks and stays until the last is gone: the hands of [`Supervisor`].
 
 use crate::logs::{LogFiles, Logs, Sink, stderr_log};
-use crate::outcome::{Failure, Outcome, signal_name};
-use crate::plan::RankPlan;
+use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
+use crate::plan::{RankPlan, WORKER};
 use crate::process::Process;
-use crate::supervise::{Event, SIGKILL, Supervisor, Verdict};
+use crate::supervise::{Action, Event, SIGKILL, Spares, Supervisor, Verdict};
 use phalanx_core::{Error, Result};
+use phalanx_rendezvous::{PrefixStore, TcpStore, Workers};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What to start, and how to treat it.
 pub(crate) struct Job {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Variables of all ranks: the user's, then the secret.
+    /// Variables that the user sets in all ranks.
     pub(crate) env: Vec<(String, OsString)>,
-    pub(crate) ranks: Vec<RankPlan>,
     pub(crate) prefix: bool,
     pub(crate) out: Sink,
     pub(crate) err: Sink,
     pub(crate) grace: Duration,
     pub(crate) timeout: Option<Duration>,
+    /// When its time began.
+    pub(crate) began: Instant,
+    /// Where the processes' numbers stand for those who want to know, in rank order.
+    pub(crate) pids: Arc<Mutex<Vec<u32>>>,
 }
 
-impl Job {
+/// One start of all ranks: what is new each time.
+pub(crate) struct Attempt<'j> {
+    pub(crate) job: &'j Job,
+    pub(crate) secret: OsString,
+    /// The processes of a rank that is started for the so manieth time after the first.
+    pub(crate) plan: &'j dyn Fn(usize) -> Vec<RankPlan>,
+    pub(crate) number: usize,
+    /// The job's store, to tell an elastic job's ranks of each other, and what is known of its spares.
+    pub(crate) elastic: Option<(PrefixStore<TcpStore>, Spares)>,
+}
+
+impl<'j> Attempt<'j> {
     /// Starts every rank, or none: when one cannot be started, those that were are killed.
-    pub(crate) fn start(self, events: &Sender<Event>) -> Result<RunningJob> {
-        let mut job =
-            RunningJob { processes: Vec::new(), logs: Logs::new(), started: Instant::now(), job: self };
-        let started = (0..job.job.ranks.len()).try_for_each(|rank| job.start_rank(rank, events.clone()));
-        if let Err(error) = started {
-            job.processes.iter().for_each(|process| process.signal(SIGKILL));
-            job.processes.iter_mut().for_each(Process::reap);
-            return Err(error);
+    pub(crate) fn start(self, events: &'j Sender<Event>) -> Result<RunningJob<'j>> {
+        let plans = (self.plan)(self.number);
+        let workers = Workers { started: plans.len() as u64, ended: Vec::new() };
+        let mut job = RunningJob { slots: Vec::new(), logs: Logs::new(), workers, attempt: self, events };
+        job.publish();
+        for (rank, plan) in plans.into_iter().enumerate() {
+            match job.start_rank(rank, plan) {
+                Ok(slot) => job.slots.push(slot),
+                Err(error) => {
+                    job.slots.iter().for_each(|slot| slot.process.signal(SIGKILL));
+                    job.slots.iter_mut().for_each(|slot| slot.process.reap());
+                    return Err(error);
+                }
+            }
         }
+        job.tell_pids();
         Ok(job)
     }
 
-    fn command(&self, rank: &RankPlan) -> Command {
-        let mut command = Command::new(&self.program);
+    fn command(&self, plan: &RankPlan) -> Command {
+        let mut command = Command::new(&self.job.program);
         command
-            .args(&self.args)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .envs(&rank.env)
+            .args(&self.job.args)
+            .envs(self.job.env.iter().map(|(name, value)| (name, value)))
+            .env("PHALANX_SECRET", &self.secret)
+            .envs(&plan.env)
             .env_remove("PHALANX_SECRET_FILE")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -54,9 +78,9 @@ impl Job {
     }
 
     fn cannot_start(&self, error: std::io::Error) -> Error {
-        let program = self.program.display();
+        let program = self.job.program.display();
         if error.kind() == ErrorKind::NotFound {
-            let by_path = self.program.to_string_lossy().contains(std::path::MAIN_SEPARATOR);
+            let by_path = self.job.program.to_string_lossy().contains(std::path::MAIN_SEPARATOR);
             let tried = if by_path { "that path" } else { "the folders of PATH" };
             return Error::Unavailable { what: format!("program {program}"), tried: tried.to_owned() };
         }
@@ -64,54 +88,106 @@ impl Job {
     }
 }
 
-/// The ranks of a job, all started.
-pub(crate) struct RunningJob {
-    /// In rank order.
-    processes: Vec<Process>,
-    logs: Logs,
+/// A rank's place, and the process that is there now.
+struct Slot {
+    process: Process,
+    plan: RankPlan,
+    /// Its number among all that the job ever had.
+    worker: u64,
+    /// How often the process was replaced.
+    restarts: usize,
+    /// Where the end of its stderr is kept.
+    tail: usize,
     started: Instant,
-    job: Job,
 }
 
-impl RunningJob {
-    fn start_rank(&mut self, rank: usize, events: Sender<Event>) -> Result<()> {
-        let plan = &self.job.ranks[rank];
-        let files = plan.logs.as_deref().map(LogFiles::create).transpose()?;
-        let process = Process::start(self.job.command(plan)).map_err(|error| self.job.cannot_start(error))?;
-        self.processes.push(process);
-        let process = &mut self.processes[rank];
-        let output =
-            process.take_output().ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
-        let prefix = if self.job.prefix { format!("[{rank}] ") } else { String::new() };
-        self.logs.add(&prefix, output, (&self.job.out, &self.job.err), files)?;
-        let ended = move |exit| {
-            // The receiver is gone only when the job was given up.
-            let _ = events.send(Event::Exited { rank, exit });
-        };
-        process.watch(ended).map_err(|error| Error::io("starting a thread that waits for a rank", error))
-    }
-
+/// The ranks of a job, all started.
+pub(crate) struct RunningJob<'j> {
     /// In rank order.
-    pub(crate) fn pids(&self) -> Vec<u32> {
-        self.processes.iter().map(Process::id).collect()
+    slots: Vec<Slot>,
+    logs: Logs,
+    workers: Workers,
+    attempt: Attempt<'j>,
+    events: &'j Sender<Event>,
+}
+
+impl RunningJob<'_> {
+    fn start_rank(&mut self, rank: usize, plan: RankPlan) -> Result<Slot> {
+        let job = self.attempt.job;
+        let files = plan.logs.as_deref().map(LogFiles::create).transpose()?;
+        let started = Process::start(self.attempt.command(&plan));
+        let mut process = started.map_err(|error| self.attempt.cannot_start(error))?;
+        let output = process.take_output();
+        let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
+        let piped = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() });
+        let watched = piped.and_then(|output| {
+            let tail = self.logs.add(&prefix, output, (&job.out, &job.err), files)?;
+            let events = self.events.clone();
+            let ended = move |exit| {
+                // The receiver is gone only when the job was given up.
+                let _ = events.send(Event::Exited { rank, exit });
+            };
+            let failed = |error| Error::io("starting a thread that waits for a rank", error);
+            process.watch(ended).map_err(failed).map(|()| tail)
+        });
+        match watched {
+            Ok(tail) => {
+                Ok(Slot { process, plan, worker: rank as u64, restarts: 0, tail, started: Instant::now() })
+            }
+            Err(error) => {
+                process.signal(SIGKILL);
+                process.reap();
+                Err(error)
+            }
+        }
     }
 
-    /// Stays until the job is over: no rank is left, and their output is written.
-    pub(crate) fn supervise(mut self, events: &Receiver<Event>) -> Result<Outcome> {
-        let Job { grace, timeout, .. } = self.job;
-        let mut supervisor = Supervisor::new(self.processes.len(), grace, timeout, self.started);
-        let mut announced = false;
+    /// Starts a process in the place of the one that was this rank and has ended.
+    fn replace(&mut self, rank: usize) -> Result<()> {
+        let (worker, restarts) = (self.workers.started - 1, self.slots[rank].restarts + 1);
+        self.slots[rank].restarts = restarts;
+        let mut plan = (self.attempt.plan)(restarts).swap_remove(rank);
+        plan.env.insert(WORKER, worker.to_string());
+        let slot = self.start_rank(rank, plan)?;
+        self.slots[rank] = Slot { worker, restarts, ..slot };
+        self.tell_pids();
+        Ok(())
+    }
+
+    fn tell_pids(&self) {
+        let pids = self.slots.iter().map(|slot| slot.process.id()).collect();
+        *self.attempt.job.pids.lock().unwrap_or_else(PoisonError::into_inner) = pids;
+    }
+
+    /// Tells the ranks of an elastic job which processes there are.
+    fn publish(&self) {
+        if let Some((store, _)) = &self.attempt.elastic
+            && let Err(error) = self.workers.publish(store)
+        {
+            tracing::error!(%error, "the ranks are not told which processes have ended");
+        }
+    }
+
+    /// Stays until the job is over: no rank is left, and their output is written. `true` if it could be started again: no process
+    /// is left behind.
+    pub(crate) fn supervise(mut self, events: &Receiver<Event>) -> Result<(Outcome, bool)> {
+        let Job { grace, timeout, began, .. } = *self.attempt.job;
+        let spares = self.attempt.elastic.as_ref().map(|(_, spares)| *spares);
+        let mut supervisor = Supervisor::new(self.slots.len(), grace, timeout, spares, began);
+        let (mut announced, mut next) = (false, None);
         while !supervisor.is_over() {
-            let event = match supervisor.deadline() {
-                None => events.recv().map_err(RecvTimeoutError::from),
-                Some(due) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
+            let event = match (next.take(), supervisor.deadline()) {
+                (Some(event), _) => Ok(event),
+                (None, None) => events.recv().map_err(RecvTimeoutError::from),
+                (None, Some(due)) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
-            let signal = match event {
+            let action = match event {
                 Ok(event) => {
+                    let action = supervisor.handle(event, Instant::now());
                     if let Event::Exited { rank, .. } = event {
-                        self.processes[rank].reap();
+                        self.ended(rank, action);
                     }
-                    supervisor.handle(event, Instant::now())
+                    action
                 }
                 Err(RecvTimeoutError::Timeout) => supervisor.poll(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -125,20 +201,41 @@ impl RunningJob {
                 announce(verdict);
                 announced = true;
             }
-            if let Some(signal) = signal {
-                supervisor.living().for_each(|rank| self.processes[rank].signal(signal));
+            match action {
+                Some(Action::Signal(signal)) => {
+                    supervisor.living().for_each(|rank| self.slots[rank].process.signal(signal));
+                }
+                Some(Action::Replace { rank }) => {
+                    if let Err(error) = self.replace(rank) {
+                        tracing::error!(rank, %error, "it cannot be replaced");
+                        // It was told to be there, and has ended already.
+                        self.slots[rank].worker = self.workers.started - 1;
+                        next = Some(Event::Exited { rank, exit: ExitKind::Unknown });
+                    }
+                }
+                None => {}
             }
         }
         for rank in supervisor.living() {
-            tracing::error!(
-                rank,
-                pid = self.processes[rank].id(),
-                "does not end even after SIGKILL; it is left behind"
-            );
+            let pid = self.slots[rank].process.id();
+            tracing::error!(rank, pid, "does not end even after SIGKILL; it is left behind");
         }
+        let all_ended = supervisor.living().next().is_none();
         let verdict =
             supervisor.verdict().ok_or_else(|| Error::Internal { what: "over without a reason".into() })?;
-        Ok(self.outcome(verdict))
+        Ok((self.outcome(verdict), all_ended))
+    }
+
+    /// The process of this rank has ended; the ranks hear of it and of its replacement in one.
+    fn ended(&mut self, rank: usize, action: Option<Action>) {
+        let slot = &mut self.slots[rank];
+        slot.process.reap();
+        self.workers.ended.push(slot.worker);
+        if let Some(Action::Replace { .. }) = action {
+            self.workers.started += 1;
+            tracing::warn!("rank {rank} (pid {}) has failed and is replaced", slot.process.id());
+        }
+        self.publish();
     }
 
     fn outcome(self, verdict: Verdict) -> Outcome {
@@ -146,16 +243,19 @@ impl RunningJob {
         match verdict {
             Verdict::Success => Outcome::Success,
             Verdict::Interrupted { signal } => Outcome::Interrupted { signal },
-            Verdict::TimedOut => Outcome::TimedOut { limit: self.job.timeout.unwrap_or_default() },
-            Verdict::Failed { rank, exit, at } => Outcome::Failure(Failure {
-                rank,
-                world_size: self.processes.len(),
-                pid: self.processes[rank].id(),
-                exit,
-                stderr_tail: tails.swap_remove(rank),
-                stderr_log: self.job.ranks[rank].logs.as_deref().map(stderr_log),
-                after: at.saturating_duration_since(self.started),
-            }),
+            Verdict::TimedOut => Outcome::TimedOut { limit: self.attempt.job.timeout.unwrap_or_default() },
+            Verdict::Failed { rank, exit, at } => {
+                let slot = &self.slots[rank];
+                Outcome::Failure(Failure {
+                    rank,
+                    world_size: self.slots.len(),
+                    pid: slot.process.id(),
+                    exit,
+                    stderr_tail: tails.swap_remove(slot.tail),
+                    stderr_log: slot.plan.logs.as_deref().map(stderr_log),
+                    after: at.saturating_duration_since(slot.started),
+                })
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The public face: what to launch, and the job that runs.
 
-use crate::job::Job;
+use crate::job::{Attempt, Job};
 use crate::logs::Sink;
 use crate::outcome::Outcome;
-use crate::plan::{Site, check, plan};
-use crate::supervise::{Event, SIGKILL};
-use phalanx_core::{Error, Result};
-use phalanx_rendezvous::TcpStoreServer;
+use crate::plan::{Order, Site, check, plan};
+use crate::supervise::{Event, SIGKILL, Spares};
+use phalanx_core::{Deadline, Error, Result};
+use phalanx_rendezvous::{Elastic, PrefixStore, TcpStore, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,9 +15,12 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long the launcher's own store may take to answer it.
+const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// A job to start: which program, how many times, and how to treat it.
 ///
@@ -36,6 +39,8 @@ pub struct Launch {
     program: OsString,
     args: Vec<OsString>,
     ranks: usize,
+    max_restarts: Option<usize>,
+    elastic: Option<Elastic>,
     env: BTreeMap<String, OsString>,
     job_id: Option<String>,
     log_dir: Option<PathBuf>,
@@ -56,6 +61,8 @@ impl Launch {
             program: program.into(),
             args: Vec::new(),
             ranks: 1,
+            max_restarts: None,
+            elastic: None,
             env: BTreeMap::new(),
             job_id: None,
             log_dir: None,
@@ -79,6 +86,32 @@ impl Launch {
         self
     }
 
+    /// How often a job that has failed is started again: all its ranks, with a new secret and store, and logs in `attempt_1` and so on.
+    /// A program finds the number in `PHALANX_RESTART_COUNT` (or `TORCHELASTIC_RESTART_COUNT`), and has to continue from what it has saved.
+    /// For an [elastic](Self::elastic) job, how many processes are replaced in all. Default: 0; in an elastic job three times its ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let outcome = Launch::new("sh").args(["-c", "test $PHALANX_RESTART_COUNT = 2"]).ranks(2).max_restarts(3).run()?;
+    /// assert!(outcome.is_success()); // the third time
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn max_restarts(mut self, max_restarts: usize) -> Self {
+        self.max_restarts = Some(max_restarts);
+        self
+    }
+
+    /// Starts `size.max()` ranks, and goes on after a failure as long as `size.min()` are left: the process that failed, and only
+    /// that, is replaced, up to [`max_restarts`](Self::max_restarts) times in all. Once one has succeeded nobody is replaced any more, and what
+    /// fails then does no harm if enough others succeed. The program has to play its part: see `ProcessGroup::rejoin`.
+    pub fn elastic(mut self, size: Elastic) -> Self {
+        self.elastic = Some(size);
+        self
+    }
+
     /// Sets an environment variable in all ranks. Those that the launcher sets itself are refused, except the thread
     /// counts (see the [crate's documentation](crate#the-environment-of-a-rank)).
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
@@ -92,7 +125,8 @@ impl Launch {
         self
     }
 
-    /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_0/<local rank>/{stdout.log,stderr.log}`.
+    /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<local rank>/{stdout.log,stderr.log}`, where n
+    /// counts the starts of the rank from 0.
     /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
     /// lately to `<folder>/<job id>/attempt_0/trace_rank_<rank>.json` (see `phalanx trace`). Default: none.
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
@@ -155,53 +189,44 @@ impl Launch {
 
     fn start(self, events: Sender<Event>, inbox: Receiver<Event>) -> Result<Running> {
         let job_id = self.job_id.map_or_else(random_id, Ok)?;
-        check(self.ranks, &job_id, self.env.keys().map(String::as_str))?;
-
-        // As the ranks will understand it: the store must do as they do.
-        let encrypt =
-            self.env.get("PHALANX_ENCRYPT").cloned().or_else(|| std::env::var_os("PHALANX_ENCRYPT"));
-        let secret = Secret::generate()?;
-        let secret = if encrypt.is_some_and(|on| on == "1") { secret.encrypting() } else { secret };
-        let store = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
-        let site = Site {
-            store: store.addr(),
-            master_port: free_port()?,
-            cores: thread::available_parallelism().map_or(1, usize::from),
+        let order = Order {
+            ranks: self.elastic.map_or(self.ranks, Elastic::max),
+            job_id: job_id.clone(),
+            log_dir: self.log_dir,
+            max_restarts: self.max_restarts.unwrap_or_else(|| self.elastic.map_or(0, |size| 3 * size.max())),
+            elastic: self.elastic,
         };
-        let is_set = |name: &str| self.env.contains_key(name) || std::env::var_os(name).is_some();
-        let ranks = plan(self.ranks, &job_id, self.log_dir.as_deref(), &site, is_set);
-        let secret = ("PHALANX_SECRET".to_owned(), secret.to_hex().into());
+        check(order.ranks, &job_id, self.env.keys().map(String::as_str))?;
+        let pids = Arc::new(Mutex::new(Vec::new()));
         let job = Job {
             program: self.program,
             args: self.args,
-            env: self.env.into_iter().chain([secret]).collect(),
-            ranks,
+            env: self.env.into_iter().collect(),
             prefix: self.prefix,
             out: self.out,
             err: self.err,
             grace: self.grace,
             timeout: self.timeout,
+            began: Instant::now(),
+            pids: pids.clone(),
         };
-        tracing::debug!(job_id, store = %site.store, ranks = self.ranks, "starting");
 
         // The ranks die with the thread that starts them, so that thread must be the last to leave: it supervises them.
-        let (started, pids) = channel();
+        let (started, all_started) = channel();
         let watchers = events.clone();
         let supervise = move || {
-            let job = job.start(&watchers)?;
-            // Nobody waits for this only if the starter has panicked.
-            let _ = started.send(job.pids());
-            drop(started);
-            let outcome = job.supervise(&inbox);
-            drop(store);
-            outcome
+            let all_started = || {
+                // Nobody waits for this only if the starter has panicked.
+                let _ = started.send(());
+            };
+            run_attempts(&order, &job, (&watchers, &inbox), all_started)
         };
         let supervisor = thread::Builder::new()
             .name("phalanx-launch".to_owned())
             .spawn(supervise)
             .map_err(|error| Error::io("starting the thread that supervises the ranks", error))?;
-        match pids.recv() {
-            Ok(pids) => Ok(Running { job_id, pids, events, supervisor: Some(supervisor) }),
+        match all_started.recv() {
+            Ok(()) => Ok(Running { job_id, pids, events, supervisor: Some(supervisor) }),
             Err(_) => {
                 Err(join(supervisor).err().unwrap_or_else(|| Error::Internal { what: "no ranks".into() }))
             }
@@ -209,16 +234,78 @@ impl Launch {
     }
 }
 
+/// Starts the job, and again when it has failed, as often as it was ordered: each time with a secret and a store that no process of the
+/// time before knows.
+fn run_attempts(
+    order: &Order,
+    job: &Job,
+    (events, inbox): (&Sender<Event>, &Receiver<Event>),
+    all_started: impl Fn(),
+) -> Result<Outcome> {
+    let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || std::env::var_os(name).is_some();
+    // As the ranks will understand it: the store must do as they do.
+    let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
+    let encrypts = set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1");
+    for number in 0.. {
+        let secret = Secret::generate()?;
+        let secret = if encrypts { secret.encrypting() } else { secret };
+        let store = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
+        let site = Site {
+            store: store.addr(),
+            master_port: free_port()?,
+            cores: thread::available_parallelism().map_or(1, usize::from),
+        };
+        let elastic = match order.elastic {
+            None => None,
+            Some(size) => {
+                let deadline = Deadline::after(Instant::now(), STORE_TIME);
+                let client = TcpStore::connect(&store.addr().to_string(), &secret, &deadline)?;
+                let spares = Spares { min: size.min(), left: order.max_restarts };
+                Some((PrefixStore::new(order.job_id.as_str(), client), spares))
+            }
+        };
+        let plan = |attempt: usize| plan(order, attempt, &site, is_set);
+        let secret = secret.to_hex().into();
+        tracing::debug!(job_id = order.job_id, store = %site.store, ranks = order.ranks, attempt = number, "starting");
+        let running = Attempt { job, secret, plan: &plan, number, elastic }.start(events)?;
+        all_started();
+        let (outcome, all_ended) = running.supervise(inbox)?;
+        let Outcome::Failure(failure) = &outcome else { return Ok(outcome) };
+        // What cannot even be killed may still hold what the next attempt needs. An elastic job has had its restarts.
+        if number >= order.max_restarts || order.elastic.is_some() || !all_ended {
+            return Ok(outcome);
+        }
+        tracing::warn!("{failure}");
+        tracing::warn!("starting the job again, for the {}. of {} times", number + 1, order.max_restarts);
+    }
+    unreachable!("the last attempt returns its outcome")
+}
+
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { program, args, ranks, env, job_id, log_dir, prefix, out: _, err: _, grace, timeout } =
-            self;
+        let Self {
+            program,
+            args,
+            ranks,
+            max_restarts,
+            elastic,
+            env,
+            job_id,
+            log_dir,
+            prefix,
+            out: _,
+            err: _,
+            grace,
+            timeout,
+        } = self;
         // Values of variables are often secrets.
         let env: Vec<_> = env.keys().collect();
         f.debug_struct("Launch")
             .field("program", program)
             .field("args", args)
             .field("ranks", ranks)
+            .field("max_restarts", max_restarts)
+            .field("elastic", elastic)
             .field("env", &env)
             .field("job_id", job_id)
             .field("log_dir", log_dir)
@@ -236,7 +323,7 @@ impl fmt::Debug for Launch {
 #[must_use = "dropping a running job kills it"]
 pub struct Running {
     job_id: String,
-    pids: Vec<u32>,
+    pids: Arc<Mutex<Vec<u32>>>,
     events: Sender<Event>,
     supervisor: Option<JoinHandle<Result<Outcome>>>,
 }
@@ -247,9 +334,9 @@ impl Running {
         &self.job_id
     }
 
-    /// The ranks' processes, in rank order. On Unix each leads a process group.
-    pub fn pids(&self) -> &[u32] {
-        &self.pids
+    /// The ranks' processes, in rank order: the latest of each, if they were restarted or replaced. On Unix each leads a process group.
+    pub fn pids(&self) -> Vec<u32> {
+        self.pids.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Does what the launcher does when it receives `signal`: passes it on to all ranks, grants them the grace period,

@@ -28,7 +28,9 @@
 //! | `PHALANX_SECRET` | the job's secret, fresh for each job; not on any command line, in no log and in no error |
 //! | `PHALANX_ENCRYPT` | left as it is; with `1` the launcher's store encrypts as the ranks do |
 //! | `PHALANX_JOB_ID` | the job's name |
-//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `TORCHELASTIC_RUN_ID` | the same under torchrun's names |
+//! | `PHALANX_RESTART_COUNT` | how often the job was restarted before, or in an elastic job, how often the process of this rank was replaced |
+//! | `PHALANX_ELASTIC`, `PHALANX_WORKER` | in an elastic job, its least and most ranks, and the number of this process among all that the job had |
+//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `TORCHELASTIC_RUN_ID`, `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | the same under torchrun's names |
 //! | `MASTER_ADDR`, `MASTER_PORT` | this host and a port that was free, for other software |
 //! | `OMP_NUM_THREADS`, `RAYON_NUM_THREADS` | cores this process may use / ranks, at least 1; unless already set, here or by [`Launch::env`] |
 //! | `PHALANX_TRACE_DIR` | with [`Launch::log_dir`], where ranks write what they did lately when something fails; unless already set |
@@ -41,6 +43,9 @@
 //! - **A rank fails**: for half a second exits are collected, because the others fail of the first death
 //!   and may be seen before it; a death by signal then counts as the root, otherwise the earliest exit. The rest get
 //!   SIGTERM, the [grace period](Launch::grace), and SIGKILL.
+//! - **A rank of an elastic job fails**: another process takes its place, or the job goes on without it, as
+//!   [`Launch::elastic`] says; through the store the others learn which processes have ended.
+//! - **A job with [restarts](Launch::max_restarts) fails**: when the last rank is gone all are started again.
 //! - **The launcher is asked to end** by SIGINT, SIGTERM or SIGHUP: the same signal goes to all ranks, then as above. A
 //!   second one kills at once. Signals that were ignored when the launcher started (`nohup`) stay ignored.
 //! - **The launcher is killed**: on Linux the kernel kills every rank with it. Processes that ranks have started
@@ -49,7 +54,7 @@
 //! Signals go to a rank's process group, so they reach what it has started; and what it leaves behind in its group when
 //! it ends is killed. Where there are no signals (Windows), to be asked to end is to be killed.
 //!
-//! Deliberately absent: containers, several hosts, restarts.
+//! Deliberately absent: containers, several hosts.
 
 mod job;
 mod launch;
@@ -64,4 +69,5 @@ mod supervise;
 
 pub use launch::{Launch, Running};
 pub use outcome::{ExitKind, Failure, Outcome, TAIL_LINES};
+pub use phalanx_rendezvous::Elastic;
 pub use plan::RANKS_MAX;

@@ -43,7 +43,7 @@ impl LogFiles {
     }
 }
 
-/// The threads that read the ranks' output: two a rank.
+/// The threads that read the ranks' output: two a process.
 #[derive(Debug)]
 pub(crate) struct Logs {
     tails: Vec<Arc<Mutex<Tail>>>,
@@ -58,14 +58,14 @@ impl Logs {
         Self { tails: Vec::new(), closed: Arc::default(), finished: channel() }
     }
 
-    /// Begins to read the output of the next rank.
+    /// Begins to read the output of one more process. The number that comes back is its place in what [`drain`](Self::drain) returns.
     pub(crate) fn add(
         &mut self,
         prefix: &str,
         (stdout, stderr): (impl Read + Send + 'static, impl Read + Send + 'static),
         (out, err): (&Sink, &Sink),
         files: Option<LogFiles>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let (out_file, err_file) = files.map(|files| (files.stdout, files.stderr)).unzip();
         let tail = Arc::new(Mutex::new(Tail::default()));
         self.tails.push(Arc::clone(&tail));
@@ -78,10 +78,11 @@ impl Logs {
             _finished: self.finished.0.clone(),
         };
         start(pump(out, out_file, None), stdout)?;
-        start(pump(err, err_file, Some(tail)), stderr)
+        start(pump(err, err_file, Some(tail)), stderr)?;
+        Ok(self.tails.len() - 1)
     }
 
-    /// Waits until everything is written, but no longer than [`DRAIN`]; then returns the end of each rank's stderr.
+    /// Waits until everything is written, but no longer than [`DRAIN`]; then returns the end of each process's stderr.
     pub(crate) fn drain(self) -> Vec<Vec<String>> {
         let Self { tails, closed, finished: (sender, receiver) } = self;
         drop(sender);

@@ -9,6 +9,8 @@
 //!    │                                                                  a signal
 //!    └─▶ over                     … and from everywhere to "over" as soon as no rank is left
 //! ```
+//!
+//! An elastic job stays in Running after a failure as long as enough ranks are left: a lost one is replaced, or given up.
 
 use crate::outcome::ExitKind;
 use std::time::{Duration, Instant};
@@ -36,6 +38,24 @@ pub(crate) enum Event {
     Signal(i32),
 }
 
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Send this signal to every rank that has not ended.
+    Signal(i32),
+    /// Start another process in the place of this one, which has ended.
+    Replace { rank: usize },
+}
+
+/// How an elastic job goes on after a failure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spares {
+    /// The fewest ranks with which it goes on.
+    pub(crate) min: usize,
+    /// Replacements that may still be started.
+    pub(crate) left: usize,
+}
+
 /// Why the job is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -60,26 +80,40 @@ pub(crate) struct Supervisor {
     /// Per rank, when and how it ended.
     exits: Vec<Option<(Instant, ExitKind)>>,
     grace: Duration,
+    /// `None` in a job that no failure may happen to.
+    spares: Option<Spares>,
     phase: Phase,
 }
 
 impl Supervisor {
     /// `ranks` processes were started at `now`.
-    pub(crate) fn new(ranks: usize, grace: Duration, timeout: Option<Duration>, now: Instant) -> Self {
+    pub(crate) fn new(
+        ranks: usize,
+        grace: Duration,
+        timeout: Option<Duration>,
+        spares: Option<Spares>,
+        now: Instant,
+    ) -> Self {
         let until = timeout.and_then(|limit| now.checked_add(limit));
-        Self { exits: vec![None; ranks], grace, phase: Phase::Running { until } }
+        Self { exits: vec![None; ranks], grace, spares, phase: Phase::Running { until } }
     }
 
-    /// Takes note of an event. The signal that comes back is to be sent to every rank that has not ended.
+    /// Takes note of an event.
     #[must_use]
-    pub(crate) fn handle(&mut self, event: Event, now: Instant) -> Option<i32> {
+    pub(crate) fn handle(&mut self, event: Event, now: Instant) -> Option<Action> {
         match event {
             Event::Exited { rank, exit } => {
                 self.exits[rank].get_or_insert((now, exit));
                 if let Phase::Running { .. } = self.phase
                     && !exit.is_success()
                 {
-                    self.phase = Phase::Settling { until: now + SETTLE };
+                    if self.replaces() {
+                        self.exits[rank] = None;
+                        return Some(Action::Replace { rank });
+                    }
+                    if !self.goes_on() {
+                        self.phase = Phase::Settling { until: now + SETTLE };
+                    }
                 }
                 self.poll(now)
             }
@@ -92,9 +126,26 @@ impl Supervisor {
         }
     }
 
-    /// Does what is due at `now`. The signal that comes back is to be sent to every rank that has not ended.
+    /// Takes a replacement from the spares, if there is one and it would find the others still at work: once a rank has succeeded,
+    /// the job is about to end.
+    fn replaces(&mut self) -> bool {
+        let ends = self.exits.iter().flatten().any(|(_, exit)| exit.is_success());
+        let Some(spares) = self.spares.as_mut().filter(|spares| spares.left > 0 && !ends) else {
+            return false;
+        };
+        spares.left -= 1;
+        true
+    }
+
+    /// Whether enough ranks have not failed.
+    fn goes_on(&self) -> bool {
+        let sound = self.exits.iter().filter(|exit| exit.is_none_or(|(_, exit)| exit.is_success())).count();
+        self.spares.is_some_and(|spares| sound >= spares.min)
+    }
+
+    /// Does what is due at `now`.
     #[must_use]
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<i32> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<Action> {
         if self.living().next().is_none() {
             let verdict = match self.phase {
                 Phase::Running { .. } => Verdict::Success,
@@ -150,19 +201,19 @@ impl Supervisor {
         self.exits.iter().enumerate().filter(|(_, exit)| exit.is_none()).map(|(rank, _)| rank)
     }
 
-    fn end(&mut self, verdict: Verdict, signal: i32, now: Instant) -> Option<i32> {
+    fn end(&mut self, verdict: Verdict, signal: i32, now: Instant) -> Option<Action> {
         if signal == SIGKILL {
             return self.kill(verdict, now);
         }
         // A grace beyond the end of time is as good as a day.
         let until = now.checked_add(self.grace).unwrap_or(now + Duration::from_secs(86_400));
         self.phase = Phase::Ending { verdict, until };
-        Some(signal)
+        Some(Action::Signal(signal))
     }
 
-    fn kill(&mut self, verdict: Verdict, now: Instant) -> Option<i32> {
+    fn kill(&mut self, verdict: Verdict, now: Instant) -> Option<Action> {
         self.phase = Phase::Killing { verdict, until: now + REAP };
-        Some(SIGKILL)
+        Some(Action::Signal(SIGKILL))
     }
 
     /// The failure at the root, among those seen until now.
@@ -184,6 +235,7 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
+    use super::Action::{Replace, Signal};
     use super::*;
 
     const GRACE: Duration = Duration::from_secs(5);
@@ -200,7 +252,7 @@ mod tests {
     impl Job {
         fn of(ranks: usize, timeout: Option<Duration>) -> Self {
             let start = Instant::now();
-            Self { supervisor: Supervisor::new(ranks, GRACE, timeout, start), start, now: start }
+            Self { supervisor: Supervisor::new(ranks, GRACE, timeout, None, start), start, now: start }
         }
 
         fn after_ms(&mut self, ms: u64) -> &mut Self {
@@ -208,16 +260,16 @@ mod tests {
             self
         }
 
-        fn exit(&mut self, rank: usize, exit: ExitKind) -> Option<i32> {
+        fn exit(&mut self, rank: usize, exit: ExitKind) -> Option<Action> {
             self.supervisor.handle(Event::Exited { rank, exit }, self.now)
         }
 
-        fn signal(&mut self, signal: i32) -> Option<i32> {
+        fn signal(&mut self, signal: i32) -> Option<Action> {
             self.supervisor.handle(Event::Signal(signal), self.now)
         }
 
         /// Lets time run to the deadline.
-        fn due(&mut self) -> Option<i32> {
+        fn due(&mut self) -> Option<Action> {
             self.now = self.supervisor.deadline().expect("a deadline");
             self.supervisor.poll(self.now)
         }
@@ -241,10 +293,10 @@ mod tests {
     fn after_a_failure_the_others_are_asked_then_killed() {
         let mut job = Job::of(3, None);
         assert_eq!(job.after_ms(1000).exit(1, FAILED), None, "first, others may fail of it too");
-        assert_eq!(job.due(), Some(SIGTERM));
+        assert_eq!(job.due(), Some(Signal(SIGTERM)));
         assert_eq!(job.now, job.start + Duration::from_secs(1) + SETTLE);
         assert_eq!(job.exit(0, ExitKind::Signal(SIGTERM)), None);
-        assert_eq!(job.due(), Some(SIGKILL));
+        assert_eq!(job.due(), Some(Signal(SIGKILL)));
         assert_eq!(job.now, job.start + Duration::from_secs(1) + SETTLE + GRACE);
         assert_eq!(job.supervisor.living().collect::<Vec<_>>(), [2]);
         assert_eq!(job.exit(2, ExitKind::Signal(SIGKILL)), None);
@@ -283,8 +335,8 @@ mod tests {
     #[test]
     fn a_signal_is_passed_on_and_a_second_one_kills() {
         let mut job = Job::of(2, None);
-        assert_eq!(job.signal(2), Some(2));
-        assert_eq!(job.signal(2), Some(SIGKILL));
+        assert_eq!(job.signal(2), Some(Signal(2)));
+        assert_eq!(job.signal(2), Some(Signal(SIGKILL)));
         assert_eq!(job.signal(2), None, "there is nothing stronger");
         assert_eq!(job.exit(0, ExitKind::Signal(SIGKILL)), None);
         assert_eq!(job.exit(1, FINE), None);
@@ -294,8 +346,8 @@ mod tests {
     #[test]
     fn after_a_signal_grace_ends_too() {
         let mut job = Job::of(1, None);
-        assert_eq!(job.signal(SIGTERM), Some(SIGTERM));
-        assert_eq!(job.due(), Some(SIGKILL));
+        assert_eq!(job.signal(SIGTERM), Some(Signal(SIGTERM)));
+        assert_eq!(job.due(), Some(Signal(SIGKILL)));
         assert_eq!(job.now, job.start + GRACE);
     }
 
@@ -303,7 +355,7 @@ mod tests {
     fn a_signal_while_settling_does_not_hide_the_failure() {
         let mut job = Job::of(2, None);
         assert_eq!(job.exit(1, FAILED), None);
-        assert_eq!(job.signal(2), Some(2));
+        assert_eq!(job.signal(2), Some(Signal(2)));
         assert_eq!(job.exit(0, ExitKind::Signal(2)), None);
         assert!(matches!(job.over(), Some(Verdict::Failed { rank: 1, .. })));
     }
@@ -312,7 +364,7 @@ mod tests {
     fn time_runs_out() {
         let mut job = Job::of(2, Some(Duration::from_secs(60)));
         assert_eq!(job.after_ms(59_999).exit(0, FINE), None);
-        assert_eq!(job.due(), Some(SIGTERM));
+        assert_eq!(job.due(), Some(Signal(SIGTERM)));
         assert_eq!(job.now, job.start + Duration::from_secs(60));
         assert_eq!(job.exit(1, ExitKind::Signal(SIGTERM)), None);
         assert_eq!(job.over(), Some(Verdict::TimedOut));
@@ -321,19 +373,61 @@ mod tests {
     #[test]
     fn the_longest_times_there_are_do_not_overflow() {
         let start = Instant::now();
-        let mut supervisor = Supervisor::new(1, Duration::MAX, Some(Duration::MAX), start);
+        let mut supervisor = Supervisor::new(1, Duration::MAX, Some(Duration::MAX), None, start);
         assert_eq!(supervisor.deadline(), None);
-        assert_eq!(supervisor.handle(Event::Signal(SIGTERM), start), Some(SIGTERM));
+        assert_eq!(supervisor.handle(Event::Signal(SIGTERM), start), Some(Signal(SIGTERM)));
         assert!(supervisor.deadline() > Some(start));
     }
 
     #[test]
     fn a_process_that_survives_sigkill_is_given_up() {
         let mut job = Job::of(2, None);
-        assert_eq!(job.signal(SIGKILL), Some(SIGKILL));
+        assert_eq!(job.signal(SIGKILL), Some(Signal(SIGKILL)));
         assert_eq!(job.exit(0, ExitKind::Signal(SIGKILL)), None);
         assert_eq!(job.due(), None);
         assert_eq!(job.over(), Some(Verdict::Interrupted { signal: SIGKILL }));
         assert_eq!(job.supervisor.living().collect::<Vec<_>>(), [1]);
+    }
+
+    fn elastic(ranks: usize, min: usize, left: usize) -> Job {
+        let mut job = Job::of(ranks, None);
+        job.supervisor.spares = Some(Spares { min, left });
+        job
+    }
+
+    #[test]
+    fn an_elastic_job_replaces_what_fails_as_long_as_it_may() {
+        let mut job = elastic(3, 2, 2);
+        assert_eq!(job.exit(1, FAILED), Some(Replace { rank: 1 }));
+        assert_eq!(job.exit(1, ExitKind::Signal(9)), Some(Replace { rank: 1 }), "the replacement too");
+        assert_eq!(job.exit(0, FAILED), None, "two are left, which is enough");
+        assert_eq!(job.supervisor.verdict(), None);
+        assert_eq!(job.after_ms(7).exit(2, ExitKind::Signal(9)), None);
+        assert_eq!(job.due(), Some(Signal(SIGTERM)), "one is not");
+        assert_eq!(job.exit(1, FINE), None);
+        assert!(matches!(job.over(), Some(Verdict::Failed { rank: 2, .. })));
+    }
+
+    #[test]
+    fn an_elastic_job_that_has_lost_some_may_succeed() {
+        let mut job = elastic(3, 1, 0);
+        assert_eq!(job.exit(0, FAILED), None);
+        assert_eq!(job.exit(1, FINE), None);
+        assert_eq!(job.over(), None);
+        assert_eq!(job.exit(2, FINE), None);
+        assert_eq!(job.over(), Some(Verdict::Success));
+    }
+
+    #[test]
+    fn nobody_is_replaced_when_the_job_is_about_to_end() {
+        let mut job = elastic(2, 1, 9);
+        assert_eq!(job.exit(0, FINE), None);
+        assert_eq!(job.exit(1, FAILED), None);
+        assert_eq!(job.over(), Some(Verdict::Success));
+        let mut job = elastic(2, 1, 9);
+        assert_eq!(job.signal(SIGTERM), Some(Signal(SIGTERM)));
+        assert_eq!(job.exit(0, ExitKind::Signal(SIGTERM)), None);
+        assert_eq!(job.exit(1, ExitKind::Signal(SIGTERM)), None);
+        assert_eq!(job.over(), Some(Verdict::Interrupted { signal: SIGTERM }));
     }
 }

@@ -34,3 +34,8 @@ pub use phalanx_transport::Secret;
 pub mod launch {
     pub use phalanx_launch::*;
 }
+
+/// The snippets of the page on going on after a loss, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/elastic.md")]
+struct GoingOn;

@@ -74,6 +74,16 @@ impl Generation {
         self.seat.generation
     }
 
+    /// How many replacements wait for the next generation.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn waiting(&self) -> Result<usize> {
+        let deadline = Deadline::after(Instant::now(), self.home.init_timeout());
+        let open = self.home.open(&BTreeSet::new(), &deadline)?;
+        roster::waiting(&open.store, self.seat.generation + 1)
+    }
+
     /// The group of those who go on after this generation.
     ///
     /// # Errors
@@ -184,4 +194,68 @@ pub(crate) fn found(
         "the group of all ranks"
     );
     Ok(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::ReduceOp;
+    use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};
+    use phalanx_transport::Secret;
+
+    /// A worker that is in the roster, and gone before the ranks have come together: the others do without it.
+    fn without_a_ghost(ghost: u64) {
+        let secret = Secret::generate().unwrap();
+        let server = TcpStoreServer::start(([127, 0, 0, 1], 0).into(), &secret).unwrap();
+        let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
+        let store = TcpStore::connect(&server.addr().to_string(), &secret, &deadline).unwrap();
+        let store: Arc<dyn Store> = Arc::new(PrefixStore::new("job", store));
+        let mut workers = Workers { started: 4, ended: Vec::new() };
+        workers.publish(&store).unwrap();
+        let config = |worker: u64| {
+            Config::from_lookup(|name| {
+                Some(match name {
+                    "PHALANX_RANK" | "PHALANX_WORKER" => worker.to_string(),
+                    "PHALANX_WORLD_SIZE" => "4".into(),
+                    "PHALANX_ELASTIC" => "2:4".into(),
+                    "PHALANX_STORE" => format!("tcp://{}", server.addr()),
+                    "PHALANX_SECRET" => secret.to_hex(),
+                    "PHALANX_JOB_ID" => "job".into(),
+                    _ => return None,
+                })
+            })
+        };
+        std::thread::scope(|scope| {
+            let config = &config;
+            let others = (0..4).filter(|worker| *worker != ghost).map(|worker| {
+                scope.spawn(move || {
+                    let group = crate::join(&config(worker).unwrap()).unwrap();
+                    let mut sum = [1u64];
+                    group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    let seen = (group.generation(), group.rank(), sum[0]);
+                    group.finalize().unwrap();
+                    seen
+                })
+            });
+            let others: Vec<_> = others.collect();
+            let me = Candidate { worker: ghost, rank: None };
+            let admission = Admission::Elastic(Elastic::new(2, 4).unwrap());
+            let roster = roster::agree(&store, 0, &me, admission, &[], &BTreeSet::new, &deadline).unwrap();
+            assert_eq!(roster, [0, 1, 2, 3]);
+            workers.ended.push(ghost);
+            workers.publish(&store).unwrap();
+            let seen: Vec<_> = others.into_iter().map(|other| other.join().unwrap()).collect();
+            assert_eq!(seen, [(1, 0, 3), (1, 1, 3), (1, 2, 3)]);
+        });
+    }
+
+    #[test]
+    fn who_ends_while_the_ranks_come_together_is_done_without() {
+        without_a_ghost(3);
+    }
+
+    #[test]
+    fn so_is_rank_0() {
+        without_a_ghost(0);
+    }
 }

@@ -143,6 +143,13 @@ pub(crate) fn forming(store: &Arc<dyn Store>) -> Result<u64> {
     Ok(generation)
 }
 
+/// How many new workers have announced themselves for `generation`, whose roster is open, and have not ended.
+pub(crate) fn waiting(store: &Arc<dyn Store>, generation: u64) -> Result<usize> {
+    let announced: Vec<Candidate> = read(corner(store, generation).try_get(ANNOUNCED)?)?.unwrap_or_default();
+    let ended = Workers::read(store)?.map(|workers| workers.ended).unwrap_or_default();
+    Ok(announced.iter().filter(|c| c.rank.is_none() && !ended.contains(&c.worker)).count())
+}
+
 /// The part of the job's store for one generation.
 pub(crate) fn corner(store: &Arc<dyn Store>, generation: u64) -> PrefixStore<Arc<dyn Store>> {
     PrefixStore::new(format!("generation {generation}"), store.clone())
@@ -304,7 +311,11 @@ mod tests {
         corner(&store, 0).set(ROSTER, &encode(&vec![0u64, 1])).unwrap();
         assert_eq!(forming(&store).unwrap(), 1);
         let deadline = Deadline::after(Instant::now(), Duration::from_millis(200));
+        assert_eq!(waiting(&store, 1).unwrap(), 0);
         let error = agree(&store, 1, &new(2), elastic(1, 2), &[], &BTreeSet::new, &deadline).unwrap_err();
         assert!(error.to_string().contains("generation 1 did not form: workers [2] came"), "{error}");
+        assert_eq!(waiting(&store, 1).unwrap(), 1);
+        Workers { started: 3, ended: vec![1, 2] }.publish(&store).unwrap();
+        assert_eq!(waiting(&store, 1).unwrap(), 0);
     }
 }

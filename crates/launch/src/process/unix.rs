@@ -13,6 +13,8 @@ pub(crate) struct Process {
     child: Child,
     /// Its process, and the process group that it leads.
     pid: Pid,
+    /// From then on the number may be a stranger's.
+    reaped: bool,
 }
 
 impl Process {
@@ -26,7 +28,7 @@ impl Process {
         die_with_this_thread(&mut command);
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
-        Ok(Self { child, pid })
+        Ok(Self { child, pid, reaped: false })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -58,7 +60,7 @@ impl Process {
 
     /// Sends `signal` to the process and to all it started that are still in its group.
     pub(crate) fn signal(&self, signal: i32) {
-        if let Some(signal) = Signal::from_named_raw(signal) {
+        if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !self.reaped) {
             // An error means that nobody is left to receive it.
             let _ = kill_process_group(self.pid, signal);
         }
@@ -67,6 +69,7 @@ impl Process {
     /// Kills what the process, which has ended, left behind in its group; then forgets it.
     pub(crate) fn reap(&mut self) {
         self.signal(Signal::KILL.as_raw());
+        self.reaped = true;
         // An error means that it was reaped by somebody else.
         let _ = self.child.wait();
     }
