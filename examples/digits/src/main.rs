@@ -3,14 +3,15 @@
 //! `plain.rs` is the same program before it was distributed; `train.rs` shows what had to change.
 #![allow(clippy::print_stderr, reason = "a program talks to its user")]
 
+mod elastic;
+mod losses;
 mod train;
 
 use clap::Parser;
 use digits_common::cli::Options;
 use digits_common::progress;
-use phalanx::Config;
-use phalanx::Source;
-use phalanx::launch::{Launch, Outcome};
+use phalanx::launch::{Elastic, Launch, Outcome};
+use phalanx::{Config, Source};
 use std::process::ExitCode;
 
 /// Trains a small convolutional network on handwritten digits, on several ranks that this program starts itself.
@@ -22,27 +23,48 @@ struct Cli {
     #[arg(long, default_value_t = 2)]
     ranks: usize,
 
+    /// Train with MAX processes; replace those that are lost, and go on while MIN are left.
+    #[arg(long, value_name = "MIN:MAX", conflicts_with = "ranks")]
+    elastic: Option<Elastic>,
+
+    /// Kill so many of them on the way, to see that the training goes on.
+    #[arg(long, value_name = "N", requires = "elastic", default_value_t = 0)]
+    lose: usize,
+
     #[command(flatten)]
     options: Options,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Cli { ranks, options } = Cli::parse();
+    let Cli { ranks, elastic, lose, options } = Cli::parse();
     let config = Config::from_env()?;
     if config.source != Source::Alone {
-        train::train(&options)?;
+        let train = if config.elastic.is_some() { elastic::train } else { train::train };
+        train(&options)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let ranks = elastic.map_or(ranks, Elastic::max);
     anyhow::ensure!(
         ranks <= options.batch_size,
         "a batch of {} is too small for {ranks} ranks",
         options.batch_size
     );
     let mut launch = Launch::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).ranks(ranks);
-    if let Some((stdout, stderr)) = progress::relays() {
+    if let Some(size) = elastic {
+        launch = launch.elastic(size).max_restarts(lose + 3 * size.max());
+    }
+    let (stdout, stderr) = progress::relays();
+    let seen = stdout.seen();
+    if stdout.draws() || lose > 0 {
         launch = launch.env(progress::RELAY, "1").output(stdout, stderr);
     }
-    let outcome = launch.run()?;
+    let outcome = if lose == 0 {
+        launch.run()?
+    } else {
+        let running = launch.spawn()?;
+        losses::kill_some(&running, lose, &seen, options.seed);
+        running.wait()?
+    };
     if let Outcome::Failure(failure) = &outcome {
         eprintln!("{failure}");
     }

@@ -4,8 +4,9 @@
 //! the rounding differences between numbers of ranks that this example is about to compare.
 
 use candle_core::backprop::GradStore;
-use candle_core::{Result, Tensor, Var};
+use candle_core::{Result, Var};
 use candle_nn::VarMap;
+use std::sync::PoisonError;
 
 /// How much of the last step is carried into the next.
 const MOMENTUM: f64 = 0.9;
@@ -13,8 +14,8 @@ const MOMENTUM: f64 = 0.9;
 /// Moves variables against their gradients.
 #[derive(Debug)]
 pub struct Sgd {
-    /// Variables with their velocities.
-    state: Vec<(Var, Tensor)>,
+    /// Variables with their names and velocities.
+    state: Vec<(String, Var, Var)>,
     learning_rate: f64,
 }
 
@@ -24,8 +25,20 @@ impl Sgd {
     /// # Errors
     /// Those of candle.
     pub fn new(varmap: &VarMap, learning_rate: f64) -> Result<Self> {
-        let state = varmap.all_vars().into_iter().map(|var| Ok((var.clone(), var.zeros_like()?)));
+        let variables = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
+        let state = variables
+            .iter()
+            .map(|(name, var)| Ok((name.clone(), var.clone(), Var::from_tensor(&var.zeros_like()?)?)));
         Ok(Self { state: state.collect::<Result<_>>()?, learning_rate })
+    }
+
+    /// What it remembers from step to step, under the names of the variables: a rank that goes on from another's weights
+    /// needs this too.
+    pub fn velocities(&self) -> VarMap {
+        let velocities = VarMap::new();
+        let named = self.state.iter().map(|(name, _, velocity)| (name.clone(), velocity.clone()));
+        velocities.data().lock().unwrap_or_else(PoisonError::into_inner).extend(named);
+        velocities
     }
 
     /// One step; variables without a gradient stay as they are.
@@ -33,11 +46,11 @@ impl Sgd {
     /// # Errors
     /// Those of candle.
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
-        for (var, velocity) in &mut self.state {
+        for (_, var, velocity) in &self.state {
             let Some(grad) = grads.get(var) else { continue };
-            // Detached: otherwise each step would keep the graphs of all steps before it.
-            *velocity = ((&*velocity * MOMENTUM)? + grad)?.detach();
-            var.set(&var.as_detached_tensor().sub(&(&*velocity * self.learning_rate)?)?)?;
+            velocity.set(&((velocity.as_detached_tensor() * MOMENTUM)? + grad)?)?;
+            let change = (velocity.as_detached_tensor() * self.learning_rate)?;
+            var.set(&var.as_detached_tensor().sub(&change)?)?;
         }
         Ok(())
     }

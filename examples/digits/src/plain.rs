@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     let mut progress = Progress::new(epochs, train.len() / batch_size);
     for epoch in 0..epochs {
         let mut sum = 0.0;
-        for batch in shuffled(train.len(), seed, epoch).chunks_exact(batch_size) {
+        for (step, batch) in shuffled(train.len(), seed, epoch).chunks_exact(batch_size).enumerate() {
             let (images, labels) = train.batch(batch)?;
             let (loss, _) = model.evaluate(&images, &labels)?;
             let grads = loss.backward()?;
@@ -40,7 +40,7 @@ fn main() -> anyhow::Result<()> {
 
             let loss = loss.to_scalar::<f64>()?;
             sum += loss * batch.len() as f64;
-            progress.step(epoch, loss, batch.len());
+            progress.step(epoch, step, loss, batch.len());
         }
         epoch_losses.push(sum / (train.len() / batch_size * batch_size) as f64);
         progress.epoch(epoch, epoch_losses[epoch as usize]);

@@ -6,6 +6,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The environment variable that asks for marked lines.
@@ -18,8 +19,8 @@ const MARK: &str = "@progress ";
 pub struct Progress {
     view: View,
     epochs: u64,
+    /// In an epoch.
     steps: u64,
-    step: u64,
     images: usize,
     started: Instant,
 }
@@ -42,14 +43,13 @@ impl Progress {
         } else {
             View::Bar(bar)
         };
-        Self { view, epochs, steps: epochs * steps as u64, step: 0, images: 0, started: Instant::now() }
+        Self { view, epochs, steps: steps as u64, images: 0, started: Instant::now() }
     }
 
-    /// A step of epoch `epoch` (from 0) over `images` images is done; their mean loss was `loss`.
-    pub fn step(&mut self, epoch: u64, loss: f64, images: usize) {
-        self.step += 1;
+    /// Step `step` of epoch `epoch` (both from 0) over `images` images is done; their mean loss was `loss`.
+    pub fn step(&mut self, epoch: u64, step: usize, loss: f64, images: usize) {
         self.images += images;
-        let (step, steps) = (self.step, self.steps);
+        let (step, steps) = (epoch * self.steps + step as u64 + 1, self.epochs * self.steps);
         let message = format!("{}, loss {loss:.4}, {:.0} images/s", self.epoch_of(epoch), self.speed());
         match &self.view {
             View::Bar(bar) => Update { step, steps, message: &message }.show(bar),
@@ -90,14 +90,29 @@ fn bar() -> ProgressBar {
 pub struct Relay<W> {
     bar: ProgressBar,
     output: W,
+    seen: Seen,
 }
 
-/// Relays for the standard output and the standard error output that know of each other's bar, if there is a
-/// terminal to draw it on.
-pub fn relays() -> Option<(Relay<io::Stdout>, Relay<io::Stderr>)> {
-    let bar = bar();
-    let stdout = Relay { bar: bar.clone(), output: io::stdout() };
-    (!bar.is_hidden()).then(|| (stdout, Relay { bar, output: io::stderr() }))
+/// The latest step of which a relay has read, and how many there are.
+pub type Seen = Arc<Mutex<(u64, u64)>>;
+
+/// Relays for the standard output and the standard error output that know of each other's bar.
+pub fn relays() -> (Relay<io::Stdout>, Relay<io::Stderr>) {
+    let (bar, seen) = (bar(), Seen::default());
+    let stdout = Relay { bar: bar.clone(), output: io::stdout(), seen: seen.clone() };
+    (stdout, Relay { bar, output: io::stderr(), seen })
+}
+
+impl<W> Relay<W> {
+    /// Whether there is a terminal to draw the bar on.
+    pub fn draws(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// How far the training is.
+    pub fn seen(&self) -> Seen {
+        self.seen.clone()
+    }
 }
 
 impl<W: Write> Write for Relay<W> {
@@ -105,7 +120,10 @@ impl<W: Write> Write for Relay<W> {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             match std::str::from_utf8(line).ok().and_then(Update::from_line) {
-                Some(update) => update.show(&self.bar),
+                Some(update) => {
+                    *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (update.step, update.steps);
+                    update.show(&self.bar);
+                }
                 None if self.bar.is_finished() => self.output.write_all(line)?,
                 None => self.bar.suspend(|| self.output.write_all(line))?,
             }
@@ -160,9 +178,10 @@ mod tests {
         let update = Update { step: 3, steps: 20, message: "epoch  1/2, loss 2.1" };
         assert_eq!(Update::from_line(&format!("[0] {}\n", update.to_line())), Some(update));
 
-        let mut relay = Relay { bar: ProgressBar::hidden(), output: Vec::new() };
+        let mut relay = Relay { bar: ProgressBar::hidden(), output: Vec::new(), seen: Seen::default() };
         relay.write_all(b"[1] hello\n[0] @progress 2 3 on\n[0] @progress x\n").unwrap();
         assert_eq!(relay.output, b"[1] hello\n[0] @progress x\n");
         assert_eq!((relay.bar.position(), relay.bar.length()), (2, Some(3)));
+        assert_eq!(*relay.seen().lock().unwrap(), (2, 3));
     }
 }

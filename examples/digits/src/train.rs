@@ -31,7 +31,7 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
     let mut progress = (rank == 0).then(|| Progress::new(*epochs, sampler.batches()));
     for epoch in 0..*epochs {
         let mut sum = [0.0];
-        for batch in sampler.epoch(epoch) {
+        for (step, batch) in sampler.epoch(epoch).enumerate() {
             let (images, labels) = train.batch(&batch.indices)?;
             let (loss, _) = model.evaluate(&images, &labels)?;
             let grads = ddp.backward_share(&loss, batch.share())?;
@@ -41,7 +41,7 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
             sum[0] += loss * batch.indices.len() as f64;
             if let Some(progress) = &mut progress {
                 // The loss of this rank's share: that of all would cost a message each step.
-                progress.step(epoch, loss, batch.global_len);
+                progress.step(epoch, step, loss, batch.global_len);
             }
         }
         group.all_reduce(&mut sum, ReduceOp::Sum)?;

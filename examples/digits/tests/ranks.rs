@@ -70,6 +70,32 @@ fn two_ranks_learn_the_digits() {
     assert!(svg.starts_with("<svg") && svg.contains("<polyline"), "a curve");
 }
 
+/// Trains elastically, while so many ranks are killed; all have to be noticed, and the digits learnt.
+fn lose(kills: u64, epochs: &str, accuracy: f64) {
+    let folder = tempfile::tempdir().unwrap();
+    let (lose, program) = (kills.to_string(), env!("CARGO_BIN_EXE_digits"));
+    let output = run(program, folder.path(), &["--elastic", "1:4", "--lose", &lose, "--epochs", epochs]);
+    let report = report(folder.path());
+    assert!(report.test_accuracy >= accuracy, "{report}");
+    assert!(report.weights_agree(), "{report}");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(stderr.matches("killed process").count() as u64, kills, "{stderr}");
+    let groups = stdout.lines().find_map(|line| line.strip_suffix(" groups, one after the other"));
+    let groups: u64 = groups.and_then(|line| line.rsplit(' ').next()).expect("it is told").parse().unwrap();
+    assert!(groups > kills, "each loss makes a new group: {stdout}");
+}
+
+#[test]
+fn lost_ranks_are_replaced_and_the_training_goes_on() {
+    lose(3, "4", 0.90);
+}
+
+#[test]
+#[ignore = "longer than the others; see CONTRIBUTING.md"]
+fn twenty_lost_ranks_do_not_spoil_the_training() {
+    lose(20, "15", 0.97);
+}
+
 #[test]
 fn nonsense_is_refused_before_anything_starts() {
     for (flags, complaint) in [
