@@ -2,6 +2,7 @@
 //!
 //! The ranks reach each other through relays that keep every byte and may change those from rank 1 to rank 0.
 
+use crate::generation::Seat;
 use crate::init::meet_all;
 use crate::{ProcessGroup, recommended};
 use phalanx_algo::Selector;
@@ -102,7 +103,9 @@ fn tapped(encrypt: bool, meddle: Option<Meddle>) -> (Result<()>, Vec<u8>) {
         });
         let config = config.unwrap();
         let deadline = Deadline::after(Instant::now(), config.init_timeout);
-        let mut realm = meet_all(&config, &secret, &deadline).unwrap();
+        let open = config.open_store(&deadline).unwrap();
+        let seat = Seat { generation: 0, rank, roster: vec![0, 1] };
+        let mut realm = meet_all(&config, &secret, &seat, &open, &deadline).unwrap();
         let peer = &mut realm.members[1 - rank].addr;
         *peer = tap.relay(*peer, rank == 1);
         let selector = Arc::new(Selector::forced_from("").unwrap());
