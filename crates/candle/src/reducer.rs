@@ -6,7 +6,7 @@ use crate::model::Parameter;
 use crate::{Result, Share};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, WithDType};
-use phalanx::{Error, OpKind, ProcessGroup, ReduceOp};
+use phalanx::{CallSite, Error, OpKind, ProcessGroup, ReduceOp};
 
 /// The variables that can have a gradient, and the buckets their gradients travel in.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ impl Reducer {
         group: &ProcessGroup,
         memory: &mut [u64],
     ) -> Result<()> {
+        // Some of the calls are made by candle, which passes no call site on.
+        let group = &group.with_call_site(CallSite::caller());
         let weight = share.weight(group.world_size())?;
         self.check(grads, group)?;
         let mut used: Vec<u8> = self.parameters.iter().map(|p| grads.get(&p.var).is_some().into()).collect();
@@ -108,7 +110,6 @@ impl Reducer {
     }
 }
 
-#[track_caller]
 fn all_reduce(group: &ProcessGroup, dtype: DType, bytes: &mut [u8], op: ReduceOp) -> phalanx::Result<()> {
     with_element!(dtype,
         T => group.all_reduce::<T>(bytemuck::cast_slice_mut(bytes), op),

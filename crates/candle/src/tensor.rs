@@ -14,7 +14,7 @@
 use crate::Result;
 use crate::element::{bytes_mut, read, require_cpu, unsupported_dtype, with_element};
 use candle_core::{Device, Tensor};
-use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp};
+use phalanx::{CallSite, Element, Error, OpKind, ProcessGroup, ReduceOp};
 
 /// Combines `tensor` over the group, in place; every rank ends with the same bits.
 ///
@@ -35,6 +35,7 @@ use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp};
 ///     }
 /// });
 /// ```
+#[track_caller]
 pub fn all_reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result<()> {
     Collective::AllReduce(op).run(group, tensor)
 }
@@ -42,12 +43,14 @@ pub fn all_reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result
 /// Overwrites `tensor` on every rank with its contents on rank `root`, in place.
 ///
 /// Views that share the tensor's memory see the change.
+#[track_caller]
 pub fn broadcast(group: &ProcessGroup, tensor: &Tensor, root: usize) -> Result<()> {
     Collective::Broadcast { root }.run(group, tensor)
 }
 
 /// Combines `tensor` over the group into the one on rank `root`, in place. On the other ranks its contents are
 /// unspecified afterwards.
+#[track_caller]
 pub fn reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp, root: usize) -> Result<()> {
     Collective::Reduce { op, root }.run(group, tensor)
 }
@@ -132,7 +135,10 @@ impl Collective {
         }
     }
 
+    #[track_caller]
     fn run(self, group: &ProcessGroup, tensor: &Tensor) -> Result<()> {
+        // Candle makes the call, and passes no call site on.
+        let group = &group.with_call_site(CallSite::caller());
         require_cpu(group, self.kind(), tensor.device())?;
         if !tensor.is_contiguous() {
             let what = "the elements do not lie in row-major order; pass `tensor.contiguous()?` and use that";

@@ -257,3 +257,37 @@ fn ranks_that_do_different_things_are_told_where_in_the_program() {
         }
     });
 }
+
+/// Where each rank called what they disagree about.
+fn sites(error: &Error) -> [(usize, String, u32); 2] {
+    let Error::Group(phalanx::Error::Mismatch { left, right, .. }) = error else { panic!("{error:?}") };
+    [left, right].map(|side| (side.0.rank, side.1.site.file.to_string(), side.1.site.line))
+}
+
+#[test]
+fn calls_that_candle_makes_are_told_where_the_program_made_them() {
+    on_ranks(2, |group| {
+        // A gradient that is sent alone: after the flags that say who has which.
+        let net = Net::new(DType::F32);
+        let ddp = net.ddp(&group, 0);
+        let (error, line) = if group.rank() == 0 {
+            (ddp.backward(&net.loss(0..4).unwrap()).unwrap_err(), line!())
+        } else {
+            group.all_reduce(&mut [1u8; 4], phalanx::ReduceOp::Max).unwrap();
+            (group.barrier().unwrap_err().into(), line!())
+        };
+        let rank = group.rank();
+        assert!(sites(&error)[rank].1.ends_with("tests/parallel.rs"), "{error}");
+        assert_eq!((sites(&error)[rank].0, sites(&error)[rank].2), (rank, line), "{error}");
+    });
+    on_ranks(2, |group| {
+        let tensor = Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap();
+        let (error, line) = match group.rank() {
+            0 => (phalanx_candle::all_reduce(&group, &tensor, phalanx::ReduceOp::Sum).unwrap_err(), line!()),
+            _ => (phalanx_candle::broadcast(&group, &tensor, 0).unwrap_err(), line!()),
+        };
+        let rank = group.rank();
+        assert!(sites(&error)[rank].1.ends_with("tests/parallel.rs"), "{error}");
+        assert_eq!(sites(&error)[rank].2, line, "{error}");
+    });
+}

@@ -2,7 +2,7 @@
 
 use crate::backend::Collective;
 use crate::{ProcessGroup, Work};
-use phalanx_core::{CallSite, Element, Error, Layout, OpKind, ReduceOp, Result};
+use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
 
 /// The asynchronous operations own their buffer until it is waited for. They run on the group's progress thread, in the
 /// order of the calls, and count as called when these return: blocking calls that follow are performed after them.
@@ -13,7 +13,7 @@ impl ProcessGroup {
     /// [`Misuse`](Error::Misuse), [`Poisoned`](Error::Poisoned); what goes wrong later comes from [`Work::wait`].
     #[track_caller]
     pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
-        let call = self.all_reduce_call::<T>(buffer.len(), op, CallSite::caller())?;
+        let call = self.all_reduce_call::<T>(buffer.len(), op, self.site())?;
         self.submit(call, buffer, |buffer| buffer)
     }
 
@@ -23,7 +23,7 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
-        let call = self.broadcast_call::<T>(buffer.len(), root, CallSite::caller())?;
+        let call = self.broadcast_call::<T>(buffer.len(), root, self.site())?;
         self.submit(call, buffer, |buffer| buffer)
     }
 
@@ -37,7 +37,7 @@ impl ProcessGroup {
         let mut output = vec![T::zeroed(); layout.len()];
         output[layout.block(self.rank())].copy_from_slice(input);
         let signature =
-            self.signature(OpKind::AllGather, Some(T::DTYPE), layout.len(), None, None, CallSite::caller())?;
+            self.signature(OpKind::AllGather, Some(T::DTYPE), layout.len(), None, None, self.site())?;
         self.submit(Collective { signature, layout, recv_layout: None }, output, |output| output)
     }
 
@@ -47,7 +47,7 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn reduce_scatter_async<T: Element>(&self, input: Vec<T>, reduce: ReduceOp) -> Result<Work<Vec<T>>> {
-        let (site, op, world_size) = (CallSite::caller(), OpKind::ReduceScatter, self.world_size());
+        let (site, op, world_size) = (self.site(), OpKind::ReduceScatter, self.world_size());
         if !input.len().is_multiple_of(world_size) {
             let what = format!("input of {} elements for {world_size} ranks, at {site}", input.len());
             return Err(Error::misuse(op, what));
@@ -68,7 +68,7 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn barrier_async(&self) -> Result<Work<()>> {
-        let call = self.barrier_call(OpKind::Barrier, CallSite::caller())?;
+        let call = self.barrier_call(OpKind::Barrier, self.site())?;
         self.submit(call, Vec::<u8>::new(), drop)
     }
 
@@ -78,7 +78,7 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, dst: usize, tag: u64) -> Result<Work<Vec<T>>> {
-        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, CallSite::caller())?;
+        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.site())?;
         Ok(Work::new(self.backend.submit_message(to, Box::new(buffer), self.timeout())?, |buffer| buffer))
     }
 
@@ -88,7 +88,7 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn recv_async<T: Element>(&self, buffer: Vec<T>, src: usize, tag: u64) -> Result<Work<Vec<T>>> {
-        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
         Ok(Work::new(self.backend.submit_message(from, Box::new(buffer), self.timeout())?, |buffer| buffer))
     }
 

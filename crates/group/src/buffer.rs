@@ -2,7 +2,7 @@
 
 use crate::ProcessGroup;
 use crate::backend::Region;
-use phalanx_core::{CallSite, Element, Error, OpKind, Result};
+use phalanx_core::{Element, Error, OpKind, Result};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -70,7 +70,7 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<SharedBuffer<T>> {
-        let site = CallSite::caller();
+        let site = self.site();
         let Some(bytes) = len.checked_mul(size_of::<T>()).filter(|&b| b <= isize::MAX as usize / 2) else {
             return Err(Error::misuse(OpKind::Alloc, format!("{len} elements, at {site}")));
         };

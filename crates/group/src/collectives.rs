@@ -34,7 +34,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
     #[track_caller]
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let call = self.all_reduce_call::<T>(buffer.len(), op, CallSite::caller())?;
+        let call = self.all_reduce_call::<T>(buffer.len(), op, self.site())?;
         self.in_place(call, buffer)
     }
 
@@ -48,14 +48,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        self.reduce_scatter_at(
-            input,
-            output,
-            equal(self.world_size(), output.len()),
-            op,
-            0,
-            CallSite::caller(),
-        )
+        self.reduce_scatter_at(input, output, equal(self.world_size(), output.len()), op, 0, self.site())
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), with a block of `counts[r]` elements for rank `r`.
@@ -70,7 +63,7 @@ impl ProcessGroup {
         counts: &[usize],
         op: ReduceOp,
     ) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let layout = self.layout(OpKind::ReduceScatter, counts, &site)?;
         self.reduce_scatter_at(input, output, layout, op, Signature::detail_of(counts), site)
     }
@@ -84,7 +77,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let layout = self.equal_blocks(OpKind::ReduceScatter, buffer.len(), &site)?;
         let signature =
             self.signature(OpKind::ReduceScatter, Some(T::DTYPE), buffer.len(), Some(op), None, site)?;
@@ -132,7 +125,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.all_gather_at(OpKind::AllGather, input, output, CallSite::caller())
+        self.all_gather_at(OpKind::AllGather, input, output, self.site())
     }
 
     /// As [`all_gather`](Self::all_gather), in place: block `rank` of `buffer` is this rank's input.
@@ -143,7 +136,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let layout = self.equal_blocks(OpKind::AllGather, buffer.len(), &site)?;
         let signature = self.signature(OpKind::AllGather, Some(T::DTYPE), buffer.len(), None, None, site)?;
         self.in_place(Collective { signature, layout, recv_layout: None }, buffer)
@@ -155,7 +148,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let layout = self.layout(OpKind::AllGather, counts, &site)?;
         self.all_gather_in(OpKind::AllGather, input, output, layout, Signature::detail_of(counts), site)
     }
@@ -205,7 +198,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
-        let call = self.broadcast_call::<T>(buffer.len(), root, CallSite::caller())?;
+        let call = self.broadcast_call::<T>(buffer.len(), root, self.site())?;
         self.in_place(call, buffer)
     }
 
@@ -219,7 +212,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let signature =
             self.signature(OpKind::Reduce, Some(T::DTYPE), buffer.len(), Some(op), Some(root), site)?;
         self.in_place(self.undivided(signature), buffer)
@@ -235,7 +228,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: usize) -> Result<()> {
-        self.gather_at(input, output, equal(self.world_size(), input.len()), root, 0, CallSite::caller())
+        self.gather_at(input, output, equal(self.world_size(), input.len()), root, 0, self.site())
     }
 
     /// As [`gather`](Self::gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
@@ -250,7 +243,7 @@ impl ProcessGroup {
         counts: &[usize],
         root: usize,
     ) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let layout = self.layout(OpKind::Gather, counts, &site)?;
         self.gather_at(input, output, layout, root, Signature::detail_of(counts), site)
     }
@@ -295,7 +288,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: usize) -> Result<()> {
-        self.scatter_at(input, output, equal(self.world_size(), output.len()), root, 0, CallSite::caller())
+        self.scatter_at(input, output, equal(self.world_size(), output.len()), root, 0, self.site())
     }
 
     /// As [`scatter`](Self::scatter), with `counts[r]` elements for rank `r`. All ranks give the same counts.
@@ -310,7 +303,7 @@ impl ProcessGroup {
         counts: &[usize],
         root: usize,
     ) -> Result<()> {
-        let site = CallSite::caller();
+        let site = self.site();
         let layout = self.layout(OpKind::Scatter, counts, &site)?;
         self.scatter_at(input, output, layout, root, Signature::detail_of(counts), site)
     }
@@ -355,7 +348,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let (site, op, world_size) = (CallSite::caller(), OpKind::AllToAll, self.world_size());
+        let (site, op, world_size) = (self.site(), OpKind::AllToAll, self.world_size());
         if !input.len().is_multiple_of(world_size) || output.len() != input.len() {
             let (i, o) = (input.len(), output.len());
             return Err(wrong(
@@ -382,7 +375,7 @@ impl ProcessGroup {
         output: &mut [T],
         recv_counts: &[usize],
     ) -> Result<()> {
-        let (site, op) = (CallSite::caller(), OpKind::AllToAll);
+        let (site, op) = (self.site(), OpKind::AllToAll);
         let send = self.layout(op, send_counts, &site)?;
         let recv = self.layout(op, recv_counts, &site)?;
         let rank = self.rank();
@@ -420,7 +413,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
-        self.barrier_at(OpKind::Barrier, self.timeout(), CallSite::caller())
+        self.barrier_at(OpKind::Barrier, self.timeout(), self.site())
     }
 
     /// As [`barrier`](Self::barrier), with a time limit of its own. The [`Timeout`](Error::Timeout) names every rank that did not come.
@@ -429,7 +422,7 @@ impl ProcessGroup {
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
     pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
-        self.barrier_at(OpKind::Barrier, timeout, CallSite::caller())
+        self.barrier_at(OpKind::Barrier, timeout, self.site())
     }
 
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {

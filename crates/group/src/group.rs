@@ -46,13 +46,15 @@ pub struct ProcessGroup {
     timeout: Duration,
     /// How the ranks came together and may again: known to the group of all of them only.
     generation: Option<Arc<Generation>>,
+    /// Where calls are made, if not where they are.
+    site: Option<CallSite>,
 }
 
 impl ProcessGroup {
     /// A group on any backend.
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let timeout = backend.timeout();
-        Self { backend, splits: Arc::default(), timeout, generation: None }
+        Self { backend, splits: Arc::default(), timeout, generation: None, site: None }
     }
 
     pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
@@ -85,6 +87,34 @@ impl ProcessGroup {
     #[must_use = "this handle keeps its limit"]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
+    }
+
+    /// The same group, whose calls count as made at `site`: for code that makes them on behalf of its own caller, where
+    /// `#[track_caller]` does not reach, as in a closure. Errors and traces then name the line of the program.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, Result};
+    /// # use phalanx_group::{ProcessGroup, ReduceOp};
+    /// #[track_caller]
+    /// fn sum(group: &ProcessGroup, parts: &mut [Vec<f32>]) -> Result<()> {
+    ///     let group = group.with_call_site(CallSite::caller());
+    ///     parts.iter_mut().try_for_each(|part| group.all_reduce(part, ReduceOp::Sum))
+    /// }
+    /// # sum(&phalanx_group::SimulatedBackend::create_group(1)[0], &mut [vec![1.0]]).unwrap();
+    /// ```
+    #[must_use]
+    pub fn with_call_site(&self, site: CallSite) -> Self {
+        Self { site: Some(site), ..self.clone() }
+    }
+
+    /// Where the program calls.
+    #[track_caller]
+    pub(crate) fn site(&self) -> CallSite {
+        match &self.site {
+            Some(site) => site.clone(),
+            None => CallSite::caller(),
+        }
     }
 
     /// This rank within the group: below [`world_size`](Self::world_size).
@@ -147,7 +177,7 @@ impl ProcessGroup {
     /// [`Misuse`](Error::Misuse): no such rank, or this one. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
     #[track_caller]
     pub fn send<T: Element>(&self, buffer: &[T], dst: usize, tag: u64) -> Result<()> {
-        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, CallSite::caller())?;
+        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.site())?;
         self.backend.send(to, bytemuck::cast_slice(buffer), self.timeout)
     }
 
@@ -159,7 +189,7 @@ impl ProcessGroup {
     /// type or length. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
     #[track_caller]
     pub fn recv<T: Element>(&self, buffer: &mut [T], src: usize, tag: u64) -> Result<()> {
-        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
         self.backend.recv(from, bytemuck::cast_slice_mut(buffer), self.timeout, Absence::Failure)
     }
 
@@ -175,7 +205,7 @@ impl ProcessGroup {
         tag: u64,
         timeout: Duration,
     ) -> Result<()> {
-        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, CallSite::caller())?;
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
         self.backend.recv(from, bytemuck::cast_slice_mut(buffer), timeout, Absence::NoMessage)
     }
 
@@ -189,7 +219,7 @@ impl ProcessGroup {
     /// As for any collective.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        let site = CallSite::caller();
+        let site = self.site();
         let mine = [color.map_or(-1, i64::from), key];
         let mut all = vec![0i64; 2 * self.world_size()];
         self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
@@ -213,7 +243,7 @@ impl ProcessGroup {
     /// As for [`barrier`](Self::barrier).
     #[track_caller]
     pub fn finalize(self) -> Result<()> {
-        self.barrier_at(OpKind::Finalize, self.timeout(), CallSite::caller())?;
+        self.barrier_at(OpKind::Finalize, self.timeout(), self.site())?;
         self.backend.leave();
         Ok(())
     }

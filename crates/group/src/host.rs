@@ -282,11 +282,12 @@ impl Backend for HostBackend {
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+        progress::start(&self.engine)?;
         let task = Task::Collective(self.begin(&call)?);
         self.engine.fate.alarm.collectives.schedule(&call.signature);
         let (pending, completion) = Pending::new();
         let job = self.owned(task, buffer, completion, timeout);
-        progress::submit(&self.engine, Box::new(job))?;
+        progress::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 
@@ -308,11 +309,12 @@ impl Backend for HostBackend {
         mut buffer: Box<dyn Bytes>,
         timeout: Duration,
     ) -> Result<Pending> {
+        progress::start(&self.engine)?;
         let (message, number) = self.message(&address, buffer.bytes().len())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
         let job = self.owned(task, buffer, completion, timeout);
-        progress::submit(&self.engine, Box::new(job))?;
+        progress::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 

@@ -82,7 +82,6 @@ pub(crate) fn submit<P: Performer>(
     limit: Duration,
 ) -> Result<Pending> {
     let lane = performer.lane();
-    performer.fate().alarm.collectives.schedule(&call.signature);
     let mut state = lane.lock();
     if !state.started {
         let performer = performer.clone();
@@ -92,6 +91,8 @@ pub(crate) fn submit<P: Performer>(
             .map_err(|e| Error::io("starting the progress thread", e))?;
         state.started = true;
     }
+    // Not before: what never begins must not stand in the log.
+    performer.fate().alarm.collectives.schedule(&call.signature);
     let (pending, completion) = Pending::new();
     lane.unfinished.fetch_add(1, Ordering::Relaxed);
     state.jobs.push_back(Job { call, buffer, completion, limit });

@@ -1,7 +1,7 @@
 //! Objects: any serde type, encoded with postcard. For configuration and small results, not for tensors.
 
 use crate::ProcessGroup;
-use phalanx_core::{CallSite, Error, OpKind, Result};
+use phalanx_core::{Error, OpKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,10 +30,7 @@ impl ProcessGroup {
         let op = OpKind::Broadcast;
         let is_root = self.rank() == root;
         if is_root && object.is_none() {
-            return Err(Error::misuse(
-                op,
-                format!("the root's object is missing, at {}", CallSite::caller()),
-            ));
+            return Err(Error::misuse(op, format!("the root's object is missing, at {}", self.site())));
         }
         let encoded = if is_root { encode(op, &object) } else { Ok(Vec::new()) };
         let mut len = [encoded.as_ref().map_or(UNSENDABLE, |bytes| bytes.len() as u64)];

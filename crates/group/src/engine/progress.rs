@@ -23,16 +23,15 @@ pub(crate) struct Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("started", &self.lock().started).finish_non_exhaustive()
+        f.debug_struct("Queue").field("started", &self.lock().bell.is_some()).finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
 struct State {
     jobs: Vec<Box<dyn Job>>,
-    started: bool,
     closing: bool,
-    /// Wakes the thread where it sleeps for links.
+    /// Wakes the thread where it sleeps for links. There if the thread is.
     bell: Option<Bell>,
 }
 
@@ -48,28 +47,33 @@ impl Queue {
     }
 }
 
-/// Gives `job` to the progress thread of `engine`, and starts that if need be.
+/// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
+/// submitted must not leave a gap.
 ///
 /// # Errors
-/// [`Error::Io`] if no thread can be started; the job is dropped.
-pub(crate) fn submit(engine: &Arc<Engine>, job: Box<dyn Job>) -> Result<()> {
+/// [`Error::Io`] if no thread can be started.
+pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
     let mut state = engine.queue.lock();
-    if !state.started {
+    if state.bell.is_none() {
         let bell = engine.bell().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let (theirs, ring) = (engine.clone(), bell.clone());
         std::thread::Builder::new()
             .name("phalanx-progress".into())
             .spawn(move || run(&theirs, &ring))
             .map_err(|e| Error::io("starting the progress thread", e))?;
-        state.started = true;
         state.bell = Some(bell);
     }
+    Ok(())
+}
+
+/// Gives `job` to the thread, which was started.
+pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
+    let mut state = engine.queue.lock();
     state.jobs.push(job);
     if let Some(bell) = &state.bell {
         bell.ring();
     }
     engine.queue.arrived.notify_all();
-    Ok(())
 }
 
 fn run(engine: &Engine, bell: &Bell) {
