@@ -31,6 +31,7 @@ mod self_test;
 mod share;
 #[cfg(target_os = "linux")]
 mod shm;
+mod sync;
 pub mod trace;
 mod tune;
 #[cfg(target_os = "linux")]

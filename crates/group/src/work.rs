@@ -1,8 +1,9 @@
 //! Operations in flight.
 
+use crate::sync::{Condvar, Mutex};
 use phalanx_core::{Element, Error, Result};
 use std::any::Any;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// A buffer that an operation owns while it runs, whatever its element type.
 pub trait Bytes: Send + 'static {
@@ -138,7 +139,7 @@ impl<T> Work<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -151,5 +152,34 @@ mod tests {
         // Else to wait for it would hang.
         assert!(work.is_done());
         assert!(matches!(work.wait(), Err(Error::Internal { .. })));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+
+    /// Whoever waits is woken, however the other end goes.
+    fn who_waits_is_woken(end: fn(Completion), is_well: bool) {
+        loom::model(move || {
+            let (pending, completion) = Pending::new();
+            let performing = thread::spawn(move || end(completion));
+            // A look changes nothing.
+            let _ = pending.is_done();
+            let outcome = pending.wait();
+            assert_eq!(outcome.map(|mut bytes| bytes.bytes() == [7]).ok(), is_well.then_some(true));
+            performing.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn an_operation_that_ends_wakes_who_waits() {
+        who_waits_is_woken(|completion| completion.complete(Ok(Box::new(vec![7u8]))), true);
+    }
+
+    #[test]
+    fn an_operation_that_is_dropped_wakes_who_waits() {
+        who_waits_is_woken(drop, false);
     }
 }

@@ -56,7 +56,9 @@ mod system {
 #[cfg(loom)]
 mod system {
     use super::Futex;
-    use crate::sync::{AtomicU32, Ordering};
+    #[cfg(test)]
+    use crate::sync::AtomicU32;
+    use crate::sync::Ordering;
     use loom::sync::{Condvar, Mutex};
     use std::time::Duration;
 

@@ -11,6 +11,7 @@ pub(crate) mod message;
 pub(crate) mod patience;
 pub(crate) mod plan;
 pub(crate) mod progress;
+mod queue;
 
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
 use collective::SCRATCH_LEN;
@@ -18,6 +19,8 @@ use lines::Lines;
 use patience::{Patience, Seat};
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::{Bell, Direction, Doorbell, LinkFault, Wire, WireFault};
+use progress::Job;
+use queue::Queue;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -123,7 +126,9 @@ pub(crate) struct Engine {
     /// Threads that want the core.
     knocking: AtomicUsize,
     pub(crate) fate: Arc<Fate>,
-    pub(crate) queue: progress::Queue,
+    pub(crate) queue: Queue<Box<dyn Job>>,
+    /// Wakes the progress thread where it sleeps for links. There if the thread is.
+    bell: Mutex<Option<Bell>>,
     seat: Seat,
     /// The transport's: whoever sleeps for links sleeps there.
     door: Option<Arc<dyn Doorbell>>,
@@ -148,7 +153,8 @@ impl Engine {
             knocking: AtomicUsize::new(0),
             seat: Seat { crowded: fate.realm.ranks_share_cores(), home },
             fate,
-            queue: progress::Queue::default(),
+            queue: Queue::default(),
+            bell: Mutex::default(),
             door,
         }
     }
@@ -156,6 +162,10 @@ impl Engine {
     /// A bell for one thread that sleeps for links.
     fn bell(&self) -> std::io::Result<Bell> {
         self.door.clone().map_or_else(Bell::new, |door| Ok(Bell::at(door)))
+    }
+
+    fn bell_of_progress(&self) -> MutexGuard<'_, Option<Bell>> {
+        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {

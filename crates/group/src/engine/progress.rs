@@ -4,7 +4,7 @@ use super::patience::Patience;
 use super::{Attempt, Engine, Operation, Outcome};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Bell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An operation that owns its buffer and knows whom to tell.
@@ -14,85 +14,45 @@ pub(crate) trait Job: Operation + Send {
     fn limit(&self) -> Duration;
 }
 
-/// Jobs on their way to the thread.
-#[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<State>,
-    arrived: Condvar,
-}
-
-impl std::fmt::Debug for Queue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("started", &self.lock().bell.is_some()).finish_non_exhaustive()
-    }
-}
-
-#[derive(Default)]
-struct State {
-    jobs: Vec<Box<dyn Job>>,
-    closing: bool,
-    /// Wakes the thread where it sleeps for links. There if the thread is.
-    bell: Option<Bell>,
-}
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The last handle on the group is gone: the thread ends when its work is done.
-    pub(crate) fn close(&self) {
-        self.lock().closing = true;
-        self.arrived.notify_all();
-    }
-}
-
 /// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
 /// submitted must not leave a gap.
 ///
 /// # Errors
 /// [`Error::Io`] if no thread can be started.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
-    let mut state = engine.queue.lock();
-    if state.bell.is_none() {
+    let mut known = engine.bell_of_progress();
+    if known.is_none() {
         let bell = engine.bell().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let (theirs, ring) = (engine.clone(), bell.clone());
         std::thread::Builder::new()
             .name("phalanx-progress".into())
             .spawn(move || run(&theirs, &ring))
             .map_err(|e| Error::io("starting the progress thread", e))?;
-        state.bell = Some(bell);
+        *known = Some(bell);
     }
     Ok(())
 }
 
 /// Gives `job` to the thread, which was started.
 pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
-    let mut state = engine.queue.lock();
-    state.jobs.push(job);
-    if let Some(bell) = &state.bell {
+    engine.queue.push(job);
+    // It may sleep for links, with other jobs.
+    if let Some(bell) = &*engine.bell_of_progress() {
         bell.ring();
     }
-    engine.queue.arrived.notify_all();
 }
 
 fn run(engine: &Engine, bell: &Bell) {
     let mut jobs: Vec<(Box<dyn Job>, Attempt)> = Vec::new();
     let mut patience = Patience::sleeping_on(bell, engine.seat);
     loop {
-        {
-            let mut state = engine.queue.lock();
-            while jobs.is_empty() && state.jobs.is_empty() {
-                if state.closing {
-                    return;
-                }
-                state = engine.queue.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            jobs.extend(state.jobs.drain(..).map(|job| {
-                let attempt = Attempt::new(job.limit());
-                (job, attempt)
-            }));
+        if jobs.is_empty() && !engine.queue.wait() {
+            return;
         }
+        engine.queue.take(|job| {
+            let attempt = Attempt::new(job.limit());
+            jobs.push((job, attempt));
+        });
         if let Err(error) = engine.fate.contain(|| round(engine, &mut jobs, &mut patience)) {
             // The group has failed, and nobody knows what the panic left of them.
             jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));

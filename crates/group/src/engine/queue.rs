@@ -1,0 +1,107 @@
+//! Jobs on their way to the thread that performs them.
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::PoisonError;
+
+/// See the [module](self).
+pub(crate) struct Queue<J> {
+    state: Mutex<State<J>>,
+    changed: Condvar,
+}
+
+struct State<J> {
+    jobs: Vec<J>,
+    closing: bool,
+}
+
+impl<J> Default for Queue<J> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { jobs: Vec::new(), closing: false }), changed: Condvar::new() }
+    }
+}
+
+impl<J> std::fmt::Debug for Queue<J> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("jobs", &self.lock().jobs.len()).finish_non_exhaustive()
+    }
+}
+
+impl<J> Queue<J> {
+    fn lock(&self) -> MutexGuard<'_, State<J>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, job: J) {
+        self.lock().jobs.push(job);
+        self.changed.notify_all();
+    }
+
+    /// Nothing more will be pushed: the thread ends when its work is done.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a job; false if none will come. It ends: whoever can push closes at last.
+    pub(crate) fn wait(&self) -> bool {
+        let mut state = self.lock();
+        while state.jobs.is_empty() {
+            if state.closing {
+                return false;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+
+    /// Gives what is there to `taker`, in the order in which it was pushed.
+    pub(crate) fn take(&self, taker: impl FnMut(J)) {
+        self.lock().jobs.drain(..).for_each(taker);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    fn perform(queue: &Queue<u32>) -> Vec<u32> {
+        let mut taken = Vec::new();
+        while queue.wait() {
+            queue.take(|job| taken.push(job));
+        }
+        taken
+    }
+
+    #[test]
+    fn every_job_is_taken_once_and_the_thread_ends() {
+        let mut model = loom::model::Builder::new();
+        // Four threads in every order would take hours.
+        model.preemption_bound = Some(2);
+        model.check(|| {
+            let queue = Arc::new(Queue::default());
+            let (worker, first, second) = (queue.clone(), queue.clone(), queue.clone());
+            let worker = thread::spawn(move || perform(&worker));
+            let pushing = [thread::spawn(move || first.push(1)), thread::spawn(move || second.push(2))];
+            pushing.into_iter().for_each(|thread| thread.join().unwrap());
+            queue.close();
+            let mut taken = worker.join().unwrap();
+            taken.sort_unstable();
+            assert_eq!(taken, [1, 2]);
+        });
+    }
+
+    #[test]
+    fn what_was_pushed_before_the_end_is_still_taken_in_order() {
+        loom::model(|| {
+            let queue = Arc::new(Queue::default());
+            let worker = queue.clone();
+            let worker = thread::spawn(move || perform(&worker));
+            queue.push(1);
+            queue.push(2);
+            queue.close();
+            assert_eq!(worker.join().unwrap(), [1, 2]);
+        });
+    }
+}
