@@ -77,11 +77,28 @@ fn refusals_say_why() {
     assert!(text.contains("connected already"), "{text}");
     let text = refused(&secret.clone().encrypting(), 1, Duration::from_secs(20));
     assert!(text.contains("PHALANX_ENCRYPT must be the same"), "{text}");
-    let text = refused(&Secret::generate().unwrap(), 1, Duration::from_millis(50));
+    let text = refused(&Secret::generate().unwrap(), 1, Duration::from_secs(1));
     assert!(text.contains("another secret?"), "{text}");
     drop(desk);
     let text = refused(&secret, 1, Duration::from_millis(50));
     assert!(text.contains("refused"), "{text}");
+}
+
+#[test]
+fn a_server_that_never_answers_is_waited_for_until_the_deadline_and_no_longer() {
+    let secret = Secret::generate().unwrap();
+    // Connections stand in its queue.
+    let mute = std::net::TcpListener::bind(local()).unwrap();
+    let (limit, begun) = (Duration::from_millis(200), Instant::now());
+    let deadline = Deadline::after(begun, limit);
+    let error =
+        open_session(&mute.local_addr().unwrap().to_string(), &secret, &hello(1), &deadline).unwrap_err();
+    // A handshake alone may take five seconds.
+    assert!(
+        (limit..Duration::from_secs(4)).contains(&begun.elapsed()),
+        "{error} after {:?}",
+        begun.elapsed()
+    );
 }
 
 #[test]
