@@ -111,7 +111,14 @@ impl TcpLine {
         let group = phalanx_core::WORLD;
         let hello =
             Hello { purpose: Purpose::Control, rank: rank as u32, world_size: world_size as u32, group };
-        let (session, incoming) = open_session(addr, secret, &hello, deadline)?.split();
+        let session = open_session(addr, secret, &hello, deadline).map_err(|error| match error {
+            Error::Rendezvous { rank, world_size, what, waited } => {
+                let what = format!("rank 0 does not answer at {what}");
+                Error::Rendezvous { rank, world_size, what, waited }
+            }
+            other => other,
+        })?;
+        let (session, incoming) = session.split();
         let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));
         let listener = Listener {
