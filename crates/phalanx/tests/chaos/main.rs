@@ -87,6 +87,11 @@ fn ranks_that_die_in_any_way_are_named_by_all_others() {
 }
 
 #[test]
+fn a_stopped_rank_is_named_by_all_others() {
+    rounds(&[Kind::Stop], Backend::ALL, 4, 1, 4);
+}
+
+#[test]
 fn ranks_end_with_their_launcher() {
     rounds(&[Kind::Launcher], &[Backend::Shm], 10, 1, 2);
 }

@@ -8,6 +8,12 @@ use std::time::Duration;
 
 /// Ranks of a job.
 pub(crate) const RANKS: usize = 4;
+/// The one bound on time in the contract: a death is known everywhere this soon.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+/// How long a rank may be silent, where some are stopped.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How long ranks wait for one that does not come.
+pub(crate) const INIT_TIMEOUT: Duration = Duration::from_secs(6);
 /// What a victim that ends itself exits with: others exit with 1.
 pub(crate) const EXIT_CODE: i32 = 7;
 /// The latest operation at which a round does its harm.
@@ -50,6 +56,8 @@ named! {
         Two = "two",
         /// `exit` on another thread, in the middle of everything.
         Exit = "exit",
+        /// SIGSTOP, and later SIGCONT, or the launcher's SIGKILL.
+        Stop = "stop",
         /// A panic between calls, or while operations are in flight.
         Panic = "panic",
         /// `abort` of the group, on another thread.
@@ -92,7 +100,7 @@ pub(crate) struct Plan {
     pub(crate) moment: Moment,
     /// From the beginning of that until the harm.
     pub(crate) delay: Duration,
-    /// Ranks that drop their groups before they exit; the others exit at once.
+    /// Survivors that drop their groups before they exit, and victims that go on after SIGSTOP; the others exit at once.
     pub(crate) tidy: [bool; RANKS],
 }
 
@@ -143,14 +151,25 @@ impl Plan {
     pub(crate) fn how(&self) -> &'static str {
         match self.kind {
             Kind::Kill | Kind::Two | Kind::Exit | Kind::Launcher => "Died",
+            Kind::Stop => "Silent",
             Kind::Panic => "Panicked",
             Kind::Abort => "Aborted",
         }
     }
 
+    /// After that time all have heard of it.
+    pub(crate) fn known_within(&self) -> Duration {
+        match (self.kind, self.moment) {
+            (Kind::Stop, Moment::Init) => INIT_TIMEOUT + KNOWN_WITHIN,
+            (Kind::Stop, _) => HEARTBEAT + KNOWN_WITHIN,
+            _ => KNOWN_WITHIN,
+        }
+    }
+
     /// Whether this rank ends without a word.
     pub(crate) fn silences(&self, rank: usize) -> bool {
-        self.kind != Kind::Abort && self.victims.contains(&rank)
+        let speaks = self.kind == Kind::Abort || self.kind == Kind::Stop && self.tidy[rank];
+        self.victims.contains(&rank) && !speaks
     }
 
     /// The signal by which the launcher knows who was first. Of those who exit, it may see the survivors before.

@@ -1,7 +1,7 @@
 //! One round: a job is started and hurt, and everything that must be true of its end is checked.
 
 use crate::left;
-use crate::plan::{Backend, EXIT_CODE, Kind, Moment, Plan, RANKS};
+use crate::plan::{Backend, EXIT_CODE, HEARTBEAT, INIT_TIMEOUT, Kind, Moment, Plan, RANKS};
 use crate::support::{self, Output};
 use phalanx::launch::{Outcome, Running};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// The one bound on time in the contract: a death is known everywhere this soon.
-const KNOWN_WITHIN_MS: u128 = 5_000;
 /// Between SIGTERM and SIGKILL: ranks that know who is lost have said so before.
 const GRACE: Duration = Duration::from_secs(60);
 /// A job that has not ended by then hangs.
@@ -43,11 +41,13 @@ pub(crate) fn perform(plan: &Plan) -> Report {
     } else {
         let (launch, output) = job(plan, &tag, folder.path());
         let running = launch.spawn().expect("the job starts");
+        let stopped = (plan.kind == Kind::Stop).then(|| go_on(plan, running.pids(), &output));
         match finish(running) {
             Ok(outcome) => check(plan, &outcome, &output, &mut report),
             Err(stacks) => report.troubles.push(format!("the job hangs:\n{stacks}")),
         }
         if !report.troubles.is_empty() {
+            report.troubles.extend(stopped);
             report.troubles.push(format!("the ranks said:\n{}", output.text()));
         }
     }
@@ -76,9 +76,36 @@ pub(crate) fn job(plan: &Plan, tag: &str, folder: &std::path::Path) -> (phalanx:
         .env(TAG, tag)
         .env("PHALANX_BACKEND", backend)
         .env("PHALANX_TIMEOUT_S", "60")
-        .env("PHALANX_INIT_TIMEOUT_S", "10")
-        .grace(GRACE);
-    (launch, output)
+        .env("PHALANX_INIT_TIMEOUT_S", INIT_TIMEOUT.as_secs().to_string());
+    match plan.kind {
+        // Nothing else ends a rank that is stopped.
+        Kind::Stop => (
+            launch.env("PHALANX_HEARTBEAT_TIMEOUT_S", HEARTBEAT.as_secs().to_string()).grace(HEARTBEAT),
+            output,
+        ),
+        _ => (launch.grace(GRACE), output),
+    }
+}
+
+/// When the others know that the victim is stopped, it may go on, unless the launcher ends it. Where it was stopped too late to harm
+/// anybody, nobody would.
+fn go_on(plan: &Plan, pids: &[u32], output: &Output) -> String {
+    let victim = plan.victims[0];
+    let until = Instant::now() + 2 * INIT_TIMEOUT;
+    let others = |words: &[&str]| {
+        let text = output.text();
+        let said = |rank: usize| words.iter().any(|word| text.contains(&format!("] {word} {rank}")));
+        (0..RANKS).filter(|&rank| rank != victim && said(rank)).count()
+    };
+    while others(&["failed", "done"]) < RANKS - 1 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (at, knew, state) = (support::now_ms(), others(&["failed"]), state(pids[victim]));
+    if plan.tidy[victim] || knew == 0 {
+        // It may have ended in spite of everything.
+        let _ = Pid::from_raw(pids[victim] as i32).map(|pid| kill_process(pid, Signal::CONT));
+    }
+    format!("at {at}, when {knew} others knew, the victim was: {state}")
 }
 
 /// How the job ends, or where its processes hang.
@@ -101,8 +128,6 @@ fn finish(running: Running) -> Result<Outcome, String> {
 
 /// Where the threads of a process are.
 fn stacks(pid: u32) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let state = status.lines().find(|line| line.starts_with("State")).unwrap_or("ended").to_owned();
     let gdb = Command::new("gdb")
         .args(["-p", &pid.to_string(), "-batch", "-ex", "thread apply all bt 30"])
         .output();
@@ -110,7 +135,12 @@ fn stacks(pid: u32) -> String {
         |error| format!("gdb: {error}"),
         |out| String::from_utf8_lossy(&out.stdout).into_owned(),
     );
-    format!("process {pid}, {state}\n{frames}\n")
+    format!("process {pid}, {}\n{frames}\n", state(pid))
+}
+
+fn state(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find(|line| line.starts_with("State")).unwrap_or("ended").to_owned()
 }
 
 fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
@@ -138,6 +168,9 @@ fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
     for line in &failed {
         let [rank, at, named, how, text] = &line[..] else { panic!("written by the worker: {line:?}") };
         let (rank, at): (usize, u128) = (rank.parse().expect("a rank"), at.parse().expect("a time"));
+        if plan.kind == Kind::Stop && plan.moment == Moment::Init && plan.victims == [rank] {
+            continue; // when it went on, there was nobody left to tell it anything
+        }
         let ms = at.saturating_sub(harmed_at.unwrap_or(at));
         let right = plan.victims.iter().any(|victim| match named.as_str() {
             // Who comes to the arbiter when that rank has heard of the death, and ended, hears no more.
@@ -153,7 +186,7 @@ fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
                 plan.victims,
                 plan.how()
             ));
-        } else if ms > KNOWN_WITHIN_MS {
+        } else if ms > plan.known_within().as_millis() {
             complain(format!("rank {rank} names the victim only after {ms} ms"));
         } else if !plan.silences(rank) {
             report.named_ms.push(ms);

@@ -3,7 +3,7 @@
 use crate::plan::{Backend, EXIT_CODE, Kind, Moment, Plan, RANKS};
 use crate::script::{Script, Trouble};
 use crate::support;
-use phalanx::{Cause, Config, Error, ProcessGroup, SimulatedBackend};
+use phalanx::{Cause, Config, Error, Loss, ProcessGroup, SimulatedBackend};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,13 +98,14 @@ fn work(group: ProcessGroup, plan: &Plan, harm: &Harm) -> i32 {
 
 /// The rank at fault, and how it was lost.
 fn culprit(error: &Error) -> Option<(usize, String)> {
+    let name = |how: &Loss| format!("{how:?}").split(' ').next().unwrap_or_default().to_owned();
     let of_cause = |cause: &Cause| match cause {
-        Cause::Lost { peer, how } => Some((peer.rank, format!("{how:?}"))),
+        Cause::Lost { peer, how } => Some((peer.rank, name(how))),
         Cause::Aborted { peer, .. } => Some((peer.rank, "Aborted".into())),
         _ => None,
     };
     match error {
-        Error::PeerLost { peer, how, .. } => Some((peer.rank, format!("{how:?}"))),
+        Error::PeerLost { peer, how, .. } => Some((peer.rank, name(how))),
         Error::Aborted { peer, .. } => Some((peer.rank, "Aborted".into())),
         Error::Poisoned { cause, .. } => of_cause(cause),
         _ => None,
@@ -140,6 +141,7 @@ impl Harm {
                     Kind::Kill | Kind::Two => {
                         kill_process(getpid(), Signal::KILL).expect("it is our own process");
                     }
+                    Kind::Stop => kill_process(getpid(), Signal::STOP).expect("it is our own process"),
                     Kind::Exit => std::process::exit(EXIT_CODE),
                     Kind::Panic => due.store(true, Ordering::Relaxed),
                     Kind::Abort => group.expect("it has begun in one").abort("chaos"),
