@@ -41,7 +41,7 @@ pub(crate) fn perform(plan: &Plan) -> Report {
     } else {
         let (launch, output) = job(plan, &tag, folder.path());
         let running = launch.spawn().expect("the job starts");
-        let stopped = (plan.kind == Kind::Stop).then(|| go_on(plan, running.pids(), &output));
+        let stopped = (plan.kind == Kind::Stop).then(|| go_on(plan, &running.pids(), &output));
         match finish(running) {
             Ok(outcome) => check(plan, &outcome, &output, &mut report),
             Err(stacks) => report.troubles.push(format!("the job hangs:\n{stacks}")),
