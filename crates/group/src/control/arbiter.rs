@@ -242,7 +242,9 @@ impl Arbiter {
                 let missing = if absent.is_empty() { missing } else { absent };
                 Cause::TimedOut { reporter, op, seq, waited, missing }
             }
-            Cause::Lost { peer, how: Loss::Died } if self.left.contains(&peer.rank) => {
+            Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
+                if self.left.contains(&peer.rank) =>
+            {
                 Cause::Lost { peer, how: Loss::Left }
             }
             other => other,
@@ -253,7 +255,9 @@ impl Arbiter {
     /// that line closes too. A reporter that insists is believed: then the network has cut only the two of them apart.
     fn doubts(&mut self, reporter: usize, cause: &Cause) -> bool {
         match cause {
-            Cause::Lost { peer, how: Loss::Died } if !self.lost.contains(&peer.rank) => {
+            Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
+                if !self.lost.contains(&peer.rank) =>
+            {
                 self.doubted.insert((reporter, peer.rank))
             }
             _ => false,
@@ -374,10 +378,13 @@ mod tests {
         let lost = |how| Cause::Lost { peer: peer(1), how };
         let report = |how| Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause: lost(how) };
         let verdict = |how| Verdict::Group { group: WORLD, cause: lost(how) };
-        let mut arbiter = joined(3);
-        assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
-        assert!(arbiter.handle(2, report(Loss::Died)).is_empty());
-        assert_eq!(arbiter.handle(0, report(Loss::Died)).last(), Some(&(0, verdict(Loss::Died))));
+        // Whom it had a link to, or who was about to make one.
+        for how in [Loss::Died, Loss::Unreachable { from: 0 }] {
+            let mut arbiter = joined(3);
+            assert!(arbiter.handle(0, report(how)).is_empty());
+            assert!(arbiter.handle(2, report(how)).is_empty());
+            assert_eq!(arbiter.handle(0, report(how)).last(), Some(&(0, verdict(how))));
+        }
 
         let mut arbiter = joined(3);
         assert!(arbiter.handle(0, report(Loss::Died)).is_empty());

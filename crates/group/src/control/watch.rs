@@ -218,13 +218,15 @@ impl Watch {
     pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
         let mut state = lock(&self.state);
         loop {
-            let gone = |r: usize| {
+            let is_lost = |r: usize| {
                 let lost =
                     |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == r);
-                state.left.contains_key(&r) || state.verdicts.iter().any(lost)
+                state.verdicts.iter().any(lost)
             };
+            let gone = |r: usize| state.left.contains_key(&r) || is_lost(r);
             let left = deadline.remaining(Instant::now());
-            if left.is_zero() || (0..world_size).filter(|&r| ranks(r)).all(gone) {
+            // A rank 0 that was stopped, and given up, hears of nobody any more.
+            if left.is_zero() || is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone) {
                 return;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -298,6 +300,16 @@ mod tests {
         watch.lost_arbiter(Loss::Died);
         assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
         assert!(watch.alarm(GroupId(8), vec![1, 2]).cause().is_some(), "nor does one begin");
+    }
+
+    #[test]
+    fn who_was_given_up_waits_for_nobody() {
+        let watch = watch();
+        watch.hear(lost(0));
+        let begun = Instant::now();
+        let minute = std::time::Duration::from_secs(60);
+        watch.wait_left(|rank| rank != 0, 3, &Deadline::after(begun, minute));
+        assert!(begun.elapsed() < minute);
     }
 
     #[test]
