@@ -4,6 +4,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod hosts;
 mod left;
 mod plan;
 mod round;
@@ -38,7 +39,11 @@ fn rank() {
 
 /// Whether a backend has ranks that can be hurt so.
 fn applies(kind: Kind, backend: Backend) -> bool {
-    backend != Backend::Thread || matches!(kind, Kind::Panic | Kind::Abort)
+    match backend {
+        Backend::Thread => matches!(kind, Kind::Panic | Kind::Abort),
+        Backend::Shm => kind != Kind::Cut,
+        Backend::Tcp | Backend::TwoLevel => true,
+    }
 }
 
 /// Performs `rounds` of each kind on each backend, with seeds from `seed` on, a few at a time.
@@ -46,6 +51,11 @@ fn rounds(kinds: &[Kind], backends: &[Backend], rounds: u64, seed: u64, jobs: us
     // One at a time, for the descriptors of this process are counted.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut kinds = kinds.to_vec();
+    if let Some(Err(why)) = kinds.contains(&Kind::Cut).then(|| hosts::Hosts::connect(1)) {
+        say(format!("skipped: no network namespaces here, so nothing is cut: {why}"));
+        kinds.retain(|&kind| kind != Kind::Cut);
+    }
     let held = Held::now();
     let (mut table, mut failed) = (Table::default(), 0);
     for &backend in backends {
@@ -89,6 +99,11 @@ fn ranks_that_die_in_any_way_are_named_by_all_others() {
 #[test]
 fn a_stopped_rank_is_named_by_all_others() {
     rounds(&[Kind::Stop], Backend::ALL, 4, 1, 4);
+}
+
+#[test]
+fn both_sides_of_a_cut_network_name_the_other() {
+    rounds(&[Kind::Cut], &[Backend::Tcp, Backend::TwoLevel], 3, 1, 3);
 }
 
 #[test]

@@ -58,6 +58,8 @@ named! {
         Exit = "exit",
         /// SIGSTOP, and later SIGCONT, or the launcher's SIGKILL.
         Stop = "stop",
+        /// The cable of one host, cut.
+        Cut = "cut",
         /// A panic between calls, or while operations are in flight.
         Panic = "panic",
         /// `abort` of the group, on another thread.
@@ -117,7 +119,8 @@ impl Plan {
         };
         let index = random.below(LATEST);
         let moment = match random.below(8) {
-            _ if kind == Kind::Launcher => Moment::Operation { index, op: None },
+            // Who is cut off in the beginning or at the end is late, or not missed.
+            _ if matches!(kind, Kind::Launcher | Kind::Cut) => Moment::Operation { index, op: None },
             // Who panics or aborts has a group, and nobody panics in a call.
             0 if !matches!(kind, Kind::Panic | Kind::Abort) => Moment::Init,
             1 if kind != Kind::Panic => Moment::Finalize { after: index },
@@ -148,12 +151,33 @@ impl Plan {
     }
 
     /// How a [`phalanx::Cause`] must say that the victim was lost.
-    pub(crate) fn how(&self) -> &'static str {
+    pub(crate) fn how(&self) -> &'static [&'static str] {
         match self.kind {
-            Kind::Kill | Kind::Two | Kind::Exit | Kind::Launcher => "Died",
-            Kind::Stop => "Silent",
-            Kind::Panic => "Panicked",
-            Kind::Abort => "Aborted",
+            Kind::Kill | Kind::Two | Kind::Exit | Kind::Launcher => &["Died"],
+            Kind::Stop => &["Silent"],
+            Kind::Cut => &["Silent", "Unreachable"],
+            Kind::Panic => &["Panicked"],
+            Kind::Abort => &["Aborted"],
+        }
+    }
+
+    /// Ranks of one host, where hosts are cut apart.
+    pub(crate) fn per_host(&self) -> usize {
+        if self.backend == Backend::TwoLevel { 2 } else { 1 }
+    }
+
+    /// Where the rank is after the harm: those at one place can agree on what has happened.
+    pub(crate) fn is_cut_off(&self, rank: usize) -> bool {
+        self.kind == Kind::Cut && rank / self.per_host() == self.victims[0] / self.per_host()
+    }
+
+    /// Whether it is right when `rank` names `named`.
+    pub(crate) fn may_name(&self, rank: usize, named: usize) -> bool {
+        match self.kind {
+            // Who does not reach rank 0 can say only that; and it, that it does not reach one of the others.
+            Kind::Cut if self.is_cut_off(rank) != self.is_cut_off(0) => named == 0,
+            Kind::Cut => self.is_cut_off(named) != self.is_cut_off(rank),
+            _ => self.victims.contains(&named),
         }
     }
 
@@ -161,14 +185,15 @@ impl Plan {
     pub(crate) fn known_within(&self) -> Duration {
         match (self.kind, self.moment) {
             (Kind::Stop, Moment::Init) => INIT_TIMEOUT + KNOWN_WITHIN,
-            (Kind::Stop, _) => HEARTBEAT + KNOWN_WITHIN,
+            (Kind::Stop | Kind::Cut, _) => HEARTBEAT + KNOWN_WITHIN,
             _ => KNOWN_WITHIN,
         }
     }
 
     /// Whether this rank ends without a word.
     pub(crate) fn silences(&self, rank: usize) -> bool {
-        let speaks = self.kind == Kind::Abort || self.kind == Kind::Stop && self.tidy[rank];
+        let speaks =
+            matches!(self.kind, Kind::Abort | Kind::Cut) || self.kind == Kind::Stop && self.tidy[rank];
         self.victims.contains(&rank) && !speaks
     }
 

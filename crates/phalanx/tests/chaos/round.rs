@@ -1,11 +1,12 @@
 //! One round: a job is started and hurt, and everything that must be true of its end is checked.
 
+use crate::hosts::Hosts;
 use crate::left;
 use crate::plan::{Backend, EXIT_CODE, HEARTBEAT, INIT_TIMEOUT, Kind, Moment, Plan, RANKS};
 use crate::support::{self, Output};
 use phalanx::launch::{Outcome, Running};
 use rustix::process::{Pid, Signal, kill_process};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -38,12 +39,19 @@ pub(crate) fn perform(plan: &Plan) -> Report {
     let tag = tag();
     if plan.kind == Kind::Launcher {
         kill_launcher(plan, &tag, folder.path(), &mut report);
+    } else if plan.kind == Kind::Cut {
+        cut(plan, &tag, folder.path(), &mut report);
     } else {
         let (launch, output) = job(plan, &tag, folder.path());
         let running = launch.spawn().expect("the job starts");
         let stopped = (plan.kind == Kind::Stop).then(|| go_on(plan, &running.pids(), &output));
         match finish(running) {
-            Ok(outcome) => check(plan, &outcome, &output, &mut report),
+            Ok(outcome) => {
+                check(plan, &output, &mut report);
+                if plan.backend != Backend::Thread && !is_right(plan, &outcome) {
+                    report.troubles.push(format!("the launcher said: {outcome}"));
+                }
+            }
             Err(stacks) => report.troubles.push(format!("the job hangs:\n{stacks}")),
         }
         if !report.troubles.is_empty() {
@@ -64,27 +72,31 @@ fn tag() -> String {
 
 /// The job of `plan`, not yet started.
 pub(crate) fn job(plan: &Plan, tag: &str, folder: &std::path::Path) -> (phalanx::launch::Launch, Output) {
-    let (ranks, backend) = match plan.backend {
-        Backend::Thread => (1, "auto"),
-        Backend::Shm => (RANKS, "shm"),
-        Backend::Tcp => (RANKS, "tcp"),
-        Backend::TwoLevel => (RANKS, "auto"),
-    };
+    let ranks = if plan.backend == Backend::Thread { 1 } else { RANKS };
     let (launch, output) = support::job("worker", ranks, folder);
-    let launch = launch
-        .env(PLAN, plan.to_text())
-        .env(TAG, tag)
-        .env("PHALANX_BACKEND", backend)
-        .env("PHALANX_TIMEOUT_S", "60")
-        .env("PHALANX_INIT_TIMEOUT_S", INIT_TIMEOUT.as_secs().to_string());
-    match plan.kind {
-        // Nothing else ends a rank that is stopped.
-        Kind::Stop => (
-            launch.env("PHALANX_HEARTBEAT_TIMEOUT_S", HEARTBEAT.as_secs().to_string()).grace(HEARTBEAT),
-            output,
-        ),
-        _ => (launch.grace(GRACE), output),
-    }
+    // Nothing else ends a rank that is stopped.
+    let grace = if plan.kind == Kind::Stop { HEARTBEAT } else { GRACE };
+    let launch =
+        env(plan, tag).into_iter().fold(launch.grace(grace), |launch, (name, value)| launch.env(name, value));
+    (launch, output)
+}
+
+/// What the ranks of a job are told.
+fn env(plan: &Plan, tag: &str) -> Vec<(&'static str, String)> {
+    let backend = match plan.backend {
+        Backend::Thread | Backend::TwoLevel => "auto".into(),
+        Backend::Shm | Backend::Tcp => plan.backend.to_string(),
+    };
+    // Where nobody is silent on purpose, a busy machine is no reason to name anybody.
+    let heartbeat = if matches!(plan.kind, Kind::Stop | Kind::Cut) { HEARTBEAT } else { 5 * HEARTBEAT };
+    vec![
+        (PLAN, plan.to_text()),
+        (TAG, tag.into()),
+        ("PHALANX_BACKEND", backend),
+        ("PHALANX_TIMEOUT_S", "60".into()),
+        ("PHALANX_INIT_TIMEOUT_S", INIT_TIMEOUT.as_secs().to_string()),
+        ("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat.as_secs().to_string()),
+    ]
 }
 
 /// When the others know that the victim is stopped, it may go on, unless the launcher ends it. Where it was stopped too late to harm
@@ -114,16 +126,20 @@ fn finish(running: Running) -> Result<Outcome, String> {
     let (ended, outcome) = channel();
     std::thread::spawn(move || ended.send(support::finish(running)));
     outcome.recv_timeout(HANG).map_err(|_| {
-        let stacks = pids.iter().map(|&pid| stacks(pid)).collect();
-        for pid in pids {
-            if let Some(pid) = Pid::from_raw(pid as i32) {
-                // It may just have ended.
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
+        let stacks = end(&pids);
         let _ = outcome.recv();
         stacks
     })
+}
+
+/// Ends processes that hang; where they did.
+fn end(pids: &[u32]) -> String {
+    let stacks = pids.iter().map(|&pid| stacks(pid)).collect();
+    for pid in pids.iter().filter_map(|&pid| Pid::from_raw(pid as i32)) {
+        // It may just have ended.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    stacks
 }
 
 /// Where the threads of a process are.
@@ -143,7 +159,7 @@ fn state(pid: u32) -> String {
     status.lines().find(|line| line.starts_with("State")).unwrap_or("ended").to_owned()
 }
 
-fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
+fn check(plan: &Plan, output: &Output, report: &mut Report) {
     let said = |word: &str| -> Vec<Vec<String>> {
         let text = output.text();
         let lines =
@@ -172,17 +188,15 @@ fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
             continue; // when it went on, there was nobody left to tell it anything
         }
         let ms = at.saturating_sub(harmed_at.unwrap_or(at));
-        let right = plan.victims.iter().any(|victim| match named.as_str() {
-            // Who comes to the arbiter when that rank has heard of the death, and ended, hears no more.
-            "nobody" => {
-                plan.moment == Moment::Init
-                    && (names_missing(text, *victim) || arbiter_failed && names_missing(text, 0))
-            }
-            named => named == victim.to_string() && how == plan.how(),
-        });
+        // Who comes to the arbiter when that rank has heard of the death, and ended, hears no more.
+        let is_missing = |victim| names_missing(text, victim) || arbiter_failed && names_missing(text, 0);
+        let right = match named.parse() {
+            Ok(named) => plan.may_name(rank, named) && plan.how().contains(&how.as_str()),
+            Err(_) => plan.moment == Moment::Init && plan.victims.iter().any(|&victim| is_missing(victim)),
+        };
         if !right {
             complain(format!(
-                "rank {rank} names {named}, {how}, not one of {:?}, {}: {text}",
+                "rank {rank} names {named}, {how}, not one of {:?}, {:?}: {text}",
                 plan.victims,
                 plan.how()
             ));
@@ -191,10 +205,10 @@ fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
         } else if !plan.silences(rank) {
             report.named_ms.push(ms);
         }
-        culprits.push(named);
+        culprits.push((plan.is_cut_off(rank), named));
     }
-    culprits.dedup();
-    if culprits.len() > 1 && plan.moment != Moment::Init {
+    let agree = culprits.iter().all(|a| culprits.iter().all(|b| a.0 != b.0 || a.1 == b.1));
+    if !agree && plan.moment != Moment::Init {
         complain(format!("ranks name different culprits: {culprits:?}"));
     }
     for rank in (0..RANKS).filter(|&rank| !plan.silences(rank)) {
@@ -209,26 +223,48 @@ fn check(plan: &Plan, outcome: &Outcome, output: &Output, report: &mut Report) {
             complain(format!("rank {rank} failed {words} times"));
         }
     }
-    if plan.backend != Backend::Thread {
-        check_outcome(plan, outcome, is_finalize, complain);
-    }
 }
 
 fn names_missing(text: &str, victim: usize) -> bool {
     text.contains(&format!("missing: [{victim}]")) || text.contains(&format!("rank {victim} "))
 }
 
-fn check_outcome(plan: &Plan, outcome: &Outcome, is_finalize: bool, mut complain: impl FnMut(String)) {
-    let fine = match (outcome, plan.signal()) {
-        (Outcome::Success, _) => is_finalize,
+/// Whether the launcher ended a job as it must.
+fn is_right(plan: &Plan, outcome: &Outcome) -> bool {
+    match (outcome, plan.signal()) {
+        (Outcome::Success, _) => matches!(plan.moment, Moment::Finalize { .. }),
         (Outcome::Failure(failure), Some(signal)) => {
             plan.victims.contains(&failure.rank) && outcome.exit_code() == 128 + signal
         }
         (Outcome::Failure(_), None) => matches!(outcome.exit_code(), 1 | EXIT_CODE | PANIC_CODE),
         _ => false,
-    };
-    if !fine {
-        complain(format!("the launcher said: {outcome}"));
+    }
+}
+
+/// The ranks are on hosts of their own, of which one is cut off when the victim says so.
+fn cut(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut Report) {
+    let hosts = Hosts::connect(RANKS / plan.per_host()).expect("it was tried before");
+    let output = Output::default();
+    let mut env = env(plan, tag);
+    env.push(("TMPDIR", folder.display().to_string()));
+    let mut ranks = hosts.start(&env, &output);
+    let until = Instant::now() + HANG;
+    let mut is_cut = false;
+    while ranks.iter_mut().any(|rank| rank.try_wait().expect("it is our child").is_none()) {
+        if !is_cut && output.text().contains("] dying ") {
+            hosts.cut(plan.victims[0] / plan.per_host(), plan.seed.is_multiple_of(2));
+            is_cut = true;
+        }
+        if Instant::now() > until {
+            let pids: Vec<_> = ranks.iter().map(Child::id).collect();
+            report.troubles.push(format!("the job hangs:\n{}", end(&pids)));
+            ranks.iter_mut().for_each(|rank| drop(rank.wait()));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    check(plan, &output, report);
+    if !report.troubles.is_empty() {
+        report.troubles.push(format!("the ranks said:\n{}", output.text()));
     }
 }
 

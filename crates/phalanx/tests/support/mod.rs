@@ -8,7 +8,7 @@ use phalanx::launch::{Launch, Outcome, Running};
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -67,9 +67,23 @@ pub(crate) fn job(role: &str, ranks: usize, folder: &Path) -> (Launch, Output) {
 
 /// This test binary once more, in `role`, without a launcher.
 pub(crate) fn again(role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this test has a path"));
+    of_role(Command::new(myself()), role)
+}
+
+/// The same in a network namespace.
+pub(crate) fn again_in(namespace: &str, role: &str) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]).arg(myself());
+    of_role(command, role)
+}
+
+fn of_role(mut command: Command, role: &str) -> Command {
     command.args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
+}
+
+fn myself() -> PathBuf {
+    std::env::current_exe().expect("this test has a path")
 }
 
 /// The role of this process, if it is a rank.
