@@ -109,7 +109,9 @@ fn go_on(plan: &Plan, pids: &[u32], output: &Output) -> String {
         let said = |rank: usize| words.iter().any(|word| text.contains(&format!("] {word} {rank}")));
         (0..RANKS).filter(|&rank| rank != victim && said(rank)).count()
     };
-    while others(&["failed", "done"]) < RANKS - 1 && Instant::now() < until {
+    // A victim that has come too late for harm has ended.
+    let settled = || ["stopped", "zombie", "ended"].iter().any(|word| state(pids[victim]).contains(word));
+    while (others(&["failed", "done"]) < RANKS - 1 || !settled()) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }
     let (at, knew, state) = (support::now_ms(), others(&["failed"]), state(pids[victim]));
@@ -270,7 +272,10 @@ fn cut(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut Report) {
 
 /// The launcher is a process of its own here, and the job ends because it does.
 fn kill_launcher(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut Report) {
-    let signal = [Signal::KILL, Signal::TERM, Signal::INT][plan.seed as usize % 3];
+    // A launcher in the background of a shell is started to ignore SIGINT, and does.
+    let signals: Vec<_> =
+        [Signal::KILL, Signal::TERM, Signal::INT].into_iter().filter(|&signal| !is_ignored(signal)).collect();
+    let signal = signals[plan.seed as usize % signals.len()];
     let mut launcher = support::again("launcher")
         .env(PLAN, plan.to_text())
         .env(TAG, tag)
@@ -299,4 +304,12 @@ fn kill_launcher(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut 
     if status.signal() != Some(number) && (signal == Signal::KILL || status.code() != Some(128 + number)) {
         report.troubles.push(format!("the launcher that was sent signal {number} ended with {status}"));
     }
+}
+
+/// Whether this process ignores the signal, and what it starts does.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal.as_raw() - 1)) != 0
 }

@@ -77,16 +77,7 @@ fn work(group: ProcessGroup, plan: &Plan, harm: &Harm) -> i32 {
             WRONG
         }
         Err(Trouble::Failed(error)) => {
-            // Which group failed first is chance; what became of the job is not.
-            let world = group.barrier().expect_err("one of the ranks is lost");
-            say_failed(
-                rank,
-                if matches!(world, Error::Poisoned { .. }) && culprit(&error) == culprit(&world) {
-                    &error
-                } else {
-                    &world
-                },
-            );
+            say_failed(rank, &error);
             1
         }
     };
