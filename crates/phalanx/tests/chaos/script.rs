@@ -93,12 +93,16 @@ impl<'a> Script<'a> {
         // Two parts, or one without a rank.
         let (modulus, outside) = (1 + random.below(2), random.below(2 * group.world_size()));
         let color = (group.rank() != outside).then_some((group.rank() % modulus) as u32);
-        self.part = group.split(color, -(group.rank() as i64))?;
-        let Some(part) = self.part.clone() else { return Ok(()) };
-        let op = Op::ALL[random.below(Op::ALL.len() - 1)]; // a split of a split teaches nothing new
-        match self.perform_as(dtype, &part, op, &mut random) {
+        let divided = group.split(color, -(group.rank() as i64)).map_err(Trouble::Failed);
+        let outcome = divided.and_then(|part| {
+            self.part = part;
+            let Some(part) = self.part.clone() else { return Ok(()) };
+            let op = Op::ALL[random.below(Op::ALL.len() - 1)]; // a split of a split teaches nothing new
+            self.perform_as(dtype, &part, op, &mut random)
+        });
+        match outcome {
             // Which group fails first is chance; what became of the job, the group of all says next.
-            Err(Trouble::Failed(_)) => Ok(()),
+            Err(Trouble::Failed(error)) if !is_of(&error, group) => Ok(()),
             other => other,
         }
     }
@@ -232,6 +236,16 @@ impl<'a> Script<'a> {
             }
             Op::Split => unreachable!("its parts do something else"),
         }
+    }
+}
+
+/// Whether it is this group that has failed.
+fn is_of(error: &Error, group: &ProcessGroup) -> bool {
+    match error {
+        Error::PeerLost { at, .. } | Error::Timeout { at, .. } | Error::Aborted { at, .. } => {
+            at.group == group.id()
+        }
+        _ => true,
     }
 }
 
