@@ -52,9 +52,11 @@ impl Pulse {
     /// What is due. Call it after what has arrived was [`heard`](Self::heard).
     pub(crate) fn poll(&mut self, now: Instant) -> Due {
         let interval = self.limit / BEATS;
-        if now > self.next_beat + interval {
-            // This process was stopped itself, or its whole machine: nobody else is to blame for what it did not hear.
-            self.heard.values_mut().for_each(|at| *at = now);
+        let late = now.saturating_duration_since(self.next_beat);
+        if late > interval {
+            // This process was stopped itself, or its whole machine: nobody else is to blame for what it did not hear meanwhile. The
+            // rest of the time counts, or where processes are starved nobody would ever be silent.
+            self.heard.values_mut().for_each(|at| *at = (*at + late).min(now));
         }
         let beat = now >= self.next_beat;
         if beat {
@@ -114,7 +116,16 @@ mod tests {
             let silent = pulse.poll(now).silent;
             (!silent.is_empty()).then_some((silent, now - resumed))
         });
-        assert_eq!(silent, Some((vec![1], LIMIT)));
+        assert_eq!(silent, Some((vec![1], LIMIT - LIMIT / BEATS)), "the time before it was stopped counts");
+    }
+
+    #[test]
+    fn who_is_always_late_finds_out_nevertheless() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(LIMIT, start);
+        pulse.heard(1, start);
+        let silent = (0..20u32).find(|&i| !pulse.poll(start + i * seconds(5.0)).silent.is_empty());
+        assert_eq!(silent, Some(5), "of five seconds between looks, two count");
     }
 
     #[test]
