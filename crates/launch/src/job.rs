@@ -35,7 +35,7 @@ pub(crate) struct Job {
 pub(crate) struct Attempt<'j> {
     pub(crate) job: &'j Job,
     pub(crate) secret: OsString,
-    /// The processes of a rank that is started for the so manieth time after the first.
+    /// The processes as they are started for the n-th time after the first.
     pub(crate) plan: &'j dyn Fn(usize) -> Vec<RankPlan>,
     pub(crate) number: usize,
     /// The job's store, to tell an elastic job's ranks of each other, and what is known of its spares.

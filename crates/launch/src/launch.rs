@@ -246,7 +246,8 @@ fn run_attempts(
     // As the ranks will understand it: the store must do as they do.
     let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
     let encrypts = set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1");
-    for number in 0.. {
+    let mut number = 0;
+    loop {
         let secret = Secret::generate()?;
         let secret = if encrypts { secret.encrypting() } else { secret };
         let store = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
@@ -276,9 +277,9 @@ fn run_attempts(
             return Ok(outcome);
         }
         tracing::warn!("{failure}");
-        tracing::warn!("starting the job again, for the {}. of {} times", number + 1, order.max_restarts);
+        number += 1;
+        tracing::warn!("starting the job again: restart {number} of {}", order.max_restarts);
     }
-    unreachable!("the last attempt returns its outcome")
 }
 
 impl fmt::Debug for Launch {
@@ -349,7 +350,7 @@ impl Running {
     /// Waits until no rank is left and all their output is written.
     ///
     /// # Errors
-    /// `Internal` only. A job that fails is not an error but an [`Outcome`].
+    /// `Internal`; those of [`spawn`](Launch::spawn) when the job is to be started again and can't be. A job that fails is not an error but an [`Outcome`].
     pub fn wait(mut self) -> Result<Outcome> {
         self.supervisor.take().map_or_else(|| Err(Error::Internal { what: "waited twice".into() }), join)
     }
