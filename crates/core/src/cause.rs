@@ -96,7 +96,10 @@ pub enum Cause {
         seq: u64,
         /// How long it waited.
         waited: Duration,
-        /// Who had not come to that operation, as far as is known.
+        /// Whose data it waited for.
+        awaited: Vec<Peer>,
+        /// Who had not come to that operation, or could not say so; who was furthest behind first. Where the arbiter could not be
+        /// asked: whom it waited for.
         missing: Vec<Peer>,
     },
     /// Two ranks called different things at the same place of the sequence.
@@ -135,19 +138,26 @@ impl Cause {
     }
 }
 
+fn list(f: &mut fmt::Formatter<'_>, peers: &[Peer]) -> fmt::Result {
+    let mut peers = peers.iter().enumerate();
+    peers.try_for_each(|(i, peer)| write!(f, "{} {peer}", if i > 0 { "," } else { "" }))
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost { peer, how } => write!(f, "{peer} {how}"),
-            Self::TimedOut { reporter, op, seq, waited, missing } => {
+            Self::TimedOut { reporter, op, seq, waited, awaited, missing } => {
                 write!(f, "{reporter} waited {:.1} s in {op} #{seq}; ", waited.as_secs_f64())?;
-                match missing.as_slice() {
-                    [] => f.write_str("all ranks had arrived, but the data did not"),
-                    some => {
+                match (missing.as_slice(), awaited.as_slice()) {
+                    ([], []) => f.write_str("what it waited for did not come"),
+                    ([], some) => {
+                        f.write_str("all ranks had arrived, but not the data between it and")?;
+                        list(f, some)
+                    }
+                    (some, _) => {
                         f.write_str("not arrived:")?;
-                        some.iter()
-                            .enumerate()
-                            .try_for_each(|(i, p)| write!(f, "{} {p}", if i > 0 { "," } else { "" }))
+                        list(f, some)
                     }
                 }
             }

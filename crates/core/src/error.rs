@@ -291,7 +291,8 @@ mod tests {
         let reporter = Peer { rank: 0, host: "node7:4210".into() };
         let waited = Duration::from_secs(60);
         let missing = vec![peer, Peer { rank: 2, host: "node8:99".into() }];
-        let cause = Cause::TimedOut { reporter, op: OpKind::Barrier, seq: 118, waited, missing };
+        let awaited = vec![missing[0].clone()];
+        let cause = Cause::TimedOut { reporter, op: OpKind::Barrier, seq: 118, waited, awaited, missing };
         let late = Error::from_cause(cause, context()).to_string();
         assert!(
             late.ends_with(

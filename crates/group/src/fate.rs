@@ -1,27 +1,23 @@
 //! The fate of one group on one rank: whether it has failed, why, and how errors say so.
 
-use crate::control::arbiter::Notice;
+use crate::control::notice::Notice;
 use crate::control::watch::Alarm;
 use crate::realm::Realm;
+use crate::report::{Next, Report};
 use crate::trace::Trace;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
 const STALL_TIME: Duration = Duration::from_millis(500);
-/// How long a rank that noticed trouble waits for the arbiter's verdict before it insists, and then before it believes its
-/// own eyes.
-const VERDICT_TIME: Duration = Duration::from_secs(1);
 /// How long the arbiter's word is waited for where this rank saw only the effect of something.
 #[cfg(target_os = "linux")]
 const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
-/// Calls told to the arbiter, the current one included, for naming both sides of a late mismatch.
-const HISTORY_LEN: usize = 64;
 
 /// A call as errors describe it.
 #[derive(Debug, Clone, Copy)]
@@ -57,8 +53,16 @@ pub(crate) struct Fate {
     members: Vec<usize>,
     /// This rank among them.
     pub(crate) rank: usize,
+    shared: Arc<Shared>,
+}
+
+/// What the parts of a group on this rank share.
+#[derive(Debug, Default)]
+struct Shared {
     /// Whether the first cause was returned to the user; later calls say `Poisoned`.
-    reported: Arc<AtomicBool>,
+    reported: AtomicBool,
+    /// What this rank noticed first. However many operations fail for it, it is reported once.
+    report: Mutex<Option<Report>>,
 }
 
 impl Fate {
@@ -71,12 +75,12 @@ impl Fate {
     /// The same fate, seen by `members` of the group (ranks of the job), which do a part of its work among themselves.
     #[cfg(target_os = "linux")]
     pub(crate) fn part(&self, members: Vec<usize>) -> Self {
-        Self::of(self.realm.clone(), self.alarm.clone(), members, self.reported.clone())
+        Self::of(self.realm.clone(), self.alarm.clone(), members, self.shared.clone())
     }
 
-    fn of(realm: Arc<dyn Realm>, alarm: Arc<Alarm>, members: Vec<usize>, reported: Arc<AtomicBool>) -> Self {
+    fn of(realm: Arc<dyn Realm>, alarm: Arc<Alarm>, members: Vec<usize>, shared: Arc<Shared>) -> Self {
         let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
-        Self { realm, alarm, members, rank, reported }
+        Self { realm, alarm, members, rank, shared }
     }
 
     /// Who works together here, as ranks of the job.
@@ -112,7 +116,7 @@ impl Fate {
     /// Refuses if the group has failed.
     pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
         let Some(cause) = self.alarm.cause() else { return Ok(()) };
-        if self.reported.swap(true, Ordering::Relaxed) {
+        if self.shared.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
         self.finish_trace();
@@ -122,17 +126,49 @@ impl Fate {
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
     pub(crate) fn fail(&self, cause: Cause, told: Told<'_>) -> Error {
-        if !self.report(&cause) {
-            self.alarm.raise(self.own_view(cause.clone(), told.seq > 0));
+        self.accuse(cause, told.seq > 0);
+        self.failed(self.wait_for_verdict(), told)
+    }
+
+    /// This rank noticed trouble, in a collective or elsewhere. What came first, [`verdict`](Self::verdict) says.
+    pub(crate) fn accuse(&self, cause: Cause, in_collective: bool) {
+        self.report().get_or_insert_with(|| Report::new(cause, in_collective));
+    }
+
+    /// For what the group has failed, after an [`accuse`](Self::accuse); or until when that may still be open.
+    pub(crate) fn verdict(&self, now: Instant) -> Result<Cause, Instant> {
+        let mut report = self.report();
+        loop {
+            if let Some(first) = self.alarm.cause() {
+                return Ok(first.clone());
+            }
+            let report = report.as_mut().expect("who waits for a verdict has accused somebody");
+            match report.next(now) {
+                Next::Tell => self.notify(report.cause()),
+                Next::Wait(until) => return Err(until),
+                Next::Believe => self.alarm.raise(self.own_view(report)),
+            }
         }
-        let first = self.alarm.cause().cloned().unwrap_or(cause);
-        self.failed(first, told)
+    }
+
+    fn report(&self) -> MutexGuard<'_, Option<Report>> {
+        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_verdict(&self) -> Cause {
+        loop {
+            let now = Instant::now();
+            match self.verdict(now) {
+                Ok(first) => return first,
+                Err(until) => drop(self.alarm.wait(&Deadline::after(now, until - now))),
+            }
+        }
     }
 
     /// The error for the cause for which the group has failed.
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
         self.finish_trace();
-        self.reported.store(true, Ordering::Relaxed);
+        self.shared.reported.store(true, Ordering::Relaxed);
         Error::from_cause(cause, self.context(told))
     }
 
@@ -144,20 +180,20 @@ impl Fate {
     }
 
     /// The call was late and that is an error: the group has failed.
+    #[cfg(target_os = "linux")]
     pub(crate) fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: Told<'_>) -> Error {
-        let mut missing: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
-        missing.sort();
-        missing.dedup();
-        let (op, seq, reporter) = (told.signature.op, told.seq, self.peer(self.rank));
-        self.fail(Cause::TimedOut { reporter, op, seq, waited: told.elapsed, missing }, told)
+        self.fail(self.late(peers, told), told)
     }
 
-    /// Tells the arbiter and waits for its verdict, twice: it may have doubts. Whether a verdict came.
-    pub(crate) fn report(&self, cause: &Cause) -> bool {
-        (0..2).any(|_| {
-            self.notify(cause);
-            self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some()
-        })
+    /// Why a call failed that waited for `peers` until its time was over.
+    pub(crate) fn late(&self, peers: impl IntoIterator<Item = usize>, told: Told<'_>) -> Cause {
+        let mut awaited: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
+        awaited.sort();
+        awaited.dedup();
+        let (op, seq, reporter) = (told.signature.op, told.seq, self.peer(self.rank));
+        // As far as this rank can see. Of collectives the arbiter knows more.
+        let missing = awaited.clone();
+        Cause::TimedOut { reporter, op, seq, waited: told.elapsed, awaited, missing }
     }
 
     /// Where the line is broken already, a verdict that came over it before may still have to be heard.
@@ -168,11 +204,13 @@ impl Fate {
 
     /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
     /// lost first, but all know of this one, and a collective could not do without it.
-    fn own_view(&self, cause: Cause, in_collective: bool) -> Cause {
+    fn own_view(&self, report: &Report) -> Cause {
         let has_left = |rank| self.alarm.members().contains(&rank) && self.alarm.left_at(rank).is_some();
         let left = |peer| Cause::Lost { peer, how: Loss::Left };
-        match cause {
-            Cause::Lost { .. } if in_collective && has_left(0) => left(self.realm.peer(0)),
+        match report.cause().clone() {
+            Cause::Lost { .. } | Cause::TimedOut { .. } if report.in_collective() && has_left(0) => {
+                left(self.realm.peer(0))
+            }
             Cause::Lost { peer, .. } if has_left(peer.rank) => left(peer),
             other => other,
         }
@@ -180,35 +218,39 @@ impl Fate {
 
     /// Fails the group on all its ranks.
     pub(crate) fn abort(&self, reason: &str) {
-        if self.alarm.cause().is_none() {
-            let cause = Cause::Aborted { peer: self.peer(self.rank), reason: reason.to_owned() };
-            if !self.report(&cause) {
-                self.alarm.raise(cause);
-            }
+        self.give_up(Cause::Aborted { peer: self.peer(self.rank), reason: reason.to_owned() });
+    }
+
+    /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
+    /// flight here ends as well. Where the arbiter is on this rank, its word has reached the others when it is heard here.
+    pub(crate) fn panicked(&self) {
+        self.give_up(Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked });
+    }
+
+    fn give_up(&self, cause: Cause) {
+        if self.begin_to_give_up(cause) {
+            self.wait_for_verdict();
             self.finish_trace();
         }
     }
 
-    /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
-    /// flight here ends as well.
-    pub(crate) fn panicked(&self) {
-        if self.alarm.cause().is_none() {
-            let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
-            self.notify(&cause);
-            // Where the arbiter is on this rank, its word has reached the others when it is heard here. Without the line, the closing
-            // links say as much as can be said.
-            let verdict = self.alarm.wait(&Deadline::after(Instant::now(), VERDICT_TIME)).is_some();
-            if !verdict {
-                self.alarm.raise(cause);
+    /// Says why this rank fails the group, unless that has failed already. What came first, [`verdict`](Self::verdict) says.
+    pub(crate) fn begin_to_give_up(&self, cause: Cause) -> bool {
+        let begins = self.alarm.cause().is_none();
+        if begins {
+            if self.report().is_some() {
+                // Whatever else is being settled: this needs no second telling.
+                self.notify(&cause);
             }
-            self.finish_trace();
+            self.accuse(cause, false);
         }
+        begins
     }
 
     /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
     pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-            self.reported.store(true, Ordering::Relaxed);
+            self.shared.reported.store(true, Ordering::Relaxed);
             self.panicked();
             let words = panic.downcast_ref::<String>().map(String::as_str);
             let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
@@ -228,9 +270,8 @@ impl Fate {
 
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.
     pub(crate) fn stalled(&self) {
-        let (group, calls) = (self.alarm.group(), self.alarm.collectives.latest(HISTORY_LEN));
         // If the line is broken, the watch knows.
-        let _ = self.realm.control().send(Notice::Stalled { group, calls });
+        let _ = self.realm.control().send(self.alarm.calls());
     }
 
     /// A peer of these that left some time ago.

@@ -6,9 +6,10 @@ use crate::engine::message::{self, Message, Payload, Ticket};
 use crate::engine::plan::Plan;
 use crate::engine::progress::{self, Job};
 use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
+use crate::fate::Fate;
 #[cfg(target_os = "linux")]
 use crate::fate::Whole;
-use crate::fate::{Fate, Told};
+use crate::report::SETTLE_TIME;
 use crate::scratch;
 use crate::trace::Trace;
 use crate::work::{Bytes, Completion, Pending};
@@ -30,7 +31,7 @@ type Plans = Mutex<VecDeque<(u64, u64, Arc<Plan>)>>;
 /// One group on one rank, over any transport.
 #[derive(Debug)]
 pub(crate) struct HostBackend {
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
     name: &'static str,
     selector: Arc<Selector>,
     choice: BackendChoice,
@@ -53,7 +54,8 @@ impl HostBackend {
         Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
     }
 
-    fn begin(&self, call: &Collective) -> Result<Running> {
+    /// Gives a call its number and its plan.
+    pub(crate) fn begin(&self, call: &Collective) -> Result<Running> {
         self.engine.fate.check(&call.signature)?;
         let (kernel, plan) = (kernel(&call.signature)?, self.plan(call));
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,11 +141,7 @@ impl HostBackend {
     }
 
     fn run(&self, collective: Running, memory: Memory<'_>, attempt: Attempt) -> Result<()> {
-        let (mut operation, limit) = (Borrowed { collective, memory }, attempt.limit());
-        if self.engine.drive(&mut operation, attempt)? {
-            return Ok(());
-        }
-        Err(self.engine.timed_out(&operation, limit))
+        self.engine.drive(&mut Borrowed { collective, memory }, attempt)
     }
 
     /// A schedule sees the whole buffer of the operation, of which this rank has only its block, or must keep the input.
@@ -182,7 +180,7 @@ impl HostBackend {
     }
 
     /// A message that begins, and its number.
-    fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
+    pub(crate) fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
         self.engine.fate.check(&address.signature)?;
         let fate = &self.engine.fate;
         let peer = fate.members()[address.peer];
@@ -194,35 +192,16 @@ impl HostBackend {
     }
 
     /// Runs a message to its end; it leaves its line whatever happens.
-    fn run_message(
-        &self,
-        operation: &mut message::Borrowed<'_>,
-        number: u64,
-        limit: Duration,
-        absence: Absence,
-    ) -> Result<()> {
+    fn run_message(&self, operation: &mut message::Borrowed<'_>, number: u64, limit: Duration) -> Result<()> {
         let messages = &self.engine.fate.alarm.messages;
-        let error = match self.engine.drive(operation, Attempt::new(limit)) {
-            Ok(true) => {
-                messages.end(number, operation.message.signature());
-                return Ok(());
-            }
-            Ok(false) if absence == Absence::NoMessage && !operation.message.has_begun() => {
-                self.no_message(&operation.message, limit)
-            }
-            Ok(false) => self.engine.timed_out(operation, limit),
-            Err(error) => error,
-        };
-        operation.message.step_aside(&mut self.engine.lock());
-        messages.end_in_vain(number);
-        Err(error)
-    }
-
-    fn no_message(&self, message: &Message, waited: Duration) -> Error {
-        let told = Told { signature: message.signature(), seq: 0, bytes: (0, 0), elapsed: waited };
-        let at = self.engine.fate.context(told);
-        let (from, tag) = message.from();
-        Error::NoMessage { from: self.engine.fate.peer(from), tag, waited, at: Box::new(at) }
+        let done = self.engine.drive(operation, Attempt::new(Instant::now(), limit));
+        if done.is_ok() {
+            messages.end(number, operation.message.signature());
+        } else {
+            operation.message.step_aside(&mut self.engine.lock());
+            messages.end_in_vain(number);
+        }
+        done
     }
 }
 
@@ -276,7 +255,7 @@ impl Backend for HostBackend {
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
         let running = self.begin(call)?;
         let seq = running.seq();
-        self.finish(running, call, buffers, Attempt::new(timeout))?;
+        self.finish(running, call, buffers, Attempt::new(Instant::now(), timeout))?;
         self.engine.fate.ended(seq, &call.signature);
         Ok(())
     }
@@ -293,14 +272,14 @@ impl Backend for HostBackend {
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
         let (message, number) = self.message(&to, bytes.len())?;
-        let mut sending = message::Borrowed { message, payload: Payload::Out(bytes) };
-        self.run_message(&mut sending, number, timeout, Absence::Failure)
+        let (payload, absence) = (Payload::Out(bytes), Absence::Failure);
+        self.run_message(&mut message::Borrowed { message, payload, absence }, number, timeout)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, absence: Absence) -> Result<()> {
         let (message, number) = self.message(&from, bytes.len())?;
-        let mut receiving = message::Borrowed { message, payload: Payload::In(bytes) };
-        self.run_message(&mut receiving, number, timeout, absence)
+        let payload = Payload::In(bytes);
+        self.run_message(&mut message::Borrowed { message, payload, absence }, number, timeout)
     }
 
     fn submit_message(
@@ -334,7 +313,9 @@ impl Backend for HostBackend {
 
     fn leave(&self) {
         if self.id() == phalanx_core::WORLD {
-            self.engine.fate.realm.leave(&Deadline::after(Instant::now(), self.timeout()));
+            // The others may need the arbiter until the last of them is late, and knows why.
+            let limit = self.timeout() + SETTLE_TIME;
+            self.engine.fate.realm.leave(&Deadline::after(Instant::now(), limit));
         }
     }
 }

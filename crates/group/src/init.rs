@@ -2,17 +2,18 @@
 
 use crate::ProcessGroup;
 use crate::control::Control;
-use crate::control::arbiter::{Local, Member, Notice};
 use crate::control::line::{ArbiterService, TcpLine};
-use crate::control::watch::{Incomplete, Watch};
+use crate::control::notice::{Local, Member, Notice};
+use crate::control::watch::Watch;
 use crate::generation::processes::Processes;
 use crate::generation::threads::Threads;
 use crate::generation::{self, Home, Seat, roster};
+use crate::meeting::{ASK_INTERVAL, Meeting, Step};
 use crate::prices::{self, Prices, cores};
 use crate::realm::{Place, Realm, TcpRealm};
 use crate::trace::writer::Recorder;
 use phalanx_algo::Selector;
-use phalanx_core::{Cause, Deadline, Error, OpKind, Peer, Result, WORLD};
+use phalanx_core::{Deadline, Error, Peer, Result};
 use phalanx_rendezvous::{BackendChoice, Config, OpenStore, Store};
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::{HostKey, Secret, Service};
@@ -26,8 +27,6 @@ use std::time::{Duration, Instant};
 const ARBITER_KEY: &str = "arbiter";
 /// Where rank 0 leaves what moving bytes costs, before the address: all must choose algorithms by the same prices.
 const PRICES_KEY: &str = "prices";
-/// How often a waiting rank asks who is missing.
-const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the arbiter is tried before a rank asks whether its process is still there.
 const CONNECT_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -82,8 +81,10 @@ pub(crate) fn meet_all(
     let (rank, world_size) = (seat.rank, seat.roster.len());
     let store = roster::corner(&open.store, seat.generation);
     let ip = advertised(config, open.local_ip)?;
-    let service = (rank == 0)
-        .then(|| Box::new(ArbiterService::new(world_size, config.heartbeat_timeout)) as Box<dyn Service>);
+    let service = (rank == 0).then(|| {
+        Box::new(ArbiterService::new(world_size, config.heartbeat_timeout, Instant::now()))
+            as Box<dyn Service>
+    });
     let exchange = Exchange::start(SocketAddr::new(ip, 0), secret.clone(), rank, world_size, service)?;
     if rank == 0 {
         let local_world_size = config.local_world_size.min(world_size);
@@ -198,47 +199,25 @@ fn meet(
     deadline: &Deadline,
     check: impl Fn() -> Result<()>,
 ) -> Result<Vec<Member>> {
-    let rank = me.rank;
+    let meeting = Meeting { me, world_size, deadline: *deadline };
     loop {
-        let left = deadline.remaining(Instant::now());
-        let step = Deadline::after(Instant::now(), ASK_INTERVAL.min(left / 2).max(Duration::from_millis(10)));
-        let Incomplete { missing, hopeless } = match watch.wait_complete(&step) {
+        let now = Instant::now();
+        let incomplete = match watch.wait_complete(&Deadline::after(now, meeting.pause(now))) {
             Ok(members) => return Ok(members),
             Err(incomplete) => incomplete,
         };
-        let waited = deadline.elapsed(Instant::now());
-        if let Some(cause) = hopeless {
-            let what = match *cause {
-                Cause::TimedOut { missing, .. } => {
-                    missing_text(&missing.iter().map(|p| p.rank).collect::<Vec<_>>(), world_size)
-                }
-                cause => cause.to_string(),
-            };
-            return Err(Error::Rendezvous { rank, world_size, what, waited });
+        match meeting.step(incomplete, Instant::now()) {
+            Step::Ask(notice) => {
+                check()?;
+                line.send(notice)?;
+            }
+            Step::End(notice, error) => {
+                // If nobody hears it, they have deadlines of their own.
+                let _ = notice.map(|notice| line.send(notice));
+                return Err(error);
+            }
         }
-        if left.is_zero() {
-            // Said before this rank goes, so that the others don't take it for the one who failed.
-            let absent = missing.iter().map(|&rank| Peer { rank, host: "never joined".into() });
-            let missing_peers = absent.collect();
-            let cause =
-                Cause::TimedOut { reporter: me, op: OpKind::Init, seq: 0, waited, missing: missing_peers };
-            let members = (0..world_size).collect();
-            // If nobody hears it, they have deadlines of their own.
-            let _ = line.send(Notice::Failed { group: WORLD, members, cause });
-            let what = missing_text(&missing, world_size);
-            return Err(Error::Rendezvous { rank, world_size, what, waited });
-        }
-        if !missing.is_empty() {
-            let have = world_size - missing.len();
-            tracing::info!(rank, ?missing, have, world_size, "waiting for ranks");
-        }
-        check()?;
-        line.send(Notice::WhoIsMissing)?;
     }
-}
-
-fn missing_text(missing: &[usize], world_size: usize) -> String {
-    format!("{} of {world_size} ranks came, missing: {missing:?}", world_size - missing.len())
 }
 
 /// The address at which the others reach this rank: what the configuration says, else the one that routes to the store.

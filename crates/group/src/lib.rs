@@ -21,10 +21,12 @@ mod host;
 mod init;
 #[cfg(target_os = "linux")]
 mod lane;
+mod meeting;
 mod object;
 mod prices;
 mod realm;
 mod recommended;
+mod report;
 mod scratch;
 mod self_test;
 #[cfg(target_os = "linux")]

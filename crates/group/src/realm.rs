@@ -1,8 +1,8 @@
 //! What a job is made of on this rank: who else is in it, how to reach them, and the line to the arbiter.
 
 use crate::control::Control;
-use crate::control::arbiter::{Member, Notice};
 use crate::control::line::{Hall, HallLine, TcpLine};
+use crate::control::notice::{Member, Notice};
 use crate::control::watch::Watch;
 #[cfg(target_os = "linux")]
 use crate::fate::Fate;

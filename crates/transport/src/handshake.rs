@@ -26,6 +26,7 @@
 
 use crate::Secret;
 use crate::keys::{self, Agreement, Keys};
+use crate::sabotage::{Mechanism, breaks};
 use hmac::{Hmac, KeyInit, Mac};
 use phalanx_core::GroupId;
 use sha2::Sha256;
@@ -339,9 +340,10 @@ impl Acceptor {
         let (identity, noise) = said.split_at(IDENTITY);
         let agreed_on = self.transcript.len() + IDENTITY;
         self.transcript.extend_from_slice(said);
-        mac(&self.secret, "dialer", &self.transcript)
-            .verify_slice(proof)
-            .map_err(|_| Refusal::WrongSecret)?;
+        let verified = mac(&self.secret, "dialer", &self.transcript).verify_slice(proof);
+        if verified.is_err() && !breaks(Mechanism::Handshake) {
+            return Err(Refusal::WrongSecret);
+        }
         if !noise.is_empty() {
             let prologue = &self.transcript[..agreed_on];
             self.agreed = Some(keys::agree(&psk(&self.secret, prologue), prologue, noise)?);

@@ -19,6 +19,8 @@ mod keys;
 mod local;
 mod path;
 mod reception;
+#[doc(hidden)]
+pub mod sabotage;
 mod seal;
 mod secret;
 mod socket;

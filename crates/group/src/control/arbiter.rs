@@ -1,71 +1,10 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
+use super::notice::{Calls, Member, Notice, Verdict};
 use super::pulse::{Due, Pulse};
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
-use phalanx_transport::HostKey;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::time::Instant;
-
-/// A rank, where its data links are accepted, and where memory is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Member {
-    pub(crate) peer: Peer,
-    pub(crate) addr: SocketAddr,
-    /// `None`: it shares no memory with anybody.
-    pub(crate) local: Option<Local>,
-}
-
-/// Which ranks can share memory with a rank, and the name under which it takes that.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Local {
-    pub(crate) host: HostKey,
-    pub(crate) name: String,
-}
-
-/// What ranks tell the arbiter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Notice {
-    /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
-    Join { host: String, addr: SocketAddr, local: Option<Local>, terms: String },
-    /// Who is not here yet?
-    WhoIsMissing,
-    /// I have been waiting for a while in the last of these collectives, which are the latest of this group.
-    Stalled { group: GroupId, calls: Calls },
-    /// This group has failed, as far as I can see. `members` are ranks of the job.
-    Failed { group: GroupId, members: Vec<usize>, cause: Cause },
-    /// I leave in order.
-    Leave,
-    /// All ranks should write what they did lately.
-    Trace,
-    /// I am alive.
-    Beat,
-    /// I have heard nothing from you for too long. For an arbiter whose process was stopped and goes on.
-    YouWereSilent,
-}
-
-/// What the arbiter tells ranks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Verdict {
-    /// All are here; in rank order.
-    Complete { members: Vec<Member> },
-    /// These are not here yet.
-    Missing { ranks: Vec<usize> },
-    /// This group has failed; of all verdicts that concern it, the first counts.
-    Group { group: GroupId, cause: Cause },
-    /// This rank is lost, and every group it belongs to has failed.
-    Lost { cause: Cause },
-    /// This rank has left in order.
-    Left { rank: usize },
-    /// This rank wants all to write what they did lately.
-    Trace { by: usize },
-    /// The arbiter is alive.
-    Beat,
-}
-
-/// Collectives and their places in the sequence, oldest first.
-pub(crate) type Calls = Vec<(u64, Signature)>;
 
 /// The first place at which two ranks called different things.
 fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Signature, &'c Signature)> {
@@ -73,6 +12,20 @@ fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Sign
         theirs.iter().find(|(s, _)| s == seq).map(|(_, theirs)| (*seq, ours, theirs))
     };
     ours.iter().filter_map(both).find(|(_, ours, theirs)| !ours.matches(theirs))
+}
+
+/// A late call, while ranks are asked whether they came to it.
+#[derive(Debug)]
+struct Inquiry {
+    /// Who was late in it and has said so.
+    reporters: BTreeSet<usize>,
+    members: Vec<usize>,
+    /// As the first of them put it.
+    cause: Cause,
+    /// Who has not answered.
+    unheard: BTreeSet<usize>,
+    /// Whether a reporter has said it again: it waits no longer.
+    insisted: bool,
 }
 
 /// What to send to whom.
@@ -92,7 +45,8 @@ pub(crate) struct Arbiter {
     /// Who reported whose death, which the arbiter had not seen.
     doubted: BTreeSet<(usize, usize)>,
     /// What each rank last said about its latest collectives, by group.
-    stalls: HashMap<GroupId, BTreeMap<usize, Calls>>,
+    calls: HashMap<GroupId, BTreeMap<usize, Calls>>,
+    inquiries: HashMap<GroupId, Inquiry>,
     /// Of the ranks that are here; `None` where silence means nothing.
     pulse: Option<Pulse>,
 }
@@ -107,7 +61,8 @@ impl Arbiter {
             losses: Vec::new(),
             left: BTreeSet::new(),
             doubted: BTreeSet::new(),
-            stalls: HashMap::new(),
+            calls: HashMap::new(),
+            inquiries: HashMap::new(),
             pulse,
         }
     }
@@ -141,10 +96,16 @@ impl Arbiter {
                 let ranks = (0..self.members.len()).filter(|&r| self.members[r].is_none()).collect();
                 vec![(rank, Verdict::Missing { ranks })]
             }
-            Notice::Stalled { group, calls } => self.stalled(rank, group, calls),
-            Notice::Failed { group, members, cause } => {
-                // A group fails once; its verdict is on its way to the reporter already.
-                let cause = self.complete(group, &members, cause);
+            Notice::Calls { group, calls } => self.called(rank, group, calls),
+            // A group fails once; its verdict is on its way to the reporter already.
+            Notice::Failed { group, .. } if self.failed.contains_key(&group) => Vec::new(),
+            // A late call was reported before this. What follows from that, or from a rank that was stopped, comes second.
+            Notice::Failed { group, .. } if self.inquiries.contains_key(&group) => self.insist(rank, group),
+            Notice::Failed { group, members, cause: cause @ Cause::TimedOut { seq: 1.., .. } } => {
+                self.inquire(rank, group, &members, cause)
+            }
+            Notice::Failed { group, cause, .. } => {
+                let cause = self.corrected(cause);
                 if self.doubts(rank, &cause) { Vec::new() } else { self.fail(group, cause) }
             }
             Notice::Trace => self.to_all(&Verdict::Trace { by: rank }),
@@ -181,9 +142,13 @@ impl Arbiter {
 
     /// Does what is due. Call it after everything that has arrived was handled.
     pub(crate) fn poll(&mut self, now: Instant) -> Mail {
-        let Some(pulse) = &mut self.pulse else { return Vec::new() };
+        // What the others said meanwhile counts: this process may have been stopped.
+        let insisted = self.inquiries.iter().filter(|(_, inquiry)| inquiry.insisted);
+        let insisted: Vec<_> = insisted.map(|(&group, _)| group).collect();
+        let mut mail: Mail = insisted.into_iter().flat_map(|group| self.conclude(group)).collect();
+        let Some(pulse) = &mut self.pulse else { return mail };
         let Due { beat, silent } = pulse.poll(now);
-        let mut mail: Mail = silent.into_iter().flat_map(|rank| self.silent(rank)).collect();
+        mail.extend(silent.into_iter().flat_map(|rank| self.silent(rank)));
         if beat {
             // To all at one moment: so all notice at one moment when it ends.
             mail.extend(self.to_all(&Verdict::Beat));
@@ -217,31 +182,69 @@ impl Arbiter {
 
     /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it
     /// for something else, still waits in.
-    fn stalled(&mut self, rank: usize, group: GroupId, calls: Calls) -> Mail {
-        self.stalls.entry(group).or_default().insert(rank, calls);
-        let stalls = &self.stalls[&group];
-        let ours = &stalls[&rank];
-        let found = stalls.iter().find_map(|(&other, theirs)| Some((other, disagreement(ours, theirs)?)));
-        let Some((other, (seq, ours, theirs))) = found else { return Vec::new() };
-        let mut sides = [(self.peer(rank), ours.clone()), (self.peer(other), theirs.clone())];
-        sides.sort_by_key(|(peer, _)| peer.rank);
-        let [left, right] = sides;
-        self.fail(group, Cause::Mismatch { seq, left, right })
+    fn called(&mut self, rank: usize, group: GroupId, calls: Calls) -> Mail {
+        self.calls.entry(group).or_default().insert(rank, calls);
+        let all = &self.calls[&group];
+        let ours = &all[&rank];
+        let found = all.iter().find_map(|(&other, theirs)| Some((other, disagreement(ours, theirs)?)));
+        if let Some((other, (seq, ours, theirs))) = found {
+            let mut sides = [(self.peer(rank), ours.clone()), (self.peer(other), theirs.clone())];
+            sides.sort_by_key(|(peer, _)| peer.rank);
+            let [left, right] = sides;
+            return self.fail(group, Cause::Mismatch { seq, left, right });
+        }
+        let all_heard = self.inquiries.get_mut(&group).is_some_and(|inquiry| {
+            inquiry.unheard.remove(&rank);
+            inquiry.unheard.is_empty()
+        });
+        if all_heard { self.conclude(group) } else { Vec::new() }
     }
 
-    /// Fills in what the reporter cannot know: who else was not there in time, and that a closed link was left in order.
-    fn complete(&self, group: GroupId, members: &[usize], cause: Cause) -> Cause {
+    /// The last collective that this rank is known to have called; 0 for none.
+    fn place(&self, group: GroupId, rank: usize) -> u64 {
+        let latest = self.calls.get(&group).and_then(|calls| calls.get(&rank)?.last());
+        latest.map_or(0, |(seq, _)| *seq)
+    }
+
+    /// A call was late. Who else came to it only the ranks know, so they are asked; the reporter waits for the verdict meanwhile, and who
+    /// has not answered when it insists is missing.
+    fn inquire(&mut self, reporter: usize, group: GroupId, members: &[usize], cause: Cause) -> Mail {
+        let Cause::TimedOut { seq, .. } = cause else { return Vec::new() };
+        let is_open = |&r: &usize| r != reporter && !self.left.contains(&r) && self.place(group, r) < seq;
+        let unheard: BTreeSet<_> = members.iter().copied().filter(is_open).collect();
+        let mail: Mail = unheard.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
+        let reporters = BTreeSet::from([reporter]);
+        let inquiry = Inquiry { reporters, members: members.to_vec(), cause, unheard, insisted: false };
+        self.inquiries.insert(group, inquiry);
+        if mail.is_empty() { self.conclude(group) } else { mail }
+    }
+
+    /// Who reports something twice waits no longer.
+    fn insist(&mut self, reporter: usize, group: GroupId) -> Mail {
+        if let Some(inquiry) = self.inquiries.get_mut(&group) {
+            inquiry.insisted |= !inquiry.reporters.insert(reporter);
+        }
+        Vec::new()
+    }
+
+    /// What is known now is all there is to know about a call that was late.
+    fn conclude(&mut self, group: GroupId) -> Mail {
+        let Some(inquiry) = self.inquiries.remove(&group) else { return Vec::new() };
+        let Inquiry { members, mut cause, unheard, .. } = inquiry;
+        if let Cause::TimedOut { reporter, seq, missing, .. } = &mut cause {
+            // Who has left in order was there, or those who wait for it know that it left.
+            let is_absent =
+                |&r: &usize| r != reporter.rank && !self.left.contains(&r) && self.place(group, r) < *seq;
+            let mut absent: Vec<_> = members.into_iter().filter(is_absent).collect();
+            absent.sort_by_key(|r| (!unheard.contains(r), self.place(group, *r), *r));
+            *missing = absent.into_iter().map(|r| self.peer(r)).collect();
+        }
+        self.fail(group, cause)
+    }
+
+    /// What the reporter cannot know: that a closed link was left in order.
+    fn corrected(&self, cause: Cause) -> Cause {
         match cause {
-            Cause::TimedOut { reporter, op, seq, waited, missing } if seq > 0 => {
-                let stalls = self.stalls.get(&group);
-                let arrived = |rank: &usize| {
-                    let latest = stalls.and_then(|s| s.get(rank)?.last());
-                    *rank == reporter.rank || latest.is_some_and(|(s, _)| *s >= seq)
-                };
-                let absent: Vec<_> = members.iter().filter(|r| !arrived(r)).map(|&r| self.peer(r)).collect();
-                let missing = if absent.is_empty() { missing } else { absent };
-                Cause::TimedOut { reporter, op, seq, waited, missing }
-            }
             Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
                 if self.left.contains(&peer.rank) =>
             {
@@ -289,6 +292,7 @@ impl Arbiter {
 mod tests {
     use super::*;
     use phalanx_core::{CallSite, OpKind};
+    use std::net::SocketAddr;
     use std::time::Duration;
 
     fn joined(world_size: usize) -> Arbiter {
@@ -407,7 +411,7 @@ mod tests {
     #[test]
     fn waiting_for_different_things_is_a_mismatch() {
         let mut arbiter = joined(3);
-        let stalled = |seq, count| Notice::Stalled { group: WORLD, calls: vec![(seq, signature(count))] };
+        let stalled = |seq, count| Notice::Calls { group: WORLD, calls: vec![(seq, signature(count))] };
         assert!(arbiter.handle(0, stalled(4, 1)).is_empty());
         assert!(arbiter.handle(1, stalled(5, 2)).is_empty(), "another operation is another matter");
         let mail = arbiter.handle(2, stalled(4, 3));
@@ -419,7 +423,7 @@ mod tests {
     #[test]
     fn a_mismatch_is_found_where_one_rank_came_through_it() {
         let mut arbiter = joined(3);
-        let calls = |calls: &[(u64, u64)]| Notice::Stalled {
+        let calls = |calls: &[(u64, u64)]| Notice::Calls {
             group: WORLD,
             calls: calls.iter().map(|&(seq, count)| (seq, signature(count))).collect(),
         };
@@ -430,17 +434,55 @@ mod tests {
         assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
     }
 
+    fn calls(seq: u64) -> Notice {
+        Notice::Calls { group: WORLD, calls: vec![(seq, signature(1))] }
+    }
+
+    fn timed_out(missing: Vec<Peer>) -> Cause {
+        let (op, waited, awaited) = (OpKind::Barrier, Duration::from_secs(1), vec![peer(1)]);
+        Cause::TimedOut { reporter: peer(0), op, seq: 7, waited, awaited, missing }
+    }
+
+    fn late(world_size: usize) -> Notice {
+        Notice::Failed { group: WORLD, members: (0..world_size).collect(), cause: timed_out(vec![peer(1)]) }
+    }
+
     #[test]
-    fn a_timeout_names_all_who_did_not_arrive() {
+    fn ranks_are_asked_who_came_to_a_late_call() {
+        let mut arbiter = joined(5);
+        arbiter.handle(1, calls(7));
+        arbiter.handle(2, calls(6));
+        let ask = |rank| (rank, Verdict::WhereAreYou { group: WORLD });
+        assert_eq!(arbiter.handle(0, late(5)), [ask(2), ask(3), ask(4)]);
+        assert!(arbiter.handle(2, calls(6)).is_empty());
+        assert!(arbiter.handle(3, calls(8)).is_empty(), "it has come through that call");
+        let mail = arbiter.handle(4, calls(3));
+        let cause = timed_out(vec![peer(4), peer(2)]);
+        assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause }, "who is furthest behind comes first");
+        assert_eq!(mail.len(), 5);
+        assert!(arbiter.handle(0, late(5)).is_empty());
+    }
+
+    #[test]
+    fn who_does_not_answer_is_missing_when_the_reporter_insists() {
         let mut arbiter = joined(4);
-        arbiter.handle(1, Notice::Stalled { group: WORLD, calls: vec![(7, signature(1))] });
-        arbiter.handle(2, Notice::Stalled { group: WORLD, calls: vec![(6, signature(1))] });
-        let (op, waited) = (OpKind::Barrier, Duration::from_secs(1));
-        let timed_out = |missing| Cause::TimedOut { reporter: peer(0), op, seq: 7, waited, missing };
-        let report =
-            Notice::Failed { group: WORLD, members: vec![0, 1, 2, 3], cause: timed_out(vec![peer(1)]) };
-        let mail = arbiter.handle(0, report);
-        assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(2), peer(3)]) });
+        arbiter.handle(3, Notice::Leave);
+        assert_eq!(arbiter.handle(0, late(4)).len(), 2);
+        assert!(arbiter.handle(2, calls(7)).is_empty());
+        let cause = Cause::Lost { peer: peer(1), how: Loss::Died };
+        let follows = Notice::Failed { group: WORLD, members: vec![0, 1, 2, 3], cause };
+        assert!(arbiter.handle(2, follows).is_empty(), "the late call was first");
+        assert!(arbiter.handle(0, late(4)).is_empty(), "the others may have spoken, too");
+        let mail = arbiter.poll(Instant::now());
+        assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(1)]) });
+    }
+
+    #[test]
+    fn a_timeout_of_ranks_that_have_all_come_names_nobody() {
+        let mut arbiter = joined(2);
+        arbiter.handle(1, calls(7));
+        let mail = arbiter.handle(0, late(2));
+        assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![]) });
     }
 
     const LIMIT: Duration = Duration::from_secs(10);

@@ -1,7 +1,8 @@
 //! How notices and verdicts travel: over a TCP session, or within the process.
 
 use super::Control;
-use super::arbiter::{Arbiter, Mail, Notice};
+use super::arbiter::{Arbiter, Mail};
+use super::notice::Notice;
 use super::pulse::{Due, Pulse};
 use super::watch::Watch;
 use phalanx_core::{Deadline, Error, Loss, Result};
@@ -9,7 +10,7 @@ use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{
     Admission, Outbox, Secret, Service, SessionId, SessionReceiver, SessionSender, open_session,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,9 +27,22 @@ pub(crate) struct ArbiterService {
 
 impl ArbiterService {
     /// Ranks that say nothing for as long as `heartbeat` are lost.
-    pub(crate) fn new(world_size: usize, heartbeat: Option<Duration>) -> Self {
-        let pulse = heartbeat.map(|limit| Pulse::new(limit, Instant::now()));
+    pub(crate) fn new(world_size: usize, heartbeat: Option<Duration>, now: Instant) -> Self {
+        let pulse = heartbeat.map(|limit| Pulse::new(limit, now));
         Self { arbiter: Arbiter::new(world_size, pulse), ranks: HashMap::new() }
+    }
+
+    /// Takes a message that came at this moment.
+    pub(crate) fn take(&mut self, session: SessionId, message: &[u8], now: Instant, outbox: &mut Outbox) {
+        let Some(&rank) = self.ranks.get(&session) else { return };
+        match postcard::from_bytes(message) {
+            Ok(notice) => {
+                let mail = self.arbiter.handle(rank, notice);
+                self.arbiter.heard(rank, now);
+                self.post(mail, outbox);
+            }
+            Err(error) => tracing::warn!(rank, %error, "a notice that cannot be read"),
+        }
     }
 
     fn post(&self, mail: Mail, outbox: &mut Outbox) {
@@ -59,15 +73,7 @@ impl Service for ArbiterService {
     }
 
     fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
-        let Some(&rank) = self.ranks.get(&session) else { return };
-        match postcard::from_bytes(message) {
-            Ok(notice) => {
-                let mail = self.arbiter.handle(rank, notice);
-                self.arbiter.heard(rank, Instant::now());
-                self.post(mail, outbox);
-            }
-            Err(error) => tracing::warn!(rank, %error, "a notice that cannot be read"),
-        }
+        self.take(session, message, Instant::now(), outbox);
     }
 
     fn closed(&mut self, session: SessionId, outbox: &mut Outbox) {
@@ -121,13 +127,8 @@ impl TcpLine {
         let (session, incoming) = session.split();
         let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));
-        let listener = Listener {
-            incoming,
-            outgoing: session.clone(),
-            watch,
-            closing: closing.clone(),
-            pulse: heartbeat.map(|limit| Pulse::new(limit, Instant::now())),
-        };
+        let ear = Ear::new(watch, heartbeat, Instant::now());
+        let listener = Listener { incoming, outgoing: session.clone(), ear, closing: closing.clone() };
         let listener = std::thread::Builder::new()
             .name("phalanx-control".into())
             .spawn(move || listener.run())
@@ -136,70 +137,94 @@ impl TcpLine {
     }
 }
 
-/// The rank whose line this is to.
-const ARBITER: usize = 0;
-
-/// What the control thread has.
+/// The thread that listens.
 struct Listener {
     incoming: SessionReceiver,
     outgoing: Arc<Mutex<SessionSender>>,
-    watch: Arc<Watch>,
+    ear: Ear,
     closing: Arc<AtomicBool>,
-    pulse: Option<Pulse>,
 }
 
 impl Listener {
     /// Runs until the line breaks or is closed.
     fn run(mut self) {
-        self.heard();
         loop {
             let now = Instant::now();
-            let limit = self
-                .pulse
-                .as_ref()
-                .map_or(IDLE_TIME, |pulse| pulse.deadline().saturating_duration_since(now));
+            let limit = self.ear.deadline().map_or(IDLE_TIME, |at| at.saturating_duration_since(now));
             match self.incoming.recv(&Deadline::after(now, limit)) {
-                Ok(Some(message)) => {
-                    self.heard();
-                    match postcard::from_bytes(&message) {
-                        Ok(verdict) => self.watch.hear(verdict),
-                        Err(error) => tracing::warn!(%error, "a verdict that cannot be read"),
-                    }
-                }
+                Ok(Some(message)) => self.ear.hear(&message, Instant::now()),
                 Ok(None) => {}
                 Err(_) if self.closing.load(Ordering::Relaxed) => return,
                 Err(error) => {
                     tracing::warn!(%error, "the line to the arbiter broke");
-                    return self.watch.lost_arbiter(Loss::Died);
+                    return self.ear.line_broke();
                 }
             }
-            self.beat(Instant::now());
+            for notice in self.ear.poll(Instant::now()) {
+                let session = match notice {
+                    Notice::Calls { .. } => Some(lock(&self.outgoing)),
+                    // While another thread has the line, it says something itself.
+                    _ => self.outgoing.try_lock().ok(),
+                };
+                // That a line is broken, its other direction shows.
+                session.into_iter().for_each(|mut session| drop(session.send(&encoded(&notice))));
+            }
+        }
+    }
+}
+
+/// What the arbiter says, and what keeps the line to it alive. A state machine without a socket or a clock.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    watch: Arc<Watch>,
+    pulse: Option<Pulse>,
+    answers: Vec<Notice>,
+}
+
+impl Ear {
+    /// The rank at the other end.
+    const ARBITER: usize = 0;
+
+    /// Of a line that stands since `now`. If nothing comes for as long as `heartbeat`, the arbiter is lost.
+    pub(crate) fn new(watch: Arc<Watch>, heartbeat: Option<Duration>, now: Instant) -> Self {
+        let mut pulse = heartbeat.map(|limit| Pulse::new(limit, now));
+        pulse.iter_mut().for_each(|pulse| pulse.heard(Self::ARBITER, now));
+        Self { watch, pulse, answers: Vec::new() }
+    }
+
+    pub(crate) fn hear(&mut self, message: &[u8], now: Instant) {
+        self.pulse.iter_mut().for_each(|pulse| pulse.heard(Self::ARBITER, now));
+        match postcard::from_bytes(message) {
+            Ok(verdict) => {
+                self.answers.extend(self.watch.answer(&verdict));
+                self.watch.hear(verdict, now);
+            }
+            Err(error) => tracing::warn!(%error, "a verdict that cannot be read"),
         }
     }
 
-    fn heard(&mut self) {
-        if let Some(pulse) = &mut self.pulse {
-            pulse.heard(ARBITER, Instant::now());
-        }
+    pub(crate) fn line_broke(&self) {
+        self.watch.lost_arbiter(Loss::Died);
     }
 
-    fn beat(&mut self, now: Instant) {
-        let Some(pulse) = &mut self.pulse else { return };
+    /// When to [`poll`](Self::poll), if nothing comes before.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.pulse.as_ref().map(Pulse::deadline)
+    }
+
+    /// What is to be said now. Call it after everything that has arrived was heard.
+    pub(crate) fn poll(&mut self, now: Instant) -> Vec<Notice> {
+        let mut notices = std::mem::take(&mut self.answers);
+        let Some(pulse) = &mut self.pulse else { return notices };
         let Due { beat, silent } = pulse.poll(now);
         if !silent.is_empty() {
             self.watch.lost_arbiter(Loss::Silent { after: pulse.limit() });
-            self.say(&Notice::YouWereSilent);
+            notices.push(Notice::YouWereSilent);
         }
         if beat {
-            self.say(&Notice::Beat);
+            notices.push(Notice::Beat);
         }
-    }
-
-    fn say(&self, notice: &Notice) {
-        // While another thread has the line, it says something itself. That a line is broken, its other direction shows.
-        if let Ok(mut session) = self.outgoing.try_lock() {
-            let _ = session.send(&encoded(notice));
-        }
+        notices
     }
 }
 
@@ -243,8 +268,13 @@ impl Hall {
     /// The arbiter stays locked while its mail is delivered, so that all ranks hear verdicts in one order.
     fn with(&self, act: impl FnOnce(&mut Arbiter) -> Mail) {
         let mut arbiter = lock(&self.arbiter);
-        for (rank, verdict) in act(&mut arbiter) {
-            self.watches[rank].hear(verdict);
+        let mut mail = VecDeque::from(act(&mut arbiter));
+        mail.extend(arbiter.poll(Instant::now()));
+        while let Some((rank, verdict)) = mail.pop_front() {
+            if let Some(answer) = self.watches[rank].answer(&verdict) {
+                mail.extend(arbiter.handle(rank, answer));
+            }
+            self.watches[rank].hear(verdict, Instant::now());
         }
     }
 }

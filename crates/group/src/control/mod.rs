@@ -7,10 +7,11 @@
 
 pub(crate) mod arbiter;
 pub(crate) mod line;
+pub(crate) mod notice;
 pub(crate) mod pulse;
 pub(crate) mod watch;
 
-use arbiter::Notice;
+use notice::Notice;
 use phalanx_core::Result;
 
 /// A rank's line to the arbiter.

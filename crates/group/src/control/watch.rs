@@ -1,6 +1,6 @@
 //! What a rank knows of its groups' fate, and the alarms that stop running operations.
 
-use super::arbiter::{Member, Verdict};
+use super::notice::{Member, Notice, Verdict};
 use crate::trace::Trace;
 use crate::trace::log::Log;
 use crate::trace::writer::Recorder;
@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
+
+/// Calls told to the arbiter, the current one included, for naming both sides of a late mismatch.
+const HISTORY_LEN: usize = 64;
 
 /// The fate of one group on this rank.
 #[derive(Debug)]
@@ -77,6 +80,11 @@ impl Alarm {
         self.cause()
     }
 
+    /// The group's latest collectives on this rank, as the arbiter wants to know them.
+    pub(crate) fn calls(&self) -> Notice {
+        Notice::Calls { group: self.group, calls: self.collectives.latest(HISTORY_LEN) }
+    }
+
     /// When it became known that `rank` (of the job) left in order.
     pub(crate) fn left_at(&self, rank: usize) -> Option<Instant> {
         lock(&self.left).get(&rank).copied()
@@ -132,18 +140,26 @@ impl Watch {
         self.recorder.begin_to_write(self.clone(), reason);
     }
 
-    /// Takes word from the arbiter.
-    pub(crate) fn hear(self: &Arc<Self>, verdict: Verdict) {
+    /// What the arbiter wants to hear in return, whatever the threads of the program do.
+    pub(crate) fn answer(&self, verdict: &Verdict) -> Option<Notice> {
+        let &Verdict::WhereAreYou { group } = verdict else { return None };
+        let alarms = &lock(&self.state).alarms;
+        let alarm = alarms.iter().filter_map(Weak::upgrade).find(|alarm| alarm.group == group);
+        // Of a group that is not made here yet, nothing was called.
+        Some(alarm.map_or_else(|| Notice::Calls { group, calls: Vec::new() }, |alarm| alarm.calls()))
+    }
+
+    /// Takes word from the arbiter that came at this moment.
+    pub(crate) fn hear(self: &Arc<Self>, verdict: Verdict, now: Instant) {
         let mut state = lock(&self.state);
         match verdict {
             Verdict::Complete { members } => state.members = Some(members),
             Verdict::Missing { ranks } => state.missing = ranks,
             Verdict::Group { group, cause } => state.verdict(Some(group), cause),
             Verdict::Lost { cause } => state.verdict(None, cause),
-            Verdict::Beat => return,
+            Verdict::Beat | Verdict::WhereAreYou { .. } => return,
             Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
             Verdict::Left { rank } => {
-                let now = Instant::now();
                 state.left.insert(rank, now);
                 for alarm in state.alarms.iter().filter_map(Weak::upgrade) {
                     lock(&alarm.left).insert(rank, now);
@@ -214,19 +230,18 @@ impl Watch {
         lost.chain(state.left.keys().copied()).collect()
     }
 
+    /// Whether all of `ranks` have left or are lost.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn have_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
+        lock(&self.state).are_gone(ranks, world_size)
+    }
+
     /// Waits until all of `ranks` have left or are lost.
     pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
         let mut state = lock(&self.state);
         loop {
-            let is_lost = |r: usize| {
-                let lost =
-                    |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == r);
-                state.verdicts.iter().any(lost)
-            };
-            let gone = |r: usize| state.left.contains_key(&r) || is_lost(r);
             let left = deadline.remaining(Instant::now());
-            // A rank 0 that was stopped, and given up, hears of nobody any more.
-            if left.is_zero() || is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone) {
+            if left.is_zero() || state.are_gone(&ranks, world_size) {
                 return;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -244,6 +259,16 @@ pub(crate) struct Incomplete {
 }
 
 impl State {
+    /// Whether all of `ranks` have left or are lost; or rank 0 itself is, which hears of nobody any more once it was given up.
+    fn are_gone(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
+        let is_lost = |r: usize| {
+            let lost = |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == r);
+            self.verdicts.iter().any(lost)
+        };
+        let gone = |r: usize| self.left.contains_key(&r) || is_lost(r);
+        is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone)
+    }
+
     fn verdict(&mut self, scope: Option<GroupId>, cause: Cause) {
         for alarm in self.alarms.iter().filter_map(Weak::upgrade) {
             if concerns(scope, &cause, &alarm) {
@@ -284,10 +309,10 @@ mod tests {
     fn a_loss_concerns_the_groups_of_the_lost() {
         let watch = watch();
         let (world, pair) = (watch.alarm(WORLD, vec![0, 1, 2]), watch.alarm(GroupId(7), vec![0, 1]));
-        watch.hear(lost(2));
+        watch.hear(lost(2), Instant::now());
         assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2));
         assert!(pair.cause().is_none());
-        watch.hear(lost(1));
+        watch.hear(lost(1), Instant::now());
         assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2), "the first cause stays");
         assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
         assert!(watch.alarm(GroupId(8), vec![2, 0]).cause().is_some(), "known before the group was");
@@ -305,7 +330,7 @@ mod tests {
     #[test]
     fn who_was_given_up_waits_for_nobody() {
         let watch = watch();
-        watch.hear(lost(0));
+        watch.hear(lost(0), Instant::now());
         let begun = Instant::now();
         let minute = std::time::Duration::from_secs(60);
         watch.wait_left(|rank| rank != 0, 3, &Deadline::after(begun, minute));
@@ -316,7 +341,7 @@ mod tests {
     fn the_arbiter_may_leave_last_without_alarm() {
         let watch = watch();
         let alarm = watch.alarm(WORLD, vec![0, 1]);
-        watch.hear(Verdict::Left { rank: 0 });
+        watch.hear(Verdict::Left { rank: 0 }, Instant::now());
         watch.lost_arbiter(Loss::Died);
         assert!(alarm.cause().is_none() && alarm.left_at(0).is_some());
         let watch = self::watch();

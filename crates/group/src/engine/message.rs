@@ -4,8 +4,11 @@
 //! order of the calls that await them.
 
 use super::{Core, Fault, Operation, Progress};
-use phalanx_core::{OpKind, Signature};
+use crate::backend::Absence;
+use crate::fate::{Fate, Told};
+use phalanx_core::{Error, OpKind, Signature};
 use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
+use std::time::Duration;
 
 /// Where a message's bytes are.
 #[derive(Debug)]
@@ -50,16 +53,6 @@ impl Message {
 
     fn key(&self) -> Key {
         Key { lane: Lane::Message, id: self.tag }
-    }
-
-    /// The other end and the tag.
-    pub(crate) fn from(&self) -> (usize, u64) {
-        (self.peer, self.tag)
-    }
-
-    /// Whether any byte of it was seen: from then on it can't be withdrawn.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.begun
     }
 
     pub(crate) fn poll(&mut self, core: &mut Core, payload: &mut Payload<'_>) -> Result<Progress, Fault> {
@@ -176,6 +169,8 @@ pub(crate) fn line(op: OpKind, peer: usize, tag: u64) -> (Direction, usize, u64)
 pub(crate) struct Borrowed<'a> {
     pub(crate) message: Message,
     pub(crate) payload: Payload<'a>,
+    /// What it means that it did not come in time.
+    pub(crate) absence: Absence,
 }
 
 impl Operation for Borrowed<'_> {
@@ -204,5 +199,15 @@ impl Operation for Borrowed<'_> {
     fn is_due(&self, _core: &Core) -> bool {
         // Waiting in line for an earlier message counts: the deadline is the caller's own.
         true
+    }
+
+    /// A message of which any byte was seen can't be withdrawn.
+    fn give_up(&self, fate: &Fate, waited: Duration) -> Option<Error> {
+        if self.absence == Absence::Failure || self.message.begun {
+            return None;
+        }
+        let told = Told { signature: self.signature(), seq: 0, bytes: (0, 0), elapsed: waited };
+        let at = Box::new(fate.context(told));
+        Some(Error::NoMessage { from: fate.peer(self.message.peer), tag: self.message.tag, waited, at })
     }
 }

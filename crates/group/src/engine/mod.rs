@@ -18,6 +18,7 @@ use collective::SCRATCH_LEN;
 use lines::Lines;
 use patience::{Patience, Seat};
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
+use phalanx_transport::sabotage::{Mechanism, breaks};
 use phalanx_transport::{Bell, Direction, Doorbell, LinkFault, Wire, WireFault};
 use progress::Job;
 use queue::Queue;
@@ -60,6 +61,10 @@ pub(crate) trait Operation {
     fn bytes(&self) -> (u64, u64);
     /// Whether its time has begun to run.
     fn is_due(&self, core: &Core) -> bool;
+    /// The error with which it ends when it is late, where that is no failure of the group.
+    fn give_up(&self, _fate: &Fate, _waited: Duration) -> Option<Error> {
+        None
+    }
 }
 
 /// What all operations of a group share.
@@ -90,21 +95,24 @@ pub(crate) struct Attempt {
     deadline: Option<Deadline>,
     /// It has waited for a while, and the arbiter knows if it is a collective.
     stalled: bool,
+    /// It has failed. For what is being settled with the other ranks.
+    troubled: bool,
 }
 
 impl Attempt {
-    pub(crate) fn new(limit: Duration) -> Self {
-        Self { called: Instant::now(), limit, deadline: None, stalled: false }
-    }
-
-    pub(crate) fn limit(&self) -> Duration {
-        self.limit
+    pub(crate) fn new(called: Instant, limit: Duration) -> Self {
+        Self { called, limit, deadline: None, stalled: false, troubled: false }
     }
 
     /// Of an operation whose time has been running since `called`.
     #[cfg(target_os = "linux")]
     pub(crate) fn since(called: Instant, limit: Duration) -> Self {
-        Self { called, limit, deadline: Some(Deadline::after(called, limit)), stalled: false }
+        Self { deadline: Some(Deadline::after(called, limit)), ..Self::new(called, limit) }
+    }
+
+    fn told<'o>(&self, operation: &'o dyn Operation, now: Instant) -> Told<'o> {
+        let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
+        Told { signature, seq, bytes, elapsed: now.saturating_duration_since(self.called) }
     }
 }
 
@@ -114,8 +122,6 @@ pub(crate) enum Outcome {
     Finished,
     Moved,
     Idle,
-    /// The deadline has passed; nothing else is wrong.
-    Late,
     Failed(Error),
 }
 
@@ -178,53 +184,81 @@ impl Engine {
         core
     }
 
-    /// Drives one operation to its end on this thread. `Ok(false)`: its time is over, and nothing else is wrong.
-    pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<bool> {
+    /// Drives one operation to its end on this thread.
+    pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<()> {
         let mut patience = Patience::new(self.seat);
         let mut core = self.lock();
         loop {
-            match self.attempt(&mut core, operation, &mut attempt) {
-                Outcome::Finished => return Ok(true),
-                Outcome::Late => return Ok(false),
+            match self.attempt(&mut core, operation, &mut attempt, Instant::now) {
+                Outcome::Finished => return Ok(()),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::Moved => patience.reset(),
                 Outcome::Idle => {}
             }
-            let mut wants = Vec::new();
+            let (mut wants, mut limit) = (Vec::new(), Duration::ZERO);
             if patience.is_at_end() {
-                operation.wants(&core, &mut wants);
+                limit = self.waits_for(&core, operation, &attempt, &mut wants, Instant::now());
             }
-            let limit = self.time_to_next(&attempt);
             core = self.idle(core, &mut patience, &wants, limit);
         }
     }
 
-    /// Polls an operation once, and looks at its clock if nothing moved.
+    /// Polls an operation once, and asks for the time if nothing moved.
     pub(crate) fn attempt(
         &self,
         core: &mut Core,
         operation: &mut dyn Operation,
         attempt: &mut Attempt,
+        now: impl FnOnce() -> Instant,
     ) -> Outcome {
         if let Some(cause) = self.fate.alarm.cause() {
-            return Outcome::Failed(self.fate.failed(cause.clone(), told(operation, attempt)));
+            return Outcome::Failed(self.fate.failed(cause.clone(), attempt.told(operation, now())));
         }
-        match operation.poll(core) {
-            Ok(Progress::Finished) => return Outcome::Finished,
-            Ok(Progress::Moved) => return Outcome::Moved,
-            Ok(Progress::Idle) => {}
-            Err(fault) => {
-                let cause = self.cause_of(core, fault);
-                return Outcome::Failed(self.fate.fail(cause, told(operation, attempt)));
+        let mut trouble = None;
+        if !attempt.troubled {
+            match operation.poll(core) {
+                Ok(Progress::Finished) => return Outcome::Finished,
+                Ok(Progress::Moved) => return Outcome::Moved,
+                Ok(Progress::Idle) if !operation.is_due(core) => return Outcome::Idle,
+                Ok(Progress::Idle) => {}
+                Err(fault) => trouble = Some(self.cause_of(core, fault)),
             }
         }
-        if !operation.is_due(core) {
+        let now = now();
+        if !attempt.troubled && trouble.is_none() {
+            trouble = match self.look(core, operation, attempt, now) {
+                Ok(cause) => cause,
+                Err(error) => return Outcome::Failed(error),
+            };
+        }
+        if let Some(cause) = trouble {
+            attempt.troubled = true;
+            self.fate.accuse(cause, operation.seq() > 0);
+        }
+        if !attempt.troubled {
             return Outcome::Idle;
         }
-        let now = Instant::now();
+        match self.fate.verdict(now) {
+            Ok(first) => Outcome::Failed(self.fate.failed(first, attempt.told(operation, now))),
+            Err(_) => Outcome::Idle,
+        }
+    }
+
+    /// What the clock says about an operation that waits: why the group has failed, if it has. An error ends the operation only.
+    fn look(
+        &self,
+        core: &Core,
+        operation: &dyn Operation,
+        attempt: &mut Attempt,
+        now: Instant,
+    ) -> Result<Option<Cause>> {
         let deadline = *attempt.deadline.get_or_insert_with(|| Deadline::after(now, attempt.limit));
-        if deadline.has_passed(now) {
-            return Outcome::Late;
+        if deadline.has_passed(now) && !breaks(Mechanism::Deadline) {
+            let told = Told { elapsed: attempt.limit, ..attempt.told(operation, now) };
+            return match operation.give_up(&self.fate, attempt.limit) {
+                Some(error) => Err(error),
+                None => Ok(Some(self.fate.late(peers_of(core, operation), told))),
+            };
         }
         if !attempt.stalled && deadline.elapsed(now) >= stall_time(deadline.limit()) {
             attempt.stalled = true;
@@ -232,19 +266,24 @@ impl Engine {
                 self.fate.stalled();
             }
         }
-        if attempt.stalled
-            && let Some(peer) = self.fate.gone(peers_of(core, operation), now)
-        {
-            let cause = Cause::Lost { peer, how: Loss::Left };
-            return Outcome::Failed(self.fate.fail(cause, told(operation, attempt)));
-        }
-        Outcome::Idle
+        let gone = attempt.stalled.then(|| self.fate.gone(peers_of(core, operation), now)).flatten();
+        Ok(gone.map(|peer| Cause::Lost { peer, how: Loss::Left }))
     }
 
-    /// When the clock of an idle operation must be looked at again.
-    pub(crate) fn time_to_next(&self, attempt: &Attempt) -> Duration {
+    /// What an idle operation waits for: links, and how long until its clock must be looked at again.
+    pub(crate) fn waits_for(
+        &self,
+        core: &Core,
+        operation: &dyn Operation,
+        attempt: &Attempt,
+        wants: &mut Vec<(usize, Direction)>,
+        now: Instant,
+    ) -> Duration {
+        if attempt.troubled {
+            return self.fate.verdict(now).map_or_else(|until| until - now, |_| Duration::ZERO);
+        }
+        operation.wants(core, wants);
         let Some(deadline) = &attempt.deadline else { return stall_time(Duration::MAX) };
-        let now = Instant::now();
         let left = deadline.remaining(now);
         if attempt.stalled {
             return left.min(FAREWELL_TIME);
@@ -296,13 +335,6 @@ impl Engine {
         let mut core = self.lock();
         core.wire.remove_sleeper(wait.bell());
         core
-    }
-
-    /// The operation was late and that is an error: the group has failed.
-    pub(crate) fn timed_out(&self, operation: &dyn Operation, limit: Duration) -> Error {
-        let missing = peers_of(&self.lock(), operation);
-        let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
-        self.fate.timed_out(missing, Told { signature, seq, bytes, elapsed: limit })
     }
 
     fn cause_of(&self, core: &Core, fault: Fault) -> Cause {
@@ -362,9 +394,4 @@ fn peers_of(core: &Core, operation: &dyn Operation) -> Vec<usize> {
     let mut wants = Vec::new();
     operation.wants(core, &mut wants);
     wants.into_iter().map(|(peer, _)| peer).collect()
-}
-
-fn told<'o>(operation: &'o dyn Operation, attempt: &Attempt) -> Told<'o> {
-    let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
-    Told { signature, seq, bytes, elapsed: attempt.called.elapsed() }
 }

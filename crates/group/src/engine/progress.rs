@@ -5,7 +5,7 @@ use super::{Attempt, Engine, Operation, Outcome};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Bell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An operation that owns its buffer and knows whom to tell.
 pub(crate) trait Job: Operation + Send {
@@ -50,7 +50,7 @@ fn run(engine: &Engine, bell: &Bell) {
             return;
         }
         engine.queue.take(|job| {
-            let attempt = Attempt::new(job.limit());
+            let attempt = Attempt::new(Instant::now(), job.limit());
             jobs.push((job, attempt));
         });
         if let Err(error) = engine.fate.contain(|| round(engine, &mut jobs, &mut patience)) {
@@ -68,7 +68,7 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mu
     let mut at = 0;
     while at < jobs.len() {
         let (job, attempt) = &mut jobs[at];
-        let outcome = match engine.attempt(&mut core, job.as_mut(), attempt) {
+        let outcome = match engine.attempt(&mut core, job.as_mut(), attempt, Instant::now) {
             Outcome::Idle => {
                 at += 1;
                 continue;
@@ -78,9 +78,8 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mu
                 at += 1;
                 continue;
             }
-            Outcome::Finished => Some(Ok(())),
-            Outcome::Failed(error) => Some(Err(error)),
-            Outcome::Late => None,
+            Outcome::Finished => Ok(()),
+            Outcome::Failed(error) => Err(error),
         };
         moved = true;
         finished.push((jobs.remove(at).0, outcome));
@@ -92,13 +91,14 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mu
         let mut wants = Vec::new();
         let mut limit = Duration::from_secs(1);
         if patience.is_at_end() {
-            jobs.iter().for_each(|(job, _)| job.wants(&core, &mut wants));
-            limit = jobs.iter().map(|(_, attempt)| engine.time_to_next(attempt)).min().unwrap_or(limit);
+            let now = Instant::now();
+            for (job, attempt) in jobs.iter() {
+                limit = limit.min(engine.waits_for(&core, job.as_ref(), attempt, &mut wants, now));
+            }
         }
         drop(engine.idle(core, patience, &wants, limit));
     }
     for (job, outcome) in finished {
-        let outcome = outcome.unwrap_or_else(|| Err(engine.timed_out(job.as_ref(), job.limit())));
         job.complete(outcome);
     }
 }

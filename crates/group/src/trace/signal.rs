@@ -1,6 +1,6 @@
 //! SIGUSR1: all ranks write what they did lately. Only where the environment asks for it, for a signal belongs to the program.
 
-use crate::control::arbiter::Notice;
+use crate::control::notice::Notice;
 use crate::realm::{Realm, TcpRealm};
 use phalanx_core::{Error, Result};
 use signal_hook::consts::SIGUSR1;

@@ -50,6 +50,11 @@ impl Outbox {
         self.messages.push((session, message));
     }
 
+    /// What was sent, for who delivers it without a reception.
+    pub fn take_messages(&mut self) -> Vec<(SessionId, Vec<u8>)> {
+        std::mem::take(&mut self.messages)
+    }
+
     /// Begins to connect; the outcome goes to [`Service::linked`] or [`Service::unreachable`].
     pub fn dial(&mut self, dial: Dial) {
         self.dials.push(dial);

@@ -1,0 +1,66 @@
+//! What ranks and the arbiter say to each other.
+
+use phalanx_core::{Cause, GroupId, Peer, Signature};
+use phalanx_transport::HostKey;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+/// A rank, where its data links are accepted, and where memory is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) peer: Peer,
+    pub(crate) addr: SocketAddr,
+    /// `None`: it shares no memory with anybody.
+    pub(crate) local: Option<Local>,
+}
+
+/// Which ranks can share memory with a rank, and the name under which it takes that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Local {
+    pub(crate) host: HostKey,
+    pub(crate) name: String,
+}
+
+/// What ranks tell the arbiter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Notice {
+    /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
+    Join { host: String, addr: SocketAddr, local: Option<Local>, terms: String },
+    /// Who is not here yet?
+    WhoIsMissing,
+    /// My latest collectives of this group: I have been waiting for a while in the last, or was asked.
+    Calls { group: GroupId, calls: Calls },
+    /// This group has failed, as far as I can see. `members` are ranks of the job.
+    Failed { group: GroupId, members: Vec<usize>, cause: Cause },
+    /// I leave in order.
+    Leave,
+    /// All ranks should write what they did lately.
+    Trace,
+    /// I am alive.
+    Beat,
+    /// I have heard nothing from you for too long. For an arbiter whose process was stopped and goes on.
+    YouWereSilent,
+}
+
+/// What the arbiter tells ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Verdict {
+    /// All are here; in rank order.
+    Complete { members: Vec<Member> },
+    /// These are not here yet.
+    Missing { ranks: Vec<usize> },
+    /// This group has failed; of all verdicts that concern it, the first counts.
+    Group { group: GroupId, cause: Cause },
+    /// This rank is lost, and every group it belongs to has failed.
+    Lost { cause: Cause },
+    /// This rank has left in order.
+    Left { rank: usize },
+    /// This rank wants all to write what they did lately.
+    Trace { by: usize },
+    /// The arbiter is alive.
+    Beat,
+    /// Which collectives of this group did this rank call lately?
+    WhereAreYou { group: GroupId },
+}
+
+/// Collectives and their places in the sequence, oldest first.
+pub(crate) type Calls = Vec<(u64, Signature)>;

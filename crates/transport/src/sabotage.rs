@@ -1,0 +1,41 @@
+//! Mechanisms that the simulation breaks on purpose, to see that it notices. Nothing can be broken without the feature
+//! `__sabotage`, which only tests of this workspace turn on.
+
+/// What can be broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mechanism {
+    /// A call ends when its time is over.
+    Deadline,
+    /// A frame is used only where the call that sent it was the same as the one that takes it.
+    Fingerprint,
+    /// Who notices trouble asks the arbiter what came first.
+    FirstCause,
+    /// A caller proves that it knows the secret.
+    Handshake,
+    /// A frame goes to the operation it is for.
+    Tag,
+}
+
+#[cfg(feature = "__sabotage")]
+std::thread_local! {
+    static BROKEN: std::cell::Cell<Option<Mechanism>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether this mechanism is broken on this thread.
+#[cfg(feature = "__sabotage")]
+pub fn breaks(mechanism: Mechanism) -> bool {
+    BROKEN.get() == Some(mechanism)
+}
+
+/// Never.
+#[cfg(not(feature = "__sabotage"))]
+#[inline(always)]
+pub const fn breaks(_mechanism: Mechanism) -> bool {
+    false
+}
+
+/// Breaks a mechanism on this thread, or repairs all.
+#[cfg(feature = "__sabotage")]
+pub fn sabotage(mechanism: Option<Mechanism>) {
+    BROKEN.set(mechanism);
+}
