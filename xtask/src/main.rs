@@ -20,6 +20,16 @@ enum Task {
     Loom,
     /// Real jobs whose ranks die in every way, many times over (see docs/chaos.md).
     Chaos(Chaos),
+    /// Whole jobs under a simulated network and clock, one from each seed. A seed without a number of seeds is replayed: its events
+    /// are printed.
+    Sim {
+        /// How many seeds.
+        #[arg(long)]
+        seeds: Option<u64>,
+        /// The first of them.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Licences and advisories of dependencies (needs cargo-deny).
     Deny,
     /// The documentation, opened in a browser.
@@ -59,6 +69,7 @@ fn main() -> ExitCode {
         Task::Test => &[&["test", "--workspace"]],
         Task::Tidy => return tidy::run(),
         Task::Loom => return loom(),
+        Task::Sim { seeds, seed } => return sim(seeds, seed),
         Task::Chaos(flags) => return chaos(flags),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
@@ -108,6 +119,19 @@ fn chaos(flags: Chaos) -> ExitCode {
     cargo.env("PHALANX_CHAOS_ROUNDS", rounds).env("PHALANX_CHAOS_SEED", seed).env("PHALANX_CHAOS_JOBS", jobs);
     cargo.envs(kinds.map(|kinds| ("PHALANX_CHAOS_KINDS", kinds)));
     cargo.envs(backends.map(|backends| ("PHALANX_CHAOS_BACKENDS", backends)));
+    outcome(cargo)
+}
+
+/// The simulation is a test, so that it sees the insides.
+fn sim(seeds: Option<u64>, seed: Option<u64>) -> ExitCode {
+    let replays = seeds.is_none() && seed.is_some();
+    let test = if replays { "sim::tests::replay" } else { "sim::tests::many_seeds" };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--quiet", "--release", "--package", "phalanx-group", "--lib", "--"]);
+    cargo.args([test, "--exact", "--ignored", "--nocapture"]);
+    cargo
+        .env("SIM_SEED", seed.unwrap_or(1).to_string())
+        .env("SIM_SEEDS", seeds.unwrap_or(10_000).to_string());
     outcome(cargo)
 }
 

@@ -33,6 +33,8 @@ mod self_test;
 mod share;
 #[cfg(target_os = "linux")]
 mod shm;
+#[cfg(all(test, not(loom)))]
+mod sim;
 mod sync;
 pub mod trace;
 mod tune;

@@ -1,0 +1,176 @@
+//! What must hold, whatever goes wrong: the promises of the library, checked when a run is over.
+
+use super::faults::Way;
+use super::process::{Process, Record};
+use super::run::Run;
+use crate::report::SETTLE_TIME;
+use phalanx_core::{Cause, Error, Loss, OpKind};
+use std::time::{Duration, Instant};
+
+/// What a rank needs besides what it waits for: its threads hesitate, and messages take their time.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// All promises that were broken.
+pub(super) fn violations(run: &Run) -> Vec<String> {
+    let mut found = Vec::new();
+    for (rank, process) in run.processes.iter().enumerate() {
+        let Some(process) = process else { continue };
+        in_time(run, rank, process, &mut found);
+        for record in &process.records {
+            if let Some((_, Ok(false))) = record.ended {
+                found.push(format!("rank {rank}: #{} ended well with a wrong result", record.at));
+            }
+        }
+        if let Some(cause) = process.cause() {
+            truth(run, rank, &cause, &mut found);
+        }
+    }
+    agreement(run, &mut found);
+    peace(run, &mut found);
+    mismatch(run, &mut found);
+    found
+}
+
+fn is_dead(run: &Run, rank: usize) -> bool {
+    run.faults.deaths.iter().any(|(_, r)| *r == rank)
+}
+
+/// Stopped for ever: it owes nothing from then on.
+fn is_stopped(run: &Run, rank: usize) -> bool {
+    run.faults.stops.iter().any(|s| s.rank == rank && s.until == Duration::MAX)
+}
+
+/// Every call returns by its deadline and the time for settling what came first.
+fn in_time(run: &Run, rank: usize, process: &Process, found: &mut Vec<String>) {
+    if is_dead(run, rank) || is_stopped(run, rank) {
+        return;
+    }
+    let stopped: Duration = run.faults.stops.iter().filter(|s| s.rank == rank).map(|s| s.until - s.at).sum();
+    let extra = SLACK + stopped + run.faults.lag(rank) * 8;
+    let mut check = |what: &str, since: Instant, until: Option<Instant>, limit: Duration| match until {
+        None => found.push(format!("rank {rank}: {what} never returned")),
+        Some(at) if at - since > limit + extra => found.push(format!(
+            "rank {rank}: {what} took {:?}, where {limit:?} and {extra:?} are allowed",
+            at - since
+        )),
+        Some(_) => {}
+    };
+    check("the meeting", process.started, process.met.as_ref().map(|(at, _)| *at), run.program.init_limit);
+    for Record { at, called, ended, .. } in &process.records {
+        let limit = run.program.limit + SETTLE_TIME;
+        check(&format!("#{at}"), *called, ended.as_ref().map(|(at, _)| *at), limit);
+    }
+}
+
+/// Whoever hears the arbiter names the same first cause.
+fn agreement(run: &Run, found: &mut Vec<String>) {
+    let hearing = run.processes.iter().enumerate().filter(|(rank, _)| run.faults.spare_line(*rank));
+    let mut first: Option<(usize, Cause)> = None;
+    for (rank, process) in hearing {
+        let Some(cause) = process.as_ref().and_then(Process::cause) else { continue };
+        match &first {
+            None => first = Some((rank, cause)),
+            Some((_, other)) if *other == cause => {}
+            Some((one, other)) => {
+                found.push(format!("rank {one} says: {other}; rank {rank} says: {cause}"));
+                return;
+            }
+        }
+    }
+}
+
+/// Where nothing happened that a call could not wait for, all go well.
+fn peace(run: &Run, found: &mut Vec<String>) {
+    if !run.faults.are_harmless(run.program.leeway()) {
+        return;
+    }
+    for (rank, process) in run.processes.iter().enumerate() {
+        let Some(process) = process else { continue };
+        if let Some((_, Err(error))) = &process.met {
+            found.push(format!("nothing harmful happened, and yet: {error}"));
+        }
+        for record in &process.records {
+            if let Some((_, Err(error))) = &record.ended {
+                found.push(format!("nothing harmful happened, and yet: {error}"));
+            }
+        }
+        let calls: usize = (0..run.program.lines.len()).map(|at| run.program.parts(at, rank)).sum();
+        if process.records.len() < calls && process.met.as_ref().is_some_and(|m| m.1.is_ok()) {
+            found.push(format!("nothing harmful happened, and yet rank {rank} made too few calls"));
+        }
+    }
+}
+
+/// What is said of a rank is true, and nobody is blamed to whom nothing was done.
+fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
+    let touched = |who: usize| run.faults.touch(who);
+    let strays = |who: usize, how: Way| run.faults.astray.is_some_and(|a| a.rank == who && a.how == how);
+    let lies = |who: usize| run.faults.lie.is_some_and(|lie| lie.rank == who);
+    let is_true = match cause {
+        Cause::Lost { peer, how: Loss::Panicked } => strays(peer.rank, Way::Panics),
+        Cause::Aborted { peer, .. } => strays(peer.rank, Way::Aborts),
+        Cause::Protocol { peer, .. } => lies(peer.rank),
+        Cause::Mismatch { left, right, .. } => {
+            let [left_strays, right_strays] = [left, right].map(|(peer, _)| touched(peer.rank));
+            let differ = !left.1.matches(&right.1) || lies(left.0.rank) || lies(right.0.rank);
+            differ && (left_strays || right_strays)
+        }
+        Cause::TimedOut { op: OpKind::Init, missing, .. } => missing.iter().all(|peer| touched(peer.rank)),
+        // Of a message, only who was waited for is known.
+        Cause::TimedOut { seq: 0, .. } => true,
+        // Who does not hear the arbiter knows only whom it waited for itself.
+        Cause::TimedOut { reporter, .. } if reporter.rank == rank && !run.faults.spare_line(rank) => true,
+        Cause::TimedOut { reporter, seq, waited, missing, .. } => {
+            let came = |who: usize, by: Instant| {
+                let calls = run.processes[who].iter().flat_map(|process| &process.records);
+                calls.into_iter().any(|record| record.seq >= *seq && record.called <= by)
+            };
+            let first = run.processes[reporter.rank].iter().flat_map(|process| &process.records);
+            let called = first.into_iter().find(|record| record.seq == *seq).map(|record| record.called);
+            called.is_some_and(|called| {
+                missing.iter().all(|peer| touched(peer.rank) || !came(peer.rank, called + *waited))
+            })
+        }
+        // Who does not hear the arbiter takes a rank that has failed for the first that did.
+        Cause::Lost { peer, how: Loss::Died } if !run.faults.spare_line(rank) => {
+            let ended = run.processes[peer.rank].as_ref().is_none_or(Process::is_over);
+            touched(peer.rank) || ended
+        }
+        cause => cause.culprit().is_none_or(|peer| touched(peer.rank)),
+    };
+    if !is_true {
+        found.push(format!("rank {rank} says what is not true: {cause}"));
+    }
+}
+
+/// Ranks that call different things are told so, where nothing else goes wrong.
+fn mismatch(run: &Run, found: &mut Vec<String>) {
+    let Some(astray) = run.faults.astray.filter(|a| matches!(a.how, Way::OtherOp | Way::OtherCount)) else {
+        return;
+    };
+    let mut rest = run.faults.clone();
+    rest.astray = None;
+    if run.program.lines[astray.call].op == OpKind::Send {
+        return;
+    }
+    if !rest.are_harmless(run.program.leeway()) {
+        return;
+    }
+    for (rank, process) in run.processes.iter().enumerate() {
+        let ends = process.iter().flat_map(|p| &p.records).filter_map(|record| record.ended.as_ref());
+        let wrong = ends.filter_map(|(_, end)| end.as_ref().err()).find(
+            |error| !matches!(error, Error::Mismatch { seq, .. } if *seq == run.program.seq(astray.call)),
+        );
+        if let Some(error) = wrong {
+            found.push(format!("rank {} called something else, but rank {rank} says: {error}", astray.rank));
+        }
+        // Who only sends, and whose frames nobody needs, may go unheard: no data was used.
+        let is_rooted = run.program.lines[astray.call].is_rooted();
+        if !is_rooted && process.as_ref().is_some_and(|p| p.cause().is_none()) {
+            found.push(format!(
+                "rank {} called something else, and rank {rank} did not hear of it",
+                astray.rank
+            ));
+        }
+    }
+}

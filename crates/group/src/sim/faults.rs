@@ -1,0 +1,236 @@
+//! What goes wrong in a run: all knobs in one place, drawn from the seed.
+
+use super::random::Random;
+use std::time::Duration;
+
+/// Moments are counted from the beginning of the run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Faults {
+    /// What every segment takes on its way between two processes, at least …
+    pub(super) delay: Duration,
+    /// … and by how much that varies from segment to segment, so that pairs overtake each other.
+    pub(super) jitter: Duration,
+    /// Bytes a connection holds in each direction.
+    pub(super) capacity: usize,
+    pub(super) cuts: Vec<Cut>,
+    /// Moments at which all connections between two ranks break.
+    pub(super) resets: Vec<(Duration, [usize; 2])>,
+    pub(super) stops: Vec<Stop>,
+    pub(super) deaths: Vec<(Duration, usize)>,
+    /// How long a rank takes for each look at anything.
+    pub(super) slow: Vec<(usize, Duration)>,
+    /// When ranks start that come late; `MAX`: never.
+    pub(super) late: Vec<(usize, Duration)>,
+    /// Callers without the secret.
+    pub(super) strangers: Vec<Stranger>,
+    /// Somebody else answers the calls from the first rank to the second.
+    pub(super) impostor: Option<[usize; 2]>,
+    pub(super) lie: Option<Lie>,
+    pub(super) astray: Option<Astray>,
+}
+
+/// Nothing gets from one rank to another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cut {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) at: Duration,
+    /// `MAX`: for ever.
+    pub(super) until: Duration,
+}
+
+/// A process does nothing, while its system goes on taking what is sent to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop {
+    pub(super) rank: usize,
+    pub(super) at: Duration,
+    /// `MAX`: for ever.
+    pub(super) until: Duration,
+}
+
+/// Who knocks at the door of a rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stranger {
+    pub(super) at: Duration,
+    pub(super) target: usize,
+    pub(super) manner: Manner,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Says nothing.
+    Silent,
+    /// Speaks something else.
+    Garbage,
+    /// Speaks another version.
+    OtherVersion,
+    /// Has the secret of another job.
+    OtherSecret,
+    /// Says again what a rank said before.
+    Replay,
+}
+
+/// One frame of a rank is changed on its way out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lie {
+    pub(super) rank: usize,
+    /// Which of its frames.
+    pub(super) frame: usize,
+    pub(super) how: Falsehood,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Falsehood {
+    Kind,
+    Length,
+    Ordinal,
+    Fingerprint,
+    /// It says that it belongs to the call before, or the one after.
+    Earlier,
+    Later,
+    Reserved,
+}
+
+/// A rank whose program is another from some call on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Astray {
+    pub(super) rank: usize,
+    pub(super) call: usize,
+    pub(super) how: Way,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    OtherOp,
+    OtherCount,
+    /// It leaves out one call.
+    Skips,
+    Aborts,
+    Leaves,
+    Panics,
+}
+
+impl Faults {
+    /// Faults for a world whose program takes about `length`.
+    pub(super) fn draw(random: &mut Random, world_size: usize, calls: usize, length: Duration) -> Self {
+        let mut faults = Self {
+            delay: random.micros(5..2_000),
+            jitter: random.micros(1..3_000),
+            capacity: *random.pick(&[97, 600, 4_000, 70_000]),
+            ..Self::default()
+        };
+        let moment = |random: &mut Random| length.mul_f64(random.below(1000) as f64 / 1000.0);
+        let rank = |random: &mut Random| random.below(world_size);
+        let pair = |random: &mut Random| {
+            let one = random.below(world_size);
+            [one, (one + 1 + random.below(world_size - 1)) % world_size]
+        };
+        let while_from = |random: &mut Random, at: Duration| match random.below(3) {
+            0 => Duration::MAX,
+            1 => at + random.millis(1..600),
+            _ => at + random.millis(1..20_000),
+        };
+        for _ in 0..random.below(4) {
+            match random.below(11) {
+                0 => {
+                    let ([from, to], at) = (pair(random), moment(random));
+                    let until = while_from(random, at);
+                    faults.cuts.push(Cut { from, to, at, until });
+                    if random.chance(1, 2) {
+                        faults.cuts.push(Cut { from: to, to: from, at, until });
+                    }
+                }
+                1 => {
+                    // One side of the world from the other.
+                    let (at, sides, both) = (moment(random), random.bits(), random.chance(2, 3));
+                    let until = while_from(random, at);
+                    let side = |r: usize| sides >> r & 1;
+                    for (from, to) in (0..world_size).flat_map(|a| (0..world_size).map(move |b| (a, b))) {
+                        if side(from) < side(to) || both && side(from) > side(to) {
+                            faults.cuts.push(Cut { from, to, at, until });
+                        }
+                    }
+                }
+                2 => faults.resets.push((moment(random), pair(random))),
+                3 => {
+                    let (rank, at) = (rank(random), moment(random));
+                    let until = while_from(random, at);
+                    faults.stops.push(Stop { rank, at, until });
+                }
+                4 => faults.deaths.push((moment(random), rank(random))),
+                5 => faults.slow.push((rank(random), random.micros(10..20_000))),
+                6 => {
+                    let when = if random.chance(1, 4) { Duration::MAX } else { random.millis(0..15_000) };
+                    faults.late.push((rank(random), when));
+                }
+                7 => {
+                    use Manner::{Garbage, OtherSecret, OtherVersion, Replay, Silent};
+                    for _ in 0..1 + random.below(20) {
+                        let manner = *random.pick(&[Silent, Garbage, OtherVersion, OtherSecret, Replay]);
+                        faults.strangers.push(Stranger { at: moment(random), target: rank(random), manner });
+                    }
+                }
+                8 => faults.impostor = Some(pair(random)),
+                9 => {
+                    use Falsehood::{Earlier, Fingerprint, Kind, Later, Length, Ordinal, Reserved};
+                    let all = [Kind, Length, Ordinal, Fingerprint, Earlier, Later, Reserved];
+                    let how = *random.pick(&all);
+                    faults.lie = Some(Lie { rank: rank(random), frame: random.below(20), how });
+                }
+                _ => {
+                    use Way::{Aborts, Leaves, OtherCount, OtherOp, Panics, Skips};
+                    let how = *random.pick(&[OtherOp, OtherCount, Skips, Aborts, Leaves, Panics]);
+                    faults.astray = Some(Astray { rank: rank(random), call: random.below(calls), how });
+                }
+            }
+        }
+        faults
+    }
+
+    /// Whether nothing of it keeps a call from being in time that may take `limit`.
+    pub(super) fn are_harmless(&self, limit: Duration) -> bool {
+        let lost = !self.resets.is_empty() || !self.deaths.is_empty() || self.impostor.is_some();
+        let wrong = self.lie.is_some() || self.astray.is_some();
+        let cut = self.cuts.iter().map(|c| c.until.saturating_sub(c.at)).max().unwrap_or_default();
+        let stopped = self.stops.iter().map(|s| s.until.saturating_sub(s.at));
+        let slow: Duration = self.slow.iter().map(|(_, by)| *by * 100).sum();
+        let late = self.late.iter().map(|(_, by)| *by).max().unwrap_or_default();
+        let delays =
+            [cut, slow, late].into_iter().chain(stopped).fold(Duration::ZERO, Duration::saturating_add);
+        !lost && !wrong && delays < limit.min(Duration::from_millis(900))
+    }
+
+    /// Whether something was done to this rank or to one of its connections.
+    pub(super) fn touch(&self, rank: usize) -> bool {
+        self.cuts.iter().any(|c| c.from == rank || c.to == rank)
+            || self.resets.iter().any(|(_, pair)| pair.contains(&rank))
+            || self.stops.iter().any(|s| s.rank == rank)
+            || self.deaths.iter().any(|(_, r)| *r == rank)
+            || self.slow.iter().any(|(r, _)| *r == rank)
+            || self.late.iter().any(|(r, _)| *r == rank)
+            || self.impostor.is_some_and(|pair| pair.contains(&rank))
+            || self.lie.is_some_and(|lie| lie.rank == rank)
+            || self.astray.is_some_and(|astray| astray.rank == rank)
+    }
+
+    /// Whether this rank and the arbiter hear each other all the time, each at its own pace. An arbiter that leaves early is heard by
+    /// nobody.
+    pub(super) fn spare_line(&self, rank: usize) -> bool {
+        let ends = [0, rank];
+        let stays = |astray: Astray| astray.rank != 0 || !matches!(astray.how, Way::Leaves | Way::Skips);
+        let touches = |ranks: &[usize]| ranks.iter().all(|r| ends.contains(r));
+        let itself = |r: &usize| ends.contains(r);
+        self.astray.is_none_or(stays)
+            && !self.cuts.iter().any(|c| touches(&[c.from, c.to]))
+            && !self.resets.iter().any(|(_, pair)| touches(pair))
+            && !self.stops.iter().any(|s| itself(&s.rank))
+            && !self.deaths.iter().any(|(_, r)| itself(r))
+            && !self.slow.iter().any(|(r, _)| itself(r))
+            && !self.impostor.is_some_and(|pair| touches(&pair))
+    }
+
+    /// How long this rank may take longer for anything than others.
+    pub(super) fn lag(&self, rank: usize) -> Duration {
+        self.slow.iter().filter(|(r, _)| *r == rank).map(|(_, by)| *by).sum()
+    }
+}

@@ -1,0 +1,417 @@
+//! One simulated process: what its threads do in turn, driven by the events of the network.
+
+use super::desk::Desk;
+use super::doing::Doing;
+use super::faults::{Astray, Faults, Way};
+use super::network::Net;
+use super::program::Program;
+use super::random::Random;
+use super::realm::{Notices, SimRealm, peer};
+use super::transport::{Links, SimTransport};
+use crate::control::Control;
+use crate::control::line::Ear;
+use crate::control::notice::{Notice, Verdict};
+use crate::control::watch::Watch;
+use crate::engine::{Attempt, Operation, Outcome};
+use crate::fate::Fate;
+use crate::host::HostBackend;
+use crate::meeting::{Meeting, Step};
+use crate::report::SETTLE_TIME;
+use crate::trace::writer::Recorder;
+use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
+use phalanx_rendezvous::BackendChoice;
+use phalanx_transport::{Secret, Wire};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a process tries to deliver its last messages.
+const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
+
+/// One call of a rank, and how it ended.
+#[derive(Debug)]
+pub(super) struct Record {
+    /// Its place in the program.
+    pub(super) at: usize,
+    pub(super) seq: u64,
+    pub(super) signature: Signature,
+    pub(super) called: Instant,
+    /// When, and whether its result was the right one if it ended well.
+    pub(super) ended: Option<(Instant, Result<bool, Error>)>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Calls the arbiter.
+    Calling,
+    /// Waits for the others, and asks who is missing at this moment.
+    Meeting(Instant),
+    /// Computes until then.
+    Pausing(Instant),
+    Doing(Box<Doing>, Attempt),
+    /// Aborts or panics, and waits until that is settled.
+    GivingUp,
+    /// Has failed, and stays for a while.
+    Lingering(Instant),
+    /// Waits for the others to leave, until then.
+    Leaving(Instant),
+    /// Delivers its last messages, until then.
+    LastWords(Instant),
+    Over,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Process {
+    me: usize,
+    program: Arc<Program>,
+    astray: Option<Astray>,
+    net: Net,
+    random: Random,
+    desk: Desk,
+    links: Arc<Mutex<Links>>,
+    watch: Arc<Watch>,
+    notices: Arc<Notices>,
+    /// `None`: the line does not stand.
+    ear: Option<Ear>,
+    meeting: Meeting,
+    stage: Stage,
+    backend: Option<HostBackend>,
+    fate: Option<Arc<Fate>>,
+    /// The next call: the line of the program, and which of its calls.
+    at: usize,
+    part: usize,
+    pub(super) started: Instant,
+    /// When the ranks had come together, or why they did not.
+    pub(super) met: Option<(Instant, Result<(), Error>)>,
+    pub(super) records: Vec<Record>,
+    lie: Option<super::faults::Lie>,
+}
+
+impl Process {
+    pub(super) fn start(
+        me: usize,
+        program: Arc<Program>,
+        faults: &Faults,
+        secret: Secret,
+        net: &Net,
+        mut random: Random,
+    ) -> Self {
+        let (now, world_size) = (net.lock().now, program.world_size);
+        let links = Arc::new(Mutex::new(Links::new(me, world_size)));
+        let mut desk =
+            Desk::new(me, &program, secret, net.clone(), faults.capacity, links.clone(), random.fork());
+        let deadline = Deadline::after(now, program.init_limit);
+        desk.call_arbiter(deadline, now);
+        let recorder = Recorder { len: 16, ..Recorder::new(peer(me), world_size, program.limit) };
+        Self {
+            me,
+            astray: faults.astray.filter(|astray| astray.rank == me),
+            lie: faults.lie.filter(|lie| lie.rank == me),
+            program,
+            net: net.clone(),
+            random,
+            desk,
+            links,
+            watch: Watch::new(recorder),
+            notices: Arc::default(),
+            ear: None,
+            meeting: Meeting { me: peer(me), world_size, deadline },
+            stage: Stage::Calling,
+            backend: None,
+            fate: None,
+            at: 0,
+            part: 0,
+            started: now,
+            met: None,
+            records: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    /// Why its group has failed, as it saw it.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.fate.as_ref()?.alarm.first_cause().cloned()
+    }
+
+    /// Each thread of the process may look around, in any order. Returns when to do so again, though nothing has come.
+    pub(super) fn look(&mut self) -> Option<Instant> {
+        let now = self.net.lock().now;
+        let mut again = None;
+        // Threads that were not given a core yet come a little later.
+        let hesitates = |random: &mut Random, again: &mut Option<Instant>| {
+            let later = random.chance(1, 8);
+            if later {
+                *again = Some(now + random.micros(1..300));
+            }
+            later
+        };
+        if !hesitates(&mut self.random, &mut again) {
+            self.desk.advance();
+        }
+        if !hesitates(&mut self.random, &mut again) {
+            self.listen(now);
+        }
+        if !hesitates(&mut self.random, &mut again) {
+            while self.work(now) {}
+            self.tell();
+            self.desk.advance();
+        }
+        if self.is_over() {
+            return None;
+        }
+        let ear = self.ear.as_ref().and_then(Ear::deadline);
+        again.into_iter().chain(self.desk.until()).chain(ear).chain(self.work_until(now)).min()
+    }
+
+    /// Whoever has something to tell the arbiter writes it to the line himself.
+    fn tell(&mut self) {
+        let Some(line) = &mut self.desk.line else { return };
+        for notice in self.notices.take() {
+            let message = postcard::to_stdvec(&notice).expect("notices are plain data");
+            self.net.lock().say(message.len() as u64, || format!("{} tells {notice:?}", self.me));
+            line.send(&message);
+        }
+        line.flush(&mut self.net.lock());
+    }
+
+    /// The thread of the line.
+    fn listen(&mut self, now: Instant) {
+        let Some(line) = &mut self.desk.line else { return };
+        let Some(ear) = &mut self.ear else { return };
+        let (messages, stands) = line.advance(&mut self.net.lock());
+        for message in messages {
+            self.net.lock().say(message.len() as u64, || {
+                let verdict = postcard::from_bytes::<Verdict>(&message);
+                format!("{} hears {verdict:?}", self.me)
+            });
+            ear.hear(&message, now);
+        }
+        if !stands {
+            ear.line_broke();
+            self.ear = None;
+            return;
+        }
+        for notice in ear.poll(now) {
+            line.send(&postcard::to_stdvec(&notice).expect("notices are plain data"));
+        }
+        line.flush(&mut self.net.lock());
+    }
+
+    /// The main thread; whether it has more to do at once.
+    fn work(&mut self, now: Instant) -> bool {
+        let next = match &mut self.stage {
+            Stage::Calling => match (&self.desk.line, self.desk.no_line.take()) {
+                (Some(_), _) => {
+                    self.ear = Some(Ear::new(self.watch.clone(), self.program.heartbeat, now));
+                    let addr = std::net::SocketAddr::from(([10, 0, 0, self.me as u8], 1));
+                    let host = peer(self.me).host;
+                    let _ = self.notices.send(Notice::Join { host, addr, local: None, terms: String::new() });
+                    Stage::Meeting(now + self.meeting.pause(now))
+                }
+                (None, Some(what)) => {
+                    let (rank, world_size) = (self.me, self.program.world_size);
+                    let waited = now - self.started;
+                    self.met = Some((now, Err(Error::Rendezvous { rank, world_size, what, waited })));
+                    Stage::LastWords(now)
+                }
+                (None, None) => return false,
+            },
+            Stage::Meeting(ask_at) => match self.watch.wait_complete(&Deadline::after(now, Duration::ZERO)) {
+                Ok(_) => {
+                    self.met = Some((now, Ok(())));
+                    self.open();
+                    self.pause(now)
+                }
+                Err(incomplete) if incomplete.hopeless.is_some() || *ask_at <= now => {
+                    match self.meeting.step(incomplete, now) {
+                        Step::Ask(notice) => {
+                            let _ = self.notices.send(notice);
+                            Stage::Meeting(now + self.meeting.pause(now))
+                        }
+                        Step::End(notice, error) => {
+                            notice.into_iter().for_each(|notice| drop(self.notices.send(notice)));
+                            self.met = Some((now, Err(error)));
+                            Stage::LastWords(now + LAST_WORDS_TIME)
+                        }
+                    }
+                }
+                Err(_) => return false,
+            },
+            Stage::Pausing(until) if *until > now => return false,
+            Stage::Pausing(_) => self.begin(now),
+            Stage::Doing(..) => return self.drive(now),
+            Stage::GivingUp => {
+                let fate = self.fate.as_ref().expect("whoever aborts has a group");
+                match fate.verdict(now) {
+                    // Without a farewell.
+                    Ok(_) if self.strays(Way::Panics) => Stage::LastWords(now + LAST_WORDS_TIME),
+                    Ok(_) => self.failed(now),
+                    Err(_) => return false,
+                }
+            }
+            Stage::Lingering(until) if *until > now => return false,
+            Stage::Lingering(_) => self.leave(now),
+            Stage::Leaving(until) => {
+                let all = self.me != 0 || self.watch.have_left(|r| r != 0, self.program.world_size);
+                if !all && *until > now {
+                    return false;
+                }
+                Stage::LastWords(now + LAST_WORDS_TIME)
+            }
+            Stage::LastWords(until) => {
+                if *until > now && (self.desk.is_writing() || !self.notices.is_empty()) {
+                    return false;
+                }
+                self.net.lock().say(self.me as u64, || format!("{} ends", self.me));
+                self.backend = None;
+                self.net.lock().leave(self.me);
+                Stage::Over
+            }
+            Stage::Over => return false,
+        };
+        self.stage = next;
+        true
+    }
+
+    /// When the main thread looks again.
+    fn work_until(&self, now: Instant) -> Option<Instant> {
+        match &self.stage {
+            Stage::Meeting(at)
+            | Stage::Pausing(at)
+            | Stage::Lingering(at)
+            | Stage::Leaving(at)
+            | Stage::LastWords(at) => Some(*at),
+            Stage::Doing(doing, attempt) => {
+                let engine = &self.backend.as_ref()?.engine;
+                Some(now + engine.waits_for(&engine.lock(), &**doing, attempt, &mut Vec::new(), now))
+            }
+            Stage::GivingUp => self.fate.as_ref()?.verdict(now).err(),
+            Stage::Calling | Stage::Over => None,
+        }
+    }
+
+    /// All ranks are here: makes the group.
+    fn open(&mut self) {
+        let (watch, notices) = (self.watch.clone(), self.notices.clone());
+        let Program { world_size, limit, .. } = *self.program;
+        let realm = Arc::new(SimRealm::new(self.me, world_size, limit, watch, notices));
+        let fate = Arc::new(Fate::new(realm, WORLD, (0..world_size).collect()));
+        let transport = SimTransport::new(self.net.clone(), self.me, self.links.clone(), limit, self.lie);
+        let selector = self.program.selector.clone();
+        self.backend = Some(HostBackend::over(
+            Wire::new(Box::new(transport)),
+            fate.clone(),
+            BackendChoice::Auto,
+            selector,
+        ));
+        self.fate = Some(fate);
+    }
+
+    fn strays(&self, how: Way) -> bool {
+        self.astray.is_some_and(|astray| astray.call == self.at && astray.how == how)
+    }
+
+    /// Computes before the next call.
+    fn pause(&mut self, now: Instant) -> Stage {
+        if self.part > 0 && self.part < self.program.parts(self.at, self.me) {
+            return Stage::Pausing(now);
+        }
+        self.at += usize::from(self.part > 0);
+        self.part = 0;
+        loop {
+            let Some(line) = self.program.lines.get(self.at) else {
+                return self.leave(now + self.program.limit + SETTLE_TIME);
+            };
+            if self.program.parts(self.at, self.me) > 0 && !self.strays(Way::Skips) {
+                return Stage::Pausing(now + line.pauses[self.me]);
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Makes the next call.
+    fn begin(&mut self, now: Instant) -> Stage {
+        let fate = self.fate.clone().expect("the group was made");
+        if self.strays(Way::Leaves) {
+            return self.leave(now);
+        }
+        if self.strays(Way::Panics) {
+            let cause = Cause::Lost { peer: peer(self.me), how: Loss::Panicked };
+            return if fate.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
+        }
+        if self.strays(Way::Aborts) {
+            let cause = Cause::Aborted { peer: peer(self.me), reason: "the seed says so".into() };
+            return if fate.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
+        }
+        let program = self.program.clone();
+        let written = &program.lines[self.at];
+        let line = match self.astray.filter(|astray| astray.call == self.at).map(|astray| astray.how) {
+            Some(Way::OtherOp) => written.other_op(),
+            Some(Way::OtherCount) => written.other_count(program.world_size),
+            _ => written.clone(),
+        };
+        let (at, part) = (self.at, self.part);
+        let backend = self.backend.as_ref().expect("the group was made");
+        let mut record = Record {
+            at,
+            seq: 0,
+            signature: program.call(at, self.me, &line).signature,
+            called: now,
+            ended: None,
+        };
+        self.net.lock().say(self.me as u64, || format!("{} calls #{at} {}", self.me, record.signature));
+        match Doing::begin(backend, &program, (at, part), self.me, &line) {
+            Ok(doing) => {
+                record.seq = doing.seq();
+                self.records.push(record);
+                Stage::Doing(Box::new(doing), Attempt::new(now, program.limit))
+            }
+            Err(error) => {
+                record.ended = Some((now, Err(error)));
+                self.records.push(record);
+                self.failed(now)
+            }
+        }
+    }
+
+    /// Drives the call on; whether anything moved.
+    fn drive(&mut self, now: Instant) -> bool {
+        let Stage::Doing(doing, attempt) = &mut self.stage else { return false };
+        let backend = self.backend.as_ref().expect("the group was made");
+        let outcome = backend.engine.attempt(&mut backend.engine.lock(), &mut **doing, attempt, || now);
+        let record = self.records.last_mut().expect("the call was recorded");
+        self.stage = match outcome {
+            Outcome::Idle => return false,
+            Outcome::Moved => return true,
+            Outcome::Finished => {
+                let (range, expected) = self.program.expected(self.at, self.part, self.me);
+                let right = doing.result().get(range) == Some(&expected[..]);
+                doing.ended(backend);
+                record.ended = Some((now, Ok(right)));
+                self.net.lock().say(self.at as u64, || format!("{} is done with #{}", self.me, self.at));
+                self.part += 1;
+                self.pause(now)
+            }
+            Outcome::Failed(error) => {
+                self.net.lock().say(self.at as u64, || format!("{} fails: {error}", self.me));
+                doing.failed(backend);
+                record.ended = Some((now, Err(error)));
+                self.failed(now)
+            }
+        };
+        true
+    }
+
+    fn failed(&self, now: Instant) -> Stage {
+        Stage::Lingering(now + self.program.linger)
+    }
+
+    /// Says farewell; rank 0 stays until all others have, or until then.
+    fn leave(&self, until: Instant) -> Stage {
+        let _ = self.notices.send(Notice::Leave);
+        Stage::Leaving(until)
+    }
+}

@@ -1,0 +1,97 @@
+//! Seeds, and what they must show.
+
+use super::run::run;
+use super::tally::Tally;
+use phalanx_transport::sabotage::{Mechanism, sabotage};
+
+/// As many seeds as take a few seconds in a debug build.
+const SEEDS: u64 = 3000;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
+}
+
+fn seeds(first: u64, count: u64) -> Tally {
+    let (mut tally, mut broken) = (Tally::default(), Vec::new());
+    for seed in first..first + count {
+        let run = run(seed, false);
+        tally.add(&run);
+        if let Some(violation) = run.violations.first() {
+            broken.push(format!("seed {seed}: {violation}"));
+        }
+    }
+    let shown = broken[..broken.len().min(20)].join("\n");
+    assert!(broken.is_empty(), "{} of {count} seeds break a promise:\n{shown}", broken.len());
+    tally
+}
+
+#[test]
+fn no_seed_breaks_a_promise() {
+    seeds(1, SEEDS);
+}
+
+#[test]
+#[ignore = "as many as SIM_SEEDS says, from SIM_SEED on: cargo xtask sim"]
+fn many_seeds() {
+    let start = std::time::Instant::now();
+    let tally = seeds(number("SIM_SEED").unwrap_or(1), number("SIM_SEEDS").unwrap_or(SEEDS));
+    #[expect(clippy::print_stdout, reason = "asked for")]
+    {
+        print!("{tally}");
+        println!("no promise was broken; {:.1} s", start.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+#[ignore = "prints what happens in the run of SIM_SEED: cargo xtask sim --seed"]
+fn replay() {
+    let run = run(number("SIM_SEED").unwrap_or(1), true);
+    #[expect(clippy::print_stdout, reason = "asked for")]
+    {
+        println!("{:#?}", run.faults);
+        run.log.lines().iter().for_each(|line| println!("{line}"));
+        println!("violations: {:#?}", run.violations);
+    }
+}
+
+#[test]
+fn a_seed_replays() {
+    for seed in 1..50 {
+        assert_eq!(run(seed, false).log.hash(), run(seed, true).log.hash(), "seed {seed}");
+    }
+}
+
+/// Whether so many seeds show that a mechanism is broken; and that the first of them is well when it is not.
+fn notices(mechanism: Mechanism, seeds: u64) {
+    sabotage(Some(mechanism));
+    let found = (1..=seeds).find(|&seed| !run(seed, false).violations.is_empty());
+    sabotage(None);
+    let seed = found.unwrap_or_else(|| panic!("{seeds} seeds don't show that {mechanism:?} is broken"));
+    assert!(run(seed, false).violations.is_empty(), "seed {seed}");
+}
+
+#[test]
+fn a_deadline_that_does_not_hold_is_noticed() {
+    notices(Mechanism::Deadline, 100);
+}
+
+#[test]
+fn calls_that_are_not_compared_are_noticed() {
+    notices(Mechanism::Fingerprint, 100);
+}
+
+#[test]
+fn ranks_that_do_not_ask_what_came_first_are_noticed() {
+    notices(Mechanism::FirstCause, 100);
+}
+
+#[test]
+fn a_proof_that_is_not_verified_is_noticed() {
+    notices(Mechanism::Handshake, 100);
+}
+
+#[test]
+fn frames_that_go_to_any_operation_are_noticed() {
+    notices(Mechanism::Tag, 100);
+}
