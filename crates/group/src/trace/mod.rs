@@ -2,13 +2,21 @@
 //!
 //! A `Log` remembers the latest calls of a group. When the group fails, when SIGUSR1 asks for it, or when
 //! [`ProcessGroup::dump_trace`](crate::ProcessGroup::dump_trace) is called, all that this rank remembers becomes a [`Trace`].
+//! [`merged`], the traces of all ranks say more: a [`verdict`] in words, and a timeline for [`chrome`].
 
+mod chrome;
 mod clock;
 pub(crate) mod format;
 pub(crate) mod log;
+mod merge;
 #[cfg(unix)]
 pub(crate) mod signal;
 mod snapshot;
+mod verdict;
 pub(crate) mod writer;
+
+pub use chrome::json as chrome;
+pub use merge::merged;
+pub use verdict::text as verdict;
 
 pub use format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};

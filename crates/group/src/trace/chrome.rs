@@ -1,11 +1,11 @@
 //! Traces as Chrome and Perfetto draw them: a process a rank, a thread a group; argument names are Kineto's; pure.
 
+use super::{Entry, State, Trace};
 use phalanx_core::DType;
-use phalanx_group::trace::{Entry, State, Trace};
 use serde_json::{Value, json};
 
-/// The document.
-pub(super) fn json(traces: &[Trace]) -> Value {
+/// A timeline of all ranks, for ui.perfetto.dev or chrome://tracing.
+pub fn json(traces: &[Trace]) -> Value {
     // Whole numbers of nanoseconds since 1970 are too large for the microseconds of the viewers, which count in doubles.
     let all = traces.iter().flat_map(|trace| &trace.entries);
     let origin = all.map(|entry| entry.time_created_ns).min().unwrap_or(0);
@@ -35,7 +35,7 @@ fn event(trace: &Trace, entry: &Entry, origin: u64) -> Value {
     };
     let group = &entry.process_group.0;
     let thread = trace.pg_config.keys().position(|name| name == group).unwrap_or(0);
-    let elements = |sizes: &[Vec<u64>]| sizes.iter().flatten().sum::<u64>();
+    let elements = |sizes: &[Vec<u64>]| sizes.iter().flatten().fold(0u64, |sum, n| sum.saturating_add(*n));
     let members = trace.pg_config.get(group).map(|config| &config.ranks[..]).unwrap_or_default();
     json!({
         "ph": "X",

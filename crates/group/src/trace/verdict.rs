@@ -1,7 +1,7 @@
 //! Who called something else, who is missing, who was late: from traces to sentences; pure.
 
+use super::{Entry, GroupStatus, State, Trace};
 use phalanx_core::Signature;
-use phalanx_group::trace::{Entry, GroupStatus, State, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -159,8 +159,9 @@ impl<'t> Group<'t> {
     }
 }
 
-/// All that can be said, a line each.
-pub(super) fn text(traces: &[Trace]) -> String {
+/// All that can be said of a job by its traces, a line each: who called something else than the others and where, who did not come,
+/// who was late.
+pub fn text(traces: &[Trace]) -> String {
     let mut lines = Vec::new();
     let world_size = traces.first().map_or(0, |trace| trace.world_size);
     let absent: Vec<usize> =
@@ -269,8 +270,8 @@ fn list(ranks: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::GroupConfig;
     use phalanx_core::{CallSite, OpKind};
-    use phalanx_group::trace::GroupConfig;
     use proptest::prelude::*;
 
     fn call(line: u32) -> Signature {
