@@ -33,6 +33,7 @@ pub(crate) fn run() -> ExitCode {
     dependencies(root, &mut findings);
     sources(root, &mut findings);
     examples(root, &mut findings);
+    named_tests(root, &mut findings);
     for finding in &findings {
         #[expect(clippy::print_stderr, reason = "a command reports to its user")]
         {
@@ -72,7 +73,7 @@ fn dependencies(root: &Path, findings: &mut Vec<String>) {
 
 fn sources(root: &Path, findings: &mut Vec<String>) {
     let mut files = Vec::new();
-    for top in ["crates", "examples", "xtask"] {
+    for top in ["crates", "examples", "fuzz", "xtask"] {
         collect(&root.join(top), &mut files);
     }
     for file in files {
@@ -93,6 +94,21 @@ fn examples(root: &Path, findings: &mut Vec<String>) {
         let name = file_name(&dir);
         if !readme.contains(&name) {
             findings.push(format!("examples/README.md does not mention the example {name}"));
+        }
+    }
+}
+
+/// Tests that a document names as `path/of/file.rs::name`.
+fn named_tests(root: &Path, findings: &mut Vec<String>) {
+    for page in entries(&root.join("docs")) {
+        let text = fs::read_to_string(&page).unwrap_or_default();
+        let names = text.split('`').filter_map(|word| word.split_once(".rs::"));
+        for (file, name) in names {
+            let code = fs::read_to_string(root.join(format!("{file}.rs"))).unwrap_or_default();
+            if !code.contains(&format!("fn {name}(")) {
+                let page = file_name(&page);
+                findings.push(format!("docs/{page} names the test {name}, which is not in {file}.rs"));
+            }
         }
     }
 }

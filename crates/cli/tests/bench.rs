@@ -101,6 +101,35 @@ fn ranks_of_a_launcher_are_measured_where_they_are() {
 }
 
 #[test]
+fn a_job_that_ends_well_says_nothing() {
+    for backend in ["tcp", "shm"].into_iter().filter(|name| cfg!(target_os = "linux") || *name == "tcp") {
+        let mut launcher = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        // All that its ranks log at their ends comes to stderr.
+        launcher.args([
+            "run",
+            "-n",
+            "3",
+            "--env",
+            "PHALANX_LOG=warn",
+            "--env",
+            &format!("PHALANX_BACKEND={backend}"),
+        ]);
+        launcher.args([
+            env!("CARGO_BIN_EXE_phalanx"),
+            "bench",
+            "--ops",
+            "all_reduce",
+            "--iters",
+            "3",
+            "--max-bytes",
+            "64",
+        ]);
+        let output = launcher.output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{backend}");
+    }
+}
+
+#[test]
 fn buffers_of_the_group_and_the_limit_stand_beside_ours() {
     let words = ["--ops", "all_reduce,barrier", "--rounds", "1", "--registered", "also", "--limit", "--json"];
     let report: Value = serde_json::from_str(&stdout(&bench(&words))).unwrap();

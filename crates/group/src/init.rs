@@ -129,11 +129,7 @@ pub(crate) fn meet_all(
     line.send(Notice::Join { host: host.clone(), addr: exchange.addr(), local, terms: terms(config) })?;
     let members =
         meet(&line, &watch, Peer { rank, host }, world_size, deadline, || seat.check(open, deadline))?;
-    if let Some(member) = members.iter().find(|m| m.addr.ip().is_loopback() && !ip.is_loopback()) {
-        let (who, addr) = (&member.peer, member.addr);
-        let what = format!("{who} can be reached at {addr} only from its own host; set PHALANX_HOST there");
-        return Err(Error::config(what));
-    }
+    check_reachable(ip, &members)?;
     let place = Place {
         rank,
         world_size,
@@ -188,6 +184,16 @@ fn trace_folder(config: &Config, seat: &Seat) -> Option<PathBuf> {
 fn step(limit: Duration, deadline: &Deadline) -> Deadline {
     let now = Instant::now();
     Deadline::after(now, limit.min(deadline.remaining(now)))
+}
+
+/// Whoever gave out a loopback address can't be reached from other hosts, and who gave out another may be on one.
+fn check_reachable(ip: IpAddr, members: &[Member]) -> Result<()> {
+    match members.iter().find(|member| member.addr.ip().is_loopback() && !ip.is_loopback()) {
+        None => Ok(()),
+        Some(Member { peer, addr, .. }) => Err(Error::config(format!(
+            "{peer} can be reached at {addr} only from its own host; set PHALANX_HOST there"
+        ))),
+    }
 }
 
 /// Waits for all ranks, and says meanwhile who is missing.
@@ -294,5 +300,28 @@ impl SimulatedBackend {
     ) -> Result<Vec<ProcessGroup>> {
         assert!(world_size > 0, "a group has at least one rank");
         threads(world_size, timeout, Selector::forced_from(algorithms)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loopback_address_among_others_is_refused() {
+        let addr = |text: &str| SocketAddr::new(text.parse().unwrap(), 1);
+        let members = |addrs: [&str; 2]| {
+            let member = |(rank, text)| Member {
+                peer: Peer { rank, host: "h".into() },
+                addr: addr(text),
+                local: None,
+            };
+            addrs.into_iter().enumerate().map(member).collect::<Vec<_>>()
+        };
+        let (here, there) = ("127.0.0.1", "192.0.2.7");
+        let check = |ip: &str, addrs| check_reachable(ip.parse().unwrap(), &members(addrs));
+        assert!(check(here, [here, here]).is_ok() && check(there, [there, there]).is_ok());
+        let error = check(there, [there, here]).unwrap_err().to_string();
+        assert!(error.contains("rank 1") && error.contains("set PHALANX_HOST there"), "{error}");
     }
 }
