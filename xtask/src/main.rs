@@ -1,5 +1,6 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `fuzz`, `ci`.
 
+mod fuzz;
 mod tidy;
 
 use clap::Parser;
@@ -30,6 +31,8 @@ enum Task {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Whatever strangers, lying peers and files can bring, found by coverage (needs cargo-fuzz).
+    Fuzz(fuzz::Fuzz),
     /// Licences and advisories of dependencies (needs cargo-deny).
     Deny,
     /// The documentation, opened in a browser.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Task::Loom => return loom(),
         Task::Sim { seeds, seed } => return sim(seeds, seed),
         Task::Chaos(flags) => return chaos(flags),
+        Task::Fuzz(flags) => return fuzz::run(&flags),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
         Task::Ci => return outcome(Command::new(".ci/run")),

@@ -1,7 +1,8 @@
 //! What one call looks like to the other ranks: the part on which all of them must agree.
 
 use crate::{DType, ReduceOp};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -64,6 +65,7 @@ impl fmt::Display for OpKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallSite {
     /// Source file, as the compiler saw it. Borrowed for calls made here, owned for those of other ranks.
+    #[serde(deserialize_with = "file")]
     pub file: Cow<'static, str>,
     /// Line in that file.
     pub line: u32,
@@ -78,6 +80,15 @@ impl CallSite {
     pub fn caller() -> Self {
         Self::from(std::panic::Location::caller())
     }
+}
+
+/// Whoever wrote it kept to the limit.
+fn file<'de, D: Deserializer<'de>>(from: D) -> Result<Cow<'static, str>, D::Error> {
+    let file = String::deserialize(from)?;
+    if file.len() > CallSite::FILE_LEN_MAX {
+        return Err(D::Error::invalid_length(file.len(), &"at most 200 bytes"));
+    }
+    Ok(file.into())
 }
 
 impl From<&std::panic::Location<'static>> for CallSite {

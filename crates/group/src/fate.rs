@@ -1,5 +1,6 @@
 //! The fate of one group on one rank: whether it has failed, why, and how errors say so.
 
+use crate::control::limits::cut;
 use crate::control::notice::Notice;
 use crate::control::watch::Alarm;
 use crate::realm::Realm;
@@ -218,7 +219,7 @@ impl Fate {
 
     /// Fails the group on all its ranks.
     pub(crate) fn abort(&self, reason: &str) {
-        self.give_up(Cause::Aborted { peer: self.peer(self.rank), reason: reason.to_owned() });
+        self.give_up(Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) });
     }
 
     /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in

@@ -15,6 +15,9 @@ mod control;
 mod corrupting;
 mod engine;
 mod fate;
+#[cfg(feature = "__fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod generation;
 mod group;
 mod host;

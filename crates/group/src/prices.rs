@@ -63,7 +63,7 @@ impl Prices {
         })
     }
 
-    fn parse(text: &[u8]) -> std::result::Result<Self, String> {
+    pub(crate) fn parse(text: &[u8]) -> std::result::Result<Self, String> {
         let prices: Self = serde_json::from_slice(text).map_err(|e| e.to_string())?;
         match &prices.measured {
             Some(measured) if measured.machine != machine() => {

@@ -31,7 +31,7 @@ pub struct TcpStore {
 
 /// What has come from the server and what is to come.
 #[derive(Debug)]
-struct Mail {
+pub(crate) struct Mail {
     /// The receiving end; `None` while one of the waiting threads reads from it, for all of them.
     receiver: Option<SessionReceiver>,
     /// Number of the next request.
@@ -40,6 +40,34 @@ struct Mail {
     open: HashMap<u64, Option<Vec<u8>>>,
     /// Why the session is of no more use.
     broken: Option<Error>,
+}
+
+impl Mail {
+    pub(crate) fn new(receiver: Option<SessionReceiver>) -> Self {
+        Self { receiver, next: 0, open: HashMap::new(), broken: None }
+    }
+
+    /// Makes a place for the reply to a new request.
+    pub(crate) fn open(&mut self) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.open.insert(id, None);
+        id
+    }
+
+    /// Puts a reply where its request waits for it; false if it is none. The reply to a wait that was ended meanwhile is dropped.
+    pub(crate) fn sort(&mut self, reply: Vec<u8>) -> bool {
+        let Ok(Reply { id, .. }) = postcard::from_bytes(&reply) else { return false };
+        if let Some(place) = self.open.get_mut(&id) {
+            *place = Some(reply);
+        }
+        true
+    }
+
+    /// Ends a request; returns its reply if that has come.
+    pub(crate) fn close(&mut self, id: u64) -> Option<Vec<u8>> {
+        self.open.remove(&id).flatten()
+    }
 }
 
 impl TcpStore {
@@ -56,7 +84,7 @@ impl TcpStore {
             local,
             server: addr.to_owned(),
             sender: Mutex::new(sender),
-            mail: Mutex::new(Mail { receiver: Some(receiver), next: 0, open: HashMap::new(), broken: None }),
+            mail: Mutex::new(Mail::new(Some(receiver))),
             changed: Condvar::new(),
         })
     }
@@ -72,25 +100,16 @@ impl TcpStore {
 
     /// Sends a request that is answered at once, and reads its answer.
     fn ask<R>(&self, op: Operation<'_>, read: impl FnOnce(Answer<'_>) -> Option<R>) -> Result<R> {
-        let id = self.open();
+        let id = self.mail().open();
         let reply = self.exchange(id, op, &Deadline::after(Instant::now(), REPLY_TIME))?;
         let reply = reply.ok_or_else(|| self.give_up(&mut self.mail(), self.fault(ErrorKind::TimedOut)))?;
         self.read(&reply, read)
     }
 
-    /// Makes a place for the reply to a new request.
-    fn open(&self) -> u64 {
-        let mut mail = self.mail();
-        let id = mail.next;
-        mail.next += 1;
-        mail.open.insert(id, None);
-        id
-    }
-
     /// Sends the request `id` and waits for its reply; `None` if there is none in time.
     fn exchange(&self, id: u64, op: Operation<'_>, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
         let reply = self.send(id, op).and_then(|()| self.receive(id, deadline));
-        self.mail().open.remove(&id);
+        self.mail().close(id);
         reply
     }
 
@@ -123,23 +142,15 @@ impl TcpStore {
             mail = self.mail();
             mail.receiver = Some(receiver);
             match received {
-                Ok(Some(reply)) => self.sort(&mut mail, reply),
+                Ok(Some(reply)) => {
+                    if !mail.sort(reply) {
+                        drop(self.give_up(&mut mail, self.fault(ErrorKind::InvalidData)));
+                    }
+                }
                 Ok(None) => {}
                 Err(error) => drop(self.give_up(&mut mail, error)),
             }
             self.changed.notify_all();
-        }
-    }
-
-    /// Puts a reply where its request waits for it. The reply to a wait that was ended meanwhile is dropped.
-    fn sort(&self, mail: &mut Mail, reply: Vec<u8>) {
-        match postcard::from_bytes::<Reply<'_>>(&reply).map(|reply| reply.id) {
-            Ok(id) => {
-                if let Some(place) = mail.open.get_mut(&id) {
-                    *place = Some(reply);
-                }
-            }
-            Err(_) => drop(self.give_up(mail, self.fault(ErrorKind::InvalidData))),
         }
     }
 
@@ -172,7 +183,7 @@ impl Store for TcpStore {
         if deadline.has_passed(Instant::now()) {
             return self.try_get(key)?.ok_or_else(|| not_set(&[key], 1, deadline));
         }
-        let id = self.open();
+        let id = self.mail().open();
         let Some(reply) = self.exchange(id, Operation::Get { key }, deadline)? else {
             self.send(id, Operation::Forget { key })?;
             return Err(not_set(&[key], 1, deadline));

@@ -1,13 +1,13 @@
 //! A store in a directory that all processes of the job share.
 
-use crate::Store;
 use crate::store::{check, check_key, count, misuse, not_set};
+use crate::{Store, VALUE_LEN_MAX};
 use phalanx_core::{Deadline, Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -102,8 +102,11 @@ impl FileStore {
     }
 
     fn read(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        match fs::read(self.path(key)) {
-            Ok(value) => Ok(Some(value)),
+        let mut value = Vec::new();
+        let file = File::open(self.path(key));
+        match file.and_then(|file| file.take(VALUE_LEN_MAX as u64 + 1).read_to_end(&mut value)) {
+            Ok(0..=VALUE_LEN_MAX) => Ok(Some(value)),
+            Ok(_) => Err(self.failed(&format!("reading {key:?} from"), ErrorKind::FileTooLarge.into())),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(self.failed(&format!("reading {key:?} from"), e)),
         }
@@ -209,7 +212,7 @@ impl Store for FileStore {
 
 /// The file's name for a key: lower-case letters, digits, `-` and `_` stay, every other byte becomes `%` and two digits,
 /// so that no two keys share a name even where case does not count. Of a long key the beginning stays, and a hash of it all.
-fn file_name(key: &str) -> String {
+pub(crate) fn file_name(key: &str) -> String {
     let mut name = String::with_capacity(key.len());
     for byte in key.bytes() {
         match byte {
@@ -339,6 +342,17 @@ mod tests {
         assert_eq!(store.try_get(NEW).unwrap(), None);
         store.set("key", b"v").unwrap();
         assert_eq!(store.try_get("key").unwrap().unwrap(), b"v");
+    }
+
+    #[test]
+    fn a_file_longer_than_any_value_is_not_read_to_its_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = FileStore::open(temp.path(), "job").unwrap();
+        store.set("key", &vec![1; VALUE_LEN_MAX]).unwrap();
+        assert_eq!(store.try_get("key").unwrap().unwrap().len(), VALUE_LEN_MAX);
+        // It has no blocks: a sparse file.
+        File::create(store.path("key")).unwrap().set_len(1 << 40).unwrap();
+        assert!(matches!(store.try_get("key"), Err(Error::Io { .. })));
     }
 
     #[test]

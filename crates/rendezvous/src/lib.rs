@@ -29,6 +29,9 @@ mod elastic;
 mod env;
 #[cfg(unix)]
 mod file;
+#[cfg(feature = "__fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod location;
 mod memory;
 mod open;

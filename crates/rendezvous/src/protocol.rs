@@ -56,6 +56,9 @@ pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(message).expect("encoding into memory does not fail")
 }
 
+/// Requests of one client that may wait at once.
+const WAITING_MAX: usize = 4096;
+
 /// Which request waits, and whose it is.
 type Waiter = (SessionId, u64);
 
@@ -65,6 +68,8 @@ pub(crate) struct StoreCore {
     table: Table,
     /// Who waits for a key that has no value. No list is empty.
     waiters: HashMap<String, Vec<Waiter>>,
+    /// How many requests of each client do. No number is 0.
+    waiting: HashMap<SessionId, usize>,
 }
 
 impl StoreCore {
@@ -102,16 +107,24 @@ impl StoreCore {
             Operation::Get { key } => match table.get(key)? {
                 Some(value) => Answer::Value(Some(value)),
                 None => {
+                    let waiting = self.waiting.entry(waiter.0).or_default();
+                    if *waiting == WAITING_MAX {
+                        return Err(format!("{WAITING_MAX} requests of this client wait already"));
+                    }
+                    *waiting += 1;
                     self.waiters.entry(key.to_owned()).or_default().push(waiter);
                     return Ok(None);
                 }
             },
             Operation::Forget { key } => {
                 if let Some(waiters) = self.waiters.get_mut(key) {
+                    let before = waiters.len();
                     waiters.retain(|w| *w != waiter);
+                    let ended = before - waiters.len();
                     if waiters.is_empty() {
                         self.waiters.remove(key);
                     }
+                    self.wait_no_more(waiter.0, ended);
                 }
                 return Ok(None);
             }
@@ -121,14 +134,28 @@ impl StoreCore {
 
     /// Answers those who waited for `key`, if it has a value now.
     fn wake(&mut self, key: &str, replies: &mut Vec<(SessionId, Vec<u8>)>) {
-        let Ok(Some(value)) = self.table.get(key) else { return };
+        if !matches!(self.table.get(key), Ok(Some(_))) {
+            return;
+        }
         for (session, id) in self.waiters.remove(key).unwrap_or_default() {
-            replies.push((session, encode(&Reply { id, answer: Answer::Value(Some(value)) })));
+            self.wait_no_more(session, 1);
+            let value = self.table.get(key).ok().flatten();
+            replies.push((session, encode(&Reply { id, answer: Answer::Value(value) })));
+        }
+    }
+
+    fn wait_no_more(&mut self, session: SessionId, requests: usize) {
+        if let Some(waiting) = self.waiting.get_mut(&session) {
+            *waiting -= requests;
+            if *waiting == 0 {
+                self.waiting.remove(&session);
+            }
         }
     }
 
     /// Forgets a client that is gone. What it set stays.
     pub(crate) fn closed(&mut self, session: SessionId) {
+        self.waiting.remove(&session);
         self.waiters.retain(|_, waiters| {
             waiters.retain(|(s, _)| *s != session);
             !waiters.is_empty()
@@ -136,9 +163,11 @@ impl StoreCore {
     }
 
     /// How many requests wait.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "__fuzz"))]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiters.values().map(Vec::len).sum()
+        let sum = self.waiters.values().map(Vec::len).sum();
+        assert_eq!(self.waiting.values().sum::<usize>(), sum);
+        sum
     }
 }
 
@@ -181,6 +210,21 @@ mod tests {
         let replies = ask(&mut core, 4, 1, Operation::Add { key: "a", delta: 5 });
         assert_eq!(replies[1..], [value(3, 1, b"5")]);
         assert!(core.waiters.is_empty());
+    }
+
+    #[test]
+    fn no_client_waits_for_everything() {
+        let mut core = StoreCore::default();
+        let wait = |core: &mut StoreCore, id: u64| ask(core, 1, id, Operation::Get { key: &id.to_string() });
+        for id in 0..WAITING_MAX as u64 {
+            assert_eq!(wait(&mut core, id), []);
+        }
+        let replies = wait(&mut core, 1 << 20);
+        let reply: Reply<'_> = postcard::from_bytes(&replies[0].1).unwrap();
+        assert!(matches!(reply.answer, Answer::Refused(why) if why.contains("wait already")), "{reply:?}");
+        ask(&mut core, 2, 1, Operation::Set { key: "7", value: b"x" });
+        assert_eq!(wait(&mut core, 1 << 20), [], "there is room again");
+        assert_eq!(core.waiting(), WAITING_MAX);
     }
 
     #[test]

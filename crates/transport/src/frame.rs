@@ -120,6 +120,7 @@ pub(crate) fn decode_signature(bytes: &[u8]) -> Option<Box<Signature>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phalanx_core::{CallSite, OpKind};
 
     fn header() -> Header {
         Header {
@@ -150,5 +151,17 @@ mod tests {
         assert!(refused(&|b| b[3] = 255).contains("signature"));
         assert!(refused(&|b| b[1] = 1).contains("reserved"));
         assert!(refused(&|b| b[21] = 1).contains("reserved"));
+    }
+
+    #[test]
+    fn a_longer_file_name_than_travels_is_refused() {
+        let read = |len: usize| {
+            let site = CallSite { file: "f".repeat(len).into(), line: 1 };
+            let (dtype, op) = (None, OpKind::Barrier);
+            let call = Signature { op, dtype, count: 0, reduce: None, root: None, detail: 0, site };
+            decode_signature(&encode_signature(&call)).map(|read| *read == call)
+        };
+        assert_eq!(read(CallSite::FILE_LEN_MAX), Some(true));
+        assert_eq!(read(CallSite::FILE_LEN_MAX + 1), None);
     }
 }

@@ -14,6 +14,9 @@ mod checksum;
 mod connection;
 mod exchange;
 mod frame;
+#[cfg(feature = "__fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod handshake;
 mod keys;
 mod local;

@@ -129,7 +129,9 @@ pub struct Wire {
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
     aside: HashMap<(usize, Key), VecDeque<Aside>>,
+    /// Of at most [`ASIDE_MAX`], with [`ASIDE_COST`] for each frame.
     aside_len: usize,
+    aside_max: usize,
     /// Other threads that sleep while this one reads links: they are woken when something was set aside.
     sleepers: Vec<Bell>,
 }
@@ -158,10 +160,24 @@ impl Wire {
             outgoing: peers.map(|_| Outgoing::default()).collect(),
             aside: HashMap::new(),
             aside_len: 0,
+            aside_max: ASIDE_MAX,
             sleepers: Vec::new(),
             transport,
             checked,
         }
+    }
+
+    /// The same with another limit for what is set aside.
+    #[cfg(any(test, feature = "__fuzz"))]
+    pub(crate) fn with_aside_max(transport: Box<dyn Transport>, aside_max: usize) -> Self {
+        Self { aside_max, ..Self::new(transport) }
+    }
+
+    /// Bytes set aside, and frames.
+    #[cfg(any(test, feature = "__fuzz"))]
+    pub(crate) fn aside(&self) -> (usize, usize) {
+        let frames = || self.aside.values().flatten();
+        (frames().map(|aside| aside.bytes.len()).sum(), frames().count())
     }
 
     /// The transport's name.
@@ -435,7 +451,7 @@ impl Wire {
         let frame = self.incoming[peer].frame.expect("only a frame can be set aside");
         let slot = (peer, frame.header.key);
         if self.aside.get(&slot).and_then(VecDeque::back).is_none_or(|aside| aside.missing == 0) {
-            if self.aside_len >= ASIDE_MAX {
+            if self.aside_len >= self.aside_max {
                 return Ok(false);
             }
             self.aside_len += ASIDE_COST;
@@ -452,7 +468,7 @@ impl Wire {
                 self.incoming[peer].frame = None;
                 break true;
             }
-            if self.aside_len >= ASIDE_MAX {
+            if self.aside_len >= self.aside_max {
                 break false;
             }
             let n = self.read_payload(peer, &mut part)?;

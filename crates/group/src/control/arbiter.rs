@@ -1,9 +1,10 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
+use super::limits::{FAILED_MAX, STALLED_MAX};
 use super::notice::{Calls, Member, Notice, Verdict};
 use super::pulse::{Due, Pulse};
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 /// The first place at which two ranks called different things.
@@ -37,15 +38,17 @@ pub(crate) struct Arbiter {
     members: Vec<Option<Member>>,
     /// The terms of the first rank that came.
     terms: Option<(usize, String)>,
-    failed: HashMap<GroupId, Cause>,
+    failed: HashSet<GroupId>,
+    /// How many reports of each rank were believed or looked into.
+    failed_by: Vec<usize>,
+    /// What was told while ranks were still to come; they hear it first.
+    told: Vec<Verdict>,
     lost: BTreeSet<usize>,
-    /// The same in their order, for who comes later.
-    losses: Vec<Cause>,
     left: BTreeSet<usize>,
     /// Who reported whose death, which the arbiter had not seen.
     doubted: BTreeSet<(usize, usize)>,
-    /// What each rank last said about its latest collectives, by group.
-    calls: HashMap<GroupId, BTreeMap<usize, Calls>>,
+    /// What each rank last said about its latest collectives, in the groups where it did so latest; oldest first.
+    calls: Vec<VecDeque<(GroupId, Calls)>>,
     inquiries: HashMap<GroupId, Inquiry>,
     /// Of the ranks that are here; `None` where silence means nothing.
     pulse: Option<Pulse>,
@@ -56,12 +59,13 @@ impl Arbiter {
         Self {
             members: vec![None; world_size],
             terms: None,
-            failed: HashMap::new(),
+            failed: HashSet::new(),
+            failed_by: vec![0; world_size],
+            told: Vec::new(),
             lost: BTreeSet::new(),
-            losses: Vec::new(),
             left: BTreeSet::new(),
             doubted: BTreeSet::new(),
-            calls: HashMap::new(),
+            calls: vec![VecDeque::new(); world_size],
             inquiries: HashMap::new(),
             pulse,
         }
@@ -74,23 +78,23 @@ impl Arbiter {
 
     /// Takes a notice from `rank`.
     pub(crate) fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
+        if let Err(what) = self.check(rank, &notice) {
+            return self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what });
+        }
         match notice {
             Notice::Join { host, addr, local, terms } => {
                 self.members[rank] = Some(Member { peer: Peer { rank, host }, addr, local });
+                let mut mail: Mail = self.told.iter().map(|verdict| (rank, verdict.clone())).collect();
                 let (first, theirs) = self.terms.get_or_insert_with(|| (rank, terms.clone()));
                 if *theirs != terms {
                     let what = format!("it runs with {terms}, rank {first} with {theirs}");
-                    return self.fail(WORLD, Cause::Protocol { peer: self.peer(rank), what });
+                    mail.extend(self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what }));
                 }
-                let members: Vec<_> = self.members.iter().flatten().cloned().collect();
-                if !self.losses.is_empty() {
-                    let lost = |cause: &Cause| (rank, Verdict::Lost { cause: cause.clone() });
-                    return self.losses.iter().map(lost).collect();
+                if self.is_complete() && self.failed.is_empty() && self.lost.is_empty() {
+                    let members = self.members.iter().flatten().cloned().collect();
+                    mail.extend(self.tell_all(Verdict::Complete { members }));
                 }
-                if members.len() < self.members.len() {
-                    return Vec::new();
-                }
-                self.to_all(&Verdict::Complete { members })
+                mail
             }
             Notice::WhoIsMissing => {
                 let ranks = (0..self.members.len()).filter(|&r| self.members[r].is_none()).collect();
@@ -98,7 +102,7 @@ impl Arbiter {
             }
             Notice::Calls { group, calls } => self.called(rank, group, calls),
             // A group fails once; its verdict is on its way to the reporter already.
-            Notice::Failed { group, .. } if self.failed.contains_key(&group) => Vec::new(),
+            Notice::Failed { group, .. } if self.failed.contains(&group) => Vec::new(),
             // A late call was reported before this. What follows from that, or from a rank that was stopped, comes second.
             Notice::Failed { group, .. } if self.inquiries.contains_key(&group) => self.insist(rank, group),
             Notice::Failed { group, members, cause: cause @ Cause::TimedOut { seq: 1.., .. } } => {
@@ -106,17 +110,32 @@ impl Arbiter {
             }
             Notice::Failed { group, cause, .. } => {
                 let cause = self.corrected(cause);
-                if self.doubts(rank, &cause) { Vec::new() } else { self.fail(group, cause) }
+                if self.doubts(rank, &cause) { Vec::new() } else { self.fail(rank, group, cause) }
             }
-            Notice::Trace => self.to_all(&Verdict::Trace { by: rank }),
+            Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
             Notice::Leave => {
-                self.left.insert(rank);
                 self.forget(rank);
-                self.to_all(&Verdict::Left { rank })
+                if self.left.insert(rank) { self.tell_all(Verdict::Left { rank }) } else { Vec::new() }
             }
             Notice::Beat => Vec::new(),
             Notice::YouWereSilent => self.silent(0),
         }
+    }
+
+    /// What no correct rank says.
+    fn check(&self, rank: usize, notice: &Notice) -> Result<(), String> {
+        notice.check(self.members.len(), self.is_complete())?;
+        match notice {
+            Notice::Join { .. } if !self.admits(rank) => Err("it joined a second time".into()),
+            Notice::Failed { .. } if self.failed_by[rank] >= FAILED_MAX => {
+                Err(format!("more than {FAILED_MAX} groups have failed by its word"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.members.iter().all(Option::is_some)
     }
 
     /// The line of `rank` has closed.
@@ -151,7 +170,7 @@ impl Arbiter {
         mail.extend(silent.into_iter().flat_map(|rank| self.silent(rank)));
         if beat {
             // To all at one moment: so all notice at one moment when it ends.
-            mail.extend(self.to_all(&Verdict::Beat));
+            mail.extend(self.tell_all(Verdict::Beat));
         }
         mail
     }
@@ -170,8 +189,7 @@ impl Arbiter {
     fn lose(&mut self, rank: usize, how: Loss) -> Mail {
         self.forget(rank);
         let cause = Cause::Lost { peer: self.peer(rank), how };
-        self.losses.push(cause.clone());
-        self.to_all(&Verdict::Lost { cause })
+        self.tell_all(Verdict::Lost { cause })
     }
 
     fn forget(&mut self, rank: usize) {
@@ -183,15 +201,20 @@ impl Arbiter {
     /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it
     /// for something else, still waits in.
     fn called(&mut self, rank: usize, group: GroupId, calls: Calls) -> Mail {
-        self.calls.entry(group).or_default().insert(rank, calls);
-        let all = &self.calls[&group];
-        let ours = &all[&rank];
-        let found = all.iter().find_map(|(&other, theirs)| Some((other, disagreement(ours, theirs)?)));
+        let own = &mut self.calls[rank];
+        own.retain(|(of, _)| *of != group);
+        if own.len() == STALLED_MAX {
+            own.pop_front();
+        }
+        own.push_back((group, calls));
+        let ours = self.latest(group, rank).expect("it was just told");
+        let found = (0..self.members.len())
+            .find_map(|other| Some((other, disagreement(ours, self.latest(group, other)?)?)));
         if let Some((other, (seq, ours, theirs))) = found {
             let mut sides = [(self.peer(rank), ours.clone()), (self.peer(other), theirs.clone())];
             sides.sort_by_key(|(peer, _)| peer.rank);
             let [left, right] = sides;
-            return self.fail(group, Cause::Mismatch { seq, left, right });
+            return self.fail(rank, group, Cause::Mismatch { seq, left, right });
         }
         let all_heard = self.inquiries.get_mut(&group).is_some_and(|inquiry| {
             inquiry.unheard.remove(&rank);
@@ -200,9 +223,14 @@ impl Arbiter {
         if all_heard { self.conclude(group) } else { Vec::new() }
     }
 
+    /// What `rank` last said about its latest collectives in `group`.
+    fn latest(&self, group: GroupId, rank: usize) -> Option<&Calls> {
+        self.calls.get(rank)?.iter().find(|(of, _)| *of == group).map(|(_, calls)| calls)
+    }
+
     /// The last collective that this rank is known to have called; 0 for none.
     fn place(&self, group: GroupId, rank: usize) -> u64 {
-        let latest = self.calls.get(&group).and_then(|calls| calls.get(&rank)?.last());
+        let latest = self.latest(group, rank).and_then(|calls| calls.last());
         latest.map_or(0, |(seq, _)| *seq)
     }
 
@@ -216,6 +244,7 @@ impl Arbiter {
         let reporters = BTreeSet::from([reporter]);
         let inquiry = Inquiry { reporters, members: members.to_vec(), cause, unheard, insisted: false };
         self.inquiries.insert(group, inquiry);
+        self.failed_by[reporter] += 1;
         if mail.is_empty() { self.conclude(group) } else { mail }
     }
 
@@ -230,7 +259,8 @@ impl Arbiter {
     /// What is known now is all there is to know about a call that was late.
     fn conclude(&mut self, group: GroupId) -> Mail {
         let Some(inquiry) = self.inquiries.remove(&group) else { return Vec::new() };
-        let Inquiry { members, mut cause, unheard, .. } = inquiry;
+        let Inquiry { reporters, members, mut cause, unheard, .. } = inquiry;
+        let first = reporters.first().copied().unwrap_or(0);
         if let Cause::TimedOut { reporter, seq, missing, .. } = &mut cause {
             // Who has left in order was there, or those who wait for it know that it left.
             let is_absent =
@@ -239,7 +269,7 @@ impl Arbiter {
             absent.sort_by_key(|r| (!unheard.contains(r), self.place(group, *r), *r));
             *missing = absent.into_iter().map(|r| self.peer(r)).collect();
         }
-        self.fail(group, cause)
+        self.fail(first, group, cause)
     }
 
     /// What the reporter cannot know: that a closed link was left in order.
@@ -267,12 +297,12 @@ impl Arbiter {
         }
     }
 
-    fn fail(&mut self, group: GroupId, cause: Cause) -> Mail {
-        if self.failed.contains_key(&group) {
+    fn fail(&mut self, reporter: usize, group: GroupId, cause: Cause) -> Mail {
+        if !self.failed.insert(group) {
             return Vec::new();
         }
-        self.failed.insert(group, cause.clone());
-        self.to_all(&Verdict::Group { group, cause })
+        self.failed_by[reporter] += 1;
+        self.tell_all(Verdict::Group { group, cause })
     }
 
     fn peer(&self, rank: usize) -> Peer {
@@ -280,11 +310,27 @@ impl Arbiter {
         known.map_or_else(|| Peer { rank, host: "never joined".into() }, |member| member.peer.clone())
     }
 
-    fn to_all(&self, verdict: &Verdict) -> Mail {
+    fn tell_all(&mut self, verdict: Verdict) -> Mail {
+        let stays = !matches!(verdict, Verdict::Beat | Verdict::Trace { .. });
+        if stays && !self.is_complete() {
+            self.told.push(verdict.clone());
+        }
         // Also to those who have left: rank 0 says so first and stays until it has heard it from all others.
         let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r);
         // To rank 0 last: it may end its process, and the arbiter with it, as soon as it hears of a failure.
         (0..self.members.len()).rev().filter(here).map(|r| (r, verdict.clone())).collect()
+    }
+}
+
+#[cfg(feature = "__fuzz")]
+impl Arbiter {
+    /// About how many bytes it holds for `rank`.
+    pub(crate) fn held(&self, rank: usize) -> usize {
+        let calls = |calls: &Calls| calls.iter().map(|(_, call)| 200 + call.site.file.len()).sum::<usize>();
+        let calls: usize = self.calls[rank].iter().map(|(_, told)| 100 + calls(told)).sum();
+        let doubted = self.doubted.range((rank, 0)..(rank + 1, 0)).count();
+        let host = self.members[rank].as_ref().map_or(0, |member| member.peer.host.len());
+        calls + 50 * (self.failed_by[rank] + doubted) + host
     }
 }
 

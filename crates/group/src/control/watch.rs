@@ -1,5 +1,6 @@
 //! What a rank knows of its groups' fate, and the alarms that stop running operations.
 
+use super::limits::{CALLS_MAX, VERDICTS_MAX};
 use super::notice::{Member, Notice, Verdict};
 use crate::trace::Trace;
 use crate::trace::log::Log;
@@ -10,9 +11,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
-
-/// Calls told to the arbiter, the current one included, for naming both sides of a late mismatch.
-const HISTORY_LEN: usize = 64;
 
 /// The fate of one group on this rank.
 #[derive(Debug)]
@@ -82,7 +80,7 @@ impl Alarm {
 
     /// The group's latest collectives on this rank, as the arbiter wants to know them.
     pub(crate) fn calls(&self) -> Notice {
-        Notice::Calls { group: self.group, calls: self.collectives.latest(HISTORY_LEN) }
+        Notice::Calls { group: self.group, calls: self.collectives.latest(CALLS_MAX) }
     }
 
     /// When it became known that `rank` (of the job) left in order.
@@ -151,9 +149,12 @@ impl Watch {
 
     /// Takes word from the arbiter that came at this moment.
     pub(crate) fn hear(self: &Arc<Self>, verdict: Verdict, now: Instant) {
+        if let Err(what) = verdict.check(self.recorder.world_size) {
+            return tracing::warn!(what, "a verdict that makes no sense");
+        }
         let mut state = lock(&self.state);
         match verdict {
-            Verdict::Complete { members } => state.members = Some(members),
+            Verdict::Complete { members } => drop(state.members.get_or_insert(members)),
             Verdict::Missing { ranks } => state.missing = ranks,
             Verdict::Group { group, cause } => state.verdict(Some(group), cause),
             Verdict::Lost { cause } => state.verdict(None, cause),
@@ -275,7 +276,9 @@ impl State {
                 alarm.raise(cause.clone());
             }
         }
-        self.verdicts.push((scope, cause));
+        if self.verdicts.len() < VERDICTS_MAX {
+            self.verdicts.push((scope, cause));
+        }
     }
 }
 
@@ -348,5 +351,16 @@ mod tests {
         let alarm = watch.alarm(WORLD, vec![0, 1]);
         watch.lost_arbiter(Loss::Died);
         assert!(alarm.cause().is_some());
+    }
+
+    #[test]
+    fn an_arbiter_that_lies_about_the_members_is_not_believed() {
+        let watch = watch();
+        watch.hear(Verdict::Complete { members: Vec::new() }, Instant::now());
+        let now = Deadline::after(Instant::now(), std::time::Duration::ZERO);
+        assert!(watch.wait_complete(&now).is_err());
+        let alarm = watch.alarm(WORLD, vec![0, 1, 2]);
+        watch.lost_arbiter(Loss::Died);
+        assert_eq!(alarm.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
     }
 }

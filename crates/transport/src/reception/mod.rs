@@ -13,6 +13,8 @@ mod session;
 
 pub use client::open_session;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
+#[cfg(feature = "__fuzz")]
+pub(crate) use session::{Inbox, framed};
 pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
 
 #[cfg(target_os = "linux")]

@@ -18,17 +18,23 @@ const READS_MAX: usize = 16;
 
 /// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     bytes: VecDeque<u8>,
 }
 
 impl Inbox {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
+    /// Bytes held.
+    #[cfg(feature = "__fuzz")]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The next whole message, if it has arrived.
-    pub(super) fn pop(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn pop(&mut self) -> io::Result<Option<Vec<u8>>> {
         if self.bytes.len() < 4 {
             return Ok(None);
         }
@@ -47,7 +53,7 @@ impl Inbox {
     }
 }
 
-pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     assert!(message.len() <= MESSAGE_LEN_MAX, "messages are bounded by their makers");
     let mut bytes = Vec::with_capacity(4 + message.len());
     bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());

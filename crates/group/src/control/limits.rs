@@ -1,0 +1,198 @@
+//! How much a correct rank or arbiter says. Who says more breaks the protocol, and is named for it: nobody who knows the
+//! secret can make another process hold more and more.
+
+use super::notice::{Member, Notice, Verdict};
+use phalanx_core::{Cause, Loss, Peer, WORLD};
+
+/// Longest text: a host's name, what ranks must agree on, the words of an abort.
+pub(crate) const TEXT_LEN_MAX: usize = 4 << 10;
+/// Calls that a rank tells when it waits, the current one included, for naming both sides of a late mismatch.
+pub(crate) const CALLS_MAX: usize = 64;
+/// Groups in which the arbiter remembers that a rank waited: the latest.
+pub(crate) const STALLED_MAX: usize = 64;
+/// Groups that may fail by the reports of one rank.
+pub(crate) const FAILED_MAX: usize = 4096;
+/// Verdicts that a rank remembers.
+pub(crate) const VERDICTS_MAX: usize = 1 << 16;
+
+impl Notice {
+    /// Says what is wrong with it.
+    pub(crate) fn check(&self, world_size: usize, is_complete: bool) -> Result<(), String> {
+        match self {
+            Self::Join { host, local, terms, .. } => {
+                let local = local.iter().flat_map(|local| [local.host.as_str(), &local.name]);
+                local.chain([host.as_str(), terms]).try_for_each(check_text)
+            }
+            Self::Calls { calls, .. } if calls.len() > CALLS_MAX => {
+                Err(format!("it waits in the last of {} calls; at most {CALLS_MAX} are told", calls.len()))
+            }
+            Self::Failed { group, .. } if !is_complete && *group != WORLD => {
+                Err(format!("{group} failed before all ranks were here"))
+            }
+            Self::Failed { members, cause, .. } => {
+                check_len(members.len(), world_size)?;
+                members.iter().try_for_each(|&rank| check_rank(rank, world_size))?;
+                check_cause(cause, world_size)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Verdict {
+    /// Says what is wrong with it.
+    pub(crate) fn check(&self, world_size: usize) -> Result<(), String> {
+        match self {
+            Self::Complete { members } => {
+                let in_order = |(rank, member): (usize, &Member)| member.peer.rank == rank;
+                if members.len() != world_size || !members.iter().enumerate().all(in_order) {
+                    return Err(format!("{} members, not {world_size} in order", members.len()));
+                }
+                members.iter().try_for_each(|member| check_peer(&member.peer, world_size))
+            }
+            Self::Missing { ranks } => {
+                check_len(ranks.len(), world_size)?;
+                ranks.iter().try_for_each(|&rank| check_rank(rank, world_size))
+            }
+            Self::Group { cause, .. } | Self::Lost { cause } => check_cause(cause, world_size),
+            Self::Left { rank } | Self::Trace { by: rank } => check_rank(*rank, world_size),
+            Self::Beat | Self::WhereAreYou { .. } => Ok(()),
+        }
+    }
+}
+
+fn check_cause(cause: &Cause, world_size: usize) -> Result<(), String> {
+    match cause {
+        Cause::Lost { peer, how } => {
+            check_peer(peer, world_size)?;
+            if let Loss::Unreachable { from } = how { check_rank(*from, world_size) } else { Ok(()) }
+        }
+        Cause::Protocol { peer, what: words } | Cause::Aborted { peer, reason: words } => {
+            check_peer(peer, world_size)?;
+            check_text(words)
+        }
+        Cause::Mismatch { left, right, .. } => {
+            check_peer(&left.0, world_size)?;
+            check_peer(&right.0, world_size)
+        }
+        Cause::TimedOut { reporter, awaited, missing, .. } => {
+            check_len(missing.len().max(awaited.len()), world_size)?;
+            missing.iter().chain(awaited).chain([reporter]).try_for_each(|peer| check_peer(peer, world_size))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_peer(peer: &Peer, world_size: usize) -> Result<(), String> {
+    check_rank(peer.rank, world_size)?;
+    check_text(&peer.host)
+}
+
+fn check_rank(rank: usize, world_size: usize) -> Result<(), String> {
+    if rank < world_size { Ok(()) } else { Err(format!("rank {rank} in a world of {world_size}")) }
+}
+
+fn check_len(len: usize, world_size: usize) -> Result<(), String> {
+    if len <= world_size { Ok(()) } else { Err(format!("{len} ranks of a world of {world_size}")) }
+}
+
+fn check_text(text: &str) -> Result<(), String> {
+    match text.len() {
+        0..=TEXT_LEN_MAX => Ok(()),
+        len => Err(format!("a text of {len} bytes; {TEXT_LEN_MAX} are enough")),
+    }
+}
+
+/// As much of `text` as may be told.
+pub(crate) fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_LEN_MAX)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbiter::Arbiter;
+    use super::*;
+    use phalanx_core::GroupId;
+
+    fn join(host: &str) -> Notice {
+        let addr = ([127, 0, 0, 1], 1).into();
+        Notice::Join { host: host.into(), addr, local: None, terms: String::new() }
+    }
+
+    fn aborted(group: u64) -> Notice {
+        let cause = Cause::Aborted { peer: Peer { rank: 1, host: "h1".into() }, reason: "r".into() };
+        Notice::Failed { group: GroupId(group), members: vec![0, 1], cause }
+    }
+
+    fn job() -> Arbiter {
+        let mut arbiter = Arbiter::new(2, None);
+        arbiter.handle(0, join("h0"));
+        arbiter.handle(1, join("h1"));
+        arbiter
+    }
+
+    /// What the arbiter says of rank 1 after `notice`.
+    fn blamed(arbiter: &mut Arbiter, notice: Notice) -> String {
+        match arbiter.handle(1, notice).last() {
+            Some((0, Verdict::Group { group: WORLD, cause: Cause::Protocol { peer, what } })) => {
+                assert_eq!(peer.rank, 1);
+                what.clone()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn who_says_what_no_correct_rank_says_is_named() {
+        let lost = |rank| {
+            let cause = Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died };
+            Notice::Failed { group: WORLD, members: vec![0, 1], cause }
+        };
+        assert_eq!(blamed(&mut job(), lost(2)), "rank 2 in a world of 2");
+        assert!(blamed(&mut job(), join("h1")).contains("second time"));
+        let members = vec![0; 3];
+        let Notice::Failed { cause, .. } = aborted(0) else { unreachable!() };
+        let crowd = Notice::Failed { group: WORLD, members, cause };
+        assert_eq!(blamed(&mut job(), crowd), "3 ranks of a world of 2");
+        let mut new = Arbiter::new(2, None);
+        new.handle(0, join("h0"));
+        assert!(blamed(&mut new, join(&"h".repeat(TEXT_LEN_MAX + 1))).contains("4097 bytes"));
+    }
+
+    #[test]
+    fn no_rank_fails_groups_without_end() {
+        let mut arbiter = job();
+        for group in 1..=FAILED_MAX as u64 {
+            assert_eq!(arbiter.handle(1, aborted(group)).len(), 2);
+        }
+        assert!(blamed(&mut arbiter, aborted(1 << 40)).contains("more than 4096 groups"));
+        assert!(arbiter.handle(1, aborted(1 << 41)).is_empty(), "its word counts no more");
+    }
+
+    #[test]
+    fn who_comes_later_hears_what_has_failed_first() {
+        let mut arbiter = Arbiter::new(2, None);
+        arbiter.handle(1, join("h1"));
+        let failed = arbiter.handle(1, aborted(WORLD.0)).remove(0).1;
+        let mail = arbiter.handle(0, join("h0"));
+        assert_eq!(mail, [(0, failed)], "and never that all are here");
+    }
+
+    #[test]
+    fn a_verdict_without_sense_is_refused() {
+        let member = |rank| Member {
+            peer: Peer { rank, host: "h".into() },
+            addr: ([127, 0, 0, 1], 1).into(),
+            local: None,
+        };
+        let complete = |ranks: &[usize]| {
+            Verdict::Complete { members: ranks.iter().map(|&rank| member(rank)).collect() }.check(2)
+        };
+        assert_eq!(complete(&[0, 1]), Ok(()));
+        for ranks in [&[][..], &[0], &[1, 0], &[0, 1, 2]] {
+            assert!(complete(ranks).is_err(), "{ranks:?}");
+        }
+        assert!(Verdict::Left { rank: 2 }.check(2).is_err());
+        assert!(Verdict::Missing { ranks: vec![0, 0, 0] }.check(2).is_err());
+    }
+}

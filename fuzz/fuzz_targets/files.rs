@@ -1,0 +1,10 @@
+//! The target `files` under libFuzzer; without that, it runs the files it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| phalanx_fuzz::files(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    std::env::args_os().skip(1).try_for_each(|file| Ok(phalanx_fuzz::files(&std::fs::read(file)?)))
+}

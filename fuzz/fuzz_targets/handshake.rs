@@ -1,0 +1,10 @@
+//! The target `handshake` under libFuzzer; without that, it runs the files it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| phalanx_fuzz::handshake(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    std::env::args_os().skip(1).try_for_each(|file| Ok(phalanx_fuzz::handshake(&std::fs::read(file)?)))
+}

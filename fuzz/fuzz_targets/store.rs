@@ -1,0 +1,10 @@
+//! The target `store` under libFuzzer; without that, it runs the files it is given.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| phalanx_fuzz::store(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    std::env::args_os().skip(1).try_for_each(|file| Ok(phalanx_fuzz::store(&std::fs::read(file)?)))
+}

@@ -1,0 +1,51 @@
+//! Everything that strangers, peers that lie, and files of uncertain origin can put before phalanx, as fuzz targets: each
+//! takes any bytes and panics where a promise is broken.
+//!
+//! `cargo xtask fuzz` runs them under libFuzzer; `cargo test` replays the kept corpus and changes it a little. What a
+//! target promises stands beside the code it is about, in the module `fuzz` of each crate.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use phalanx_group::fuzz::control;
+pub use phalanx_rendezvous::fuzz::store;
+pub use phalanx_transport::fuzz::handshake;
+
+/// A target's name and itself.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 5] =
+    [("handshake", handshake), ("frames", frames), ("store", store), ("control", control), ("files", files)];
+
+/// What a peer that knows the secret can send: the first byte chooses between the frames of links, the messages of sessions, and
+/// the records of either where they are sealed.
+pub fn frames(data: &[u8]) {
+    use phalanx_transport::fuzz;
+    match data.split_first() {
+        Some((0..0x80, rest)) => fuzz::frames(rest),
+        Some((0x80..0xc0, rest)) => fuzz::sessions(rest),
+        Some((_, rest)) => fuzz::records(rest),
+        None => {}
+    }
+}
+
+/// What is read from disk and from the environment: the first byte chooses what it is.
+pub fn files(data: &[u8]) {
+    let Some((what, rest)) = data.split_first() else { return };
+    match what % 4 {
+        0 => phalanx_rendezvous::fuzz::config(rest),
+        1 => phalanx_rendezvous::fuzz::files(rest),
+        2 => phalanx_group::fuzz::prices(rest),
+        _ => phalanx_group::fuzz::traces(rest),
+    }
+}
+
+/// The kept inputs of a target, in the order of their names.
+pub fn corpus(target: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let mut files: Vec<_> =
+        fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
