@@ -6,5 +6,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| phalanx_fuzz::control(data));
 
 #[cfg(not(fuzzing))]
 fn main() -> std::io::Result<()> {
-    std::env::args_os().skip(1).try_for_each(|file| Ok(phalanx_fuzz::control(&std::fs::read(file)?)))
+    for file in std::env::args_os().skip(1) {
+        phalanx_fuzz::control(&std::fs::read(file)?);
+    }
+    Ok(())
 }

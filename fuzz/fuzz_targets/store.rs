@@ -6,5 +6,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| phalanx_fuzz::store(data));
 
 #[cfg(not(fuzzing))]
 fn main() -> std::io::Result<()> {
-    std::env::args_os().skip(1).try_for_each(|file| Ok(phalanx_fuzz::store(&std::fs::read(file)?)))
+    for file in std::env::args_os().skip(1) {
+        phalanx_fuzz::store(&std::fs::read(file)?);
+    }
+    Ok(())
 }

@@ -104,7 +104,7 @@ impl Job {
         let what: u8 = input.arbitrary()?;
         let rank = usize::from(what >> 4) % self.ranks.len();
         match what % 16 {
-            0 | 1 => self.tell(rank, join(if what % 16 == 0 { "a" } else { "b" })),
+            0 | 1 => self.tell(rank, join(if what.is_multiple_of(16) { "a" } else { "b" })),
             2 => self.tell(rank, Notice::Leave),
             3 if what >> 7 == 0 => self.hang_up(rank),
             3 => {

@@ -96,9 +96,9 @@ impl Network {
                 let message = self.message(input)?;
                 let place = usize::from(input.arbitrary::<u8>()?);
                 if place.is_multiple_of(2) {
-                    self.to_caller(place / 2, message);
+                    self.tell_caller(place / 2, message);
                 } else {
-                    self.to_called(place / 2, message);
+                    self.tell_called(place / 2, message);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Network {
         Ok(said)
     }
 
-    fn to_caller(&mut self, place: usize, message: Vec<u8>) {
+    fn tell_caller(&mut self, place: usize, message: Vec<u8>) {
         let len = self.callers.len().max(1);
         let Some(caller) = self.callers.get_mut(place % len) else { return };
         let Some(mut dialer) = caller.side.machine.take() else { return };
@@ -194,7 +194,7 @@ impl Network {
         called
     }
 
-    fn to_called(&mut self, place: usize, message: Vec<u8>) {
+    fn tell_called(&mut self, place: usize, message: Vec<u8>) {
         let len = self.called.len().max(1);
         let Some(called) = self.called.get_mut(place % len) else { return };
         // It waits for its owner's verdict, and for nothing else.
