@@ -224,11 +224,11 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
 
     fn seconds(&self, name: &str) -> Result<Option<Duration>> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        match text.parse::<f64>() {
-            Ok(seconds) if seconds > 0.0 && seconds <= TIMEOUT_MAX_S => {
-                Ok(Some(Duration::from_secs_f64(seconds)))
-            }
-            _ => Err(Error::config(format!(
+        let time = text.parse().ok().filter(|seconds| (0.0..=TIMEOUT_MAX_S).contains(seconds));
+        // Less than a nanosecond is none.
+        match time.map(Duration::from_secs_f64).filter(|time| !time.is_zero()) {
+            Some(time) => Ok(Some(time)),
+            None => Err(Error::config(format!(
                 "{name} is {text:?}, not a time in seconds (more than 0, at most a year)"
             ))),
         }

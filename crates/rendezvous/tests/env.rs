@@ -154,6 +154,7 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_BACKEND=SHM"], &["PHALANX_BACKEND", "\"SHM\"", "auto, shm or tcp"]),
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=0"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=NaN"], &["PHALANX_TIMEOUT_S"]),
+        (&[OURS, &with_secret, "PHALANX_TIMEOUT_S=1e-10"], &["PHALANX_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_INIT_TIMEOUT_S=1e300"], &["PHALANX_INIT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_HEARTBEAT_TIMEOUT_S=-1"], &["PHALANX_HEARTBEAT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),

@@ -168,13 +168,13 @@ impl Wire {
     }
 
     /// The same with another limit for what is set aside.
-    #[cfg(any(test, feature = "__fuzz"))]
+    #[cfg(feature = "__fuzz")]
     pub(crate) fn with_aside_max(transport: Box<dyn Transport>, aside_max: usize) -> Self {
         Self { aside_max, ..Self::new(transport) }
     }
 
     /// Bytes set aside, and frames.
-    #[cfg(any(test, feature = "__fuzz"))]
+    #[cfg(feature = "__fuzz")]
     pub(crate) fn aside(&self) -> (usize, usize) {
         let frames = || self.aside.values().flatten();
         (frames().map(|aside| aside.bytes.len()).sum(), frames().count())
