@@ -2,7 +2,7 @@
 //!
 //! A `Log` remembers the latest calls of a group. When the group fails, when SIGUSR1 asks for it, or when
 //! [`ProcessGroup::dump_trace`](crate::ProcessGroup::dump_trace) is called, all that this rank remembers becomes a [`Trace`].
-//! [`merged`], the traces of all ranks say more: a [`verdict`] in words, and a timeline for [`chrome`].
+//! [`merged`], the traces of all ranks say more: a [`verdict`](verdict()) in words, and a timeline for [`chrome`](chrome()).
 
 mod chrome;
 mod clock;
