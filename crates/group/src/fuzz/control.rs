@@ -32,7 +32,7 @@ struct Job {
     ranks: Vec<Rank>,
 }
 
-/// See the [module](self).
+/// Ranks and an arbiter that lie.
 pub fn control(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let world_size = 1 + usize::from(input.arbitrary::<u8>().unwrap_or(0) % 5);

@@ -17,7 +17,7 @@ struct Model {
     waiters: Vec<(String, SessionId, u64)>,
 }
 
-/// See the [module](self).
+/// Calls of clients, against a model of the table.
 pub fn store(data: &[u8]) {
     let (mut core, mut model, mut mail) = (StoreCore::default(), Model::default(), Mail::new(None));
     let mut input = Unstructured::new(data);

@@ -103,7 +103,7 @@ struct World {
     peers: [Peer; RANKS],
 }
 
-/// See the [module](self).
+/// Bytes of a peer, in any splits, against a model of the frames.
 pub fn frames(data: &[u8]) {
     let pipes = Arc::new(Mutex::new(Pipes { grain: 1 << 20, ..Pipes::default() }));
     let wire = Wire::with_aside_max(Box::new(Links(pipes.clone())), ASIDE_MAX);
