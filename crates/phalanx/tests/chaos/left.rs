@@ -30,11 +30,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn now() -> Self {
-        Self {
-            descriptors: names("/proc/self/fd").len(),
-            threads: names("/proc/self/task").len(),
-            shared: names("/dev/shm"),
-        }
+        Self { descriptors: names("/proc/self/fd").len(), threads: threads(), shared: names("/dev/shm") }
     }
 
     /// What has been added since.
@@ -56,6 +52,15 @@ impl Held {
             added
         })
     }
+}
+
+/// Threads of this process that are ours: those of the tests beside this one come and go.
+fn threads() -> usize {
+    let name = |thread: &String| fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+    names("/proc/self/task")
+        .iter()
+        .filter(|thread| name(thread).is_ok_and(|n| n.starts_with("phalanx")))
+        .count()
 }
 
 /// Sockets with names of ours that no process holds.
