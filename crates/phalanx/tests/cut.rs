@@ -39,7 +39,7 @@ fn rank() {
     match how {
         Loss::Silent { .. } => support::say("silent", peer.rank),
         Loss::Unreachable { from } => support::say("unreachable", format!("{} {from}", peer.rank)),
-        other => support::say("other", other),
+        _ => support::say("other", &error),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::path::Path;
 use crate::reception::Dial;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use phalanx_core::{Deadline, GroupId, Result};
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,6 +142,17 @@ impl TcpTransport {
     }
 }
 
+/// What an error of a connection that stood says of its peer.
+fn fault(error: &io::Error) -> LinkFault {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
+            LinkFault::Closed
+        }
+        // The system gave up on the network between them.
+        _ => LinkFault::Unreachable(error.to_string()),
+    }
+}
+
 impl Transport for TcpTransport {
     fn name(&self) -> &'static str {
         "tcp"
@@ -166,7 +177,7 @@ impl Transport for TcpTransport {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // What the peer sent before it closed can still be read.
-                Err(_) => return Err(LinkFault::Closed),
+                Err(e) => return Err(fault(&e)),
             }
         }
     }
@@ -185,7 +196,7 @@ impl Transport for TcpTransport {
                 Err(e) if e.kind() == ErrorKind::InvalidData => {
                     return Err(self.down(peer, LinkFault::Nonsense(e.to_string())));
                 }
-                Err(_) => return Err(self.down(peer, LinkFault::Closed)),
+                Err(e) => return Err(self.down(peer, fault(&e))),
             }
         }
     }
