@@ -156,8 +156,10 @@ impl Listener {
                 Ok(None) => {}
                 Err(_) if self.closing.load(Ordering::Relaxed) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "the line to the arbiter broke");
-                    return self.ear.line_broke();
+                    if self.ear.line_broke() {
+                        tracing::warn!(%error, "the line to the arbiter broke");
+                    }
+                    return;
                 }
             }
             for notice in self.ear.poll(Instant::now()) {
@@ -203,8 +205,9 @@ impl Ear {
         }
     }
 
-    pub(crate) fn line_broke(&self) {
-        self.watch.lost_arbiter(Loss::Died);
+    /// Whether that is a loss.
+    pub(crate) fn line_broke(&self) -> bool {
+        self.watch.lost_arbiter(Loss::Died)
     }
 
     /// When to [`poll`](Self::poll), if nothing comes before.

@@ -171,15 +171,17 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// The line to the arbiter on rank 0 broke, or fell silent. If that rank left in order before, nothing is wrong.
-    pub(crate) fn lost_arbiter(&self, how: Loss) {
+    /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
+    pub(crate) fn lost_arbiter(&self, how: Loss) -> bool {
         let mut state = lock(&self.state);
-        if !state.left.contains_key(&0) {
+        let is_loss = !state.left.contains_key(&0);
+        if is_loss {
             let known = state.members.as_ref().map(|m| m[0].peer.clone());
             let peer = known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() });
             state.verdict(None, Cause::Lost { peer, how });
         }
         self.changed.notify_all();
+        is_loss
     }
 
     /// A new group's alarm; raised already if its fate is known.
