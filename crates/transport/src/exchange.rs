@@ -94,8 +94,9 @@ impl Service for Links {
                 None => Admission::Refuse(Status::Unwanted),
             },
             Purpose::Data => match self.states.get(&(hello.group, peer)) {
+                // Where both dialled at once, the lower rank's call may come when the link stands.
+                Some(_) if self.rank > peer => Admission::Refuse(Status::Crossed),
                 Some(LinkState::Linked) => Admission::Refuse(Status::Taken),
-                Some(LinkState::Dialling) if self.rank > peer => Admission::Refuse(Status::Crossed),
                 _ => Admission::Link,
             },
             Purpose::Memory => Admission::Link,
