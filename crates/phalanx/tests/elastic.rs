@@ -111,12 +111,15 @@ fn told(output: &Output, ranks: usize) -> Vec<[u64; 4]> {
     (0..ranks).flat_map(|slot| output.said(slot, "here")).map(numbers).collect()
 }
 
-/// Waits until a generation of so many ranks is at work; its processes in rank order.
+/// Waits until this generation, of so many ranks, is at work, or a later one where it did not come about: who is killed may be seen dead
+/// before or after the others count on it. Its processes in rank order.
 fn processes(output: &Output, slots: usize, generation: u64, ranks: usize) -> Vec<u64> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
-        let mut here: Vec<_> = told(output, slots).into_iter().filter(|t| t[0] == generation).collect();
+        let mut here: Vec<_> = told(output, slots).into_iter().filter(|t| t[0] >= generation).collect();
         here.sort_unstable();
+        let first = here.first().map_or(generation, |t| t[0]);
+        here.retain(|t| t[0] == first);
         if here.len() == ranks {
             assert!(
                 here.iter().enumerate().all(|(i, t)| (t[1], t[2]) == (i as u64, ranks as u64)),
@@ -171,7 +174,8 @@ fn killed_ranks_are_replaced_and_come_after_the_survivors() {
     let (launch, output) = support::job("rejoin", 4, folder.path());
     let running = launch.elastic(Elastic::new(2, 4).expect("a size")).spawn().expect("the job starts");
     let mut pids = processes(&output, 4, 0, 4);
-    for (generation, victims) in [(1, vec![2]), (2, vec![0]), (3, vec![0, 0]), (4, vec![3])] {
+    // Two at once come last: one of them may be counted on once more.
+    for (generation, victims) in [(1, vec![2]), (2, vec![0]), (3, vec![3]), (4, vec![0, 0])] {
         victims.into_iter().for_each(|victim| kill(pids.remove(victim)));
         let here = processes(&output, 4, generation, 4);
         assert_eq!(here[..pids.len()], pids, "survivors keep their order");
