@@ -5,6 +5,7 @@ use crate::engine::collective::{Borrowed, Collective as Running, Memory};
 use crate::engine::message::{self, Message, Payload, Ticket};
 use crate::engine::plan::Plan;
 use crate::engine::progress::{self, Job};
+use crate::engine::task::Task;
 use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
 use crate::fate::Fate;
 #[cfg(target_os = "linux")]
@@ -329,13 +330,6 @@ impl Drop for HostBackend {
     }
 }
 
-#[derive(Debug)]
-enum Task {
-    Collective(Running),
-    /// With its number.
-    Message(Message, u64),
-}
-
 /// An operation with the buffer it owns.
 struct Owned {
     task: Task,
@@ -347,61 +341,36 @@ struct Owned {
 
 impl Operation for Owned {
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
-        let bytes = self.buffer.bytes();
-        match &mut self.task {
-            Task::Collective(collective) => collective.poll(core, &mut Memory::InPlace(bytes)),
-            Task::Message(message, _) if message.signature().op == OpKind::Recv => {
-                message.poll(core, &mut Payload::In(bytes))
-            }
-            Task::Message(message, _) => message.poll(core, &mut Payload::Out(bytes)),
-        }
+        self.task.poll(core, &mut Memory::InPlace(self.buffer.bytes()))
     }
 
     fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
-        match &self.task {
-            Task::Collective(collective) => collective.wants(core, wants),
-            Task::Message(message, _) if message.is_due(core) => message.wants(wants),
-            Task::Message(..) => {}
-        }
+        self.task.wants(core, wants);
     }
 
     fn signature(&self) -> &Signature {
-        match &self.task {
-            Task::Collective(collective) => collective.signature(),
-            Task::Message(message, _) => message.signature(),
-        }
+        self.task.signature()
     }
 
     fn seq(&self) -> u64 {
-        match &self.task {
-            Task::Collective(collective) => collective.seq(),
-            Task::Message(..) => 0,
-        }
+        self.task.seq()
     }
 
     fn bytes(&self) -> (u64, u64) {
-        match &self.task {
-            Task::Collective(collective) => collective.bytes(),
-            Task::Message(message, _) => message.bytes(),
-        }
+        self.task.bytes()
     }
 
     fn is_due(&self, core: &Core) -> bool {
-        match &self.task {
-            Task::Collective(collective) => core.turn == collective.seq(),
-            Task::Message(message, _) => message.is_due(core),
-        }
+        self.task.is_due(core)
     }
 }
 
 impl Job for Owned {
     fn complete(self: Box<Self>, outcome: Result<()>) {
         let Self { task, completion, buffer, fate, .. } = *self;
-        match (&outcome, &task) {
-            (Ok(()), Task::Collective(collective)) => fate.ended(collective.seq(), collective.signature()),
-            (Ok(()), Task::Message(message, number)) => fate.alarm.messages.end(*number, message.signature()),
-            // The group has failed, and that says it all.
-            (Err(_), _) => {}
+        // If it failed, the group has, and that says it all.
+        if outcome.is_ok() {
+            task.ended(&fate);
         }
         completion.complete(outcome.map(|()| buffer));
     }

@@ -141,8 +141,11 @@ impl Message {
         }
     }
 
-    pub(crate) fn wants(&self, wants: &mut Vec<(usize, Direction)>) {
-        wants.push((self.peer, self.line().0));
+    /// Nothing yet, while it waits in line.
+    pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+        if self.is_due(core) {
+            wants.push((self.peer, self.line().0));
+        }
     }
 
     pub(crate) fn signature(&self) -> &Signature {
@@ -179,9 +182,7 @@ impl Operation for Borrowed<'_> {
     }
 
     fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
-        if self.message.is_due(core) {
-            self.message.wants(wants);
-        }
+        self.message.wants(core, wants);
     }
 
     fn signature(&self) -> &Signature {

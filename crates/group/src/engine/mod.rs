@@ -12,6 +12,7 @@ pub(crate) mod patience;
 pub(crate) mod plan;
 pub(crate) mod progress;
 mod queue;
+pub(crate) mod task;
 
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
 use collective::SCRATCH_LEN;

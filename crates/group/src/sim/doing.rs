@@ -2,19 +2,12 @@
 
 use super::program::{Line, Program};
 use crate::backend::Address;
-use crate::engine::collective::{Collective, Memory};
-use crate::engine::message::{Message, Payload};
+use crate::engine::collective::Memory;
+use crate::engine::task::Task;
 use crate::engine::{Core, Fault, Operation, Progress};
 use crate::host::HostBackend;
 use phalanx_core::{OpKind, Result, Signature};
 use phalanx_transport::Direction;
-
-#[derive(Debug)]
-enum Task {
-    Collective(Collective),
-    /// With its number.
-    Message(Message, u64),
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -57,11 +50,7 @@ impl Doing {
 
     /// It ended well.
     pub(super) fn ended(&self, backend: &HostBackend) {
-        let fate = &backend.engine.fate;
-        match &self.task {
-            Task::Collective(collective) => fate.ended(collective.seq(), collective.signature()),
-            Task::Message(message, number) => fate.alarm.messages.end(*number, message.signature()),
-        }
+        self.task.ended(&backend.engine.fate);
     }
 
     /// It failed.
@@ -76,51 +65,31 @@ impl Doing {
 impl Operation for Doing {
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
         let input: &mut [u8] = bytemuck::cast_slice_mut(&mut self.input);
-        match (&mut self.task, &mut self.output) {
-            (Task::Collective(collective), Some(output)) => {
-                collective.poll(core, &mut Memory::Separate(input, bytemuck::cast_slice_mut(output)))
-            }
-            (Task::Collective(collective), None) => collective.poll(core, &mut Memory::InPlace(input)),
-            (Task::Message(message, _), _) if message.signature().op == OpKind::Recv => {
-                message.poll(core, &mut Payload::In(input))
-            }
-            (Task::Message(message, _), _) => message.poll(core, &mut Payload::Out(input)),
-        }
+        let mut memory = match &mut self.output {
+            Some(output) => Memory::Separate(input, bytemuck::cast_slice_mut(output)),
+            None => Memory::InPlace(input),
+        };
+        self.task.poll(core, &mut memory)
     }
 
     fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
-        match &self.task {
-            Task::Collective(collective) => collective.wants(core, wants),
-            Task::Message(message, _) => message.wants(wants),
-        }
+        self.task.wants(core, wants);
     }
 
     fn signature(&self) -> &Signature {
-        match &self.task {
-            Task::Collective(collective) => collective.signature(),
-            Task::Message(message, _) => message.signature(),
-        }
+        self.task.signature()
     }
 
     fn seq(&self) -> u64 {
-        match &self.task {
-            Task::Collective(collective) => collective.seq(),
-            Task::Message(..) => 0,
-        }
+        self.task.seq()
     }
 
     fn bytes(&self) -> (u64, u64) {
-        match &self.task {
-            Task::Collective(collective) => collective.bytes(),
-            Task::Message(message, _) => message.bytes(),
-        }
+        self.task.bytes()
     }
 
     fn is_due(&self, core: &Core) -> bool {
-        match &self.task {
-            Task::Collective(collective) => core.turn == collective.seq(),
-            Task::Message(message, _) => message.is_due(core),
-        }
+        self.task.is_due(core)
     }
 }
 
