@@ -93,7 +93,8 @@ impl Team {
         self.post(piece, &words[..buffer.len().div_ceil(8)]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
-                self.arrived(peer, piece, call)?;
+                let data = self.region.slot(peer, piece).line().part(0..buffer.len());
+                self.arrived_with(peer, piece, data, call)?;
             }
             let source = |rank| {
                 if rank == self.rank {
@@ -122,7 +123,8 @@ impl Team {
         self.post(piece, &[0]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
-                self.arrived(peer, piece, call)?;
+                let data = self.region.staging(peer, piece).part(all.clone());
+                self.arrived_with(peer, piece, data, call)?;
             }
             let sources = self.contributions(piece, all, buffer);
             Span::reduce(&[buffer], sources.as_slice(), &reduction.kernel, self.world_size);

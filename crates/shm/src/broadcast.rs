@@ -7,10 +7,6 @@ use crate::team::Team;
 use crate::{Buffers, Call, Fault, Pull};
 use std::ops::Range;
 
-/// Where one gives and one takes, nobody has anything else to do while a byte is staged: one copy by the kernel, of which each does half,
-/// takes half the time of two by the ranks. With more bytes those overlap in pieces.
-const PAIR_BYTES: Range<usize> = 64 << 10..512 << 10;
-
 impl Team {
     /// Copies the buffer of `root` to all.
     ///
@@ -18,8 +14,7 @@ impl Team {
     /// [`Fault`]; the contents of the buffer are unspecified then, except on the root, and the team is closed.
     pub fn broadcast(&mut self, call: &mut Call<'_>, buffer: &mut [u8], root: usize) -> Result<(), Fault> {
         let len = buffer.len();
-        let is_pair = self.world_size == 2 && self.may_reach && PAIR_BYTES.contains(&len);
-        if (is_pair || self.way(len, 1) == Way::Reached) && !self.is_crowded() {
+        if self.way(len, 1) == Way::Reached && !self.is_crowded() {
             // SAFETY: borrowed for the whole call, and if that fails, `run` waits until nobody writes it.
             let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
             return self.run(call, |team, call| team.broadcast_shared(call, buffer, root));

@@ -34,6 +34,8 @@ pub(crate) enum Way {
 pub(crate) struct Offer<'a> {
     pub(crate) buffer: Span,
     pub(crate) part: &'a dyn Fn(usize) -> Range<usize>,
+    /// Bytes of the largest part that anybody gives.
+    pub(crate) largest: usize,
     /// Whether all get the same part.
     pub(crate) same: bool,
 }
@@ -48,10 +50,14 @@ pub(crate) enum Found {
     Memory(u64),
 }
 
-/// What the first word of a post says: that the data follow in staging, that they are in the giver's memory, or else which window
-/// they are in (numbered from 2).
+/// Parts of fewer bytes are not worth handing their lines back, and larger ones leave the caches by themselves.
+const HAND_BACK_BYTES: Range<usize> = 4 << 10..512 << 10;
+
+/// What the first word of a post says: that the data follow in staging, and whether its lines are to be handed back; that they are in
+/// the giver's memory, or else which window they are in (numbered from 3).
 const STAGED: u64 = 0;
-const MEMORY: u64 = 1;
+const STAGED_HAND_BACK: u64 = 1;
+const MEMORY: u64 = 2;
 
 impl Team {
     /// How parts of at most `largest` bytes travel, if each giver shows `parts` of them.
@@ -97,8 +103,8 @@ impl Team {
             Way::Staged(len) => {
                 let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
                 if !window || step > 0 {
-                    self.stage_parts(offer, len, step, piece);
-                    self.post(piece, &[STAGED]);
+                    let hand_back = self.stage_parts(offer, len, step, piece);
+                    self.post(piece, &[if hand_back { STAGED_HAND_BACK } else { STAGED }]);
                     return Ok(false);
                 }
             }
@@ -134,32 +140,48 @@ impl Team {
         words
     }
 
-    fn stage_parts(&mut self, offer: Offer<'_>, len: usize, step: usize, piece: u32) {
+    /// Whether the readers are to hand the lines back.
+    fn stage_parts(&mut self, offer: Offer<'_>, len: usize, step: usize, piece: u32) -> bool {
         let slot = self.region.staging(self.rank, piece);
         let readers = self.peers();
-        let mut stage = |at: usize, part: Range<usize>| {
-            let range = within(&part, len, step);
-            self.stores.copy(offer.buffer.part(range.clone()), slot.part(at..at + range.len()));
+        let fill = |past_caches: bool| {
+            let mut staged = 0;
+            let mut stage = |at: usize, part: Range<usize>| {
+                let from = offer.buffer.part(within(&part, len, step));
+                let to = slot.part(at..at + from.len());
+                if past_caches {
+                    to.stream_from(from);
+                } else {
+                    to.copy_from(from);
+                }
+                staged += from.len();
+            };
+            if offer.same {
+                stage(0, (offer.part)(self.rank));
+            } else {
+                readers.for_each(|reader| stage(reader * len, (offer.part)(reader)));
+            }
+            staged
         };
-        if offer.same {
-            return stage(0, (offer.part)(self.rank));
-        }
-        for reader in readers {
-            stage(reader * len, (offer.part)(reader));
-        }
+        let has_one_reader = !offer.same || self.world_size == 2;
+        let may_hand_back = has_one_reader && HAND_BACK_BYTES.contains(&offer.largest) && !self.is_crowded();
+        let parts = if offer.same { 1 } else { self.world_size - 1 };
+        self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)
     }
 
-    /// Waits for the first post of a giver, and looks where its part of `len` bytes for this rank is.
+    /// Waits for the first post of a giver, and looks where its part of `len` bytes for this rank is. If it is staged, it
+    /// begins in `staged`.
     pub(crate) fn find(
         &mut self,
         giver: usize,
         len: usize,
         same: bool,
+        staged: Span,
         piece: u32,
         call: &mut Call<'_>,
     ) -> Result<Found, Fault> {
-        let words = self.arrived(giver, piece, call)?.words();
-        if words[0] == STAGED {
+        let words = self.arrived_with(giver, piece, staged, call)?.words();
+        if words[0] == STAGED || words[0] == STAGED_HAND_BACK {
             return Ok(Found::Staged);
         }
         let mut at = words[1];
@@ -174,6 +196,13 @@ impl Team {
                 Some(part) => Ok(Found::Mapped(part)),
                 None => Err(Fault::Counts { peer: giver, sent: 0, expected: len }),
             },
+        }
+    }
+
+    /// Hands back to `giver` the lines in which it staged what this rank has read, if it wants them.
+    pub(crate) fn hand_back(&self, giver: usize, piece: u32, staged: Span) {
+        if self.region.slot(giver, piece).words()[0] == STAGED_HAND_BACK {
+            staged.own_lines();
         }
     }
 

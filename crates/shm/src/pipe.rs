@@ -13,6 +13,9 @@ use std::ops::Range;
 /// as much, messages of 1 MiB took a third longer.
 const PIECE: usize = 16 << 10;
 
+/// From so many bytes on the reader hands the lines back: see `stores.rs`. Messages of 64 KiB took 8.6 µs without, 3.6 with it.
+const HAND_BACK_BYTES: usize = 2 << 10;
+
 /// What the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
 #[repr(C)]
 #[derive(Debug)]
@@ -153,7 +156,15 @@ impl End {
 
     /// Reads as many bytes as there are.
     pub(crate) fn read(&mut self, pipe: &Pipe, ring: Span, buffer: &mut [u8], wake: &impl Fn()) -> usize {
-        let n = self.transfer(pipe, buffer.len(), |of, at| ring.part(at).read(&mut buffer[of]), wake);
+        let len = buffer.len();
+        let copy = |of: Range<usize>, at: Range<usize>| {
+            let written = ring.part(at);
+            written.read(&mut buffer[of]);
+            if written.len() >= HAND_BACK_BYTES {
+                written.own_lines();
+            }
+        };
+        let n = self.transfer(pipe, len, copy, wake);
         if self.publish(pipe) {
             wake();
         }

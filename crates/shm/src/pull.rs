@@ -116,7 +116,7 @@ impl Team {
         pull: Pull<'_>,
     ) -> Result<(), Fault> {
         let way = self.way(pull.largest, if pull.same { 1 } else { self.world_size });
-        let offer = Offer { buffer: source, part: pull.part, same: pull.same };
+        let offer = Offer { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
         let steps = Self::steps(way, pull.largest);
         let first = self.piece;
         self.piece = first.wrapping_add(steps as u32);
@@ -164,24 +164,26 @@ impl Team {
         let len = match way {
             Way::Line(stride) => {
                 let at = if same { 0 } else { self.rank * stride };
-                let line = self.arrived(giver, piece, call)?.line();
-                output.part(place.clone()).copy_from(line.part(at..at + place.len()));
+                let data = self.region.slot(giver, piece).line().part(at..at + place.len());
+                self.arrived_with(giver, piece, data, call)?;
+                output.part(place).copy_from(data);
                 return Ok(false);
             }
             Way::Reached => 0,
             Way::Staged(len) => len,
         };
+        let range = within(&place, len, step);
+        let staged = self.staged(giver, len, same, range.len(), piece);
         let found = if step == 0 {
-            self.find(giver, place.len(), same, piece, call)?
+            self.find(giver, place.len(), same, staged, piece, call)?
         } else {
-            self.arrived(giver, piece, call)?;
+            self.arrived_with(giver, piece, staged, call)?;
             Found::Staged
         };
         match found {
             Found::Staged => {
-                let range = within(&place, len, step);
-                let from = self.staged(giver, len, same, range.len(), piece);
-                output.part(range).copy_from(from);
+                output.part(range).copy_from(staged);
+                self.hand_back(giver, piece, staged);
                 Ok(true)
             }
             Found::Mapped(part) => {

@@ -31,7 +31,7 @@ impl Team {
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
         self.run(call, |team, call| {
             let way = team.way(largest, team.world_size);
-            let offer = Offer { buffer: input, part: &block, same: false };
+            let offer = Offer { buffer: input, part: &block, largest, same: false };
             team.reduce_scatter_spans(call, offer, way, largest, output, reduction)
         })
     }
@@ -60,17 +60,29 @@ impl Team {
             let piece = first.wrapping_add(step as u32);
             let may_lie_elsewhere = step == 0 && !matches!(way, Way::Line(_));
             for giver in self.peers() {
+                let data = match way {
+                    Way::Staged(len) => self.staged(giver, len, false, within(&own, len, step).len(), piece),
+                    Way::Line(_) => self.region.slot(giver, piece).line(),
+                    Way::Reached => Span::EMPTY,
+                };
                 if may_lie_elsewhere {
-                    found.as_mut_slice()[giver] = self.find(giver, own.len(), false, piece, call)?;
+                    found.as_mut_slice()[giver] = self.find(giver, own.len(), false, data, piece, call)?;
                 } else if matches!(found.as_slice()[giver], Found::Staged) {
-                    self.arrived(giver, piece, call)?;
+                    self.arrived_with(giver, piece, data, call)?;
                 }
             }
             let sources =
                 Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), way, piece };
             match way {
                 Way::Staged(len) => {
-                    self.combine_blocks(&sources, within(&(0..own.len()), len, step), output, reduction)?;
+                    let range = within(&(0..own.len()), len, step);
+                    self.combine_blocks(&sources, range.clone(), output, reduction)?;
+                    for giver in
+                        self.peers().filter(|&giver| matches!(found.as_slice()[giver], Found::Staged))
+                    {
+                        let staged = self.staged(giver, len, false, range.len(), piece);
+                        self.hand_back(giver, piece, staged);
+                    }
                 }
                 Way::Line(_) | Way::Reached => {
                     for range in self.strides(0..own.len()) {

@@ -128,7 +128,8 @@ impl Region {
         let offset = self.staging_offset(rank, (piece & (self.slots - 1)) as usize);
         let at = self.memory.at(offset, SLOT_LEN);
         // SAFETY: mapped for as long as the region, which the team keeps while it works; slots are written between
-        // `reserve` and `post` by their owner, and by the one rank that combines a part of one before it says so.
+        // `reserve` and `post` by their owner, and later by the one rank that combines a part of one before it says so, or
+        // that is a part's only reader, before it is done.
         unsafe { Span::new(at.as_ptr(), SLOT_LEN) }
     }
 

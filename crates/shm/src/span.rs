@@ -11,6 +11,10 @@ pub(crate) struct Span {
     len: usize,
 }
 
+/// Most bytes asked for. More would be taken from a peer that is still writing them.
+#[cfg(target_arch = "x86_64")]
+const FETCH_BYTES: usize = 512;
+
 impl Span {
     pub(crate) const EMPTY: Self = Self { start: std::ptr::dangling_mut(), len: 0 };
 
@@ -79,6 +83,30 @@ impl Span {
     pub(crate) fn write(self, from: &[u8]) {
         // SAFETY: borrowed until this returns, and only read.
         self.copy_from(unsafe { Self::new(from.as_ptr().cast_mut(), from.len()) });
+    }
+
+    /// Asks for its lines, if they are few: they come side by side, and beside whatever is read next.
+    #[inline]
+    pub(crate) fn fetch(self) {
+        #[cfg(target_arch = "x86_64")]
+        if self.len <= FETCH_BYTES {
+            for line in (self.start.addr() & !63..self.start.addr() + self.len).step_by(64) {
+                let line = self.start.with_addr(line).cast_const().cast();
+                // SAFETY: a hint; it reads nothing, and no address can fault.
+                unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
+            }
+        }
+    }
+
+    /// Makes this core the owner of the lines that begin in it, by writing a byte of each: what was in them is lost.
+    pub(crate) fn own_lines(self) {
+        let first = self.start.addr().next_multiple_of(64) - self.start.addr();
+        for line in (first..self.len).step_by(64) {
+            // SAFETY: inside, and valid for writes, as promised when it was made.
+            let at = unsafe { self.start.add(line) };
+            // SAFETY: as above. Volatile, or the compiler would see that nobody looks.
+            unsafe { at.write_volatile(0) };
+        }
     }
 
     /// Writes the combination of all `sources`, in this order, to each of `into`.

@@ -1,52 +1,103 @@
 //! How a rank writes what others read last: through the caches, or past them.
 //!
-//! A line that another core has read must be taken from it before it can be written again. Where two cores share a cache that is
-//! quick. Where they don't it took 27 ns a line on an EPYC, five times as long as to read it, and a virtual machine may be moved from
-//! the one to the other at any time. Stores past the caches take nothing from anybody, but what they wrote is then read from memory, which is slower
-//! than from a near cache. So each rank looks at how long its stores take, and goes the other way where they are too slow.
+//! A line that another core has read must be taken from it before it can be written again, and that is slow: on an EPYC 7 ns a line
+//! between cores that share a cache and 27 where they don't, one after the other, where bare bandwidth is 1. There are two ways out.
+//!
+//! - The reader **hands the line back**: it writes a byte of what it has read, so that it owns the line alone. A line that has one
+//!   owner passes to the next as fast as it is read: 1.2 ns, and 4 between far cores. That takes a line with one reader, and less data
+//!   than leave the caches by themselves.
+//! - Stores **past the caches** take nothing from anybody: 2.6 ns. But what they wrote is then read from memory, which takes longer than from a
+//!   near cache.
+//!
+//! Which is better depends on where the two cores are, and a virtual machine may be moved at any time. So each rank looks at
+//! how long its stores take either way.
 
-use crate::span::Span;
+use crate::region::SLOTS;
 use std::time::{Duration, Instant};
 
-/// Pieces of so many bytes tell how fast stores are.
+/// Pieces of so many bytes tell how fast stores are. Smaller ones go through the caches.
 const TELLING_BYTES: usize = 8 << 10;
-/// Fewer bytes a nanosecond are worth going past the caches. Near each other's caches ranks stored 10 and more, far 2.3.
-const SLOW: u128 = 4;
-/// For how many pieces, before the caches are tried again.
-const PIECES_PAST: u32 = 256;
+/// For how many pieces a rank goes past the caches before it tries them again.
+const PIECES_PAST: u32 = 1024;
+/// Every so many pieces through the caches, one goes past them, to see how long that takes.
+const PIECES_THROUGH: u32 = 128;
+
+/// The way of one piece.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    past_caches: bool,
+    /// Whether its reader is to hand the lines back.
+    hand_back: bool,
+}
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
     /// So many pieces more go past the caches.
     past: u32,
-    /// How many pieces in a row were slow. One alone may have been interrupted.
+    /// So many pieces more go through them before one goes past.
+    through: u32,
+    /// Nanoseconds that 64 KiB took past the caches, the latest twice.
+    cost_past: Option<[u64; 2]>,
+    /// So many pieces in a row, of at most so many bytes, were handed back.
+    handed_back: (u32, usize),
+    /// How many pieces in a row were slow through the caches. One alone may have been interrupted.
     slow: u32,
 }
 
 impl Stores {
-    /// Copies `from`, which others will read, to `to`, which they have read before.
-    pub(crate) fn copy(&mut self, from: Span, to: Span) {
-        let len = from.len();
+    /// Has a piece of at most `len` bytes filled: `fill` does it, past the caches if so told, and says how many bytes there were.
+    /// `may_hand_back` says that each line has one reader, who would hand it back; what is returned, whether that one should.
+    pub(crate) fn fill(&mut self, len: usize, may_hand_back: bool, fill: impl FnOnce(bool) -> usize) -> bool {
         if len < TELLING_BYTES {
-            to.copy_from(from);
-        } else if self.past > 0 {
-            self.past -= 1;
-            to.stream_from(from);
-        } else {
-            let begun = Instant::now();
-            to.copy_from(from);
-            self.judge(len, begun.elapsed());
+            fill(false);
+            return may_hand_back;
         }
+        let way = self.next(may_hand_back);
+        let begun = Instant::now();
+        let filled = fill(way.past_caches);
+        self.judge(way, filled, begun.elapsed());
+        way.hand_back
     }
 
-    fn judge(&mut self, len: usize, took: Duration) {
-        let is_slow = (len as u128) < took.as_nanos() * SLOW;
+    fn next(&mut self, may_hand_back: bool) -> Way {
+        if self.past > 0 {
+            self.past -= 1;
+            // So that the caches are tried with lines that were handed back.
+            return Way { past_caches: true, hand_back: may_hand_back && self.past < SLOTS };
+        }
+        let past_caches = self.through == 0;
+        self.through = if past_caches { PIECES_THROUGH } else { self.through - 1 };
+        Way { past_caches, hand_back: may_hand_back }
+    }
+
+    fn judge(&mut self, way: Way, len: usize, took: Duration) {
+        let (in_a_row, longest) = self.handed_back;
+        self.handed_back = match way.hand_back {
+            true if len <= longest => (in_a_row + 1, longest),
+            true => (1, len),
+            false => (0, 0),
+        };
+        let cost = (took.as_nanos() as u64 * (64 << 10)) / len.max(1) as u64;
+        if way.past_caches {
+            let before = self.cost_past.map_or(cost, |[_, latest]| latest);
+            self.cost_past = Some([before, cost]);
+            return;
+        }
+        // These lines were not.
+        if way.hand_back && in_a_row < SLOTS {
+            return;
+        }
+        // One that was interrupted tells nothing. Lines that nobody hands back are slow at any rate, but what was written
+        // is found in a cache: that is worth a lot.
+        let past = self.cost_past.map_or(u64::MAX, |[before, latest]| before.min(latest));
+        let worth = if way.hand_back { past.saturating_add(past / 4) } else { past.saturating_mul(4) };
+        let is_slow = cost > worth;
         self.slow = if is_slow { self.slow + 1 } else { 0 };
-        if self.slow >= 2 {
+        if self.slow >= 3 {
             self.past = PIECES_PAST;
             // Then one slow piece is enough to know that nothing has changed.
-            self.slow = 1;
+            self.slow = 2;
         }
     }
 }
@@ -55,35 +106,78 @@ impl Stores {
 mod tests {
     use super::*;
 
-    const QUICK: Duration = Duration::from_nanos(1000);
-    const LONG: Duration = Duration::from_nanos(5000);
+    const LEN: usize = 64 << 10;
+    const PAST: u64 = 1000;
 
-    fn after(pieces: &[Duration]) -> Stores {
+    /// Fills pieces that take so long, and says how many of them went past the caches.
+    fn run(stores: &mut Stores, pieces: u32, hand_back: bool, through: u64) -> u32 {
+        let pieces = (0..pieces).map(|_| {
+            let way = stores.next(hand_back);
+            stores.judge(way, LEN, Duration::from_nanos(if way.past_caches { PAST } else { through }));
+            u32::from(way.past_caches)
+        });
+        pieces.sum()
+    }
+
+    #[test]
+    fn quick_caches_are_used_but_for_a_look_now_and_then() {
         let mut stores = Stores::default();
-        pieces.iter().for_each(|&took| stores.judge(16 << 10, took));
-        stores
+        let looks = run(&mut stores, 10 * (PIECES_THROUGH + 1), true, PAST + PAST / 5);
+        assert_eq!(looks, 10);
+        assert_eq!(
+            run(&mut stores, 10 * (PIECES_THROUGH + 1), false, 3 * PAST),
+            10,
+            "nobody hands lines back"
+        );
     }
 
     #[test]
-    fn one_slow_piece_is_chance_and_two_are_not() {
-        assert_eq!(after(&[QUICK, LONG, QUICK, LONG]).past, 0);
-        assert_eq!(after(&[QUICK, LONG, LONG]).past, PIECES_PAST);
-    }
-
-    #[test]
-    fn the_caches_are_tried_again_and_one_slow_piece_tells() {
-        let (mut from, mut to) = (vec![7u8; TELLING_BYTES], vec![0u8; TELLING_BYTES]);
-        // SAFETY: the vectors outlive the spans and are used through them alone until then.
-        let source = unsafe { Span::new(from.as_mut_ptr(), from.len()) };
-        // SAFETY: as above.
-        let target = unsafe { Span::new(to.as_mut_ptr(), to.len()) };
-        let mut stores = after(&[LONG, LONG]);
-        for left in (0..PIECES_PAST).rev() {
-            stores.copy(source, target);
-            assert_eq!(stores.past, left);
+    fn slow_caches_are_left_and_tried_again() {
+        for (hand_back, through) in [(true, PAST * 2), (false, PAST * 5)] {
+            let mut stores = Stores::default();
+            let first = if hand_back { SLOTS } else { 1 };
+            assert_eq!(run(&mut stores, first + 3, hand_back, through), 1, "a look");
+            assert_eq!(run(&mut stores, PIECES_PAST, hand_back, through), PIECES_PAST);
+            // One more is enough, as nothing has changed; then it has.
+            assert_eq!(run(&mut stores, 1 + PIECES_PAST, hand_back, through), PIECES_PAST);
+            assert_eq!(run(&mut stores, PIECES_THROUGH / 2, hand_back, PAST), 0);
         }
-        assert_eq!(to, from);
-        stores.judge(16 << 10, LONG);
-        assert_eq!(stores.past, PIECES_PAST);
+    }
+
+    #[test]
+    fn one_slow_piece_is_chance() {
+        let mut stores = Stores::default();
+        run(&mut stores, SLOTS, true, PAST);
+        for _ in 0..20 {
+            assert!(run(&mut stores, 5, true, PAST) + run(&mut stores, 1, true, 9 * PAST) <= 1);
+        }
+    }
+
+    #[test]
+    fn the_caches_are_tried_with_lines_that_were_handed_back() {
+        let mut stores = Stores { past: PIECES_PAST, through: 1, ..Stores::default() };
+        let ways: Vec<_> = (0..=PIECES_PAST).map(|_| stores.next(true)).collect();
+        let asked = ways.iter().filter(|way| way.past_caches && way.hand_back).count();
+        assert_eq!(asked, SLOTS as usize);
+        assert!(ways[..PIECES_PAST as usize - asked].iter().all(|way| !way.hand_back));
+    }
+
+    #[test]
+    fn lines_that_nobody_has_handed_back_yet_tell_nothing() {
+        let mut stores = Stores::default();
+        for _ in 0..20 {
+            assert!(run(&mut stores, SLOTS, true, 9 * PAST) + run(&mut stores, 1, false, PAST) <= 1);
+        }
+    }
+
+    #[test]
+    fn small_pieces_tell_nothing() {
+        let mut stores = Stores { past: 5, ..Stores::default() };
+        let filled = |past_caches: bool| {
+            assert!(!past_caches);
+            TELLING_BYTES - 1
+        };
+        assert!(stores.fill(TELLING_BYTES - 1, true, filled));
+        assert_eq!(stores.past, 5);
     }
 }

@@ -33,9 +33,7 @@ pub struct Team {
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where the system has no process descriptors.
     pub(crate) processes: Vec<Process>,
-    /// Whether all ranks may copy between the ranks' memories.
-    pub(crate) may_reach: bool,
-    /// Whether large parts are copied so: all may, and rank 0 found it worth it.
+    /// Whether large parts are copied between the ranks' memories: all may, and rank 0 found it worth it.
     pub(crate) reaches_memory: bool,
     pub(crate) windows: Windows,
     pub(crate) stores: Stores,
@@ -77,7 +75,6 @@ impl Team {
             patience: Patience::new(crowded),
             cores: Cores::allowed(),
             processes: Vec::new(),
-            may_reach: false,
             reaches_memory: false,
             windows: Windows::default(),
             stores: Stores::default(),
@@ -120,8 +117,7 @@ impl Team {
         if answers.iter().any(|words| words[0] == 0) {
             self.processes.clear();
         }
-        self.may_reach = answers.iter().all(|words| words[1] != 0);
-        self.reaches_memory = self.may_reach && answers[0][2] != 0;
+        self.reaches_memory = answers.iter().all(|words| words[1] != 0) && answers[0][2] != 0;
         Ok(())
     }
 
@@ -232,7 +228,19 @@ impl Team {
 
     /// Waits for what `peer` posts for `piece`.
     pub(crate) fn arrived(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<&Slot, Fault> {
-        self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.slot(peer, piece).posted)?;
+        self.arrived_with(peer, piece, Span::EMPTY, call)
+    }
+
+    /// As [`arrived`](Self::arrived); what comes with it lies in `data`, and is on its way when this returns.
+    pub(crate) fn arrived_with(
+        &mut self,
+        peer: usize,
+        piece: u32,
+        data: Span,
+        call: &mut Call<'_>,
+    ) -> Result<&Slot, Fault> {
+        let posted = piece.wrapping_add(1);
+        self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
             return Err(self.mismatch(peer, slot));
@@ -278,6 +286,17 @@ impl Team {
         call: &mut Call<'_>,
         counter: impl Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {
+        self.wait_with(peer, value, Span::EMPTY, call, counter)
+    }
+
+    fn wait_with(
+        &mut self,
+        peer: usize,
+        value: u32,
+        data: Span,
+        call: &mut Call<'_>,
+        counter: impl Fn(&Self, usize) -> &Counter,
+    ) -> Result<(), Fault> {
         // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
         let tries = if self.is_crowded() { 100 } else { 1000 };
         let awaited = counter(self, peer);
@@ -285,6 +304,7 @@ impl Team {
             if awaited.has_reached(value) {
                 return Ok(());
             }
+            data.fetch();
         }
         self.wait_longer(peer, value, call, &counter)
     }

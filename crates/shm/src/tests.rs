@@ -51,8 +51,7 @@ fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Ra
                 let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
                 let mut team = Team::join(file, rank, world_size, crowded, &mut call).unwrap();
                 // Threads of one process may; that it is not worth it everywhere does not matter here.
-                team.may_reach = matches!(reach, Reach::Memory);
-                team.reaches_memory = team.may_reach;
+                team.reaches_memory = matches!(reach, Reach::Memory);
                 body(&mut Rank { team, rank, world_size, calls: 0 });
             });
         }
