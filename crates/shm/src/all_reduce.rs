@@ -57,10 +57,10 @@ impl Team {
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
         self.run(call, |team, call| {
             if len <= LINE_LEN {
-                return team.all_reduce_inline(call, buffer, reduction);
+                return team.all_reduce_inline(call, buffer, 0..len, buffer, reduction);
             }
             if team.takes_one_shot(len) {
-                return team.all_reduce_one_shot(call, buffer, reduction);
+                return team.all_reduce_one_shot(call, buffer, 0..len, buffer, reduction);
             }
             let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
             if (registered || (len >= PUSH_BYTES && team.reaches_memory))
@@ -73,61 +73,63 @@ impl Team {
         })
     }
 
-    fn takes_one_shot(&self, len: usize) -> bool {
+    pub(crate) fn takes_one_shot(&self, len: usize) -> bool {
         let read = len * (self.world_size - 1).max(1);
         let all_read = read * self.world_size;
         read <= ONE_SHOT_BYTES || (self.is_crowded() && all_read <= ONE_SHOT_BYTES_CROWDED)
     }
 
-    fn all_reduce_inline(
+    /// Combines a `part` of what all ranks have, into an `output` of its length.
+    pub(crate) fn all_reduce_inline(
         &mut self,
         call: &mut Call<'_>,
-        buffer: Span,
+        input: Span,
+        part: Range<usize>,
+        output: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
         let mut words = [0u64; LINE_WORDS];
-        let own = line(&mut words).part(0..buffer.len());
-        own.copy_from(buffer);
+        let own = line(&mut words);
+        own.part(0..input.len()).copy_from(input);
         let piece = self.next_piece();
         self.reserve(piece, call)?;
-        self.post(piece, &words[..buffer.len().div_ceil(8)]);
+        self.post(piece, &words[..input.len().div_ceil(8)]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
-                let data = self.region.slot(peer, piece).line().part(0..buffer.len());
+                let data = self.region.slot(peer, piece).line().part(part.clone());
                 self.arrived_with(peer, piece, data, call)?;
             }
             let source = |rank| {
-                if rank == self.rank {
-                    own
-                } else {
-                    self.region.slot(rank, piece).line().part(0..buffer.len())
-                }
+                let whole = if rank == self.rank { own } else { self.region.slot(rank, piece).line() };
+                whole.part(part.clone())
             };
             let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
-            Span::reduce(&[buffer], sources.as_slice(), &reduction.kernel, self.world_size);
+            Span::reduce(&[output], sources.as_slice(), &reduction.kernel, self.world_size);
         }
         self.done(piece);
         Ok(())
     }
 
-    fn all_reduce_one_shot(
+    /// As [`all_reduce_inline`](Self::all_reduce_inline), through staging.
+    pub(crate) fn all_reduce_one_shot(
         &mut self,
         call: &mut Call<'_>,
-        buffer: Span,
+        input: Span,
+        part: Range<usize>,
+        output: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
         let piece = self.next_piece();
-        let all = 0..buffer.len();
         self.reserve(piece, call)?;
-        self.region.staging(self.rank, piece).part(all.clone()).copy_from(buffer);
+        self.region.staging(self.rank, piece).part(0..input.len()).copy_from(input);
         self.post(piece, &[0]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
-                let data = self.region.staging(peer, piece).part(all.clone());
+                let data = self.region.staging(peer, piece).part(part.clone());
                 self.arrived_with(peer, piece, data, call)?;
             }
-            let sources = self.contributions(piece, all, buffer);
-            Span::reduce(&[buffer], sources.as_slice(), &reduction.kernel, self.world_size);
+            let sources = self.contributions(piece, part.clone(), input.part(part));
+            Span::reduce(&[output], sources.as_slice(), &reduction.kernel, self.world_size);
         }
         self.done(piece);
         Ok(())

@@ -1,6 +1,6 @@
 //! How a rank shows the others what it gives them: one buffer to all, or a part of it to each.
 //!
-//! What fits travels in the line of the flag; what is small, through staging, in steps; large parts are read where they
+//! What is small travels through staging, in steps; large parts are read where they
 //! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
 //! finds out before it returns.
 
@@ -21,8 +21,6 @@ const PIECE_MAX: usize = 128 << 10;
 /// How the parts of an operation travel. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// In the line of the flag, so many bytes from one part to the next.
-    Line(usize),
     /// Through staging, so many bytes of each part at a time.
     Staged(usize),
     /// Read where they lie.
@@ -62,9 +60,6 @@ const MEMORY: u64 = 2;
 impl Team {
     /// How parts of at most `largest` bytes travel, if each giver shows `parts` of them.
     pub(crate) fn way(&self, largest: usize, parts: usize) -> Way {
-        if largest * parts <= LINE_LEN {
-            return Way::Line(largest);
-        }
         if largest >= REACH_BYTES && self.reaches_memory {
             return Way::Reached;
         }
@@ -78,7 +73,7 @@ impl Team {
     pub(crate) fn steps(way: Way, largest: usize) -> usize {
         match way {
             Way::Staged(step) => largest.div_ceil(step).max(1),
-            Way::Line(_) | Way::Reached => 1,
+            Way::Reached => 1,
         }
     }
 
@@ -94,11 +89,6 @@ impl Team {
     ) -> Result<bool, Fault> {
         self.reserve(piece, call)?;
         match way {
-            Way::Line(stride) => {
-                let words = self.line_of(offer, stride);
-                self.post(piece, &words);
-                return Ok(false);
-            }
             Way::Reached => {}
             Way::Staged(len) => {
                 let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
@@ -124,20 +114,6 @@ impl Team {
         }
         self.post(piece, &[kind]);
         Ok(true)
-    }
-
-    fn line_of(&self, offer: Offer<'_>, stride: usize) -> [u64; LINE_WORDS] {
-        let mut words = [0; LINE_WORDS];
-        let show = |line: Span, at: usize, rank: usize| {
-            let part = offer.buffer.part((offer.part)(rank));
-            line.part(at..at + part.len()).copy_from(part);
-        };
-        if offer.same {
-            show(line(&mut words), 0, self.rank);
-        } else {
-            self.peers().for_each(|reader| show(line(&mut words), reader * stride, reader));
-        }
-        words
     }
 
     /// Whether the readers are to hand the lines back.

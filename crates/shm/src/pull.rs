@@ -1,6 +1,7 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
-use crate::give::{Found, Offer, Way, within};
+use crate::give::{Found, Offer, Way, line, within};
+use crate::region::{LINE_LEN, LINE_WORDS};
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Call, Fault};
@@ -115,7 +116,11 @@ impl Team {
         output: Span,
         pull: Pull<'_>,
     ) -> Result<(), Fault> {
-        let way = self.way(pull.largest, if pull.same { 1 } else { self.world_size });
+        let parts = if pull.same { 1 } else { self.world_size };
+        if pull.largest * parts <= LINE_LEN {
+            return self.pull_in_lines(call, source, output, pull);
+        }
+        let way = self.way(pull.largest, parts);
         let offer = Offer { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
         let steps = Self::steps(way, pull.largest);
         let first = self.piece;
@@ -148,6 +153,44 @@ impl Team {
         Ok(())
     }
 
+    /// What fits travels in the line of the flag.
+    fn pull_in_lines(
+        &mut self,
+        call: &mut Call<'_>,
+        source: Span,
+        output: Span,
+        pull: Pull<'_>,
+    ) -> Result<(), Fault> {
+        let at = |rank: usize| if pull.same { 0 } else { rank * pull.largest };
+        let piece = self.next_piece();
+        if (pull.gives)(self.rank) {
+            self.reserve(piece, call)?;
+            let mut words = [0; LINE_WORDS];
+            let parts = line(&mut words);
+            let show = |reader: usize| {
+                let part = (pull.part)(reader);
+                parts.part(at(reader)..at(reader) + part.len()).copy_from(source.part(part));
+            };
+            if pull.same {
+                show(self.rank);
+            } else {
+                self.peers().for_each(show);
+            }
+            self.post(piece, &words);
+        }
+        if let Some(place) = pull.place {
+            for giver in self.peers().filter(|&peer| (pull.gives)(peer)) {
+                let place = place(giver);
+                let start = at(self.rank);
+                let part = self.region.slot(giver, piece).line().part(start..start + place.len());
+                self.arrived_with(giver, piece, part, call)?;
+                output.part(place).copy_from(part);
+            }
+        }
+        self.done(piece);
+        Ok(())
+    }
+
     /// Takes this step's bytes from a giver, or all if they are not staged. Whether more may come.
     #[expect(clippy::too_many_arguments, reason = "a step of a loop, told apart for reading")]
     fn take(
@@ -162,13 +205,6 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<bool, Fault> {
         let len = match way {
-            Way::Line(stride) => {
-                let at = if same { 0 } else { self.rank * stride };
-                let data = self.region.slot(giver, piece).line().part(at..at + place.len());
-                self.arrived_with(giver, piece, data, call)?;
-                output.part(place).copy_from(data);
-                return Ok(false);
-            }
             Way::Reached => 0,
             Way::Staged(len) => len,
         };

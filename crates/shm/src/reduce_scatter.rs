@@ -2,6 +2,7 @@
 
 use crate::all_reduce::Reduction;
 use crate::give::{Found, Offer, Way, within};
+use crate::region::LINE_LEN;
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Buffers, Call, Fault};
@@ -29,7 +30,14 @@ impl Team {
         let (input, output) = buffers.spans();
         let output = if in_place { output.part(block(self.rank)) } else { output };
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
+        let len = input.len();
         self.run(call, |team, call| {
+            if len <= LINE_LEN {
+                return team.all_reduce_inline(call, input, block(team.rank), output, reduction);
+            }
+            if team.takes_one_shot(len) {
+                return team.all_reduce_one_shot(call, input, block(team.rank), output, reduction);
+            }
             let way = team.way(largest, team.world_size);
             let offer = Offer { buffer: input, part: &block, largest, same: false };
             team.reduce_scatter_spans(call, offer, way, largest, output, reduction)
@@ -58,14 +66,12 @@ impl Team {
             }
             let Some(step) = step.checked_sub(1) else { continue };
             let piece = first.wrapping_add(step as u32);
-            let may_lie_elsewhere = step == 0 && !matches!(way, Way::Line(_));
             for giver in self.peers() {
                 let data = match way {
                     Way::Staged(len) => self.staged(giver, len, false, within(&own, len, step).len(), piece),
-                    Way::Line(_) => self.region.slot(giver, piece).line(),
                     Way::Reached => Span::EMPTY,
                 };
-                if may_lie_elsewhere {
+                if step == 0 {
                     found.as_mut_slice()[giver] = self.find(giver, own.len(), false, data, piece, call)?;
                 } else if matches!(found.as_slice()[giver], Found::Staged) {
                     self.arrived_with(giver, piece, data, call)?;
@@ -84,7 +90,7 @@ impl Team {
                         self.hand_back(giver, piece, staged);
                     }
                 }
-                Way::Line(_) | Way::Reached => {
+                Way::Reached => {
                     for range in self.strides(0..own.len()) {
                         self.combine_blocks(&sources, range, output, reduction)?;
                     }
@@ -113,10 +119,6 @@ impl Team {
             *source = match (from.found[giver], from.way) {
                 _ if giver == self.rank => from.input.part(range.clone()),
                 (Found::Staged, Way::Staged(step)) => self.staged(giver, step, false, len, from.piece),
-                (Found::Staged, Way::Line(stride)) => {
-                    let at = self.rank * stride + range.start;
-                    self.region.slot(giver, from.piece).line().part(at..at + len)
-                }
                 (Found::Staged, Way::Reached) => {
                     return Err(Fault::Counts { peer: giver, sent: 0, expected: len });
                 }

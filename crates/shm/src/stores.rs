@@ -22,6 +22,11 @@ const PIECES_PAST: u32 = 1024;
 /// Every so many pieces through the caches, one goes past them, to see how long that takes.
 const PIECES_THROUGH: u32 = 128;
 
+/// So many slow pieces are no chance: one was interrupted, or some found their source in no cache.
+const SLOW_IN_A_ROW: u32 = 8;
+/// So many are none after the caches were tried again.
+const STILL_SLOW: u32 = 2;
+
 /// The way of one piece.
 #[derive(Debug, Clone, Copy)]
 struct Way {
@@ -41,7 +46,7 @@ pub(crate) struct Stores {
     cost_past: Option<[u64; 2]>,
     /// So many pieces in a row, of at most so many bytes, were handed back.
     handed_back: (u32, usize),
-    /// How many pieces in a row were slow through the caches. One alone may have been interrupted.
+    /// How many pieces in a row were slow through the caches.
     slow: u32,
 }
 
@@ -94,10 +99,10 @@ impl Stores {
         let worth = if way.hand_back { past.saturating_add(past / 4) } else { past.saturating_mul(4) };
         let is_slow = cost > worth;
         self.slow = if is_slow { self.slow + 1 } else { 0 };
-        if self.slow >= 3 {
+        if self.slow >= SLOW_IN_A_ROW {
             self.past = PIECES_PAST;
-            // Then one slow piece is enough to know that nothing has changed.
-            self.slow = 2;
+            // Then a few are enough to know that nothing has changed.
+            self.slow = SLOW_IN_A_ROW - STILL_SLOW;
         }
     }
 }
@@ -136,20 +141,21 @@ mod tests {
         for (hand_back, through) in [(true, PAST * 2), (false, PAST * 5)] {
             let mut stores = Stores::default();
             let first = if hand_back { SLOTS } else { 1 };
-            assert_eq!(run(&mut stores, first + 3, hand_back, through), 1, "a look");
+            assert_eq!(run(&mut stores, first + SLOW_IN_A_ROW, hand_back, through), 1, "a look");
             assert_eq!(run(&mut stores, PIECES_PAST, hand_back, through), PIECES_PAST);
-            // One more is enough, as nothing has changed; then it has.
-            assert_eq!(run(&mut stores, 1 + PIECES_PAST, hand_back, through), PIECES_PAST);
+            // A few more are enough, as nothing has changed; then it has.
+            assert_eq!(run(&mut stores, STILL_SLOW + PIECES_PAST, hand_back, through), PIECES_PAST);
             assert_eq!(run(&mut stores, PIECES_THROUGH / 2, hand_back, PAST), 0);
         }
     }
 
     #[test]
-    fn one_slow_piece_is_chance() {
+    fn some_slow_pieces_are_chance() {
         let mut stores = Stores::default();
         run(&mut stores, SLOTS, true, PAST);
         for _ in 0..20 {
-            assert!(run(&mut stores, 5, true, PAST) + run(&mut stores, 1, true, 9 * PAST) <= 1);
+            let slow = run(&mut stores, SLOW_IN_A_ROW - 1, true, 9 * PAST);
+            assert!(run(&mut stores, 1, true, PAST) + slow <= 1);
         }
     }
 
