@@ -1,0 +1,159 @@
+//! A checkpoint that is to be loaded.
+
+use crate::manifest::{self, Manifest};
+use crate::state::{Stateful, TensorInfo};
+use crate::{Error, Result, file};
+use phalanx::Element;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A checkpoint whose files were found to be those that were written.
+///
+/// It can be read by any number of ranks, each as much as it needs: nothing here is collective, and nothing is read before it is
+/// asked for.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Checkpoint {
+    /// Reads the text of a manifest. `Err` is a sentence about what is wrong with it.
+    pub(crate) fn new(path: PathBuf, step: u64, manifest: &str) -> Result<Self, String> {
+        let wrong = |what| format!("{} {what}", manifest::NAME);
+        let manifest = Manifest::open(manifest).map_err(wrong)?;
+        if manifest.step != step {
+            return Err(wrong(format!("is that of step {}", manifest.step)));
+        }
+        Ok(Self { path, manifest })
+    }
+
+    /// What is wrong with the files, as seen by one rank: each is hashed by one of them, and looked at by all.
+    pub(crate) fn findings(&self, rank: usize, world_size: usize) -> Vec<String> {
+        let check = |(i, info)| match i % world_size == rank {
+            true => file::verify(&self.path, info),
+            false => file::verify_size(&self.path, info),
+        };
+        self.manifest.files.iter().enumerate().filter_map(|file| check(file).err()).collect()
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The step that was saved.
+    pub fn step(&self) -> u64 {
+        self.manifest.step
+    }
+
+    /// How many ranks have saved it.
+    pub fn world_size(&self) -> usize {
+        self.manifest.world_size
+    }
+
+    /// The tensors, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
+        self.manifest.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
+    }
+
+    /// Makes `part` what it was when it was [added](crate::State::add) under this prefix.
+    ///
+    /// # Errors
+    /// Those of `part`, as of [`Stateful::load`].
+    pub fn restore(&self, prefix: &str, part: &mut impl Stateful) -> Result<()> {
+        part.load(prefix, self)
+    }
+
+    /// All elements of a tensor, in row-major order.
+    ///
+    /// # Errors
+    /// [`Missing`](Error::Missing); [`OtherTensor`](Error::OtherTensor) if its elements are of another type; [`Io`](Error::Io).
+    pub fn read<T: Element>(&self, name: &str) -> Result<Vec<T>> {
+        let found = &self.tensor(name)?.info;
+        let expected = TensorInfo { dtype: T::DTYPE, shape: found.shape.clone() };
+        let elements = found.elements().filter(|_| expected == *found).ok_or_else(|| Error::OtherTensor {
+            name: name.to_owned(),
+            expected,
+            found: found.clone(),
+        })?;
+        let mut all = vec![T::zeroed(); elements];
+        self.read_bytes(name, 0..elements, bytemuck::cast_slice_mut(&mut all))?;
+        Ok(all)
+    }
+
+    /// Fills `buffer` with the bytes of a range of the flattened tensor's elements, wherever they lie: a rank that has only part of a
+    /// tensor reads that part, however it was dealt out when it was saved.
+    ///
+    /// # Errors
+    /// [`Missing`](Error::Missing) also if the tensor has fewer elements; [`Io`](Error::Io).
+    ///
+    /// # Panics
+    /// If `buffer` has not exactly the range's length.
+    pub fn read_bytes(&self, name: &str, elements: Range<usize>, buffer: &mut [u8]) -> Result<()> {
+        let manifest::Tensor { info, places } = self.tensor(name)?;
+        let (size, len) = (info.dtype.size(), info.elements().unwrap_or_default());
+        if elements.start > elements.end || elements.end > len {
+            return Err(self.missing(format!("elements {elements:?} of tensor `{name}`, {info},")));
+        }
+        assert_eq!(buffer.len(), elements.len() * size, "the buffer is as long as the range");
+        for place in places {
+            let start = place.elements.start.max(elements.start);
+            let end = place.elements.end.min(elements.end);
+            if start < end {
+                let path = self.path.join(&self.manifest.files[place.file].name);
+                let offset = place.offset + ((start - place.elements.start) * size) as u64;
+                let buffer = &mut buffer[(start - elements.start) * size..(end - elements.start) * size];
+                file::read(&path, offset, buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Type and shape of a tensor.
+    ///
+    /// # Errors
+    /// [`Missing`](Error::Missing).
+    pub fn info(&self, name: &str) -> Result<&TensorInfo> {
+        Ok(&self.tensor(name)?.info)
+    }
+
+    /// A value that all ranks had alike.
+    ///
+    /// # Errors
+    /// [`Missing`](Error::Missing); [`Value`](Error::Value) if it is not of this type.
+    pub fn value<V: DeserializeOwned>(&self, name: &str) -> Result<V> {
+        let values = &self.manifest.values;
+        self.of(values, name)?.ok_or_else(|| self.missing(format!("value `{name}`")))
+    }
+
+    /// A value that rank `rank` had for itself; `None` if it had none, or there was no such rank.
+    ///
+    /// # Errors
+    /// [`Value`](Error::Value) if it is not of this type.
+    pub fn rank_value<V: DeserializeOwned>(&self, name: &str, rank: usize) -> Result<Option<V>> {
+        self.manifest.rank_values.get(rank).map_or(Ok(None), |values| self.of(values, name))
+    }
+
+    fn of<V: DeserializeOwned>(&self, values: &BTreeMap<String, Value>, name: &str) -> Result<Option<V>> {
+        let read = |value: &Value| {
+            let wrong = |error| Error::Value {
+                name: name.to_owned(),
+                what: format!("in {}: {error}", self.path.display()),
+            };
+            V::deserialize(value).map_err(wrong)
+        };
+        values.get(name).map(read).transpose()
+    }
+
+    fn tensor(&self, name: &str) -> Result<&manifest::Tensor> {
+        self.manifest.tensors.get(name).ok_or_else(|| self.missing(format!("tensor `{name}`")))
+    }
+
+    fn missing(&self, what: String) -> Error {
+        Error::Missing { what, path: self.path.clone() }
+    }
+}

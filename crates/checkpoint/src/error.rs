@@ -1,0 +1,105 @@
+//! What can go wrong with a checkpoint, and what a person reading the log needs.
+
+use crate::TensorInfo;
+use std::io;
+use std::path::PathBuf;
+
+/// What every fallible call of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of the group, of the file system, or of what is in a checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The group could not do it; see [`phalanx::Error`] for whose trouble it is and whether the group is usable.
+    #[error(transparent)]
+    Group(#[from] phalanx::Error),
+    /// The file system could not do it.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was being done to which path.
+        doing: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Rank 0, which keeps the folder in order, could not do it. Every rank gets this same error, and the group is fine.
+    #[error("rank 0: {what}")]
+    Refused {
+        /// What was being done to which path, and what the system said.
+        what: String,
+    },
+    /// What the ranks gave does not make one state. Every rank gets this same error, nothing was written, and the group is fine.
+    #[error("step {step} was not saved: {what}")]
+    State {
+        /// The step that was to be saved.
+        step: u64,
+        /// What does not fit together.
+        what: String,
+    },
+    /// Some ranks could not write their part. Every rank gets this same error; older checkpoints are as they were, and the
+    /// group is fine.
+    #[error("step {step} was not saved: {}", by_rank(causes))]
+    NotSaved {
+        /// The step that was to be saved.
+        step: u64,
+        /// Which ranks could not, and why.
+        causes: Vec<(usize, String)>,
+    },
+    /// Files of a checkpoint are missing, torn, or not what was written. Every rank gets this same error, and the group is fine.
+    #[error("checkpoint {} is damaged: {}", path.display(), findings.join("; "))]
+    Damaged {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// One sentence for each file: what was expected, and what was found.
+        findings: Vec<String>,
+    },
+    /// There are checkpoints, but each is damaged. To begin from scratch, give a new folder. Every rank gets this same error, and
+    /// the group is fine.
+    #[error("no checkpoint in {} is whole; {}", folder.display(), damaged.join("; "))]
+    NoneGood {
+        /// The folder of all checkpoints.
+        folder: PathBuf,
+        /// What is wrong with each, newest first.
+        damaged: Vec<String>,
+    },
+    /// The checkpoint does not have what it was asked for.
+    #[error("{what} is not in checkpoint {}", path.display())]
+    Missing {
+        /// Which tensor or value.
+        what: String,
+        /// The checkpoint's folder.
+        path: PathBuf,
+    },
+    /// The checkpoint has a tensor of this name, but of another type or shape.
+    #[error("tensor `{name}` is {found} in the checkpoint, and was expected to be {expected}")]
+    OtherTensor {
+        /// Its name.
+        name: String,
+        /// What the program has.
+        expected: TensorInfo,
+        /// What the checkpoint has.
+        found: TensorInfo,
+    },
+    /// A value could not be made JSON, or what the checkpoint has of this name is not of the type that was asked for.
+    #[error("value `{name}`: {what}")]
+    Value {
+        /// Its name.
+        name: String,
+        /// What serde says.
+        what: String,
+    },
+    /// The library that holds the tensors could not do it.
+    #[error(transparent)]
+    Tensors(#[from] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}
+
+fn by_rank(causes: &[(usize, String)]) -> String {
+    causes.iter().map(|(rank, cause)| format!("rank {rank}: {cause}")).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,191 @@
+//! What goes into a checkpoint, as one rank gives it.
+
+use crate::{Checkpoint, Error, Result};
+use phalanx::{DType, Element};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+/// Type and shape of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorInfo {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Lengths of the dimensions, slowest first; none for a scalar.
+    pub shape: Vec<usize>,
+}
+
+impl TensorInfo {
+    /// How many elements it has; `None` if that many bytes can't be addressed.
+    pub fn elements(&self) -> Option<usize> {
+        let elements = self.shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n))?;
+        elements.checked_mul(self.dtype.size()).map(|_| elements)
+    }
+}
+
+impl fmt::Display for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.dtype, self.shape)
+    }
+}
+
+/// Something whose state belongs into a checkpoint: a model, an optimizer.
+///
+/// # Examples
+/// ```
+/// use phalanx_checkpoint::{Checkpoint, Result, State, Stateful};
+///
+/// struct Average {
+///     weights: Vec<f32>,
+///     steps: u64,
+/// }
+///
+/// impl Stateful for Average {
+///     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> Result<()> {
+///         state.slice(format!("{prefix}.weights"), &[self.weights.len()], &self.weights);
+///         state.value(format!("{prefix}.steps"), &self.steps)
+///     }
+///
+///     fn load(&mut self, prefix: &str, from: &Checkpoint) -> Result<()> {
+///         self.weights = from.read(&format!("{prefix}.weights"))?;
+///         self.steps = from.value(&format!("{prefix}.steps"))?;
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Stateful {
+    /// Adds this to `state`, under names that begin with `prefix`.
+    ///
+    /// # Errors
+    /// What [`State`] returns, and its own as [`Error::Tensors`].
+    fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> Result<()>;
+
+    /// Becomes what [`save`](Self::save) has added under `prefix`.
+    ///
+    /// # Errors
+    /// What [`Checkpoint`] returns, and its own as [`Error::Tensors`]. Part of it may have changed then.
+    fn load(&mut self, prefix: &str, from: &Checkpoint) -> Result<()>;
+}
+
+/// Gives the bytes of a range of a tensor's elements, in row-major order and the machine's byte order.
+pub(crate) type Copy<'a> = dyn Fn(Range<usize>) -> Result<Vec<u8>> + 'a;
+
+/// A tensor that all ranks have alike.
+pub(crate) struct Whole<'a> {
+    pub(crate) name: String,
+    pub(crate) info: TensorInfo,
+    pub(crate) copy: Box<Copy<'a>>,
+}
+
+/// A run of elements that only this rank has.
+pub(crate) struct Piece<'a> {
+    pub(crate) name: String,
+    pub(crate) info: TensorInfo,
+    pub(crate) elements: Range<usize>,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// What a rank gives to be saved: tensors by name, and small values.
+///
+/// Tensors that all ranks have alike, as the weights of data-parallel training, are given by each rank, and each writes its part of
+/// them. Of a tensor that is dealt out, each rank gives the range of the flattened elements that it has. Nothing is copied before
+/// [`Checkpoints::save`](crate::Checkpoints::save), and then only what this rank writes.
+#[derive(Default)]
+pub struct State<'a> {
+    pub(crate) wholes: Vec<Whole<'a>>,
+    pub(crate) pieces: Vec<Piece<'a>>,
+    pub(crate) values: BTreeMap<String, Value>,
+    pub(crate) rank_values: BTreeMap<String, Value>,
+}
+
+impl<'a> State<'a> {
+    /// Nothing, yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds all of `part`, under names that begin with `prefix` and a dot.
+    ///
+    /// # Errors
+    /// Those of `part`.
+    pub fn add(&mut self, prefix: &str, part: &'a impl Stateful) -> Result<()> {
+        part.save(prefix, self)
+    }
+
+    /// Adds a tensor that is the same on all ranks.
+    pub fn slice<T: Element>(&mut self, name: impl Into<String>, shape: &[usize], elements: &'a [T]) {
+        let info = TensorInfo { dtype: T::DTYPE, shape: shape.to_vec() };
+        self.tensor(name, info, move |range| match elements.get(range) {
+            Some(part) => Ok(bytemuck::cast_slice(part).to_vec()),
+            None => Err(Error::Tensors("the slice has fewer elements than its shape".into())),
+        });
+    }
+
+    /// Adds a tensor that is the same on all ranks, and that `copy` copies: it is called with each range of its elements that this rank is
+    /// to write, at most once for a save, and returns their bytes in row-major order.
+    pub fn tensor(
+        &mut self,
+        name: impl Into<String>,
+        info: TensorInfo,
+        copy: impl Fn(Range<usize>) -> Result<Vec<u8>> + 'a,
+    ) {
+        self.wholes.push(Whole { name: name.into(), info, copy: Box::new(copy) });
+    }
+
+    /// Adds this rank's part of a tensor that is dealt out over the ranks: `elements` are those from `start` of the flattened tensor.
+    /// Together the parts of all ranks must make the whole, without overlap. Rows of a tensor that is split along its first
+    /// dimension are such a part too.
+    pub fn piece<T: Element>(
+        &mut self,
+        name: impl Into<String>,
+        shape: &[usize],
+        start: usize,
+        elements: &'a [T],
+    ) {
+        let info = TensorInfo { dtype: T::DTYPE, shape: shape.to_vec() };
+        let elements_of = start..start.saturating_add(elements.len());
+        let bytes = bytemuck::cast_slice(elements);
+        self.pieces.push(Piece { name: name.into(), info, elements: elements_of, bytes });
+    }
+
+    /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if serde cannot make JSON of it.
+    pub fn value(&mut self, name: impl Into<String>, value: &impl Serialize) -> Result<()> {
+        insert(&mut self.values, name.into(), value)
+    }
+
+    /// Adds a value that each rank has for itself, such as its random state.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if serde cannot make JSON of it.
+    pub fn rank_value(&mut self, name: impl Into<String>, value: &impl Serialize) -> Result<()> {
+        insert(&mut self.rank_values, name.into(), value)
+    }
+}
+
+fn insert(values: &mut BTreeMap<String, Value>, name: String, value: &impl Serialize) -> Result<()> {
+    match serde_json::to_value(value) {
+        Ok(value) => {
+            values.insert(name, value);
+            Ok(())
+        }
+        Err(error) => Err(Error::Value { name, what: format!("it can't be made JSON: {error}") }),
+    }
+}
+
+impl fmt::Debug for State<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wholes = self.wholes.iter().map(|whole| (&whole.name, &whole.info));
+        let pieces = self.pieces.iter().map(|piece| (&piece.name, &piece.elements));
+        f.debug_struct("State")
+            .field("tensors", &wholes.collect::<BTreeMap<_, _>>())
+            .field("pieces", &pieces.collect::<Vec<_>>())
+            .field("values", &self.values)
+            .field("rank_values", &self.rank_values)
+            .finish()
+    }
+}
