@@ -11,7 +11,7 @@ impl<T: Element + WithDType> Shared for T {}
 
 /// Evaluates `$body` with `$T` as the Rust type of `$dtype`, or `$otherwise` for a type that phalanx cannot carry.
 macro_rules! with_element {
-    ($dtype:expr, $T:ident => $body:expr, _ => $otherwise:expr $(,)?) => {
+    ($dtype:expr, $T:ident => $body:expr, $other:pat => $otherwise:expr $(,)?) => {
         match $dtype {
             candle_core::DType::F32 => {
                 type $T = f32;
@@ -49,7 +49,7 @@ macro_rules! with_element {
                 type $T = i64;
                 $body
             }
-            _ => $otherwise,
+            $other => $otherwise,
         }
     };
 }

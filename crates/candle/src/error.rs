@@ -15,6 +15,9 @@ pub enum Error {
     /// Candle could not do it. Nothing was sent for the tensor in question.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+    /// A checkpoint could not be saved or loaded; see [`checkpoint::Error`](crate::checkpoint::Error).
+    #[error(transparent)]
+    Checkpoint(#[from] crate::checkpoint::Error),
     /// Two ranks have built different models. Every rank gets this same error, nothing was changed, and the
     /// group is fine.
     #[error("parameter `{name}` differs between ranks: rank {root} has {expected}, rank {rank} has {found}")]

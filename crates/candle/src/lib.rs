@@ -7,6 +7,8 @@
 //! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`],
 //! [`reduce_scatter`].
 //!
+//! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: model, [`AdamW`], place in the data.
+//!
 //! Tensors and variables live on the CPU. Communication happens after the backward pass, not during it.
 //!
 //! # Example
@@ -47,7 +49,9 @@
 //!
 //! With processes instead of threads only one line changes: `let group = phalanx::init()?`.
 
+mod adamw;
 mod bucket;
+pub mod checkpoint;
 mod element;
 mod error;
 mod model;
@@ -58,10 +62,11 @@ mod share;
 mod tensor;
 mod verify;
 
+pub use adamw::AdamW;
 pub use error::{Error, Result};
 pub use model::sync_model;
 pub use parallel::{DdpConfig, DistributedDataParallel, sync_gradients};
-pub use sampler::{Batch, DistributedSampler, Tail};
+pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use share::Share;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
 pub use verify::{Version, verify_parameters};

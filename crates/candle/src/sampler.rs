@@ -4,6 +4,7 @@ use crate::{Result, Share};
 use phalanx::{Error, chunk};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 /// What happens to the last global batch of an epoch when the samples do not fill it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +22,8 @@ pub enum Tail {
 /// An epoch is a permutation of all samples, cut into *global batches*; each rank takes its contiguous
 /// share of each. The permutation depends on seed and epoch alone, so global batch `k` is the same set of samples
 /// for one rank and for a thousand, and a run can be compared with, or continued on, another number of ranks.
-/// The epoch is an argument of [`epoch`](Self::epoch): there is no state to forget to advance.
+/// The epoch is an argument of [`epoch`](Self::epoch): there is no state to forget to advance. A training that stops in the middle of one goes
+/// on with [`resume`](Self::resume).
 ///
 /// The permutation is part of the contract, so that other programs can produce it: Fisher–Yates from the last position down, with
 /// ChaCha8 keyed by the little-endian bytes of seed, then epoch, then zeros; the partner of position `i` is
@@ -101,31 +103,123 @@ impl DistributedSampler {
 
     /// Global batches in an epoch. Equal on all ranks, so all make the same number of steps.
     pub fn batches(&self) -> usize {
+        self.batches_in(self.samples)
+    }
+
+    fn batches_in(&self, samples: usize) -> usize {
         match self.tail {
-            Tail::Drop => self.samples / self.global_batch,
-            Tail::Pad | Tail::Uneven => self.samples.div_ceil(self.global_batch),
+            Tail::Drop => samples / self.global_batch,
+            Tail::Pad | Tail::Uneven => samples.div_ceil(self.global_batch),
         }
     }
 
-    /// This rank's batches of epoch `epoch`. To go on in the middle of one, `skip` the batches already done.
+    /// This rank's batches of epoch `epoch`.
     ///
     /// # Cost
     /// One permutation of all samples, one word each.
-    pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Batch> + use<> {
-        let this = self.clone();
-        let order = permutation(self.samples, self.seed, epoch);
-        (0..self.batches()).map(move |k| {
-            let start = k * this.global_batch;
-            let global_len = match this.tail {
-                Tail::Uneven => this.global_batch.min(this.samples - start),
-                Tail::Drop | Tail::Pad => this.global_batch,
-            };
-            let mine = chunk(this.rank, this.world_size, global_len);
-            let indices = mine.map(|i| order[(start + i) % this.samples]).collect();
-            Batch { indices, global_len }
-        })
+    pub fn epoch(&self, epoch: u64) -> Epoch {
+        Epoch { order: permutation(self.samples, self.seed, epoch), sampler: self.clone(), epoch, next: 0 }
+    }
+
+    /// Where a training begins.
+    pub fn start(&self) -> SamplerState {
+        SamplerState { samples: self.samples, seed: self.seed, epoch: 0, next: 0 }
+    }
+
+    /// What is left of an epoch after `state`, which any rank of a world of any size may have [told](Epoch::state). If the global batch has
+    /// another size now, the samples that are left are cut anew.
+    ///
+    /// # Cost
+    /// As of [`epoch`](Self::epoch).
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Config`] for the state of another data set or seed: samples would be seen twice, or never.
+    pub fn resume(&self, state: &SamplerState) -> Result<Epoch> {
+        let SamplerState { samples, seed, epoch, next } = *state;
+        if (samples, seed) != (self.samples, self.seed) || next > samples {
+            return Err(Error::config(format!(
+                "a sampler of {} samples with seed {} can't go on after sample {next} of {samples} with seed {seed}",
+                self.samples, self.seed
+            ))
+            .into());
+        }
+        Ok(Epoch { next, ..self.epoch(epoch) })
     }
 }
+
+/// How far a training is in its data; the same on all ranks. For a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SamplerState {
+    samples: usize,
+    seed: u64,
+    /// The epoch that goes on, or begins, after this.
+    pub epoch: u64,
+    /// Samples of it that were dealt out, to all ranks together.
+    next: usize,
+}
+
+/// This rank's batches of an epoch, or of what is left of it.
+///
+/// # Examples
+/// ```
+/// use phalanx_candle::DistributedSampler;
+/// # fn main() -> phalanx_candle::Result<()> {
+/// let sampler = DistributedSampler::new(100, 10, 0, 2)?;
+/// let mut batches = sampler.epoch(4);
+/// let done: Vec<_> = batches.by_ref().take(3).collect();
+/// let state = batches.state(); // goes into a checkpoint
+///
+/// let alone = DistributedSampler::new(100, 10, 0, 1)?; // another day
+/// let left: Vec<_> = alone.resume(&state)?.collect();
+/// assert_eq!((done.len(), left.len()), (3, 7));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Epoch {
+    sampler: DistributedSampler,
+    order: Vec<usize>,
+    epoch: u64,
+    /// Where in the order the next global batch begins.
+    next: usize,
+}
+
+impl Epoch {
+    /// How far a training is that has done all batches until now: after the last one of an epoch, at the beginning of the next.
+    pub fn state(&self) -> SamplerState {
+        let (samples, seed) = (self.sampler.samples, self.sampler.seed);
+        match self.len() {
+            0 => SamplerState { samples, seed, epoch: self.epoch + 1, next: 0 },
+            _ => SamplerState { samples, seed, epoch: self.epoch, next: self.next },
+        }
+    }
+}
+
+impl Iterator for Epoch {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        if self.len() == 0 {
+            return None;
+        }
+        let DistributedSampler { samples, global_batch, rank, world_size, tail, .. } = self.sampler;
+        let start = self.next;
+        let global_len = match tail {
+            Tail::Uneven => global_batch.min(samples - start),
+            Tail::Drop | Tail::Pad => global_batch,
+        };
+        self.next = samples.min(start + global_batch);
+        let mine = chunk(rank, world_size, global_len);
+        let indices = mine.map(|i| self.order[(start + i) % samples]).collect();
+        Some(Batch { indices, global_len })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let batches = self.sampler.batches_in(self.sampler.samples - self.next);
+        (batches, Some(batches))
+    }
+}
+
+impl ExactSizeIterator for Epoch {}
 
 /// The order of an epoch; written out here, since the shuffles of libraries change between versions.
 fn permutation(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
@@ -198,6 +292,63 @@ mod tests {
                 Tail::Uneven => prop_assert!(times.iter().all(|&n| n == 1)),
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_training_that_stops_anywhere_sees_the_same_batches_on_any_world(
+            samples in 1usize..200, global_batch in 1usize..40, seed: u64, tail in tails(),
+            worlds in prop::collection::vec(1usize..5, 1..6), stops in prop::collection::vec(0usize..8, 6),
+        ) {
+            let sampler = |rank, world_size| {
+                DistributedSampler::new(samples, global_batch, rank, world_size).unwrap().seed(seed).tail(tail)
+            };
+            let epochs = 3;
+            let expected: Vec<_> = (0..epochs).flat_map(|epoch| sampler(0, 1).epoch(epoch)).collect();
+            prop_assume!(!expected.is_empty());
+            let (mut found, mut state, mut run) = (Vec::new(), sampler(0, 1).start(), 0);
+            while state.epoch < epochs {
+                let world_size = worlds[run % worlds.len()];
+                let mut ranks: Vec<_> =
+                    (0..world_size).map(|rank| sampler(rank, world_size).resume(&state).unwrap()).collect();
+                // At least one, or it would not come to an end.
+                for _ in 0..stops[run % stops.len()] + 1 {
+                    let parts: Vec<_> = ranks.iter_mut().filter_map(Iterator::next).collect();
+                    if let Some(Batch { global_len, .. }) = parts.first().cloned() {
+                        prop_assert_eq!(parts.len(), world_size);
+                        let indices = parts.into_iter().flat_map(|part| part.indices).collect();
+                        found.push(Batch { indices, global_len });
+                    }
+                }
+                prop_assert!(ranks.iter().all(|rank| rank.state() == ranks[0].state()));
+                let text = serde_json::to_string(&ranks[0].state()).unwrap();
+                state = serde_json::from_str(&text).unwrap();
+                run += 1;
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_left_can_be_cut_into_other_batches() {
+        let sampler = |batch| DistributedSampler::new(100, batch, 0, 1).unwrap().tail(Tail::Uneven);
+        let mut batches = sampler(30).epoch(2);
+        let mut seen: Vec<usize> = batches.by_ref().take(2).flat_map(|batch| batch.indices).collect();
+        let left: Vec<_> = sampler(7).resume(&batches.state()).unwrap().collect();
+        assert_eq!(left.len(), 6, "40 samples in batches of 7");
+        seen.extend(left.into_iter().flat_map(|batch| batch.indices));
+        assert_eq!(seen, permutation(100, 0, 2));
+    }
+
+    #[test]
+    fn the_state_of_another_data_set_is_refused() {
+        let sampler = |samples, seed| DistributedSampler::new(samples, 10, 0, 1).unwrap().seed(seed);
+        let state = sampler(100, 7).start();
+        assert!(sampler(100, 7).resume(&state).is_ok());
+        let told = sampler(101, 7).resume(&state).unwrap_err().to_string();
+        assert!(told.contains("101 samples with seed 7") && told.contains("of 100 with seed 7"), "{told}");
+        assert!(sampler(100, 8).resume(&state).is_err());
+        assert!(sampler(100, 7).resume(&SamplerState { next: 101, ..state }).is_err());
     }
 
     #[test]

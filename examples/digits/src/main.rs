@@ -12,6 +12,7 @@ use digits_common::cli::Options;
 use digits_common::progress;
 use phalanx::launch::{Elastic, Launch, Outcome};
 use phalanx::{Config, Source};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Trains a small convolutional network on handwritten digits, on several ranks that this program starts itself.
@@ -32,15 +33,32 @@ struct Cli {
     lose: usize,
 
     #[command(flatten)]
+    saving: Saving,
+
+    #[command(flatten)]
     options: Options,
 }
 
+/// Where to keep what a training needs to go on after it was stopped.
+#[derive(Debug, clap::Args)]
+struct Saving {
+    /// Save checkpoints in this folder, and go on from the last one that is there, with any number of ranks.
+    #[arg(long, value_name = "DIR", conflicts_with = "elastic")]
+    checkpoint: Option<PathBuf>,
+
+    /// Steps from one checkpoint to the next; the last two are kept.
+    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: u64,
+}
+
 fn main() -> anyhow::Result<ExitCode> {
-    let Cli { ranks, elastic, lose, options } = Cli::parse();
+    let Cli { ranks, elastic, lose, saving, options } = Cli::parse();
     let config = Config::from_env()?;
     if config.source != Source::Alone {
-        let train = if config.elastic.is_some() { elastic::train } else { train::train };
-        train(&options)?;
+        match config.elastic {
+            Some(_) => elastic::train(&options)?,
+            None => train::train(&options, &saving)?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let ranks = elastic.map_or(ranks, Elastic::max);

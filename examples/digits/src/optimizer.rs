@@ -6,6 +6,7 @@
 use candle_core::backprop::GradStore;
 use candle_core::{Result, Var};
 use candle_nn::VarMap;
+use phalanx_candle::checkpoint::{self, Checkpoint, State, Stateful, load_vars, save_vars};
 use std::sync::PoisonError;
 
 /// How much of the last step is carried into the next.
@@ -53,5 +54,15 @@ impl Sgd {
             var.set(&var.as_detached_tensor().sub(&change)?)?;
         }
         Ok(())
+    }
+}
+
+impl Stateful for Sgd {
+    fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> checkpoint::Result<()> {
+        save_vars(&self.velocities(), prefix, state)
+    }
+
+    fn load(&mut self, prefix: &str, from: &Checkpoint) -> checkpoint::Result<()> {
+        load_vars(&self.velocities(), prefix, from)
     }
 }

@@ -1,6 +1,7 @@
 //! What each rank does: the loop of `plain.rs`, with its share of each batch and the gradients of all.
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
+use crate::Saving;
 use candle_nn::VarMap;
 use digits_common::cli::Options;
 use digits_common::model::Cnn;
@@ -9,10 +10,22 @@ use digits_common::progress::Progress;
 use digits_common::report::{Report, checksum};
 use digits_common::{data, plot};
 use phalanx::ReduceOp;
-use phalanx_candle::{DistributedDataParallel, DistributedSampler};
+use phalanx_candle::checkpoint::{Checkpoints, State, load_vars, save_vars};
+use phalanx_candle::{DistributedDataParallel, DistributedSampler, SamplerState};
+use serde::{Deserialize, Serialize};
+
+/// How far the training is: what goes into a checkpoint besides weights and velocities.
+#[derive(Debug, Serialize, Deserialize)]
+struct Place {
+    step: u64,
+    data: SamplerState,
+    epoch_losses: Vec<f64>,
+    /// Losses of this epoch until now, over the images of all ranks.
+    sum: f64,
+}
 
 /// Trains as one of the ranks that the environment tells of.
-pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn train(options: &Options, saving: &Saving) -> anyhow::Result<()> {
     let Options { epochs, batch_size, seed, lr, plot, json } = options;
     let group = phalanx::init()?;
     let (rank, ranks) = (group.rank(), group.world_size());
@@ -21,17 +34,31 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
     let varmap = VarMap::new();
     let model = Cnn::new(&varmap, *seed)?;
     let mut optimizer = Sgd::new(&varmap, *lr)?;
-    let ddp = DistributedDataParallel::new(&varmap, &group, Default::default())?;
     let sampler = DistributedSampler::new(train.len(), *batch_size, rank, ranks)?.seed(*seed);
+
+    let mut place = Place { step: 0, data: sampler.start(), epoch_losses: Vec::new(), sum: 0.0 };
+    let open = |folder| Checkpoints::open(folder, &group).map(|checkpoints| checkpoints.keep(2));
+    let mut checkpoints = saving.checkpoint.as_deref().map(open).transpose()?;
+    if let Some(found) = checkpoints.as_mut().map(Checkpoints::latest_good).transpose()?.flatten() {
+        load_vars(&varmap, "model", &found)?;
+        found.restore("optimizer", &mut optimizer)?;
+        place = found.value("place")?;
+        if rank == 0 {
+            println!("going on after step {}, saved by {} ranks", found.step(), found.world_size());
+        }
+    }
+    let ddp = DistributedDataParallel::new(&varmap, &group, Default::default())?;
 
     if rank == 0 {
         println!("gradients are all_reduced over {}", group.describe());
     }
-    let mut epoch_losses = Vec::new();
     let mut progress = (rank == 0).then(|| Progress::new(*epochs, sampler.batches()));
-    for epoch in 0..*epochs {
+    while place.data.epoch < *epochs {
+        let epoch = place.data.epoch;
+        let mut batches = sampler.resume(&place.data)?;
+        // Of this rank, since `place.sum` was last brought up to date.
         let mut sum = [0.0];
-        for (step, batch) in sampler.epoch(epoch).enumerate() {
+        while let Some(batch) = batches.next() {
             let (images, labels) = train.batch(&batch.indices)?;
             let (loss, _) = model.evaluate(&images, &labels)?;
             let grads = ddp.backward_share(&loss, batch.share())?;
@@ -41,15 +68,33 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
             sum[0] += loss * batch.indices.len() as f64;
             if let Some(progress) = &mut progress {
                 // The loss of this rank's share: that of all would cost a message each step.
-                progress.step(epoch, step, loss, batch.global_len);
+                progress.step(epoch, sampler.batches() - batches.len() - 1, loss, batch.global_len);
+            }
+
+            (place.step, place.data) = (place.step + 1, batches.state());
+            let (ends, saves) = (batches.len() == 0, place.step.is_multiple_of(saving.checkpoint_every));
+            if ends || saves {
+                group.all_reduce(&mut sum, ReduceOp::Sum)?;
+                place.sum += std::mem::take(&mut sum[0]);
+            }
+            if ends {
+                let loss = std::mem::take(&mut place.sum) / (sampler.batches() * batch_size) as f64;
+                place.epoch_losses.push(loss);
+                if let Some(progress) = &progress {
+                    progress.epoch(epoch, loss);
+                }
+            }
+            if let Some(checkpoints) = checkpoints.as_mut().filter(|_| saves) {
+                let mut state = State::new();
+                save_vars(&varmap, "model", &mut state)?;
+                state.add("optimizer", &optimizer)?;
+                state.value("place", &place)?;
+                checkpoints.save_async(place.step, state)?; // writes while the next steps are trained
             }
         }
-        group.all_reduce(&mut sum, ReduceOp::Sum)?;
-        let loss = sum[0] / (sampler.batches() * batch_size) as f64;
-        epoch_losses.push(loss);
-        if let Some(progress) = &progress {
-            progress.epoch(epoch, loss);
-        }
+    }
+    if let Some(checkpoints) = &mut checkpoints {
+        checkpoints.wait()?;
     }
 
     let weights = group.all_gather_object(&checksum(&varmap)?)?;
@@ -59,7 +104,7 @@ pub(crate) fn train(options: &Options) -> anyhow::Result<()> {
         let final_loss = model.evaluate(&images, &labels)?.0.to_scalar()?;
         let (images, labels) = test.all()?;
         let test_accuracy = model.evaluate(&images, &labels)?.1 as f64 / test.len() as f64;
-        let report = Report { epoch_losses, final_loss, test_accuracy, weights, seconds };
+        let report = Report { epoch_losses: place.epoch_losses, final_loss, test_accuracy, weights, seconds };
         println!("{report}");
         plot::loss_curve(&report.epoch_losses, &format!("digits on {ranks} ranks"), plot)?;
         println!("loss curve: {}", plot.display());

@@ -2,7 +2,9 @@
 
 use digits_common::report::Report;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Runs `program` in `folder` with the flags `args`.
 fn run(program: &str, folder: &Path, args: &[&str]) -> Output {
@@ -94,6 +96,65 @@ fn lost_ranks_are_replaced_and_the_training_goes_on() {
 #[ignore = "longer than the others; see CONTRIBUTING.md"]
 fn twenty_lost_ranks_do_not_spoil_the_training() {
     lose(20, "15", 0.97);
+}
+
+/// Starts a training with checkpoints again and again, each time on another number of ranks, and kills it on its way; in the end its loss
+/// curve is that of one that nobody killed.
+fn kill(kills: usize, epochs: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let short = ["--epochs", epochs, "--batch-size", "33", "--seed", "5"];
+    run(env!("CARGO_BIN_EXE_digits_plain"), folder.path(), &short);
+    let plain = report(folder.path());
+
+    let newest = || {
+        let names = std::fs::read_dir(folder.path().join("saved")).into_iter().flatten();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.contains('.')).max()
+    };
+    for kill in 0..kills {
+        let ranks = (1 + kill % 4).to_string();
+        let before = newest();
+        let mut launcher = Command::new(env!("CARGO_BIN_EXE_digits"))
+            .current_dir(folder.path())
+            .args(["--ranks", &ranks, "--checkpoint", "saved", "--checkpoint-every", "1"])
+            .args(short)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while newest() == before {
+            assert!(Instant::now() < until, "kill {kill}: nothing is saved after {before:?}");
+            assert!(launcher.try_wait().unwrap().is_none(), "kill {kill}: it ended after {:?}", newest());
+            sleep(Duration::from_millis(1));
+        }
+        // Any moment of a step and of a save.
+        sleep(Duration::from_micros((kill as u64 * 7_919) % 30_000));
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+    }
+    let last = ["--ranks", "3", "--checkpoint", "saved"];
+    let output = run(env!("CARGO_BIN_EXE_digits"), folder.path(), &[&last[..], &short].concat());
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("[0] going on after step "), "{stdout}");
+    let found = report(folder.path());
+    assert!(found.weights_agree(), "{found}");
+    assert_eq!(found.epoch_losses.len(), plain.epoch_losses.len());
+    let apart = |a: f64, b: f64| (a - b).abs() / b;
+    assert!(apart(found.final_loss, plain.final_loss) < 1e-9, "{found}\nplain: {plain}");
+    for (found, plain) in found.epoch_losses.iter().zip(&plain.epoch_losses) {
+        assert!(apart(*found, *plain) < 1e-9, "{found}, plain: {plain}");
+    }
+}
+
+#[test]
+fn a_training_that_is_killed_goes_on_from_its_checkpoint() {
+    kill(5, "2");
+}
+
+#[test]
+#[ignore = "longer than the others; see CONTRIBUTING.md"]
+fn a_hundred_kills_do_not_change_the_loss_curve() {
+    kill(100, "30");
 }
 
 #[test]

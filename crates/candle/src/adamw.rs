@@ -1,0 +1,268 @@
+//! AdamW whose state can be saved, and, later, dealt out: the one of candle keeps its moments to itself.
+
+use crate::Result;
+use crate::checkpoint::{copied, info, restored};
+use crate::element::{Shared, bytes_mut, read};
+use crate::model::{Parameter, parameters};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor};
+use candle_nn::{ParamsAdamW, VarMap};
+use half::{bf16, f16};
+use phalanx_checkpoint::{Checkpoint, State, Stateful};
+
+/// AdamW (Loshchilov and Hutter, 2019), to the last bit that of [`candle_nn::AdamW`], with names for what it remembers: so it
+/// can be part of a [checkpoint](crate::checkpoint).
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{Module, VarBuilder, VarMap};
+/// use phalanx_candle::AdamW;
+///
+/// let varmap = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+/// let model = candle_nn::linear(4, 1, vb)?;
+/// let mut optimizer = AdamW::new(&varmap, Default::default())?;
+/// let loss = model.forward(&candle_core::Tensor::ones((2, 4), DType::F32, &Device::Cpu)?)?.sqr()?.mean_all()?;
+/// optimizer.step(&loss.backward()?)?;
+/// # Ok::<(), phalanx_candle::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AdamW {
+    slots: Vec<Slot>,
+    steps: u64,
+    params: ParamsAdamW,
+}
+
+/// A variable, and running means of its gradient and of the square of that.
+#[derive(Debug)]
+struct Slot {
+    parameter: Parameter,
+    first: Tensor,
+    second: Tensor,
+}
+
+impl AdamW {
+    /// Optimises the variables of `varmap` whose elements are floating-point numbers.
+    ///
+    /// # Cost
+    /// Twice the variables' memory.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
+        let of_floats = parameters(varmap).into_iter().filter(|parameter| parameter.var.dtype().is_float());
+        let slot = |parameter: Parameter| {
+            let (first, second) = (parameter.var.zeros_like()?, parameter.var.zeros_like()?);
+            Ok(Slot { parameter, first, second })
+        };
+        Ok(Self { slots: of_floats.map(slot).collect::<Result<_>>()?, steps: 0, params })
+    }
+
+    /// One step; variables without a gradient stay as they are, and so do their moments.
+    ///
+    /// # Cost
+    /// One pass over variables, moments and gradients, in place.
+    ///
+    /// # Errors
+    /// Those of candle, also for variables that are not on the CPU. Some variables may have been changed then, others not.
+    pub fn step(&mut self, grads: &GradStore) -> Result<()> {
+        self.steps += 1;
+        let rates = Rates::at_step(self.steps, &self.params);
+        for Slot { parameter: Parameter { name, var }, first, second } in &self.slots {
+            let Some(grad) = grads.get(var) else { continue };
+            match var.dtype() {
+                DType::F32 => update::<f32>(&rates, var, first, second, grad)?,
+                DType::F64 => update::<f64>(&rates, var, first, second, grad)?,
+                DType::F16 => update::<f16>(&rates, var, first, second, grad)?,
+                DType::BF16 => update::<bf16>(&rates, var, first, second, grad)?,
+                other => {
+                    let what = format!("AdamW can't optimise `{name}`: its elements are {}", other.as_str());
+                    return Err(candle_core::Error::Msg(what).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rates and decay.
+    pub fn params(&self) -> &ParamsAdamW {
+        &self.params
+    }
+
+    /// Goes on with other rates and decay.
+    pub fn set_params(&mut self, params: ParamsAdamW) {
+        self.params = params;
+    }
+
+    /// The moments, by the names under which they are saved.
+    fn moments(&self) -> impl Iterator<Item = (String, &Tensor)> {
+        self.slots.iter().flat_map(|Slot { parameter: Parameter { name, .. }, first, second }| {
+            [(format!("first_moment.{name}"), first), (format!("second_moment.{name}"), second)]
+        })
+    }
+}
+
+/// Moments and number of steps. Rates are not saved: they are the program's.
+impl Stateful for AdamW {
+    fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> phalanx_checkpoint::Result<()> {
+        for (name, moment) in self.moments() {
+            state.tensor(format!("{prefix}.{name}"), info(moment)?, copied(moment));
+        }
+        state.value(format!("{prefix}.steps"), &self.steps)
+    }
+
+    fn load(&mut self, prefix: &str, from: &Checkpoint) -> phalanx_checkpoint::Result<()> {
+        let steps = from.value(&format!("{prefix}.steps"))?;
+        restored(from, self.moments().map(|(name, moment)| (format!("{prefix}.{name}"), moment)))?;
+        self.steps = steps;
+        Ok(())
+    }
+}
+
+/// The numbers of one step.
+struct Rates {
+    learning: f64,
+    decay: f64,
+    first: f64,
+    second: f64,
+    /// What makes up for moments that began as zero.
+    first_scale: f64,
+    second_scale: f64,
+    eps: f64,
+}
+
+impl Rates {
+    fn at_step(step: u64, params: &ParamsAdamW) -> Self {
+        let ParamsAdamW { lr, beta1, beta2, eps, weight_decay } = *params;
+        // As candle does it: the exponent has 31 bits.
+        let scale = |beta: f64| 1.0 / (1.0 - beta.powi(step as i32));
+        Self {
+            learning: lr,
+            decay: lr * weight_decay,
+            first: beta1,
+            second: beta2,
+            first_scale: scale(beta1),
+            second_scale: scale(beta2),
+            eps,
+        }
+    }
+}
+
+/// The element types that have roots.
+trait Float: Shared {
+    fn root(self) -> Self;
+}
+
+macro_rules! floats {
+    ($($t:ty: $root:expr),*) => { $(
+        impl Float for $t {
+            fn root(self) -> Self {
+                $root(self)
+            }
+        }
+    )* };
+}
+
+floats!(
+    f32: f32::sqrt, f64: f64::sqrt,
+    f16: |x: f16| f16::from_f32(x.to_f32().sqrt()),
+    bf16: |x: bf16| bf16::from_f32(x.to_f32().sqrt())
+);
+
+fn update<T: Float>(
+    rates: &Rates,
+    var: &Tensor,
+    first: &Tensor,
+    second: &Tensor,
+    grad: &Tensor,
+) -> candle_core::Result<()> {
+    read::<T, _>(grad, |grad| {
+        bytes_mut(var, |var| {
+            bytes_mut(first, |first| {
+                bytes_mut(second, |second| {
+                    let cast = bytemuck::cast_slice_mut::<u8, T>;
+                    update_run(rates, cast(var), cast(first), cast(second), grad);
+                })
+            })
+        })
+    })???
+}
+
+/// The step on a run of elements: any part of the whole gives the same bits.
+///
+/// Each line is one of candle's operations with its rounding; a product there is `x * a + 0`, which makes zeros positive.
+fn update_run<T: Float>(rates: &Rates, var: &mut [T], first: &mut [T], second: &mut [T], grad: &[T]) {
+    let of = T::from_f64;
+    let (zero, one) = (of(0.0), of(1.0));
+    let (keep_first, keep_second) = (of(rates.first), of(rates.second));
+    let (new_first, new_second) = (of(1.0 - rates.first), of(1.0 - rates.second));
+    let (first_scale, second_scale) = (of(rates.first_scale), of(rates.second_scale));
+    let (keep, learning, eps) = (of(1.0 - rates.decay), of(rates.learning), of(rates.eps));
+    let moments = first.iter_mut().zip(second);
+    for ((var, (first, second)), &grad) in var.iter_mut().zip(moments).zip(grad) {
+        *first = (*first * keep_first + zero) + (grad * new_first + zero);
+        *second = (*second * keep_second + zero) + (grad * grad * new_second + zero);
+        let slope = *first * first_scale + zero;
+        let size = (*second * second_scale + zero).root() * one + eps;
+        *var = (*var * keep + zero) - (slope / size * learning + zero);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{Device, Var};
+    use candle_nn::Optimizer;
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    fn bits(tensor: &Tensor) -> Vec<u64> {
+        let wide: Vec<f64> = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap();
+        wide.into_iter().map(f64::to_bits).collect()
+    }
+
+    #[test]
+    fn every_bit_is_that_of_candle() {
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        let mut numbers = |dtype: DType, scale: f64| {
+            // Zeros of both signs, and every size of number.
+            let number = |i: usize, random: &mut ChaCha8Rng| match i % 9 {
+                0 => 0.0,
+                1 => -0.0,
+                _ => {
+                    ((random.next_u32() as f64 / f64::from(u32::MAX)) - 0.5)
+                        * scale
+                        * 10f64.powi((i % 7) as i32 - 5)
+                }
+            };
+            let numbers: Vec<f64> = (0..600).map(|i| number(i, &mut random)).collect();
+            Tensor::from_vec(numbers, (20, 30), &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+        };
+        for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            let weights = numbers(dtype, 1.0);
+            let (ours, theirs) = (Var::from_tensor(&weights).unwrap(), Var::from_tensor(&weights).unwrap());
+            let varmap = VarMap::new();
+            varmap.data().lock().unwrap().insert("w".into(), ours.clone());
+            let params = ParamsAdamW { lr: 0.02, weight_decay: 0.1, ..Default::default() };
+            let mut our = AdamW::new(&varmap, params.clone()).unwrap();
+            let mut their = candle_nn::AdamW::new(vec![theirs.clone()], params).unwrap();
+            for step in 0..20 {
+                let grad = numbers(dtype, 3.0);
+                // In another layout than the variable's, now and then.
+                let grad =
+                    if step % 3 == 0 { grad.t().unwrap().contiguous().unwrap().t().unwrap() } else { grad };
+                let (mut grads, mut their_grads) = (GradStore::default(), GradStore::default());
+                grads.insert(&ours, grad.clone());
+                their_grads.insert(&theirs, grad);
+                if step == 7 {
+                    (grads, their_grads) = (GradStore::default(), GradStore::default());
+                }
+                our.step(&grads).unwrap();
+                their.step(&their_grads).unwrap();
+                assert_eq!(bits(&ours), bits(&theirs), "{dtype:?}, step {step}");
+            }
+            assert_ne!(bits(&ours), bits(&weights));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Checkpoints of candle models: [`phalanx_checkpoint`], which knows no tensors, with what it needs to know of these.
+//!
+//! [`save_vars`] adds a [`VarMap`] to a [`State`], and [`load_vars`] restores it from a [`Checkpoint`]. [`AdamW`](crate::AdamW) is [`Stateful`]; an
+//! optimizer of your own becomes it with the same two functions, on a `VarMap` of what it remembers. The place in the data is
+//! a [`SamplerState`](crate::SamplerState).
+//!
+//! # Examples
+//! A training that can be killed at any moment and started again, on any number of ranks. Here it is started three times:
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::{Module, VarBuilder, VarMap};
+//! use phalanx::{ProcessGroup, SimulatedBackend};
+//! use phalanx_candle::checkpoint::{Checkpoints, State, load_vars, save_vars};
+//! use phalanx_candle::{AdamW, DistributedDataParallel, DistributedSampler, Result};
+//! use std::path::Path;
+//!
+//! /// Trains until the end, or until there is no time left for more steps.
+//! fn train(folder: &Path, group: &ProcessGroup, time: usize) -> Result<f32> {
+//!     let varmap = VarMap::new();
+//!     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+//!     let model = candle_nn::linear(1, 1, vb)?;
+//!     let mut optimizer = AdamW::new(&varmap, Default::default())?;
+//!     let sampler = DistributedSampler::new(100, 10, group.rank(), group.world_size())?.seed(7);
+//!     let (mut step, mut place) = (0, sampler.start());
+//!
+//!     let mut checkpoints = Checkpoints::open(folder, group)?.keep(2);
+//!     if let Some(found) = checkpoints.latest_good()? {
+//!         load_vars(&varmap, "model", &found)?;
+//!         found.restore("optimizer", &mut optimizer)?;
+//!         (step, place) = (found.step(), found.value("sampler")?);
+//!     }
+//!     let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+//!     let until = step + time as u64;
+//!     while place.epoch < 3 {
+//!         let mut batches = sampler.resume(&place)?;
+//!         while let Some(batch) = batches.next() {
+//!             if step == until {
+//!                 return Ok(model.weight().flatten_all()?.to_vec1()?[0]); // or killed
+//!             }
+//!             let x: Vec<f32> = batch.indices.iter().map(|&i| i as f32 / 100.0).collect();
+//!             let x = Tensor::new(x, &Device::Cpu)?.unsqueeze(1)?;
+//!             let loss = candle_nn::loss::mse(&model.forward(&x)?, &(&x * 3.0)?)?;
+//!             optimizer.step(&ddp.backward_share(&loss, batch.share())?)?;
+//!             (step, place) = (step + 1, batches.state());
+//!
+//!             let mut state = State::new();
+//!             save_vars(&varmap, "model", &mut state)?;
+//!             state.add("optimizer", &optimizer)?;
+//!             state.value("sampler", &place)?;
+//!             checkpoints.save_async(step, state)?; // writes while the next step is trained
+//!         }
+//!         place = batches.state();
+//!     }
+//!     checkpoints.wait()?;
+//!     assert_eq!(step, 30);
+//!     Ok(model.weight().flatten_all()?.to_vec1()?[0])
+//! }
+//!
+//! # let temporary = std::env::temp_dir().join(format!("phalanx-candle-checkpoint-{}", std::process::id()));
+//! # let folder = temporary.as_path();
+//! for (ranks, time) in [(2, 4), (3, 20), (1, 100)] {
+//!     std::thread::scope(|s| {
+//!         for group in SimulatedBackend::create_group(ranks) {
+//!             s.spawn(move || train(folder, &group, time).unwrap());
+//!         }
+//!     });
+//! }
+//! # std::fs::remove_dir_all(folder).unwrap();
+//! ```
+
+pub use phalanx_checkpoint::{Checkpoint, Checkpoints, Error, Result, State, Stateful, TensorInfo};
+
+use crate::element::{bytes_mut, read, with_element};
+use crate::model::{Parameter, parameters};
+use candle_core::Tensor;
+use candle_nn::VarMap;
+use phalanx::Element;
+use std::ops::Range;
+
+/// Adds the variables of `varmap` to `state`, under `prefix`, a dot, and their names.
+///
+/// # Errors
+/// [`Error::Tensors`] for elements of a type that can't be saved.
+pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result<()> {
+    for Parameter { name, var } in parameters(varmap) {
+        state.tensor(format!("{prefix}.{name}"), info(&var)?, copied(&var));
+    }
+    Ok(())
+}
+
+/// Gives the variables of `varmap` the values that [`save_vars`] has saved under `prefix`, in place: models that were built with them see
+/// it. What else the checkpoint has is left alone.
+///
+/// # Errors
+/// [`Error::Missing`] and [`Error::OtherTensor`]: the checkpoint is of another model, and nothing was changed. [`Error::Io`], after which some
+/// variables may have been changed.
+pub fn load_vars(varmap: &VarMap, prefix: &str, from: &Checkpoint) -> Result<()> {
+    let parameters = parameters(varmap);
+    let named =
+        parameters.iter().map(|Parameter { name, var }| (format!("{prefix}.{name}"), var.as_tensor()));
+    restored(from, named)
+}
+
+/// Type and shape as a checkpoint knows them.
+pub(crate) fn info(tensor: &Tensor) -> Result<TensorInfo> {
+    let dtype = with_element!(tensor.dtype(),
+        T => <T as Element>::DTYPE,
+        other => {
+            let what = format!("elements of type {} can't be saved; convert with `to_dtype`", other.as_str());
+            return Err(Error::Tensors(what.into()));
+        },
+    );
+    Ok(TensorInfo { dtype, shape: tensor.dims().to_vec() })
+}
+
+/// Copies ranges of its elements when it is asked to.
+pub(crate) fn copied(tensor: &Tensor) -> impl Fn(Range<usize>) -> Result<Vec<u8>> + use<> {
+    let tensor = tensor.clone();
+    move |range| {
+        let bytes = with_element!(tensor.dtype(),
+            T => read::<T, _>(&tensor, |all| bytemuck::cast_slice(&all[range]).to_vec()),
+            _ => unreachable!("`info` has refused it"),
+        );
+        bytes.map_err(|error| Error::Tensors(error.into()))
+    }
+}
+
+/// Fills tensors from the checkpoint, in place; none if one of them does not fit.
+pub(crate) fn restored<'t>(
+    from: &Checkpoint,
+    tensors: impl Iterator<Item = (String, &'t Tensor)>,
+) -> Result<()> {
+    let tensors: Vec<_> = tensors.collect();
+    for (name, tensor) in &tensors {
+        let (expected, found) = (info(tensor)?, from.info(name)?.clone());
+        if expected != found {
+            return Err(Error::OtherTensor { name: name.clone(), expected, found });
+        }
+    }
+    for (name, tensor) in tensors {
+        bytes_mut(tensor, |bytes| from.read_bytes(&name, 0..tensor.elem_count(), bytes))
+            .map_err(|error| Error::Tensors(error.into()))??;
+    }
+    Ok(())
+}
