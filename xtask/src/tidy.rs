@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("launch", &["core", "transport", "rendezvous"]),
     ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
     ("checkpoint", &["phalanx"]),
+    ("compress", &["phalanx"]),
     ("candle", &["phalanx", "checkpoint"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),

@@ -1,0 +1,117 @@
+//! Gradients in fewer bytes, for networks that are slower than the processors beside them.
+//!
+//! A [`CommHook`] adds up a bucket of gradients over a group in its own way. All here leave the same bits on every rank. Those that leave something
+//! out remember it and add it to the next step's gradients (*error feedback*), so nothing is lost for good: over many steps the sum of
+//! what they return is the sum of what they were given, but for what was left out last.
+//!
+//! | hook | a rank sends, beside f32 | what is left out |
+//! |---|---|---|
+//! | [`Cast`] to f16 or bf16 | 1/2 | rounding; not fed back |
+//! | [`Int8`] | about 1/4 | rounding to 255 levels a block of 256; fed back |
+//! | [`TopK`] | 2k/n × P/2 | all but the k largest of n; fed back |
+//! | [`PowerSgd`] | r(a + b)/ab, for matrices of a × b | all but r directions; fed back |
+//!
+//! This crate knows slices and groups, and nothing of tensors or training.
+//!
+//! # Examples
+//! ```
+//! use phalanx::SimulatedBackend;
+//! use phalanx_compress::{Bucket, CommHook, Int8};
+//!
+//! std::thread::scope(|ranks| {
+//!     for group in SimulatedBackend::create_group(2) {
+//!         ranks.spawn(move || -> phalanx::Result<()> {
+//!             let mut hook = Int8::new();
+//!             // This rank's part of the average: its gradients, divided by the number of ranks.
+//!             let mut gradients = vec![[0.25, 0.75][group.rank()]; 1000];
+//!             hook.reduce(Bucket::flat(0, &mut gradients), &group)?;
+//!             assert!(gradients.iter().all(|g| (g - 1.0f32).abs() < 0.01));
+//!             assert!(hook.traffic().ratio() > 3.0);
+//!             Ok(())
+//!         });
+//!     }
+//! });
+//! ```
+
+mod cast;
+mod feedback;
+mod int8;
+mod power_sgd;
+mod top_k;
+
+pub use cast::Cast;
+pub use int8::Int8;
+pub use power_sgd::PowerSgd;
+pub use top_k::TopK;
+
+use phalanx::{ProcessGroup, Result};
+
+/// Gradients that are sent together.
+#[derive(Debug)]
+pub struct Bucket<'a> {
+    /// Which of the model's buckets, the same on all ranks and in all steps: what a hook remembers is kept by it.
+    pub index: usize,
+    /// This rank's gradients, already weighed: the sum over the ranks is what is wanted.
+    pub gradients: &'a mut [f32],
+    /// The shapes of the tensors that lie in it, end to end. What lies behind them, or all where none is given, is taken for vectors.
+    pub shapes: &'a [&'a [usize]],
+}
+
+impl<'a> Bucket<'a> {
+    /// A bucket of which only the numbers are known.
+    pub fn flat(index: usize, gradients: &'a mut [f32]) -> Self {
+        Self { index, gradients, shapes: &[] }
+    }
+}
+
+/// A way to add up a bucket of gradients over a group.
+pub trait CommHook: Send {
+    /// Replaces this rank's gradients by the sum of all ranks', or what comes near it: by the same bits on every rank.
+    ///
+    /// Collective: each rank calls it with buckets of the same index, length and shapes, in the same order.
+    ///
+    /// # Errors
+    /// Those of the group. The gradients are unspecified then.
+    fn reduce(&mut self, bucket: Bucket<'_>, group: &ProcessGroup) -> Result<()>;
+
+    /// What was sent until now.
+    fn traffic(&self) -> Traffic;
+}
+
+/// How much a rank has sent, and how much it would have as f32. In bytes, without headers, as the bandwidth-optimal algorithm of each
+/// collective sends them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// What was sent.
+    pub sent: u64,
+    /// What an all_reduce of the same gradients as f32 sends.
+    pub plain: u64,
+}
+
+impl Traffic {
+    /// How many times less was sent than without the hook; 1 where nothing was.
+    pub fn ratio(self) -> f64 {
+        if self.sent == 0 { 1.0 } else { self.plain as f64 / self.sent as f64 }
+    }
+
+    /// A bucket of so many gradients is to be reduced.
+    fn expect(&mut self, gradients: usize, group: &ProcessGroup) {
+        self.plain += 2 * others(4 * gradients, group);
+    }
+
+    /// An all_reduce of so many bytes: each goes out twice, but for this rank's share.
+    fn all_reduce(&mut self, bytes: usize, group: &ProcessGroup) {
+        self.sent += 2 * others(bytes, group);
+    }
+
+    /// An all_to_all, of so many bytes in all; or an all_gather that ends with so many.
+    fn exchange(&mut self, bytes: usize, group: &ProcessGroup) {
+        self.sent += others(bytes, group);
+    }
+}
+
+/// Of so many bytes, dealt out evenly, those of the other ranks.
+fn others(bytes: usize, group: &ProcessGroup) -> u64 {
+    let world_size = group.world_size();
+    (bytes * (world_size - 1) / world_size) as u64
+}
