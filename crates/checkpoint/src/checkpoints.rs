@@ -116,7 +116,10 @@ impl Checkpoints {
         }
         let tables: Vec<Table> = tables.into_iter().map(|(_, table)| table).collect();
         let layout = Layout::agreed(&tables).map_err(|what| Error::State { step, what })?;
-        let path = self.by_rank_0(&group, || folder::temporary(&self.folder, step))?;
+        let path = match self.by_rank_0(&group, || folder::create_temporary(&self.folder, step)) {
+            Err(Error::Refused { what }) => return Err(Error::NotSaved { step, causes: vec![(0, what)] }),
+            name => self.folder.join(name?),
+        };
         let place = (group.rank(), group.world_size());
         self.saving = Some(Saving::begin(&state, layout, (step, path), place, self.timeout));
         Ok(())

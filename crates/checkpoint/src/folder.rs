@@ -13,11 +13,19 @@ pub(crate) fn of_step(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("step-{step:08}"))
 }
 
-/// Where it is before and after it is a checkpoint. No two attempts share a place.
-pub(crate) fn temporary(folder: &Path, step: u64) -> Result<PathBuf> {
+/// Makes a place to write the checkpoint of `step`, and returns its name: other hosts may have the folder elsewhere.
+pub(crate) fn create_temporary(folder: &Path, step: u64) -> Result<String> {
+    let name = temporary(step)?;
+    let path = folder.join(&name);
+    fs::create_dir(&path).map_err(Error::io(format!("creating folder {}", path.display())))?;
+    Ok(name)
+}
+
+/// How it is called before and after it is a checkpoint. No two attempts share a name.
+fn temporary(step: u64) -> Result<String> {
     let nonce = getrandom::u32().map_err(|error| io::Error::other(error.to_string()));
     let nonce = nonce.map_err(Error::io("asking the system for a random number"))?;
-    Ok(folder.join(format!("step-{step:08}.tmp-{nonce:08x}")))
+    Ok(format!("step-{step:08}.tmp-{nonce:08x}"))
 }
 
 /// A name in the folder.
@@ -81,7 +89,10 @@ pub(crate) fn prepare(folder: &Path) -> Result<()> {
             }
             Name::Temporary | Name::Old(_) => {
                 tracing::info!(path = %path.display(), "removing what a killed run has left");
-                remove(&path)?;
+                // A thread of a group that failed may still write there. Then it is removed next time.
+                if let Err(error) = remove(&path) {
+                    tracing::warn!("{error}");
+                }
             }
         }
     }
@@ -113,7 +124,7 @@ pub(crate) fn commit(folder: &Path, step: u64, path: &Path) -> Result<()> {
 pub(crate) fn prune(folder: &Path, step: u64, keep: usize) -> Result<()> {
     for old in steps(folder)?.into_iter().filter(|&other| other <= step).skip(keep.max(1)) {
         // First it stops being a checkpoint, should this be interrupted.
-        let (place, out) = (of_step(folder, old), temporary(folder, old)?);
+        let (place, out) = (of_step(folder, old), folder.join(temporary(old)?));
         fs::rename(&place, &out).map_err(Error::io(format!("renaming {}", place.display())))?;
         remove(&out)?;
     }

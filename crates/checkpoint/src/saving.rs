@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// What to look at where one rank does not see what another wrote.
+const SHARED: &str = "do all hosts share this folder?";
 
 /// What a rank tells the others when its file is on the disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -85,7 +88,7 @@ impl Saving {
     pub(crate) fn commit(self, folder: &Path, reports: Vec<Report>) -> Result<()> {
         let unseen = |what| {
             let doing = format!("looking for the files of all ranks in {}", self.path.display());
-            Error::io(doing)(std::io::Error::other(format!("{what} (do all hosts share this folder?)")))
+            Error::io(doing)(std::io::Error::other(format!("{what} ({SHARED})")))
         };
         reports.iter().try_for_each(|report| file::verify_size(&self.path, &report.file)).map_err(unseen)?;
         let manifest = manifest(self.step, &self.layout, self.values, &reports);
@@ -130,11 +133,14 @@ fn copy(state: &State<'_>, layout: &Layout, rank: usize) -> Result<Vec<Run>> {
     layout.of_rank(rank).map(copy).collect()
 }
 
-/// The first rank to come makes the folder.
+/// The folder was made by one rank for all.
 fn write(path: &Path, runs: &[Run]) -> Result<(FileInfo, Vec<u64>)> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(Error::io(format!("creating folder {}", folder.display())))?;
-    file::write(path, runs)
+    file::write(path, runs).map_err(|error| match error {
+        Error::Io { doing, source } if source.kind() == ErrorKind::NotFound => {
+            Error::Io { doing: format!("{doing} ({SHARED})"), source }
+        }
+        error => error,
+    })
 }
 
 fn manifest(step: u64, layout: &Layout, values: BTreeMap<String, Value>, reports: &[Report]) -> Manifest {

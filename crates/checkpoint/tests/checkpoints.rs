@@ -264,6 +264,13 @@ fn an_asynchronous_save_holds_what_was_there_when_it_began() {
         }
         // One that nobody waits for does not become a checkpoint.
         checkpoints.save_async(6, State::new()).unwrap();
+        let temporary = || {
+            let mut names = names(checkpoints.folder()).into_iter();
+            checkpoints.folder().join(names.find(|name| name.starts_with("step-00000006.tmp-")).unwrap())
+        };
+        while names(&temporary()).len() < 3 {
+            std::thread::yield_now();
+        }
     });
     on(&World::thread(), 1, folder.path(), |_, checkpoints| {
         let found = checkpoints.latest_good().unwrap();
@@ -352,6 +359,27 @@ fn states_that_do_not_fit_are_refused_before_anything_is_written() {
         );
         assert!(found.value::<u64>("sampler").is_err());
         assert!(found.read_bytes("weights", 1190..1201, &mut [0; 44]).is_err());
+    });
+}
+
+#[test]
+fn a_folder_that_is_gone_is_told_on_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    on(&World::thread(), 2, folder.path(), |group, checkpoints| {
+        // Gone for all, as after `rm -r`; and then only for one, as on a host that does not share it.
+        if group.rank() == 0 {
+            fs::remove_dir(checkpoints.folder()).unwrap();
+        }
+        let told = checkpoints.save(1, State::new()).unwrap_err().to_string();
+        let expected = "step 1 was not saved: rank 0: creating folder ";
+        assert!(told.starts_with(expected) && told.contains("No such file"), "{told}");
+    });
+    World::thread().run(2, move |group| {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let told = Checkpoints::open(elsewhere.path(), &group).unwrap().save(1, State::new());
+        let told = told.unwrap_err().to_string();
+        assert!(told.starts_with("step 1 was not saved: rank 1: writing "), "{told}");
+        assert!(told.contains("(do all hosts share this folder?): No such file"), "{told}");
     });
 }
 
