@@ -20,11 +20,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("candle", &["phalanx", "checkpoint"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
+    ("nccl", &["core"]),
+    ("nccl-double", &[]),
     ("testkit", &["core", "algo", "kernels", "transport", "rendezvous", "group"]),
 ];
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
-const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm"];
+const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm", "nccl", "nccl-double"];
 
 /// Longest source file before it must be split, or excused here.
 const LINES_MAX: usize = 600;

@@ -1,6 +1,7 @@
 //! The one error type: whose trouble it is, and what a person reading the log needs.
 
 use crate::{Cause, GroupId, Loss, OpKind, Peer, Signature};
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,6 +178,16 @@ pub enum Error {
         what: String,
         /// Where it was looked for.
         tried: String,
+    },
+    /// A library below phalanx failed or refused.
+    #[error("{call} of {library}: {what}")]
+    Library {
+        /// Which, with version and file.
+        library: String,
+        /// Its function.
+        call: Cow<'static, str>,
+        /// What it said.
+        what: String,
     },
     /// The operating system refused.
     #[error("{doing}: {source}")]

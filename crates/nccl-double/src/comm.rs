@@ -1,0 +1,212 @@
+//! Communicators: one rank's end of the line to the hub.
+
+use crate::wire::{Kind, Reply, Request};
+use crate::{fault, hub, lock};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+pub(crate) type NcclResult = c_int;
+pub(crate) const OK: NcclResult = 0;
+pub(crate) const CUDA_ERROR: NcclResult = 1;
+pub(crate) const SYSTEM_ERROR: NcclResult = 2;
+pub(crate) const INTERNAL_ERROR: NcclResult = 3;
+pub(crate) const INVALID_ARGUMENT: NcclResult = 4;
+pub(crate) const INVALID_USAGE: NcclResult = 5;
+pub(crate) const REMOTE_ERROR: NcclResult = 6;
+pub(crate) const IN_PROGRESS: NcclResult = 7;
+
+/// Which rank of which communicator to be, on which device.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) hub: String,
+    /// The communicator's number in its hub.
+    pub(crate) number: u64,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) device: c_int,
+    pub(crate) blocking: bool,
+}
+
+pub(crate) struct Comm {
+    pub(crate) place: Place,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What `ncclCommGetAsyncError` says.
+    status: NcclResult,
+    line: Option<Arc<UnixStream>>,
+    replies: HashMap<u64, Reply>,
+    aborted: bool,
+    finalized: bool,
+    collectives: u64,
+    messages: u64,
+    launches: u64,
+    /// Scalars of the operators made here.
+    scalars: Vec<f64>,
+}
+
+impl Comm {
+    fn new(place: Place) -> Arc<Self> {
+        let state = State { status: IN_PROGRESS, ..State::default() };
+        Arc::new(Self { place, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Connects, however long that takes.
+    pub(crate) fn connected(place: Place) -> Arc<Self> {
+        let comm = Self::new(place);
+        comm.connect();
+        comm
+    }
+
+    /// Begins to connect; a communicator that blocks is connected when this returns.
+    pub(crate) fn start(place: Place) -> Arc<Self> {
+        let comm = Self::new(place);
+        let worker = comm.clone();
+        comm.in_background(move || worker.connect());
+        comm
+    }
+
+    /// Does `work` now if calls block, else behind the caller's back; the status is in progress until it is done.
+    pub(crate) fn in_background(&self, work: impl FnOnce() + Send + 'static) {
+        lock(&self.state).status = IN_PROGRESS;
+        if self.place.blocking {
+            work();
+        } else {
+            std::thread::spawn(work);
+        }
+    }
+
+    pub(crate) fn settle(&self, status: NcclResult) {
+        lock(&self.state).status = status;
+        self.changed.notify_all();
+    }
+
+    fn connect(self: &Arc<Self>) {
+        if fault::has("init-hangs") {
+            return self.wait_for_abort();
+        }
+        let connected =
+            hub::address(&self.place.hub).and_then(|at| UnixStream::connect_addr(&at)).map(Arc::new);
+        let Ok(line) = connected else { return self.settle(SYSTEM_ERROR) };
+        let Place { number, rank, size, device, .. } = self.place;
+        let seq = self.next_collective();
+        lock(&self.state).line = Some(line.clone());
+        let join = Request {
+            kind: Kind::Join,
+            seq,
+            who: rank as u64,
+            count: size as u64,
+            dtype: number,
+            operator: device as u64,
+            scalar: 0.0,
+            data: Vec::new(),
+        };
+        if join.write(&line).is_err() {
+            return self.settle(SYSTEM_ERROR);
+        }
+        let listener = self.clone();
+        std::thread::spawn(move || listener.listen(&line));
+        if let Some(reply) = self.reply(seq) {
+            self.settle(reply.code as NcclResult);
+        }
+    }
+
+    /// What is not said any more is not missed: a rank that is gone leaves work that does not end.
+    fn listen(&self, line: &UnixStream) {
+        while let Ok(reply) = Reply::read(line) {
+            lock(&self.state).replies.insert(reply.seq, reply);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Sends a part; a line that is broken says nothing.
+    pub(crate) fn say(&self, request: &Request) {
+        let line = lock(&self.state).line.clone();
+        if let Some(line) = line {
+            let _ = request.write(&line);
+        }
+    }
+
+    /// Waits for what comes of `seq`, or until the communicator is aborted.
+    pub(crate) fn reply(&self, seq: u64) -> Option<Reply> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.aborted {
+                return None;
+            }
+            if let Some(reply) = state.replies.remove(&seq) {
+                return Some(reply);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn wait_for_abort(&self) {
+        let mut state = lock(&self.state);
+        while !state.aborted {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn abort(&self) {
+        let mut state = lock(&self.state);
+        state.aborted = true;
+        if let Some(line) = state.line.take() {
+            let _ = line.shutdown(Shutdown::Both);
+        }
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn status(&self) -> NcclResult {
+        lock(&self.state).status
+    }
+
+    /// What a call answers that wants to use the communicator.
+    pub(crate) fn ready(&self) -> NcclResult {
+        match self.status() {
+            IN_PROGRESS => INVALID_ARGUMENT,
+            _ if lock(&self.state).finalized => INVALID_ARGUMENT,
+            status => status,
+        }
+    }
+
+    pub(crate) fn finalize(&self) {
+        lock(&self.state).finalized = true;
+    }
+
+    /// Collectives have even numbers, the same on all ranks; messages odd ones.
+    pub(crate) fn next_collective(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.collectives += 2;
+        state.collectives
+    }
+
+    pub(crate) fn next_message(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.messages += 2;
+        state.messages + 1
+    }
+
+    pub(crate) fn next_launch(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.launches += 1;
+        state.launches
+    }
+
+    /// Operators from 5 on are made here.
+    pub(crate) fn new_operator(&self, scalar: f64) -> c_int {
+        let scalars = &mut lock(&self.state).scalars;
+        scalars.push(scalar);
+        scalars.len() as c_int + 4
+    }
+
+    pub(crate) fn scalar(&self, operator: c_int) -> Option<f64> {
+        lock(&self.state).scalars.get(usize::try_from(operator - 5).ok()?).copied()
+    }
+}

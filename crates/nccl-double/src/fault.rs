@@ -1,0 +1,30 @@
+//! What goes wrong on command: `PHALANX_DOUBLE`, a list of these words with commas.
+//!
+//! | word | what happens in the process that has it |
+//! |---|---|
+//! | `version=22703` | `ncclGetVersion` says so |
+//! | `devices=2` | as many devices, instead of 8 |
+//! | `no-device` | `cuInit` finds none |
+//! | `memory=4096` | no more than so many bytes of device memory |
+//! | `init-hangs` | a communicator never comes about |
+//! | `error@3` | the communicator has an asynchronous error from its third launch on, which never ends |
+//! | `stall@3` | the third launch of each communicator never ends, and nothing says so |
+//! | `refuse@3` | the third launch is refused |
+//! | `abort-hangs`, `finalize-hangs` | these never come back, or never end |
+
+/// The number behind `word` and one of `=` and `@`, if that is in the list.
+pub(crate) fn number(word: &str) -> Option<u64> {
+    value(word)?.parse().ok()
+}
+
+/// Whether the list has `word`.
+pub(crate) fn has(word: &str) -> bool {
+    value(word).is_some()
+}
+
+fn value(word: &str) -> Option<String> {
+    let list = std::env::var("PHALANX_DOUBLE").ok()?;
+    let of = |entry: &str| Some(entry.trim().strip_prefix(word)?.to_owned());
+    let rest = list.split(',').filter_map(of).find(|rest| rest.is_empty() || rest.starts_with(['=', '@']))?;
+    Some(rest.get(1..).unwrap_or_default().to_owned())
+}

@@ -1,0 +1,123 @@
+//! Launches: calls between group start and end go to their streams together.
+
+use crate::comm::{Comm, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR};
+use crate::fault;
+use crate::memory::Address;
+use crate::number;
+use crate::probe::LAUNCHES;
+use crate::stream::Stream;
+use crate::wire::{Kind, Request};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the first launch of a communicator that does not block is under way: NCCL connects the ranks then.
+const FIRST_LAUNCH: Duration = Duration::from_millis(5);
+
+/// One call, with all that its stream needs.
+pub(crate) struct Call {
+    pub(crate) comm: Arc<Comm>,
+    pub(crate) stream: Arc<Stream>,
+    /// Without data, which is read when the stream comes to it.
+    pub(crate) request: Request,
+    pub(crate) from: Address,
+    /// Bytes to read.
+    pub(crate) len: usize,
+    pub(crate) to: Address,
+}
+
+thread_local! {
+    static GROUP: RefCell<(usize, Vec<Call>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+pub(crate) fn start() {
+    GROUP.with_borrow_mut(|(depth, _)| *depth += 1);
+}
+
+pub(crate) fn end() -> NcclResult {
+    let calls = GROUP.with_borrow_mut(|(depth, calls)| {
+        let Some(less) = depth.checked_sub(1) else { return Err(INVALID_USAGE) };
+        *depth = less;
+        Ok(if less == 0 { std::mem::take(calls) } else { Vec::new() })
+    });
+    calls.map_or_else(|code| code, launch)
+}
+
+/// Launches a call, or keeps it until the group ends.
+pub(crate) fn call(call: Call) -> NcclResult {
+    let alone = GROUP.with_borrow_mut(|(depth, calls)| {
+        if *depth == 0 {
+            return Some(call);
+        }
+        calls.push(call);
+        None
+    });
+    alone.map_or(OK, |call| launch(vec![call]))
+}
+
+/// All calls are of one communicator here, as they are for its callers.
+fn launch(mut calls: Vec<Call>) -> NcclResult {
+    let Some(first) = calls.first() else { return OK };
+    let comm = first.comm.clone();
+    let code = comm.ready();
+    if code != OK {
+        return code;
+    }
+    LAUNCHES.add(1);
+    let launch = comm.next_launch();
+    if fault::number("refuse").is_some_and(|at| launch == at) {
+        return SYSTEM_ERROR;
+    }
+    let failed = fault::number("error").is_some_and(|at| launch >= at);
+    let stalls = fault::number("stall").is_some_and(|at| launch == at) || failed;
+    for call in &mut calls {
+        let message = matches!(call.request.kind, Kind::Send | Kind::Recv);
+        call.request.seq = if message { comm.next_message() } else { comm.next_collective() };
+    }
+    let worker = comm.clone();
+    let enqueue = move || {
+        if stalls {
+            let stalled = worker.clone();
+            calls[0].stream.push(move || stalled.wait_for_abort());
+        } else {
+            by_stream(calls);
+        }
+        worker.settle(if failed { REMOTE_ERROR } else { OK });
+    };
+    if launch > 1 || comm.place.blocking {
+        enqueue();
+        return OK;
+    }
+    comm.in_background(move || {
+        std::thread::sleep(FIRST_LAUNCH);
+        enqueue();
+    });
+    IN_PROGRESS
+}
+
+fn by_stream(mut calls: Vec<Call>) {
+    while let Some(stream) = calls.first().map(|call| call.stream.clone()) {
+        let (here, elsewhere) = calls.into_iter().partition(|call| Arc::ptr_eq(&call.stream, &stream));
+        calls = elsewhere;
+        stream.push(move || perform(here));
+    }
+}
+
+/// On the stream's thread: says everything before it waits for anything, so that messages may cross.
+fn perform(mut calls: Vec<Call>) {
+    for call in &mut calls {
+        // SAFETY: the caller keeps the memory until the stream is past this.
+        call.request.data = unsafe { std::slice::from_raw_parts(call.from.0, call.len) }.to_vec();
+        call.comm.say(&call.request);
+    }
+    for call in &calls {
+        let Some(reply) = call.comm.reply(call.request.seq) else { return };
+        // SAFETY: as above; a result has the length of the output.
+        unsafe { call.to.0.copy_from_nonoverlapping(reply.data.as_ptr(), reply.data.len()) };
+    }
+}
+
+/// Bytes of `count` elements; `None` for a type that there is not.
+pub(crate) fn bytes(count: usize, dtype: u64) -> Option<usize> {
+    Some(count * number::size(dtype)?)
+}

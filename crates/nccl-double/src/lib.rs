@@ -1,0 +1,36 @@
+//! **A test tool.** A double of NCCL and of the CUDA driver: a `cdylib` with their C symbols, on host memory. It shows that callers keep to the
+//! rules of both libraries; nothing that it computes, and no time that it takes, is a result on a GPU.
+//!
+//! - Ranks may be processes or threads of one host. The rank that made the unique id runs a *hub*, to which the communicators of all
+//!   connect over an abstract unix socket. A collective is computed in the hub when all ranks have sent their parts.
+//! - A stream is a thread with a queue, so that everything is as asynchronous as on a device: who forgets an event reads data that is not there
+//!   yet. Device memory is host memory full of rubbish.
+//! - Communicators that do not block don't: init, finalize and the first launch go on behind the caller's back, who gets `ncclInvalidArgument`
+//!   when he does not ask for their end.
+//! - Calls that differ between ranks in operation or length never end, and those that differ in type or operator give wrong numbers, as those of NCCL may.
+//! - Work of a rank that has died does not end either.
+//!
+//! `PHALANX_DOUBLE` tells it to fail, see `fault.rs`. Beside the symbols of the two libraries it has those of `probe.rs`.
+
+#![cfg(target_os = "linux")]
+#![allow(unreachable_pub, reason = "who loads the library reaches all functions of C")]
+#![allow(clippy::missing_safety_doc, reason = "callers keep to the rules of NCCL and CUDA")]
+
+mod comm;
+mod context;
+mod fault;
+mod group;
+mod hub;
+mod memory;
+mod nccl;
+mod number;
+mod probe;
+mod stream;
+mod wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A test that fails may have left a lock poisoned, and others go on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

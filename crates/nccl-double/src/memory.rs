@@ -1,0 +1,141 @@
+//! Device memory, which is the host's, and copies.
+
+use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, current};
+use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED};
+use crate::stream::{self, RawStream};
+use crate::{fault, lock};
+use std::collections::HashMap;
+use std::ffi::{c_uint, c_void};
+use std::sync::Mutex;
+
+/// What fresh memory is full of.
+const RUBBISH: u8 = 0xa5;
+
+/// Every piece that lives, device memory and pinned.
+static PIECES: Mutex<Option<HashMap<usize, Vec<u64>>>> = Mutex::new(None);
+
+/// An address that streams carry with them.
+#[derive(Clone, Copy)]
+pub(crate) struct Address(pub(crate) *mut u8);
+
+// SAFETY: whose memory it is, the caller orders with streams and events, as on a device.
+unsafe impl Send for Address {}
+
+fn allocate(len: usize) -> usize {
+    let piece = vec![u64::from_ne_bytes([RUBBISH; 8]); len.div_ceil(8)];
+    let address = piece.as_ptr() as usize;
+    lock(&PIECES).get_or_insert_default().insert(address, piece);
+    address
+}
+
+fn free(address: usize) -> Option<usize> {
+    lock(&PIECES).get_or_insert_default().remove(&address).map(|piece| piece.len() * 8)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, len: usize) -> CudaResult {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    if len == 0 {
+        return INVALID_VALUE;
+    }
+    let rounded = len.div_ceil(8) * 8;
+    if fault::number("memory").is_some_and(|limit| BYTES.now() as u64 + rounded as u64 > limit) {
+        return OUT_OF_MEMORY;
+    }
+    ALLOCATIONS.add(1);
+    BYTES.add(rounded as i64);
+    // SAFETY: the caller's pointer.
+    unsafe { *pointer = allocate(len) as u64 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> CudaResult {
+    stream::synchronize_all();
+    let Some(len) = free(pointer as usize) else { return INVALID_VALUE };
+    ALLOCATIONS.add(-1);
+    BYTES.add(-(len as i64));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, len: usize, _flags: c_uint) -> CudaResult {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    PINNED.add(1);
+    // SAFETY: the caller's pointer.
+    unsafe { *pointer = allocate(len.max(1)) as *mut c_void };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CudaResult {
+    stream::synchronize_all();
+    if free(pointer as usize).is_none() {
+        return INVALID_VALUE;
+    }
+    PINNED.add(-1);
+    SUCCESS
+}
+
+unsafe fn copy(to: *mut u8, from: *const u8, len: usize, stream: RawStream) -> CudaResult {
+    let (to, from) = (Address(to), Address(from.cast_mut()));
+    // SAFETY: the caller's stream.
+    let stream = unsafe { stream::of(stream) };
+    stream.push(move || {
+        let (to, from) = (to, from);
+        // SAFETY: the caller keeps both until the stream is past this.
+        unsafe { to.0.copy_from(from.0, len) };
+    });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const c_void,
+    len: usize,
+    stream: RawStream,
+) -> CudaResult {
+    // SAFETY: as the caller says.
+    unsafe { copy(to as *mut u8, from.cast(), len, stream) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: u64,
+    len: usize,
+    stream: RawStream,
+) -> CudaResult {
+    COPIES_TO_HOST.add(1);
+    // SAFETY: as the caller says.
+    unsafe { copy(to.cast(), from as *const u8, len, stream) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: u64,
+    from: u64,
+    len: usize,
+    stream: RawStream,
+) -> CudaResult {
+    // SAFETY: as the caller says.
+    unsafe { copy(to as *mut u8, from as *const u8, len, stream) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, len: usize, stream: RawStream) -> CudaResult {
+    let to = Address(to as *mut u8);
+    // SAFETY: the caller's stream.
+    let stream = unsafe { stream::of(stream) };
+    stream.push(move || {
+        let to = to;
+        // SAFETY: the caller keeps it until the stream is past this.
+        unsafe { to.0.write_bytes(value, len) };
+    });
+    SUCCESS
+}

@@ -1,0 +1,71 @@
+//! What tests ask the double, beside the two interfaces.
+
+use crate::stream::{self, RawStream};
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// What there is of a kind now, or has been of it so far.
+pub(crate) struct Counter {
+    name: &'static str,
+    n: AtomicI64,
+}
+
+impl Counter {
+    const fn new(name: &'static str) -> Self {
+        Self { name, n: AtomicI64::new(0) }
+    }
+
+    pub(crate) fn add(&self, n: i64) {
+        self.n.fetch_add(n, Ordering::SeqCst);
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        self.n.load(Ordering::SeqCst)
+    }
+}
+
+pub(crate) static COMMUNICATORS: Counter = Counter::new("communicators");
+pub(crate) static STREAMS: Counter = Counter::new("streams");
+pub(crate) static EVENTS: Counter = Counter::new("events");
+pub(crate) static CONTEXTS: Counter = Counter::new("contexts");
+/// Pieces of device memory, and bytes of it.
+pub(crate) static ALLOCATIONS: Counter = Counter::new("allocations");
+pub(crate) static BYTES: Counter = Counter::new("bytes");
+/// Pieces of pinned host memory.
+pub(crate) static PINNED: Counter = Counter::new("pinned");
+/// Operators that were made by `ncclRedOpCreatePreMulSum`.
+pub(crate) static OPERATORS: Counter = Counter::new("operators");
+/// Calls so far.
+pub(crate) static COPIES_TO_HOST: Counter = Counter::new("copies_to_host");
+pub(crate) static LAUNCHES: Counter = Counter::new("launches");
+
+static ALL: [&Counter; 10] = [
+    &COMMUNICATORS,
+    &STREAMS,
+    &EVENTS,
+    &CONTEXTS,
+    &ALLOCATIONS,
+    &BYTES,
+    &PINNED,
+    &OPERATORS,
+    &COPIES_TO_HOST,
+    &LAUNCHES,
+];
+
+/// The counter of this name; -1 if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn phalanxDoubleCount(name: *const c_char) -> i64 {
+    // SAFETY: tests pass a text that ends with NUL.
+    let name = unsafe { CStr::from_ptr(name) };
+    let found = ALL.iter().find(|counter| counter.name.as_bytes() == name.to_bytes());
+    found.map_or(-1, |counter| counter.now())
+}
+
+/// The stream does nothing for some time, as if it were at work.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn phalanxDoubleDelay(stream: RawStream, micros: u64) {
+    // SAFETY: tests pass a stream of this library.
+    let stream = unsafe { stream::of(stream) };
+    stream.push(move || std::thread::sleep(Duration::from_micros(micros)));
+}

@@ -1,0 +1,203 @@
+//! Streams, each a thread with a queue, and events.
+
+use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, SUCCESS, current};
+use crate::lock;
+use crate::probe::{EVENTS, STREAMS};
+use std::collections::VecDeque;
+use std::ffi::{c_uint, c_void};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+
+pub(crate) type RawStream = *mut c_void;
+pub(crate) type RawEvent = *mut c_void;
+type Task = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+pub(crate) struct Stream {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    at_work: bool,
+    destroyed: bool,
+}
+
+/// All that live, for `cuMemFree`, which waits for them.
+static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
+
+impl Stream {
+    fn start() -> Arc<Self> {
+        let stream = Arc::<Self>::default();
+        lock(&ALL).push(Arc::downgrade(&stream));
+        let worker = stream.clone();
+        std::thread::spawn(move || worker.run());
+        stream
+    }
+
+    pub(crate) fn push(&self, task: impl FnOnce() + Send + 'static) {
+        lock(&self.queue).tasks.push_back(Box::new(task));
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(task) = queue.tasks.pop_front() {
+                queue.at_work = true;
+                drop(queue);
+                task();
+                queue = lock(&self.queue);
+                queue.at_work = false;
+                self.changed.notify_all();
+            } else if queue.destroyed {
+                return;
+            } else {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.tasks.is_empty() && !queue.at_work
+    }
+
+    fn synchronize(&self) {
+        let mut queue = lock(&self.queue);
+        while queue.at_work || !queue.tasks.is_empty() {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Waits for everything that is under way, as a device that frees memory does.
+pub(crate) fn synchronize_all() {
+    let all: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+    all.iter().for_each(|stream| stream.synchronize());
+}
+
+/// The stream that a caller means; null is the default stream.
+pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
+    static DEFAULT: OnceLock<Arc<Stream>> = OnceLock::new();
+    if raw.is_null() {
+        return DEFAULT.get_or_init(Stream::start).clone();
+    }
+    // SAFETY: it came from `cuStreamCreate`, and lives until `cuStreamDestroy`.
+    unsafe { Arc::increment_strong_count(raw.cast::<Stream>()) };
+    // SAFETY: the count was just raised.
+    unsafe { Arc::from_raw(raw.cast::<Stream>()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut RawStream, _flags: c_uint) -> CudaResult {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    STREAMS.add(1);
+    // SAFETY: the caller's pointer.
+    unsafe { *stream = Arc::into_raw(Stream::start()).cast_mut().cast() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamDestroy_v2(stream: RawStream) -> CudaResult {
+    if stream.is_null() {
+        return INVALID_VALUE;
+    }
+    STREAMS.add(-1);
+    // SAFETY: it came from `cuStreamCreate`, and the caller gives it up.
+    let stream = unsafe { Arc::from_raw(stream.cast::<Stream>()) };
+    lock(&stream.queue).destroyed = true;
+    stream.changed.notify_all();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamQuery(stream: RawStream) -> CudaResult {
+    // SAFETY: the caller's stream.
+    if unsafe { of(stream) }.is_idle() { SUCCESS } else { NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSynchronize(stream: RawStream) -> CudaResult {
+    // SAFETY: the caller's stream.
+    unsafe { of(stream) }.synchronize();
+    SUCCESS
+}
+
+/// How often it was recorded, and which of those the streams have come past.
+#[derive(Default)]
+struct Event {
+    counts: Mutex<(u64, u64)>,
+    passed: Condvar,
+}
+
+unsafe fn event(raw: RawEvent) -> Arc<Event> {
+    // SAFETY: it came from `cuEventCreate`, and lives until `cuEventDestroy`.
+    unsafe { Arc::increment_strong_count(raw.cast::<Event>()) };
+    // SAFETY: the count was just raised.
+    unsafe { Arc::from_raw(raw.cast::<Event>()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut RawEvent, _flags: c_uint) -> CudaResult {
+    if current().is_none() {
+        return INVALID_CONTEXT;
+    }
+    EVENTS.add(1);
+    // SAFETY: the caller's pointer.
+    unsafe { *event = Arc::into_raw(Arc::<Event>::default()).cast_mut().cast() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventDestroy_v2(event: RawEvent) -> CudaResult {
+    EVENTS.add(-1);
+    // SAFETY: it came from `cuEventCreate`, and the caller gives it up.
+    drop(unsafe { Arc::from_raw(event.cast::<Event>()) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventRecord(raw: RawEvent, stream: RawStream) -> CudaResult {
+    // SAFETY: the caller's event.
+    let event = unsafe { event(raw) };
+    // SAFETY: the caller's stream.
+    let stream = unsafe { of(stream) };
+    let mut counts = lock(&event.counts);
+    counts.0 += 1;
+    let number = counts.0;
+    drop(counts);
+    stream.push(move || {
+        let mut counts = lock(&event.counts);
+        counts.1 = counts.1.max(number);
+        event.passed.notify_all();
+    });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventQuery(raw: RawEvent) -> CudaResult {
+    // SAFETY: the caller's event.
+    let event = unsafe { event(raw) };
+    let counts = lock(&event.counts);
+    if counts.1 >= counts.0 { SUCCESS } else { NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitEvent(stream: RawStream, raw: RawEvent, _flags: c_uint) -> CudaResult {
+    // SAFETY: the caller's event.
+    let event = unsafe { event(raw) };
+    // SAFETY: the caller's stream.
+    let stream = unsafe { of(stream) };
+    let number = lock(&event.counts).0;
+    stream.push(move || {
+        let mut counts = lock(&event.counts);
+        while counts.1 < number {
+            counts = event.passed.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    });
+    SUCCESS
+}

@@ -1,0 +1,60 @@
+//! What the CUDA driver has: types and functions of `cuda.h`, from CUDA 11.4 on.
+
+use super::table;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// `CUresult`.
+pub(crate) type Code = c_int;
+/// `CUdevice`.
+pub(crate) type RawDevice = c_int;
+/// `CUdeviceptr`.
+pub(crate) type RawPointer = u64;
+/// `CUcontext`.
+pub(crate) type RawContext = *mut c_void;
+/// `CUstream`, which is the same as `cudaStream_t`.
+pub(crate) type RawStream = *mut c_void;
+/// `CUevent`.
+pub(crate) type RawEvent = *mut c_void;
+
+pub(crate) const SUCCESS: Code = 0;
+pub(crate) const NOT_READY: Code = 600;
+/// `CU_STREAM_NON_BLOCKING`: doesn't wait for the legacy default stream.
+pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
+pub(crate) const EVENT_WITHOUT_TIME: c_uint = 2;
+
+table! {
+    /// Functions of the CUDA driver.
+    CudaTable;
+    needed {
+        init = "cuInit": fn(c_uint) -> Code;
+        driver_get_version = "cuDriverGetVersion": fn(*mut c_int) -> Code;
+        get_error_name = "cuGetErrorName": fn(Code, *mut *const c_char) -> Code;
+        get_error_string = "cuGetErrorString": fn(Code, *mut *const c_char) -> Code;
+        device_get_count = "cuDeviceGetCount": fn(*mut c_int) -> Code;
+        device_get = "cuDeviceGet": fn(*mut RawDevice, c_int) -> Code;
+        device_get_name = "cuDeviceGetName": fn(*mut c_char, c_int, RawDevice) -> Code;
+        device_get_uuid = "cuDeviceGetUuid_v2": fn(*mut [u8; 16], RawDevice) -> Code;
+        primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut RawContext, RawDevice) -> Code;
+        primary_ctx_release = "cuDevicePrimaryCtxRelease_v2": fn(RawDevice) -> Code;
+        ctx_get_current = "cuCtxGetCurrent": fn(*mut RawContext) -> Code;
+        ctx_set_current = "cuCtxSetCurrent": fn(RawContext) -> Code;
+        stream_create = "cuStreamCreate": fn(*mut RawStream, c_uint) -> Code;
+        stream_destroy = "cuStreamDestroy_v2": fn(RawStream) -> Code;
+        stream_query = "cuStreamQuery": fn(RawStream) -> Code;
+        stream_wait_event = "cuStreamWaitEvent": fn(RawStream, RawEvent, c_uint) -> Code;
+        event_create = "cuEventCreate": fn(*mut RawEvent, c_uint) -> Code;
+        event_destroy = "cuEventDestroy_v2": fn(RawEvent) -> Code;
+        event_record = "cuEventRecord": fn(RawEvent, RawStream) -> Code;
+        event_query = "cuEventQuery": fn(RawEvent) -> Code;
+        mem_alloc = "cuMemAlloc_v2": fn(*mut RawPointer, usize) -> Code;
+        mem_free = "cuMemFree_v2": fn(RawPointer) -> Code;
+        memset_d8_async = "cuMemsetD8Async": fn(RawPointer, u8, usize, RawStream) -> Code;
+        memcpy_to_device_async = "cuMemcpyHtoDAsync_v2": fn(RawPointer, *const c_void, usize, RawStream) -> Code;
+        memcpy_to_host_async = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, RawPointer, usize, RawStream) -> Code;
+        memcpy_on_device_async = "cuMemcpyDtoDAsync_v2": fn(RawPointer, RawPointer, usize, RawStream) -> Code;
+        mem_host_alloc = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint) -> Code;
+        mem_free_host = "cuMemFreeHost": fn(*mut c_void) -> Code;
+    }
+    optional {}
+}

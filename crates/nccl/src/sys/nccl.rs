@@ -1,0 +1,74 @@
+//! What libnccl has: types and functions of `nccl.h`, from 2.7 on.
+
+use super::cuda::RawStream;
+use super::table;
+use std::ffi::{c_char, c_int, c_void};
+
+/// `ncclComm_t`.
+pub(crate) type RawComm = *mut c_void;
+/// `ncclResult_t`.
+pub(crate) type Code = c_int;
+/// `ncclDataType_t`.
+pub(crate) type RawType = c_int;
+/// `ncclRedOp_t`.
+pub(crate) type RawOp = c_int;
+
+pub(crate) const SUCCESS: Code = 0;
+pub(crate) const IN_PROGRESS: Code = 7;
+/// `NCCL_SPLIT_NOCOLOR`.
+pub(crate) const NO_COLOR: c_int = -1;
+/// `ncclScalarHostImmediate`: the scalar is read before the call returns.
+pub(crate) const SCALAR_ON_HOST: c_int = 1;
+
+/// `ncclUniqueId`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RawId(pub(crate) [u8; 128]);
+
+/// `ncclConfig_t` as it was in 2.14, its first version, which every later library understands: it goes by `size` and `version`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct RawConfig {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+impl RawConfig {
+    /// Calls return at once, and what they began is asked after with `ncclCommGetAsyncError`.
+    pub(crate) fn non_blocking() -> Self {
+        Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 }
+    }
+}
+
+table! {
+    /// Functions of libnccl.
+    NcclTable;
+    needed {
+        get_version = "ncclGetVersion": fn(*mut c_int) -> Code;
+        get_unique_id = "ncclGetUniqueId": fn(*mut RawId) -> Code;
+        get_error_string = "ncclGetErrorString": fn(Code) -> *const c_char;
+        comm_destroy = "ncclCommDestroy": fn(RawComm) -> Code;
+        all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, RawType, RawOp, RawComm, RawStream) -> Code;
+        broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, RawType, c_int, RawComm, RawStream) -> Code;
+        reduce = "ncclReduce": fn(*const c_void, *mut c_void, usize, RawType, RawOp, c_int, RawComm, RawStream) -> Code;
+        all_gather = "ncclAllGather": fn(*const c_void, *mut c_void, usize, RawType, RawComm, RawStream) -> Code;
+        reduce_scatter = "ncclReduceScatter": fn(*const c_void, *mut c_void, usize, RawType, RawOp, RawComm, RawStream) -> Code;
+        send = "ncclSend": fn(*const c_void, usize, RawType, c_int, RawComm, RawStream) -> Code;
+        recv = "ncclRecv": fn(*mut c_void, usize, RawType, c_int, RawComm, RawStream) -> Code;
+        group_start = "ncclGroupStart": fn() -> Code;
+        group_end = "ncclGroupEnd": fn() -> Code;
+    }
+    optional {
+        comm_abort = "ncclCommAbort" since "NCCL 2.4": fn(RawComm) -> Code;
+        comm_get_async_error = "ncclCommGetAsyncError" since "NCCL 2.4": fn(RawComm, *mut Code) -> Code;
+        red_op_create_pre_mul_sum = "ncclRedOpCreatePreMulSum" since "NCCL 2.11": fn(*mut RawOp, *mut c_void, RawType, c_int, RawComm) -> Code;
+        red_op_destroy = "ncclRedOpDestroy" since "NCCL 2.11": fn(RawOp, RawComm) -> Code;
+        get_last_error = "ncclGetLastError" since "NCCL 2.13": fn(RawComm) -> *const c_char;
+        comm_init_rank_config = "ncclCommInitRankConfig" since "NCCL 2.14": fn(*mut RawComm, c_int, RawId, c_int, *mut RawConfig) -> Code;
+        comm_finalize = "ncclCommFinalize" since "NCCL 2.14": fn(RawComm) -> Code;
+        comm_split = "ncclCommSplit" since "NCCL 2.18": fn(RawComm, c_int, c_int, *mut RawComm, *mut RawConfig) -> Code;
+        all_to_all = "ncclAlltoAll" since "NCCL 2.28": fn(*const c_void, *mut c_void, usize, RawType, RawComm, RawStream) -> Code;
+    }
+}
