@@ -33,7 +33,7 @@ fn free(address: usize) -> Option<usize> {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, len: usize) -> CudaResult {
+pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, len: usize, _stream: RawStream) -> CudaResult {
     if current().is_none() {
         return INVALID_CONTEXT;
     }
@@ -52,11 +52,15 @@ pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, len: usize) -> CudaRes
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> CudaResult {
-    stream::synchronize_all();
-    let Some(len) = free(pointer as usize) else { return INVALID_VALUE };
-    ALLOCATIONS.add(-1);
-    BYTES.add(-(len as i64));
+pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, stream: RawStream) -> CudaResult {
+    // SAFETY: the caller's stream.
+    let stream = unsafe { stream::of(stream) };
+    stream.push(move || {
+        if let Some(len) = free(pointer as usize) {
+            ALLOCATIONS.add(-1);
+            BYTES.add(-(len as i64));
+        }
+    });
     SUCCESS
 }
 
@@ -73,7 +77,8 @@ pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, len: usize, _
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CudaResult {
-    stream::synchronize_all();
+    let Some(device) = current() else { return INVALID_CONTEXT };
+    stream::synchronize(device);
     if free(pointer as usize).is_none() {
         return INVALID_VALUE;
     }
@@ -114,17 +119,6 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     COPIES_TO_HOST.add(1);
     // SAFETY: as the caller says.
     unsafe { copy(to.cast(), from as *const u8, len, stream) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
-    to: u64,
-    from: u64,
-    len: usize,
-    stream: RawStream,
-) -> CudaResult {
-    // SAFETY: as the caller says.
-    unsafe { copy(to as *mut u8, from as *const u8, len, stream) }
 }
 
 #[unsafe(no_mangle)]

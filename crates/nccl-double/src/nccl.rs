@@ -130,6 +130,24 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(raw: RawComm, status: *mut NcclRe
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommCount(raw: RawComm, count: *mut c_int) -> NcclResult {
+    // SAFETY: the caller's communicator.
+    let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
+    // SAFETY: the caller's int.
+    unsafe { *count = comm.place.size as c_int };
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommUserRank(raw: RawComm, rank: *mut c_int) -> NcclResult {
+    // SAFETY: the caller's communicator.
+    let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
+    // SAFETY: the caller's int.
+    unsafe { *rank = comm.place.rank as c_int };
+    OK
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommFinalize(raw: RawComm) -> NcclResult {
     // SAFETY: the caller's communicator.
     let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
@@ -154,7 +172,7 @@ pub unsafe extern "C" fn ncclCommDestroy(raw: RawComm) -> NcclResult {
     // SAFETY: the caller's communicator.
     let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
     // What is enqueued ends first; nothing must begin.
-    stream::synchronize_all();
+    stream::synchronize(comm.place.device);
     comm.abort();
     // SAFETY: the caller gives it up.
     unsafe { release(raw) };
@@ -393,22 +411,6 @@ pub unsafe extern "C" fn ncclReduceScatter(
     let data = Data { from, to, count, reads, writes: count, dtype, operator, who: 0 };
     // SAFETY: as the caller says.
     unsafe { carry(Kind::ReduceScatter, data, raw, stream) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAlltoAll(
-    from: *const c_void,
-    to: *mut c_void,
-    count: usize,
-    dtype: c_int,
-    raw: RawComm,
-    stream: RawStream,
-) -> NcclResult {
-    // SAFETY: as the caller says.
-    let all = count * unsafe { size(raw) };
-    let data = Data { from, to, count, reads: all, writes: all, dtype, operator: 0, who: 0 };
-    // SAFETY: as the caller says.
-    unsafe { carry(Kind::AllToAll, data, raw, stream) }
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@ use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, SUCC
 use crate::lock;
 use crate::probe::{EVENTS, STREAMS};
 use std::collections::VecDeque;
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 
 pub(crate) type RawStream = *mut c_void;
@@ -13,6 +13,7 @@ type Task = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 pub(crate) struct Stream {
+    device: c_int,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -24,12 +25,12 @@ struct Queue {
     destroyed: bool,
 }
 
-/// All that live, for `cuMemFree`, which waits for them.
+/// All that live, for calls that wait for a whole device.
 static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 
 impl Stream {
-    fn start() -> Arc<Self> {
-        let stream = Arc::<Self>::default();
+    fn start(device: c_int) -> Arc<Self> {
+        let stream = Arc::new(Self { device, ..Self::default() });
         lock(&ALL).push(Arc::downgrade(&stream));
         let worker = stream.clone();
         std::thread::spawn(move || worker.run());
@@ -59,11 +60,6 @@ impl Stream {
         }
     }
 
-    fn is_idle(&self) -> bool {
-        let queue = lock(&self.queue);
-        queue.tasks.is_empty() && !queue.at_work
-    }
-
     fn synchronize(&self) {
         let mut queue = lock(&self.queue);
         while queue.at_work || !queue.tasks.is_empty() {
@@ -72,17 +68,17 @@ impl Stream {
     }
 }
 
-/// Waits for everything that is under way, as a device that frees memory does.
-pub(crate) fn synchronize_all() {
+/// Waits for everything that the device does, as the driver does when it frees pinned memory.
+pub(crate) fn synchronize(device: c_int) {
     let all: Vec<_> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
-    all.iter().for_each(|stream| stream.synchronize());
+    all.iter().filter(|stream| stream.device == device).for_each(|stream| stream.synchronize());
 }
 
 /// The stream that a caller means; null is the default stream.
 pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
     static DEFAULT: OnceLock<Arc<Stream>> = OnceLock::new();
     if raw.is_null() {
-        return DEFAULT.get_or_init(Stream::start).clone();
+        return DEFAULT.get_or_init(|| Stream::start(0)).clone();
     }
     // SAFETY: it came from `cuStreamCreate`, and lives until `cuStreamDestroy`.
     unsafe { Arc::increment_strong_count(raw.cast::<Stream>()) };
@@ -92,12 +88,10 @@ pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut RawStream, _flags: c_uint) -> CudaResult {
-    if current().is_none() {
-        return INVALID_CONTEXT;
-    }
+    let Some(device) = current() else { return INVALID_CONTEXT };
     STREAMS.add(1);
     // SAFETY: the caller's pointer.
-    unsafe { *stream = Arc::into_raw(Stream::start()).cast_mut().cast() };
+    unsafe { *stream = Arc::into_raw(Stream::start(device)).cast_mut().cast() };
     SUCCESS
 }
 
@@ -111,19 +105,6 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: RawStream) -> CudaResult {
     let stream = unsafe { Arc::from_raw(stream.cast::<Stream>()) };
     lock(&stream.queue).destroyed = true;
     stream.changed.notify_all();
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamQuery(stream: RawStream) -> CudaResult {
-    // SAFETY: the caller's stream.
-    if unsafe { of(stream) }.is_idle() { SUCCESS } else { NOT_READY }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamSynchronize(stream: RawStream) -> CudaResult {
-    // SAFETY: the caller's stream.
-    unsafe { of(stream) }.synchronize();
     SUCCESS
 }
 

@@ -12,21 +12,19 @@ pub(crate) enum Kind {
     Reduce,
     AllGather,
     ReduceScatter,
-    AllToAll,
     Split,
     Send,
     Recv,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 9] = [
         Self::Join,
         Self::AllReduce,
         Self::Broadcast,
         Self::Reduce,
         Self::AllGather,
         Self::ReduceScatter,
-        Self::AllToAll,
         Self::Split,
         Self::Send,
         Self::Recv,

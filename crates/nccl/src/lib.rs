@@ -5,11 +5,26 @@
 //!
 //! It has been tested with the real library where there is no GPU, and with a double of both libraries on host memory; **not yet on a GPU**.
 
-#![allow(dead_code, reason = "communicators and buffers are about to use all of it")]
-
+mod batch;
+mod buffer;
+mod call;
+mod comm;
+mod context;
+mod device;
+mod element;
 mod load;
 mod maps;
+mod memory;
 mod result;
+mod stream;
 mod sys;
+mod wait;
 
+pub use batch::Batch;
+pub use buffer::DeviceBuffer;
+pub use call::{Call, Kind};
+pub use comm::{Communicator, UniqueId};
+pub use device::Device;
+pub use element::{DataType, DeviceElement, F8E4M3, F8E5M2, Reduction};
 pub use load::{CUDA_LIBRARY, Cuda, NCCL_LIBRARY, Nccl, Version};
+pub use stream::{Event, Stream};

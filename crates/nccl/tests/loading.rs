@@ -4,23 +4,24 @@
 
 mod common;
 
-use common::double;
-use phalanx_nccl::{CUDA_LIBRARY, Cuda, NCCL_LIBRARY, Nccl};
+use common::{device, done_well, double};
+use phalanx_nccl::{CUDA_LIBRARY, Communicator, Cuda, NCCL_LIBRARY, Nccl, UniqueId};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Runs the ignored test `name` of this file in a process of its own.
 fn in_a_process(name: &str, environment: &[(&str, &Path)]) {
-    let output = Command::new(std::env::current_exe().unwrap())
+    let child = Command::new(std::env::current_exe().unwrap())
         .args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env_remove(NCCL_LIBRARY)
         .env_remove(CUDA_LIBRARY)
         .envs(environment.iter().copied())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{name}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "{name} did not run: {said}");
+    done_well(name, child);
 }
 
 /// A copy of the double in which `symbol` has another name, as in a version that hasn't it.
@@ -89,7 +90,13 @@ fn a_library_that_lacks_what_is_needed_is_refused_with_the_name() {
     assert!(error.contains("libnccl.so.2 lacks ncclReduceScatter"), "{error}");
     // What came later is not missed until it is called.
     let folder = tempfile::tempdir().unwrap();
-    Nccl::open(without("ncclCommSplit", folder.path())).unwrap();
+    let old = Nccl::open(without("ncclCommInitRankConfig", folder.path())).unwrap();
+    let id = UniqueId::new(old).unwrap();
+    let error =
+        Communicator::init(old, &device(0), &id, 0, 1, Duration::from_secs(9)).unwrap_err().to_string();
+    let wanted =
+        "ncclCommInitRankConfig, which came with NCCL 2.14, is not available (tried: NCCL 2.28.99 (/";
+    assert!(error.starts_with(wanted), "{error}");
 }
 
 #[test]
@@ -124,6 +131,7 @@ fn child_has_another_and_refuses() {
 
 /// The real library loads where there is neither driver nor GPU. `PHALANX_TEST_LIBNCCL` names its file, as the wheel `nvidia-nccl-cu13` has it.
 #[test]
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so, and one that isn't, what it found")]
 fn the_real_library_tells_its_version() {
     let Some(file) = std::env::var_os("PHALANX_TEST_LIBNCCL") else {
         println!("skipped: PHALANX_TEST_LIBNCCL does not name a libnccl.so.2");
@@ -131,5 +139,14 @@ fn the_real_library_tells_its_version() {
     };
     let nccl = Nccl::open(file).unwrap();
     println!("{nccl}");
+    // The device is one of the double, of which the real library knows nothing.
+    let id = UniqueId::new(nccl).unwrap();
+    let error =
+        Communicator::init(nccl, &device(0), &id, 0, 1, Duration::from_secs(30)).unwrap_err().to_string();
+    println!("{error}");
+    assert!(
+        error.starts_with("ncclCommInitRankConfig of NCCL 2.") && error.contains("unhandled cuda error"),
+        "{error}"
+    );
     assert!(nccl.version().major == 2 && nccl.version().minor >= 14, "{nccl}");
 }

@@ -41,18 +41,16 @@ table! {
         ctx_set_current = "cuCtxSetCurrent": fn(RawContext) -> Code;
         stream_create = "cuStreamCreate": fn(*mut RawStream, c_uint) -> Code;
         stream_destroy = "cuStreamDestroy_v2": fn(RawStream) -> Code;
-        stream_query = "cuStreamQuery": fn(RawStream) -> Code;
         stream_wait_event = "cuStreamWaitEvent": fn(RawStream, RawEvent, c_uint) -> Code;
         event_create = "cuEventCreate": fn(*mut RawEvent, c_uint) -> Code;
         event_destroy = "cuEventDestroy_v2": fn(RawEvent) -> Code;
         event_record = "cuEventRecord": fn(RawEvent, RawStream) -> Code;
         event_query = "cuEventQuery": fn(RawEvent) -> Code;
-        mem_alloc = "cuMemAlloc_v2": fn(*mut RawPointer, usize) -> Code;
-        mem_free = "cuMemFree_v2": fn(RawPointer) -> Code;
+        mem_alloc_async = "cuMemAllocAsync": fn(*mut RawPointer, usize, RawStream) -> Code;
+        mem_free_async = "cuMemFreeAsync": fn(RawPointer, RawStream) -> Code;
         memset_d8_async = "cuMemsetD8Async": fn(RawPointer, u8, usize, RawStream) -> Code;
         memcpy_to_device_async = "cuMemcpyHtoDAsync_v2": fn(RawPointer, *const c_void, usize, RawStream) -> Code;
         memcpy_to_host_async = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, RawPointer, usize, RawStream) -> Code;
-        memcpy_on_device_async = "cuMemcpyDtoDAsync_v2": fn(RawPointer, RawPointer, usize, RawStream) -> Code;
         mem_host_alloc = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint) -> Code;
         mem_free_host = "cuMemFreeHost": fn(*mut c_void) -> Code;
     }

@@ -49,6 +49,8 @@ table! {
         get_version = "ncclGetVersion": fn(*mut c_int) -> Code;
         get_unique_id = "ncclGetUniqueId": fn(*mut RawId) -> Code;
         get_error_string = "ncclGetErrorString": fn(Code) -> *const c_char;
+        comm_count = "ncclCommCount": fn(RawComm, *mut c_int) -> Code;
+        comm_user_rank = "ncclCommUserRank": fn(RawComm, *mut c_int) -> Code;
         comm_destroy = "ncclCommDestroy": fn(RawComm) -> Code;
         all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, RawType, RawOp, RawComm, RawStream) -> Code;
         broadcast = "ncclBroadcast": fn(*const c_void, *mut c_void, usize, RawType, c_int, RawComm, RawStream) -> Code;
@@ -69,6 +71,5 @@ table! {
         comm_init_rank_config = "ncclCommInitRankConfig" since "NCCL 2.14": fn(*mut RawComm, c_int, RawId, c_int, *mut RawConfig) -> Code;
         comm_finalize = "ncclCommFinalize" since "NCCL 2.14": fn(RawComm) -> Code;
         comm_split = "ncclCommSplit" since "NCCL 2.18": fn(RawComm, c_int, c_int, *mut RawComm, *mut RawConfig) -> Code;
-        all_to_all = "ncclAlltoAll" since "NCCL 2.28": fn(*const c_void, *mut c_void, usize, RawType, RawComm, RawStream) -> Code;
     }
 }

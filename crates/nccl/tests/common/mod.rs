@@ -1,11 +1,137 @@
-//! Where the double is. Cargo builds it for these tests, beside them.
+//! Ranks on the double of NCCL and of the CUDA driver, as threads or as processes.
 
-use std::path::PathBuf;
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "looking a function of the double up and calling it is one thing"
+)]
 
-/// The file of the double of NCCL and of the CUDA driver.
+use phalanx_nccl::{CUDA_LIBRARY, Communicator, Cuda, Device, NCCL_LIBRARY, Nccl, Stream, UniqueId};
+use std::ffi::{CString, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Far more than anything takes.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// The file of the double. Cargo builds it for these tests, beside them.
 pub(crate) fn double() -> PathBuf {
     let test = std::env::current_exe().expect("this program is a file");
     let file = test.parent().expect("it lies in a folder").join("libphalanx_nccl_double.so");
     assert!(file.exists(), "cargo builds {} as a dev-dependency", file.display());
     file
+}
+
+pub(crate) fn nccl() -> Nccl {
+    Nccl::open(double()).unwrap()
+}
+
+pub(crate) fn device(ordinal: usize) -> Device {
+    Device::open(Cuda::open(double()).unwrap(), ordinal).unwrap()
+}
+
+/// What the double counts.
+pub(crate) fn count(what: &str) -> i64 {
+    // SAFETY: the file is the double, and the function has this type.
+    unsafe {
+        let library = libloading::Library::new(double()).unwrap();
+        let count = library.get::<unsafe extern "C" fn(*const c_char) -> i64>("phalanxDoubleCount").unwrap();
+        count(CString::new(what).unwrap().as_ptr())
+    }
+}
+
+/// Keeps `stream` at work for some time.
+pub(crate) fn delay(stream: &Stream, time: Duration) {
+    // SAFETY: the file is the double, the function has this type, and the stream is of the double.
+    unsafe {
+        let library = libloading::Library::new(double()).unwrap();
+        let delay = library.get::<unsafe extern "C" fn(*mut c_void, u64)>("phalanxDoubleDelay").unwrap();
+        delay(stream.raw(), time.as_micros() as u64);
+    }
+}
+
+/// Runs `work` on `n` ranks, each a thread with a communicator, a device and a stream of its own.
+pub(crate) fn world(n: usize, work: impl Fn(&Communicator, &Stream) + Sync) {
+    let id = UniqueId::new(nccl()).unwrap();
+    std::thread::scope(|ranks| {
+        for rank in 0..n {
+            let (id, work) = (&id, &work);
+            ranks.spawn(move || {
+                let device = device(rank);
+                let comm = Communicator::init(nccl(), &device, id, rank, n, LONG).unwrap();
+                work(&comm, &Stream::new(&device).unwrap());
+                comm.finalize(LONG).unwrap();
+            });
+        }
+    });
+}
+
+/// A process that runs the ignored test `name` of this program, with the double.
+pub(crate) fn process(name: &str, environment: &[(&str, &str)]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(NCCL_LIBRARY, double())
+        .env(CUDA_LIBRARY, double())
+        .envs(environment.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits for a process, which must have run one test well.
+pub(crate) fn done_well(name: &str, child: Child) {
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{name}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{name} did not run: {said}");
+}
+
+/// Runs the ignored test `name` in as many processes as there are `faults`, one for each rank.
+pub(crate) fn ranks(name: &str, faults: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("id");
+    let (file, size) = (file.to_str().unwrap(), faults.len().to_string());
+    let start = |(rank, fault): (usize, &&str)| {
+        let rank = rank.to_string();
+        process(name, &[("RANK", &rank), ("WORLD_SIZE", &size), ("ID_FILE", file), ("PHALANX_DOUBLE", fault)])
+    };
+    let children: Vec<_> = faults.iter().enumerate().map(start).collect();
+    children.into_iter().for_each(|child| done_well(name, child));
+}
+
+/// Who this process is, and the id that rank 0 has made.
+pub(crate) fn me() -> (usize, usize, UniqueId) {
+    let number = |name: &str| std::env::var(name).unwrap().parse::<usize>().unwrap();
+    let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
+    let file = PathBuf::from(std::env::var_os("ID_FILE").unwrap());
+    if rank == 0 {
+        let id = UniqueId::new(nccl()).unwrap();
+        let new = file.with_extension("new");
+        std::fs::write(&new, id.as_bytes()).unwrap();
+        std::fs::rename(new, &file).unwrap();
+        return (rank, size, id);
+    }
+    (rank, size, UniqueId::from_bytes(wait_for(&file).try_into().unwrap()))
+}
+
+/// The content of a file, once it is there.
+pub(crate) fn wait_for(file: &Path) -> Vec<u8> {
+    let begun = Instant::now();
+    loop {
+        if let Ok(bytes) = std::fs::read(file) {
+            return bytes;
+        }
+        assert!(begun.elapsed() < LONG, "{} never came", file.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// This process's rank of a communicator of all processes.
+pub(crate) fn joined() -> (Communicator, Stream) {
+    let (rank, size, id) = me();
+    let device = device(rank);
+    let comm = Communicator::init(nccl(), &device, &id, rank, size, LONG).unwrap();
+    (comm, Stream::new(&device).unwrap())
 }

@@ -1,0 +1,173 @@
+//! Device memory with a type.
+
+use crate::device::Device;
+use crate::element::DeviceElement;
+use crate::memory::{Memory, OnDevice, use_in_order};
+use crate::stream::Stream;
+use crate::sys::cuda::RawPointer;
+use phalanx_core::{Error, OpKind, Result};
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+/// Elements in the memory of a device.
+///
+/// Each use of it is put on a stream and waits there for the use before, on the device. So streams need not be ordered by hand, and a
+/// buffer may be dropped while a stream still uses it: the memory is freed later.
+pub struct DeviceBuffer<T> {
+    device: Device,
+    /// None of no elements.
+    memory: Option<OnDevice>,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = std::any::type_name::<T>();
+        write!(f, "DeviceBuffer({name} x {} on device {})", self.len, self.device.ordinal())
+    }
+}
+
+impl<T: DeviceElement> DeviceBuffer<T> {
+    /// `len` zeros, from when `stream` comes to it.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): there is not enough memory.
+    pub fn zeros(stream: &Stream, len: usize) -> Result<Self> {
+        let buffer = Self::new(stream.device(), len)?;
+        if let Some(memory) = buffer.memory() {
+            let (table, bytes) = (stream.device().cuda().table(), len * size_of::<T>());
+            buffer.enqueue(stream, &[memory], "cuMemsetD8Async", || {
+                // SAFETY: the memory has so many bytes, and the driver gets it in order.
+                unsafe { (table.memset_d8_async)(memory.address(), 0, bytes, stream.raw()) }
+            })?;
+        }
+        Ok(buffer)
+    }
+
+    /// A copy of `elements`, from when `stream` comes to it.
+    ///
+    /// # Cost
+    /// They are first copied to pinned memory of the host, so they may change at once.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): there is not enough memory.
+    pub fn from_host(stream: &Stream, elements: &[T]) -> Result<Self> {
+        let mut buffer = Self::new(stream.device(), elements.len())?;
+        buffer.copy_from_host(stream, elements)?;
+        Ok(buffer)
+    }
+
+    /// Overwrites all elements, when `stream` comes to it. Costs as [`from_host`](Self::from_host).
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse): another number of elements. [`Library`](Error::Library): there is not enough pinned memory.
+    pub fn copy_from_host(&mut self, stream: &Stream, elements: &[T]) -> Result<()> {
+        if elements.len() != self.len {
+            let what = format!("{} elements into a buffer of {}", elements.len(), self.len);
+            return Err(Error::misuse(OpKind::Alloc, what));
+        }
+        let Some(memory) = self.memory() else { return Ok(()) };
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        let mut staging = self.device.staging(bytes.len())?;
+        staging.write(bytes);
+        let (table, from) = (self.device.cuda().table(), staging.memory().address() as *const c_void);
+        let outcome = self.enqueue(stream, &[memory, staging.memory()], "cuMemcpyHtoDAsync_v2", || {
+            // SAFETY: both have so many bytes, and live until the stream is past this.
+            unsafe { (table.memcpy_to_device_async)(memory.address(), from, bytes.len(), stream.raw()) }
+        });
+        self.device.give_back(staging);
+        outcome
+    }
+
+    /// The elements, when `stream` has come to it and the copy is here.
+    ///
+    /// # Errors
+    /// [`Unavailable`](Error::Unavailable): that took longer than `timeout`. [`Library`](Error::Library): something before it has failed, or there is not
+    /// enough pinned memory.
+    pub fn to_host(&self, stream: &Stream, timeout: Duration) -> Result<Vec<T>> {
+        let mut elements = vec![T::zeroed(); self.len];
+        let Some(memory) = self.memory() else { return Ok(elements) };
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
+        let staging = self.device.staging(bytes.len())?;
+        let (table, to) = (self.device.cuda().table(), staging.memory().address() as *mut c_void);
+        let outcome = self.enqueue(stream, &[memory, staging.memory()], "cuMemcpyDtoHAsync_v2", || {
+            // SAFETY: both have so many bytes, and live until the stream is past this.
+            unsafe { (table.memcpy_to_host_async)(to, memory.address(), bytes.len(), stream.raw()) }
+        });
+        let is_there = outcome.and_then(|()| staging.memory().wait(timeout));
+        if let Ok(true) = is_there {
+            staging.read(bytes);
+        }
+        self.device.give_back(staging);
+        if is_there? {
+            return Ok(elements);
+        }
+        let what = format!("the content of {self:?} within {:.1} s", timeout.as_secs_f64());
+        Err(Error::Unavailable { what, tried: format!("{stream:?}") })
+    }
+
+    /// Later work on `stream` waits, on the device, for the last use of this buffer: for work of other libraries, which goes by its
+    /// [address](Self::address).
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): the driver refused.
+    pub fn order(&self, stream: &Stream) -> Result<()> {
+        self.memory().map_or(Ok(()), |memory| memory.order(stream.queue()))
+    }
+
+    fn new(device: &Device, len: usize) -> Result<Self> {
+        let memory = match len.checked_mul(size_of::<T>()) {
+            None => {
+                return Err(Error::misuse(
+                    OpKind::Alloc,
+                    format!("{len} elements are more than memory has addresses"),
+                ));
+            }
+            Some(0) => None,
+            Some(bytes) => Some(OnDevice::new(device, bytes)?),
+        };
+        Ok(Self { device: device.clone(), memory, len, elements: PhantomData })
+    }
+
+    fn enqueue(
+        &self,
+        stream: &Stream,
+        memory: &[&Memory],
+        call: &'static str,
+        enqueue: impl FnOnce() -> crate::sys::cuda::Code,
+    ) -> Result<()> {
+        use_in_order(stream, memory, || {
+            let _entered = self.device.enter()?;
+            self.device.cuda().check(call, enqueue())
+        })
+    }
+}
+
+impl<T> DeviceBuffer<T> {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the memory is.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The `CUdeviceptr`; 0 where there are no elements.
+    pub fn address(&self) -> RawPointer {
+        self.memory().map_or(0, Memory::address)
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref().map(OnDevice::memory)
+    }
+}

@@ -1,0 +1,468 @@
+//! A communicator of NCCL: everything about it ends in time, if NCCL likes it or not.
+
+use crate::batch::Batch;
+use crate::call::{Call, Operator};
+use crate::device::Device;
+use crate::load::Nccl;
+use crate::memory::use_in_order;
+use crate::stream::Stream;
+use crate::sys::nccl::{Code, IN_PROGRESS, NO_COLOR, RawComm, RawConfig, RawId, SUCCESS};
+use crate::wait::wait_until;
+use phalanx_core::{Deadline, Error, OpKind, Result};
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long a communicator that is dropped is waited for.
+const ABORT_TIME: Duration = Duration::from_secs(5);
+
+/// What the ranks of a new communicator must have in common.
+#[derive(Clone, Copy)]
+pub struct UniqueId(RawId);
+
+impl fmt::Debug for UniqueId {
+    /// Not the bytes: with them anybody could join.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UniqueId")
+    }
+}
+
+impl UniqueId {
+    /// Bytes it has.
+    pub const LEN: usize = 128;
+
+    /// A new one. This process listens for the others from now on.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): NCCL found no network interface, say.
+    pub fn new(nccl: Nccl) -> Result<Self> {
+        let mut id = RawId([0; Self::LEN]);
+        // SAFETY: `id` is good for one.
+        let code = unsafe { (nccl.table().get_unique_id)(&raw mut id) };
+        nccl.check("ncclGetUniqueId", code, None)?;
+        Ok(Self(id))
+    }
+
+    /// For the way to the other ranks.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0.0
+    }
+
+    /// What another rank sent.
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(RawId(bytes))
+    }
+}
+
+/// One rank's end of a communicator. Usable from any thread.
+///
+/// Communicators never block inside NCCL: init, launches and finalize go on behind our back, are asked after, and given up when their time is over. Who
+/// drops one without [`finalize`](Self::finalize) aborts it.
+pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    nccl: Nccl,
+    device: Device,
+    rank: usize,
+    world_size: usize,
+    functions: Functions,
+    /// None when it has been finalized or aborted. One call at a time.
+    raw: Mutex<Option<Handle>>,
+    /// Whoever waits in a call is to stop.
+    is_ending: AtomicBool,
+}
+
+/// Those without which nothing here ends in time: later than NCCL itself.
+#[derive(Clone, Copy)]
+struct Functions {
+    init: unsafe extern "C" fn(*mut RawComm, c_int, RawId, c_int, *mut RawConfig) -> Code,
+    async_error: unsafe extern "C" fn(RawComm, *mut Code) -> Code,
+    finalize: unsafe extern "C" fn(RawComm) -> Code,
+    abort: unsafe extern "C" fn(RawComm) -> Code,
+}
+
+#[derive(Clone, Copy)]
+struct Handle(RawComm);
+
+// SAFETY: a communicator may be used from any thread, by one at a time.
+unsafe impl Send for Handle {}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { rank, world_size, device, .. } = &*self.shared;
+        write!(f, "Communicator(rank {rank}/{world_size} on {device})")
+    }
+}
+
+impl Functions {
+    fn of(nccl: Nccl) -> Result<Self> {
+        let table = nccl.table();
+        Ok(Self {
+            init: table.comm_init_rank_config.of(&nccl)?,
+            async_error: table.comm_get_async_error.of(&nccl)?,
+            finalize: table.comm_finalize.of(&nccl)?,
+            abort: table.comm_abort.of(&nccl)?,
+        })
+    }
+}
+
+impl Communicator {
+    /// Joins the communicator `id` as `rank` of `world_size`, with `device`. All ranks must come within `timeout`.
+    ///
+    /// # Errors
+    /// [`Rendezvous`](Error::Rendezvous): they did not. [`Unavailable`](Error::Unavailable): this NCCL is older than 2.14, which can't be stopped
+    /// waiting. [`Library`](Error::Library): NCCL refused, for one device that two ranks have, say.
+    pub fn init(
+        nccl: Nccl,
+        device: &Device,
+        id: &UniqueId,
+        rank: usize,
+        world_size: usize,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let functions = Functions::of(nccl)?;
+        let (Ok(c_rank), Ok(c_size)) = (c_int::try_from(rank), c_int::try_from(world_size)) else {
+            return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}")));
+        };
+        if rank >= world_size {
+            return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}")));
+        }
+        let deadline = Deadline::after(Instant::now(), timeout);
+        let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
+        let code = {
+            let _entered = device.enter()?;
+            // SAFETY: `raw` and `config` are read and written before the call returns.
+            unsafe { (functions.init)(&raw mut raw, c_size, id.0, c_rank, &raw mut config) }
+        };
+        if raw.is_null() {
+            return Err(nccl.error("ncclCommInitRankConfig", code, None));
+        }
+        let comm = Self::around(raw, nccl, device, rank, world_size, functions);
+        comm.shared.begun("ncclCommInitRankConfig", raw, code)?;
+        comm.shared.come_about("ncclCommInitRankConfig", raw, &deadline)?;
+        tracing::debug!(?comm, "communicator");
+        Ok(comm)
+    }
+
+    fn around(
+        raw: RawComm,
+        nccl: Nccl,
+        device: &Device,
+        rank: usize,
+        world_size: usize,
+        functions: Functions,
+    ) -> Self {
+        let (device, raw) = (device.clone(), Mutex::new(Some(Handle(raw))));
+        let is_ending = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { nccl, device, rank, world_size, functions, raw, is_ending }) }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    /// Ranks of the communicator.
+    pub fn world_size(&self) -> usize {
+        self.shared.world_size
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    /// Whose communicator it is.
+    pub fn nccl(&self) -> Nccl {
+        self.shared.nccl
+    }
+
+    /// An empty batch for [`launch`](Self::launch).
+    pub fn batch<'a>(&self) -> Batch<'a> {
+        Batch::new(self.rank(), self.world_size())
+    }
+
+    /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a
+    /// batch sees what another call of the same batch has done.
+    ///
+    /// Done when the stream has it, which the first time takes as long as NCCL needs to connect the ranks, and later some microseconds. Collective, as far
+    /// as the calls in it are; whether all ranks mean the same, NCCL does not check.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
+    pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
+        let memory = batch.memory();
+        use_in_order(stream, memory, || {
+            // SAFETY: the memory lives until its last use is over, and this is one.
+            let outcome = unsafe { self.put(batch.calls(), stream, timeout) }?;
+            if outcome.is_err() {
+                memory.iter().for_each(|piece| piece.lose());
+            }
+            outcome
+        })
+    }
+
+    /// As [`launch`](Self::launch), on raw memory.
+    ///
+    /// # Errors
+    /// As for `launch`; [`Misuse`](Error::Misuse) and [`Unsupported`](Error::Unsupported): nothing was begun.
+    ///
+    /// # Safety
+    /// The memory of all calls is that of this device, has as many elements as they say, and is there, unused by anything else, until the stream is past the launch.
+    pub unsafe fn launch_raw(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.put(calls, stream, timeout) }?
+    }
+
+    /// The inner error: part of it may come to the stream later.
+    ///
+    /// # Safety
+    /// As for `launch_raw`.
+    unsafe fn put(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<Result<()>> {
+        calls.iter().try_for_each(|call| call.check(self.world_size()))?;
+        let deadline = Deadline::after(Instant::now(), timeout);
+        let shared = &*self.shared;
+        let handle = shared.lock();
+        let raw = shared.live(&handle)?;
+        let _entered = shared.device.enter()?;
+        let mut operators = Vec::with_capacity(calls.len());
+        let outcome = calls.iter().try_for_each(|call| {
+            // SAFETY: the communicator lives while it is locked.
+            operators.push(unsafe { Operator::of(call, shared.nccl, raw) }?);
+            Ok(())
+        });
+        let outcome = outcome.and_then(|()| {
+            // SAFETY: as the caller says.
+            unsafe { shared.group(calls, &operators, raw, stream) }?;
+            Ok(match shared.settled(raw, &deadline) {
+                Ok(false) => Err(shared.late("ncclGroupEnd", timeout)),
+                settled => settled.map(|_| ()),
+            })
+        });
+        for operator in operators {
+            // SAFETY: the communicator lives while it is locked.
+            unsafe { operator.destroy(shared.nccl, raw) };
+        }
+        outcome
+    }
+
+    /// Whether NCCL has found, behind our back, that something is wrong with the communicator.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library), with what NCCL says.
+    pub fn async_error(&self) -> Result<()> {
+        let shared = &*self.shared;
+        // Who has the lock asks the same.
+        let Ok(handle) = shared.raw.try_lock() else { return Ok(()) };
+        let Some(Handle(raw)) = *handle else { return Ok(()) };
+        shared.status(raw).map(|_| ())
+    }
+
+    /// Divides the communicator: ranks that give the same `color` get one, ordered by `key`, then by rank here. Ranks with `None` get none. Collective.
+    ///
+    /// # Errors
+    /// As for [`init`](Self::init); [`Unavailable`](Error::Unavailable) before NCCL 2.18.
+    pub fn split(&self, color: Option<u32>, key: i32, timeout: Duration) -> Result<Option<Self>> {
+        let shared = &*self.shared;
+        let split = shared.nccl.table().comm_split.of(&shared.nccl)?;
+        let c_color = color.map_or(Ok(NO_COLOR), c_int::try_from);
+        let Ok(c_color) = c_color else {
+            return Err(Error::misuse(OpKind::Split, format!("color {color:?}: NCCL takes 31 bits")));
+        };
+        let deadline = Deadline::after(Instant::now(), timeout);
+        let handle = shared.lock();
+        let raw = shared.live(&handle)?;
+        let _entered = shared.device.enter()?;
+        // NCCL writes it when it is done, so if that is never, it must stay.
+        let child = Box::into_raw(Box::new(std::ptr::null_mut()));
+        let mut config = RawConfig::non_blocking();
+        // SAFETY: the communicator lives while it is locked, and the others as long as they are needed.
+        let code = unsafe { split(raw, c_color, key, child, &raw mut config) };
+        shared.begun("ncclCommSplit", raw, code)?;
+        shared.come_about("ncclCommSplit", raw, &deadline)?;
+        // SAFETY: NCCL is done with it.
+        let child = *unsafe { Box::from_raw(child) };
+        if child.is_null() {
+            return Ok(None);
+        }
+        let (mut rank, mut world_size) = (0, 0);
+        let comm = |rank, world_size| {
+            Self::around(child, shared.nccl, &shared.device, rank, world_size, shared.functions)
+        };
+        let unknown = comm(0, 0);
+        unknown.shared.come_about("ncclCommSplit", child, &deadline)?;
+        // SAFETY: the child lives.
+        let code = unsafe { (shared.nccl.table().comm_user_rank)(child, &raw mut rank) };
+        shared.nccl.check("ncclCommUserRank", code, Some(child))?;
+        // SAFETY: the child lives.
+        let code = unsafe { (shared.nccl.table().comm_count)(child, &raw mut world_size) };
+        shared.nccl.check("ncclCommCount", code, Some(child))?;
+        unknown.shared.take();
+        Ok(Some(comm(rank as usize, world_size as usize)))
+    }
+
+    /// Ends in order: waits until all that was launched is done on all ranks. Collective.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): NCCL failed, or that took longer than `timeout`; the communicator was aborted.
+    pub fn finalize(self, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(Instant::now(), timeout);
+        let shared = &self.shared;
+        let handle = shared.lock();
+        let raw = shared.live(&handle)?;
+        let code = {
+            let _entered = shared.device.enter()?;
+            // SAFETY: the communicator lives while it is locked.
+            unsafe { (shared.functions.finalize)(raw) }
+        };
+        shared.begun("ncclCommFinalize", raw, code)?;
+        if !shared.settled(raw, &deadline)? {
+            return Err(shared.late("ncclCommFinalize", timeout));
+        }
+        drop(handle);
+        let destroy = shared.nccl.table().comm_destroy;
+        let left = deadline.remaining(Instant::now()).max(ABORT_TIME);
+        self.end("ncclCommDestroy", destroy, left)
+    }
+
+    /// Ends at once: what is under way on this rank stops. Not collective. NCCL itself is known to hang in there sometimes, so it is called on a
+    /// thread of its own.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): it was not over after `timeout`. That thread is left to its fate; end the process soon.
+    pub fn abort(&self, timeout: Duration) -> Result<()> {
+        self.end("ncclCommAbort", self.shared.functions.abort, timeout)
+    }
+
+    /// Gives the communicator to `function`, which frees it; once.
+    fn end(
+        &self,
+        call: &'static str,
+        function: unsafe extern "C" fn(RawComm) -> Code,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.shared.is_ending.store(true, Ordering::Release);
+        let (shared, (tell, hear)) = (self.shared.clone(), mpsc::channel());
+        let work = move || {
+            // Who is in a call leaves it, for it is ending.
+            let Some(Handle(raw)) = shared.take() else { return };
+            let Ok(_entered) = shared.device.enter() else { return };
+            // SAFETY: it was taken, so nobody uses it again.
+            let code = unsafe { function(raw) };
+            // Nobody listens after the deadline.
+            let _ = tell.send(code);
+        };
+        let named = std::thread::Builder::new().name("phalanx-nccl-end".into());
+        named.spawn(work).map_err(|e| Error::io("starting a thread that ends a communicator", e))?;
+        match hear.recv_timeout(timeout) {
+            // None was there to be ended.
+            Ok(SUCCESS | IN_PROGRESS) | Err(mpsc::RecvTimeoutError::Disconnected) => Ok(()),
+            Ok(code) => Err(self.shared.nccl.error(call, code, None)),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.shared.device.is_stuck();
+                Err(self.shared.late(call, timeout))
+            }
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if self.shared.lock().is_none() {
+            return;
+        }
+        if let Err(error) = self.abort(ABORT_TIME) {
+            tracing::warn!(%error, "a communicator that was dropped could not be aborted");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.raw.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Handle> {
+        self.lock().take()
+    }
+
+    fn live(&self, handle: &Option<Handle>) -> Result<RawComm> {
+        match handle {
+            Some(Handle(raw)) if !self.is_ending.load(Ordering::Acquire) => Ok(*raw),
+            _ => Err(self.failed("ncclCommGetAsyncError", "the communicator was aborted")),
+        }
+    }
+
+    /// All calls as one launch.
+    ///
+    /// # Safety
+    /// As for [`Communicator::launch_raw`], with a communicator that lives.
+    unsafe fn group(
+        &self,
+        calls: &[Call],
+        operators: &[Operator],
+        raw: RawComm,
+        stream: &Stream,
+    ) -> Result<()> {
+        let table = self.nccl.table();
+        // SAFETY: no memory is involved.
+        self.nccl.check("ncclGroupStart", unsafe { (table.group_start)() }, Some(raw))?;
+        let mut first = Ok(());
+        for (call, operator) in calls.iter().zip(operators) {
+            // SAFETY: as the caller says.
+            let (name, code) = unsafe { call.make(self.nccl, raw, operator.raw, stream.raw()) };
+            first = first.and_then(|()| self.begun(name, raw, code));
+        }
+        // Whatever happened, the group of this thread must end.
+        // SAFETY: no memory but that of the calls is involved.
+        let code = unsafe { (table.group_end)() };
+        first.and_then(|()| self.begun("ncclGroupEnd", raw, code))
+    }
+
+    /// What a call that does not block has said.
+    fn begun(&self, call: &'static str, raw: RawComm, code: Code) -> Result<()> {
+        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, Some(raw)) }
+    }
+
+    /// Whether nothing is in progress, or what NCCL says is wrong.
+    fn status(&self, raw: RawComm) -> Result<bool> {
+        let mut status = SUCCESS;
+        // SAFETY: the communicator lives while it is locked.
+        let code = unsafe { (self.functions.async_error)(raw, &raw mut status) };
+        self.nccl.check("ncclCommGetAsyncError", code, Some(raw))?;
+        self.begun("ncclCommGetAsyncError", raw, status)?;
+        Ok(status == SUCCESS)
+    }
+
+    /// Waits until nothing is in progress; `false` when that took longer.
+    fn settled(&self, raw: RawComm, deadline: &Deadline) -> Result<bool> {
+        wait_until(deadline, || {
+            if self.is_ending.load(Ordering::Acquire) {
+                return Err(self.failed("ncclCommGetAsyncError", "the communicator was aborted"));
+            }
+            self.status(raw)
+        })
+    }
+
+    /// Waits until all ranks of a new communicator have come.
+    fn come_about(&self, call: &str, raw: RawComm, deadline: &Deadline) -> Result<()> {
+        if self.settled(raw, deadline)? {
+            return Ok(());
+        }
+        let (rank, world_size) = (self.rank, self.world_size);
+        let what = format!("{call} of {} is still in progress", self.nccl);
+        Err(Error::Rendezvous { rank, world_size, what, waited: deadline.elapsed(Instant::now()) })
+    }
+
+    fn late(&self, call: &'static str, timeout: Duration) -> Error {
+        self.failed(call, &format!("still in progress after {:.1} s", timeout.as_secs_f64()))
+    }
+
+    fn failed(&self, call: &'static str, what: &str) -> Error {
+        Error::Library { library: self.nccl.to_string(), call: call.into(), what: what.into() }
+    }
+}

@@ -1,0 +1,114 @@
+//! The primary context of a device: what streams, events and memory belong to.
+
+use crate::load::Cuda;
+use crate::sys::cuda::{RawContext, RawDevice};
+use phalanx_core::{Error, Result};
+use std::ffi::{CStr, c_int};
+use std::fmt;
+
+pub(crate) struct Context {
+    pub(crate) cuda: Cuda,
+    pub(crate) ordinal: usize,
+    pub(crate) name: String,
+    pub(crate) uuid: [u8; 16],
+    device: RawDevice,
+    raw: RawContext,
+}
+
+// SAFETY: the driver may be called from any thread, with handles that another thread got.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} ({}, {})", self.ordinal, self.name, self.uuid())
+    }
+}
+
+impl Context {
+    pub(crate) fn retain(cuda: Cuda, ordinal: usize) -> Result<Self> {
+        let table = cuda.table();
+        let count = devices(cuda)?;
+        if ordinal >= count {
+            return Err(Error::config(format!(
+                "there is no device {ordinal}: this machine has {count}, from 0"
+            )));
+        }
+        let mut device = 0;
+        // SAFETY: `device` is good for one.
+        cuda.check("cuDeviceGet", unsafe { (table.device_get)(&raw mut device, ordinal as c_int) })?;
+        let mut name = [0; 256];
+        // SAFETY: `name` has so many bytes.
+        let code = unsafe { (table.device_get_name)(name.as_mut_ptr(), name.len() as c_int, device) };
+        cuda.check("cuDeviceGetName", code)?;
+        // SAFETY: the driver has written a text that ends within the array.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let mut uuid = [0; 16];
+        // SAFETY: `uuid` has 16 bytes.
+        cuda.check("cuDeviceGetUuid_v2", unsafe { (table.device_get_uuid)(&raw mut uuid, device) })?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is good for one pointer.
+        let code = unsafe { (table.primary_ctx_retain)(&raw mut raw, device) };
+        cuda.check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(Self { cuda, ordinal, name, uuid, device, raw })
+    }
+
+    pub(crate) fn uuid(&self) -> String {
+        let hex = |range: std::ops::Range<usize>| -> String {
+            self.uuid[range].iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
+    }
+
+    /// Makes it that of this thread, until the guard goes.
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        let mut before = std::ptr::null_mut();
+        // SAFETY: `before` is good for one pointer.
+        let code = unsafe { (self.cuda.table().ctx_get_current)(&raw mut before) };
+        self.cuda.check("cuCtxGetCurrent", code)?;
+        if before != self.raw {
+            // SAFETY: the context lives.
+            let code = unsafe { (self.cuda.table().ctx_set_current)(self.raw) };
+            self.cuda.check("cuCtxSetCurrent", code)?;
+        }
+        Ok(Entered { context: self, before })
+    }
+}
+
+/// How many devices there are.
+pub(crate) fn devices(cuda: Cuda) -> Result<usize> {
+    let mut count: c_int = 0;
+    // SAFETY: `count` is good for one int.
+    let code = unsafe { (cuda.table().device_get_count)(&raw mut count) };
+    cuda.check("cuDeviceGetCount", code)?;
+    Ok(usize::try_from(count).unwrap_or_default())
+}
+
+/// This thread has the context.
+pub(crate) struct Entered<'a> {
+    context: &'a Context,
+    before: RawContext,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.before != self.context.raw {
+            // SAFETY: it was this thread's context before.
+            unsafe { (self.context.cuda.table().ctx_set_current)(self.before) };
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once, and all that was made in it is gone.
+        unsafe { (self.cuda.table().primary_ctx_release)(self.device) };
+    }
+}

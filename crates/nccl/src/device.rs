@@ -1,0 +1,121 @@
+//! A GPU.
+
+use crate::context::{self, Context, Entered};
+use crate::load::Cuda;
+use crate::memory::Pinned;
+use crate::stream::Queue;
+use phalanx_core::Result;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One GPU of this machine. Cheap to clone; usable from any thread.
+///
+/// It uses the device's *primary* context, as the CUDA runtime, candle and PyTorch do, so memory and streams can be shared with them. It needs a driver
+/// with memory pools (CUDA 11.4 or later on Linux): freeing memory the old way waits for all that the device does, for ever if need be.
+#[derive(Clone)]
+pub struct Device(Arc<Opened>);
+
+struct Opened {
+    context: Arc<Context>,
+    /// On which memory is freed when its last use is over.
+    freeing: Queue,
+    /// Pinned memory for copies. It is used again and again, for the driver waits for the device to free it.
+    staging: Mutex<Vec<Pinned>>,
+    /// Something on the device never ends, not even when it is aborted.
+    is_stuck: AtomicBool,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0.context, f)
+    }
+}
+
+impl Device {
+    /// How many there are.
+    ///
+    /// # Errors
+    /// [`Library`](phalanx_core::Error::Library): the driver could not say.
+    pub fn count(cuda: Cuda) -> Result<usize> {
+        context::devices(cuda)
+    }
+
+    /// The device with this number, from 0. It is always said which: nothing is guessed from ranks.
+    ///
+    /// # Errors
+    /// [`Config`](phalanx_core::Error::Config): there is none with this number. [`Library`](phalanx_core::Error::Library): the driver refused.
+    pub fn open(cuda: Cuda, ordinal: usize) -> Result<Self> {
+        let context = Arc::new(Context::retain(cuda, ordinal)?);
+        let freeing = Queue::new(&context)?;
+        let staging = Mutex::default();
+        Ok(Self(Arc::new(Opened { context, freeing, staging, is_stuck: AtomicBool::new(false) })))
+    }
+
+    /// Its number on this machine.
+    pub fn ordinal(&self) -> usize {
+        self.0.context.ordinal
+    }
+
+    /// What its maker calls it.
+    pub fn name(&self) -> &str {
+        &self.0.context.name
+    }
+
+    /// What tells it from every other GPU, as `nvidia-smi -L` shows it.
+    pub fn uuid(&self) -> String {
+        self.0.context.uuid()
+    }
+
+    pub(crate) fn cuda(&self) -> Cuda {
+        self.0.context.cuda
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.0.context
+    }
+
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        self.0.context.enter()
+    }
+
+    pub(crate) fn freeing(&self) -> &Queue {
+        &self.0.freeing
+    }
+
+    /// Pinned memory of at least so many bytes, which no stream uses.
+    pub(crate) fn staging(&self, len: usize) -> Result<Pinned> {
+        let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        match staging.iter().position(|piece| piece.len() >= len && piece.memory().is_unused()) {
+            Some(found) => Ok(staging.swap_remove(found)),
+            None => Pinned::new(&self.0.context, len.next_power_of_two()),
+        }
+    }
+
+    /// For the next copy; the device may still use it.
+    pub(crate) fn give_back(&self, staging: Pinned) {
+        self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
+    }
+
+    /// From now on nothing waits for the device.
+    pub(crate) fn is_stuck(&self) {
+        self.0.is_stuck.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let staging = std::mem::take(&mut *self.staging.lock().unwrap_or_else(PoisonError::into_inner));
+        for piece in staging {
+            if self.is_stuck.load(Ordering::Relaxed) || !piece.memory().is_unused() {
+                std::mem::forget(piece);
+            }
+        }
+    }
+}

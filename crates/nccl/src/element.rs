@@ -1,0 +1,166 @@
+//! Element types and operators, as NCCL knows them.
+
+use half::{bf16, f16};
+use phalanx_core::{DType, Element, ReduceOp};
+
+/// A type that NCCL reduces. The numbers are NCCL's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the variants are the names of the types")]
+pub enum DataType {
+    I8 = 0,
+    U8 = 1,
+    I32 = 2,
+    U32 = 3,
+    I64 = 4,
+    U64 = 5,
+    F16 = 6,
+    F32 = 7,
+    F64 = 8,
+    BF16 = 9,
+    /// Since NCCL 2.24.
+    F8E4M3 = 10,
+    /// Since NCCL 2.24.
+    F8E5M2 = 11,
+}
+
+impl DataType {
+    /// Every type, by number.
+    pub const ALL: [Self; 12] = [
+        Self::I8,
+        Self::U8,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+        Self::F16,
+        Self::F32,
+        Self::F64,
+        Self::BF16,
+        Self::F8E4M3,
+        Self::F8E5M2,
+    ];
+
+    /// Bytes one element takes.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// NCCL's type for `dtype`. It has none for integers of 16 bits, which can be moved but not reduced.
+    pub const fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F32 => Some(Self::F32),
+            DType::F64 => Some(Self::F64),
+            DType::F16 => Some(Self::F16),
+            DType::BF16 => Some(Self::BF16),
+            DType::I8 => Some(Self::I8),
+            DType::I32 => Some(Self::I32),
+            DType::I64 => Some(Self::I64),
+            DType::U8 => Some(Self::U8),
+            DType::U32 => Some(Self::U32),
+            DType::U64 => Some(Self::U64),
+            _ => None,
+        }
+    }
+}
+
+/// How NCCL combines the values of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reduction {
+    /// As elsewhere in phalanx. Operators on bits NCCL has not.
+    Op(ReduceOp),
+    /// Each value is multiplied by this before all are added; in the element type, so integers take what of it is whole.
+    PreMulSum(f64),
+}
+
+impl From<ReduceOp> for Reduction {
+    fn from(op: ReduceOp) -> Self {
+        Self::Op(op)
+    }
+}
+
+impl Reduction {
+    /// NCCL's number, of those that have one.
+    pub(crate) const fn number(self) -> Option<i32> {
+        match self {
+            Self::Op(ReduceOp::Sum) => Some(0),
+            Self::Op(ReduceOp::Prod) => Some(1),
+            Self::Op(ReduceOp::Max) => Some(2),
+            Self::Op(ReduceOp::Min) => Some(3),
+            Self::Op(ReduceOp::Avg) => Some(4),
+            _ => None,
+        }
+    }
+}
+
+/// A float of eight bits, four of them exponent, without infinities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub struct F8E4M3(pub u8);
+
+/// A float of eight bits, five of them exponent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
+pub struct F8E5M2(pub u8);
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// An element of device memory: those of phalanx, and the floats of eight bits, which only devices have.
+pub trait DeviceElement:
+    sealed::Sealed + bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync + 'static
+{
+    /// NCCL's type for it, if it has one.
+    const DATA_TYPE: Option<DataType>;
+}
+
+macro_rules! device_elements {
+    ($($t:ty),*) => { $(
+        impl sealed::Sealed for $t {}
+        impl DeviceElement for $t {
+            const DATA_TYPE: Option<DataType> = DataType::of(<$t as Element>::DTYPE);
+        }
+    )* };
+}
+
+device_elements!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
+
+impl sealed::Sealed for F8E4M3 {}
+impl DeviceElement for F8E4M3 {
+    const DATA_TYPE: Option<DataType> = Some(DataType::F8E4M3);
+}
+
+impl sealed::Sealed for F8E5M2 {}
+impl DeviceElement for F8E5M2 {
+    const DATA_TYPE: Option<DataType> = Some(DataType::F8E5M2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_known_by_its_name_not_by_its_size() {
+        assert_eq!(
+            (DataType::of(DType::I32), DataType::of(DType::F32)),
+            (Some(DataType::I32), Some(DataType::F32))
+        );
+        for dtype in DType::ALL {
+            if let Some(data_type) = DataType::of(dtype) {
+                assert_eq!(
+                    (data_type.size(), format!("{data_type:?}")),
+                    (dtype.size(), format!("{dtype:?}"))
+                );
+            }
+        }
+        for (number, data_type) in DataType::ALL.into_iter().enumerate() {
+            assert_eq!(data_type as usize, number);
+        }
+    }
+}

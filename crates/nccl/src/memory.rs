@@ -1,0 +1,179 @@
+//! Memory that streams use: of a device, or of the host for a device.
+
+use crate::context::Context;
+use crate::device::Device;
+use crate::stream::{Event, Queue, Stream};
+use crate::sys::cuda::RawPointer;
+use phalanx_core::{Error, OpKind, Result};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A piece of memory, and the last use of it.
+///
+/// Each use waits for the one before, on the device, whichever streams the two are on. So nobody reads what is not there yet, or overwrites what
+/// is still read, and memory whose owner is gone lives until its last use is over.
+pub(crate) struct Memory {
+    address: RawPointer,
+    last_use: Mutex<Event>,
+    /// Nobody knows whether its last use will ever be over.
+    is_lost: AtomicBool,
+}
+
+impl Memory {
+    fn new(address: RawPointer, last_use: Event) -> Self {
+        Self { address, last_use: Mutex::new(last_use), is_lost: AtomicBool::new(false) }
+    }
+
+    /// As the device sees it.
+    pub(crate) fn address(&self) -> RawPointer {
+        self.address
+    }
+
+    /// It must never be freed: whether something will still write it can't be known.
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        !self.is_lost() && self.last_use().is_over().unwrap_or(false)
+    }
+
+    /// Waits for the last use; `false` when that took longer.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<bool> {
+        self.last_use().wait(timeout)
+    }
+
+    /// Later work there waits for the last use.
+    pub(crate) fn order(&self, queue: &Queue) -> Result<()> {
+        queue.wait_for(&self.last_use())
+    }
+
+    fn last_use(&self) -> MutexGuard<'_, Event> {
+        self.last_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory of a device.
+pub(crate) struct OnDevice {
+    device: Device,
+    memory: Memory,
+}
+
+impl OnDevice {
+    /// With anything in it.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): there is not enough.
+    pub(crate) fn new(device: &Device, len: usize) -> Result<Self> {
+        let last_use = Event::new(device.context())?;
+        let (_entered, queue) = (device.enter()?, device.freeing());
+        let mut address = 0;
+        // SAFETY: `address` is good for one pointer.
+        let code = unsafe { (device.cuda().table().mem_alloc_async)(&raw mut address, len, queue.raw) };
+        device.cuda().check("cuMemAllocAsync", code)?;
+        let new = Self { device: device.clone(), memory: Memory::new(address, last_use) };
+        queue.record(&new.memory.last_use())?;
+        Ok(new)
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        let queue = self.device.freeing();
+        if self.memory.is_lost() || self.memory.order(queue).is_err() {
+            return;
+        }
+        let Ok(_entered) = self.device.enter() else { return };
+        // SAFETY: it is owned, and freed when the last use is over. Nobody waits for that here.
+        unsafe { (self.device.cuda().table().mem_free_async)(self.memory.address, queue.raw) };
+    }
+}
+
+/// Memory of the host that the device copies by itself.
+pub(crate) struct Pinned {
+    context: Arc<Context>,
+    memory: Memory,
+    len: usize,
+}
+
+impl Pinned {
+    pub(crate) fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
+        let last_use = Event::new(context)?;
+        let _entered = context.enter()?;
+        let mut address = std::ptr::null_mut::<c_void>();
+        // SAFETY: `address` is good for one pointer.
+        let code = unsafe { (context.cuda.table().mem_host_alloc)(&raw mut address, len, 0) };
+        context.cuda.check("cuMemHostAlloc", code)?;
+        let memory = Memory::new(address as RawPointer, last_use);
+        Ok(Self { context: context.clone(), memory, len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// For the device to read; it has not heard of this use yet.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        let to = self.unused(bytes.len());
+        // SAFETY: it has so many bytes, and nobody else uses it.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// What the device has written.
+    pub(crate) fn read(&self, bytes: &mut [u8]) {
+        let from = self.unused(bytes.len());
+        // SAFETY: it has so many bytes, and nobody uses it any more.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    fn unused(&self, len: usize) -> *mut u8 {
+        assert!(
+            len <= self.len && self.memory.is_unused(),
+            "staging is free, and as long as what goes through it"
+        );
+        self.memory.address as *mut u8
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let Ok(_entered) = self.context.enter() else { return };
+        // SAFETY: it is owned, and who drops it knows that no stream uses it.
+        unsafe { (self.context.cuda.table().mem_free_host)(self.memory.address as *mut c_void) };
+    }
+}
+
+/// Enqueues on `stream` what uses all of `memory`, after their last uses, as their last use from now on. No piece is in there twice.
+pub(crate) fn use_in_order<R>(
+    stream: &Stream,
+    memory: &[&Memory],
+    enqueue: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    // In one order, so that threads that use the same pieces don't wait for each other for ever.
+    let mut memory = memory.to_vec();
+    memory.sort_unstable_by_key(|piece| std::ptr::from_ref(*piece));
+    let uses: Vec<_> = memory.iter().map(|piece| piece.last_use()).collect();
+    if let Some(elsewhere) = uses.iter().find(|last| last.context.ordinal != stream.device().ordinal()) {
+        let what = format!("a buffer of {} on a stream of {}", elsewhere.context, stream.device());
+        return Err(Error::misuse(OpKind::Alloc, what));
+    }
+    uses.iter().try_for_each(|last| stream.wait_for(last))?;
+    let outcome = enqueue();
+    // If it failed, some of it may be under way.
+    uses.iter().try_for_each(|last| stream.queue().record(last))?;
+    outcome
+}

@@ -1,0 +1,306 @@
+//! Communicators on the double: every operation, type and operator, launches together, splits, and the order of streams.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{LONG, delay, device, nccl, world};
+use half::{bf16, f16};
+use phalanx_core::{Error, ReduceOp};
+use phalanx_nccl::{
+    Call, Communicator, DataType, DeviceBuffer, DeviceElement, F8E4M3, F8E5M2, Kind, Reduction, Stream,
+    UniqueId,
+};
+use std::time::Duration;
+
+/// Elements that are small whole numbers in every type.
+trait Small: DeviceElement {
+    fn of(n: u8) -> Self;
+}
+
+macro_rules! small {
+    ($($t:ty: |$n:ident| $of:expr;)*) => { $(impl Small for $t { fn of($n: u8) -> Self { $of } })* };
+}
+
+small! {
+    f32: |n| n.into();
+    f64: |n| n.into();
+    f16: |n| f16::from_f32(n.into());
+    bf16: |n| bf16::from_f32(n.into());
+    i8: |n| n as i8;
+    u8: |n| n;
+    i16: |n| n.into();
+    i32: |n| n.into();
+    u32: |n| n.into();
+    i64: |n| n.into();
+    u64: |n| n.into();
+    F8E4M3: |n| Self([0x00, 0x38, 0x40, 0x44, 0x48, 0x4a, 0x4c, 0x4e, 0x50][usize::from(n)]);
+    F8E5M2: |n| Self([0x00, 0x3c, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0x48][usize::from(n)]);
+}
+
+fn buffer<T: Small>(stream: &Stream, elements: &[u8]) -> DeviceBuffer<T> {
+    let elements: Vec<T> = elements.iter().map(|&n| T::of(n)).collect();
+    DeviceBuffer::from_host(stream, &elements).unwrap()
+}
+
+fn check<T: Small>(buffer: &DeviceBuffer<T>, stream: &Stream, expected: &[u8], what: &str) {
+    let expected: Vec<T> = expected.iter().map(|&n| T::of(n)).collect();
+    let name = std::any::type_name::<T>();
+    assert_eq!(buffer.to_host(stream, LONG).unwrap(), expected, "{what} of {name}");
+}
+
+/// All operations on two ranks in one type that NCCL reduces.
+fn everything<T: Small>(comm: &Communicator, stream: &Stream) {
+    let rank = comm.rank() as u8;
+    let reductions = [
+        (ReduceOp::Sum.into(), [3, 4]),
+        (ReduceOp::Prod.into(), [2, 4]),
+        (ReduceOp::Min.into(), [1, 2]),
+        (ReduceOp::Max.into(), [2, 2]),
+        (Reduction::PreMulSum(2.0), [6, 8]),
+    ];
+    for (reduction, expected) in reductions {
+        let what = format!("{reduction:?}");
+        let mine = [rank + 1, 2];
+        let mut batch = comm.batch();
+        let mut in_place: DeviceBuffer<T> = buffer(stream, &mine);
+        batch.all_reduce(&mut in_place, reduction).unwrap();
+        comm.launch(&batch, stream, LONG).unwrap();
+        check(&in_place, stream, &expected, &what);
+
+        let input: DeviceBuffer<T> = buffer(stream, &mine);
+        let mut output: DeviceBuffer<T> = buffer(stream, &[0, 0]);
+        let mut part: DeviceBuffer<T> = buffer(stream, &[0]);
+        let mut at_root: DeviceBuffer<T> = buffer(stream, &mine);
+        let mut batch = comm.batch();
+        batch.all_reduce_into(&input, &mut output, reduction).unwrap();
+        batch.reduce_scatter(&input, &mut part, reduction).unwrap();
+        batch.reduce(&mut at_root, reduction, 1).unwrap();
+        comm.launch(&batch, stream, LONG).unwrap();
+        check(&input, stream, &mine, "the input");
+        check(&output, stream, &expected, &what);
+        check(&part, stream, &expected[usize::from(rank)..][..1], &what);
+        check(&at_root, stream, if rank == 1 { &expected } else { &mine }, &what);
+    }
+    // The sum of 2 and 4, halved.
+    let mut average: DeviceBuffer<T> = buffer(stream, &[2 + 2 * rank]);
+    let mut batch = comm.batch();
+    batch.all_reduce(&mut average, ReduceOp::Avg).unwrap();
+    comm.launch(&batch, stream, LONG).unwrap();
+    check(&average, stream, &[3], "avg");
+}
+
+/// All operations that only move, on two ranks in any type.
+fn moved<T: Small>(comm: &Communicator, stream: &Stream) {
+    let rank = comm.rank() as u8;
+    let mine: DeviceBuffer<T> = buffer(stream, &[rank, 5]);
+    let mut sent: DeviceBuffer<T> = buffer(stream, &[rank, 7]);
+    let mut gathered: DeviceBuffer<T> = buffer(stream, &[0; 4]);
+    let mut exchanged: DeviceBuffer<T> = buffer(stream, &[0; 2]);
+    let mut received: DeviceBuffer<T> = buffer(stream, &[0; 2]);
+    let mut own: DeviceBuffer<T> = buffer(stream, &[0; 2]);
+    let mut at_root: DeviceBuffer<T> = buffer(stream, &[0; 4]);
+    let from_root: DeviceBuffer<T> = buffer(stream, &[1, 2]);
+    let mut scattered: DeviceBuffer<T> = buffer(stream, &[0]);
+    let other = usize::from(1 - rank);
+    let mut batch = comm.batch();
+    batch.broadcast(&mut sent, 1).unwrap();
+    batch.all_gather(&mine, &mut gathered).unwrap();
+    batch.all_to_all(&mine, &mut exchanged).unwrap();
+    batch.gather(&mine, (rank == 1).then_some(&mut at_root), 1).unwrap();
+    batch.scatter((rank == 0).then_some(&from_root), &mut scattered, 0).unwrap();
+    batch.send(&mine, other).unwrap();
+    batch.recv(&mut received, other).unwrap();
+    comm.launch(&batch, stream, LONG).unwrap();
+    check(&sent, stream, &[1, 7], "broadcast");
+    check(&gathered, stream, &[0, 5, 1, 5], "all_gather");
+    check(&exchanged, stream, if rank == 0 { &[0, 1] } else { &[5, 5] }, "all_to_all");
+    check(&at_root, stream, if rank == 1 { &[0, 5, 1, 5] } else { &[0; 4] }, "gather");
+    check(&scattered, stream, &[rank + 1], "scatter");
+    check(&received, stream, &[1 - rank, 5], "recv");
+    let mut batch = comm.batch();
+    batch.send(&mine, usize::from(rank)).unwrap();
+    batch.recv(&mut own, usize::from(rank)).unwrap();
+    comm.launch(&batch, stream, LONG).unwrap();
+    check(&own, stream, &[rank, 5], "recv from oneself");
+}
+
+#[test]
+fn every_operation_type_and_operator() {
+    world(2, |comm, stream| {
+        macro_rules! each {
+            ($what:ident: $($t:ty)*) => { $($what::<$t>(comm, stream);)* };
+        }
+        each!(everything: f32 f64 f16 bf16 i8 u8 i32 u32 i64 u64 F8E4M3 F8E5M2);
+        each!(moved: f32 f64 f16 bf16 i8 u8 i16 i32 u32 i64 u64 F8E4M3 F8E5M2);
+    });
+}
+
+/// A type is no size: i32 and f32 have four bytes each, and other sums.
+#[test]
+fn integers_are_not_reduced_as_floats() {
+    world(2, |comm, stream| {
+        let mut integers = DeviceBuffer::from_host(stream, &[1i32 << 24, 3]).unwrap();
+        let mut batch = comm.batch();
+        batch.all_reduce(&mut integers, ReduceOp::Sum).unwrap();
+        comm.launch(&batch, stream, LONG).unwrap();
+        assert_eq!(integers.to_host(stream, LONG).unwrap(), [1 << 25, 6]);
+    });
+}
+
+#[test]
+fn what_nccl_has_not_is_said_and_leaves_the_communicator_well() {
+    world(1, |comm, stream| {
+        let mut shorts = DeviceBuffer::<i16>::zeros(stream, 4).unwrap();
+        let mut floats = DeviceBuffer::<f32>::zeros(stream, 4).unwrap();
+        let mut more = DeviceBuffer::<f32>::zeros(stream, 5).unwrap();
+        let shown = |outcome: Result<(), Error>| outcome.unwrap_err().to_string();
+        let mut batch = comm.batch();
+        let unsupported = "all_reduce is not supported by the nccl backend: NCCL ";
+        assert!(shown(batch.all_reduce(&mut shorts, ReduceOp::Sum)).starts_with(unsupported));
+        let mut batch = comm.batch();
+        assert!(shown(batch.all_reduce(&mut floats, ReduceOp::BitAnd)).starts_with(unsupported));
+        let mut batch = comm.batch();
+        let lengths = "all_gather: the output has 5 elements instead of 4, for 1 ranks";
+        assert_eq!(shown(batch.all_gather(&floats, &mut more)), lengths);
+        assert_eq!(shown(batch.send(&floats, 1)), "send: rank 1 in a communicator of 1 ranks");
+        // Nothing is in there by now; no elements are fine too.
+        let mut none = DeviceBuffer::<f32>::zeros(stream, 0).unwrap();
+        batch.all_reduce(&mut none, ReduceOp::Sum).unwrap();
+        comm.launch(&batch, stream, LONG).unwrap();
+        assert!(none.to_host(stream, LONG).unwrap().is_empty());
+    });
+}
+
+/// The data is not there yet when the collective is put on another stream, and its result not when it is asked for on a third.
+#[test]
+fn streams_wait_for_each_other_where_they_share_a_buffer() {
+    world(2, |comm, compute| {
+        let (communication, third) =
+            (Stream::new(comm.device()).unwrap(), Stream::new(comm.device()).unwrap());
+        for round in 0..4 {
+            delay(compute, Duration::from_millis(30));
+            let mut sum = DeviceBuffer::from_host(compute, &[round as f32; 100]).unwrap();
+            let mut batch = comm.batch();
+            batch.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            delay(&communication, Duration::from_millis(10));
+            comm.launch(&batch, &communication, LONG).unwrap();
+            assert_eq!(sum.to_host(&third, LONG).unwrap(), [2.0 * round as f32; 100]);
+            // Nobody overwrites what a collective still reads.
+            delay(&communication, Duration::from_millis(10));
+            let mut output = DeviceBuffer::zeros(&third, 100).unwrap();
+            let mut batch = comm.batch();
+            batch.all_reduce_into(&sum, &mut output, ReduceOp::Sum).unwrap();
+            comm.launch(&batch, &communication, LONG).unwrap();
+            sum.copy_from_host(compute, &[-1.0; 100]).unwrap();
+            assert_eq!(output.to_host(&third, LONG).unwrap(), [4.0 * round as f32; 100]);
+            assert_eq!(sum.to_host(&third, LONG).unwrap(), [-1.0; 100]);
+        }
+    });
+}
+
+/// What the double is for: the same on raw addresses without an event reads what is not there yet.
+#[test]
+fn the_double_shows_when_an_event_is_missing() {
+    world(1, |comm, compute| {
+        let communication = Stream::new(comm.device()).unwrap();
+        // The first launch is slow.
+        let warm = DeviceBuffer::<f32>::zeros(compute, 1).unwrap();
+        let call = |buffer: &DeviceBuffer<f32>, to: &DeviceBuffer<f32>| Call {
+            kind: Kind::AllReduce(ReduceOp::Sum.into()),
+            from: buffer.address(),
+            to: to.address(),
+            count: buffer.len(),
+            data_type: DataType::F32,
+        };
+        // SAFETY: the buffers outlive the streams' work, for which the test waits; that the order is missing is the point.
+        unsafe { comm.launch_raw(&[call(&warm, &warm)], &communication, LONG).unwrap() };
+        for is_ordered in [true, false] {
+            let input = DeviceBuffer::from_host(compute, &[1.0f32]).unwrap();
+            let output = DeviceBuffer::<f32>::zeros(compute, 1).unwrap();
+            assert!(compute.synchronize(LONG).unwrap());
+            let mut input = input;
+            delay(compute, Duration::from_millis(200));
+            input.copy_from_host(compute, &[2.0]).unwrap();
+            if is_ordered {
+                input.order(&communication).unwrap();
+            }
+            // SAFETY: as above.
+            unsafe { comm.launch_raw(&[call(&input, &output)], &communication, LONG).unwrap() };
+            assert!(communication.synchronize(LONG).unwrap());
+            let expected = if is_ordered { 2.0 } else { 1.0 };
+            assert_eq!(output.to_host(compute, LONG).unwrap(), [expected]);
+        }
+    });
+}
+
+/// A launch is not waited for, and the host hears in time that it is not done.
+#[test]
+fn a_launch_returns_before_it_is_done() {
+    world(2, |comm, stream| {
+        let mut sum = DeviceBuffer::from_host(stream, &[1.0f32]).unwrap();
+        for _ in 0..2 {
+            delay(stream, Duration::from_millis(300));
+            let mut batch = comm.batch();
+            batch.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            comm.launch(&batch, stream, LONG).unwrap();
+            assert!(!stream.record().unwrap().is_over().unwrap());
+            assert!(!stream.synchronize(Duration::from_millis(10)).unwrap());
+            let error = sum.to_host(stream, Duration::from_millis(10)).unwrap_err();
+            assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        }
+        assert!(stream.synchronize(LONG).unwrap());
+        assert_eq!(sum.to_host(stream, LONG).unwrap(), [4.0]);
+    });
+}
+
+#[test]
+fn splits_are_communicators_of_their_own() {
+    world(4, |comm, stream| {
+        let rank = comm.rank();
+        // The even ones the other way round; rank 3 stays alone.
+        let color = (rank != 3).then_some(rank as u32 % 2);
+        let part = comm.split(color, -(rank as i32), LONG).unwrap();
+        let Some(part) = part else { return assert_eq!(rank, 3) };
+        let (expected, sum) = [((1, 2), 2), ((0, 1), 1), ((0, 2), 2)][rank];
+        assert_eq!((part.rank(), part.world_size()), expected);
+        let mut ranks = DeviceBuffer::from_host(stream, &[rank as i32]).unwrap();
+        let mut batch = part.batch();
+        batch.all_reduce(&mut ranks, ReduceOp::Sum).unwrap();
+        part.launch(&batch, stream, LONG).unwrap();
+        assert_eq!(ranks.to_host(stream, LONG).unwrap(), [sum]);
+        part.finalize(LONG).unwrap();
+    });
+}
+
+#[test]
+fn an_init_for_which_not_all_come_ends_in_time() {
+    let id = UniqueId::new(nccl()).unwrap();
+    let error = Communicator::init(nccl(), &device(0), &id, 0, 2, Duration::from_millis(100)).unwrap_err();
+    assert!(matches!(error, Error::Rendezvous { rank: 0, world_size: 2, .. }), "{error}");
+    assert!(error.to_string().contains("ncclCommInitRankConfig of NCCL 2."), "{error}");
+}
+
+#[test]
+fn two_ranks_with_one_device_are_refused() {
+    let id = UniqueId::new(nccl()).unwrap();
+    std::thread::scope(|ranks| {
+        for rank in 0..2 {
+            let id = &id;
+            ranks.spawn(move || {
+                let error =
+                    Communicator::init(nccl(), &device(0), id, rank, 2, LONG).unwrap_err().to_string();
+                assert!(error.contains("invalid usage (5)"), "{error}");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_device_that_there_is_not_is_named() {
+    let cuda = device(0);
+    assert!(cuda.to_string().starts_with("device 0 (double of a GPU (host memory), GPU-6e6f7420-"), "{cuda}");
+    let error =
+        phalanx_nccl::Device::open(phalanx_nccl::Cuda::open(common::double()).unwrap(), 8).unwrap_err();
+    assert_eq!(error.to_string(), "configuration: there is no device 8: this machine has 8, from 0");
+}

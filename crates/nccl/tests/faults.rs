@@ -1,0 +1,246 @@
+//! What NCCL and the driver do wrong, in processes: each ends in an error, within its time, and nothing is left.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{LONG, count, device, done_well, joined, me, nccl, process, ranks};
+use phalanx_core::{Error, ReduceOp, Result};
+use phalanx_nccl::{Communicator, Cuda, DeviceBuffer, Stream, UniqueId};
+use std::time::{Duration, Instant};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+/// The sum of the ranks' numbers, read on the host.
+fn sum(comm: &Communicator, stream: &Stream, timeout: Duration) -> Result<i64> {
+    let mut sum = DeviceBuffer::from_host(stream, &[comm.rank() as i64 + 1])?;
+    let mut batch = comm.batch();
+    batch.all_reduce(&mut sum, ReduceOp::Sum)?;
+    comm.launch(&batch, stream, timeout)?;
+    Ok(sum.to_host(stream, timeout)?[0])
+}
+
+#[test]
+fn processes_work_together() {
+    for size in [1, 2, 4, 8] {
+        ranks("child_works", &vec![""; size]);
+    }
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_works() {
+    let (comm, stream) = joined();
+    let n = comm.world_size() as i64;
+    for _ in 0..10 {
+        assert_eq!(sum(&comm, &stream, LONG).unwrap(), n * (n + 1) / 2);
+    }
+    let half = comm.split(Some(comm.rank() as u32 % 2), 0, LONG).unwrap().unwrap();
+    let members = half.world_size() as i64;
+    assert_eq!(sum(&half, &stream, LONG).unwrap(), members * (members + 1) / 2);
+    half.finalize(LONG).unwrap();
+    comm.finalize(LONG).unwrap();
+    drop(stream);
+    nothing_is_left();
+}
+
+/// Streams do what they were given before they are gone, so it may take a moment.
+fn nothing_is_left() {
+    let kinds =
+        ["communicators", "streams", "events", "contexts", "allocations", "bytes", "pinned", "operators"];
+    let begun = Instant::now();
+    for kind in kinds {
+        while count(kind) != 0 {
+            assert!(begun.elapsed() < LONG, "{} {kind} are left", count(kind));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(count("nonsense"), -1);
+}
+
+#[test]
+fn nothing_is_left_whatever_was_done() {
+    ranks("child_leaves_nothing", &["", ""]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_leaves_nothing() {
+    let (comm, stream) = joined();
+    assert!(count("communicators") == 1 && count("streams") == 2 && count("contexts") == 1);
+    let mut floats = DeviceBuffer::from_host(&stream, &[1.0f32; 1000]).unwrap();
+    let mut batch = comm.batch();
+    batch.all_reduce(&mut floats, phalanx_nccl::Reduction::PreMulSum(0.5)).unwrap();
+    comm.launch(&batch, &stream, LONG).unwrap();
+    assert_eq!(count("allocations"), 1);
+    // Dropped while a stream may still use it; so is the communicator, when all is done.
+    drop(floats);
+    assert!(stream.synchronize(LONG).unwrap());
+    drop((comm, stream));
+    nothing_is_left();
+}
+
+#[test]
+fn an_init_that_hangs_is_given_up_by_all() {
+    ranks("child_is_not_joined", &["", "init-hangs", ""]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_is_not_joined() {
+    let (rank, size, id) = me();
+    let error = Communicator::init(nccl(), &device(rank), &id, rank, size, SHORT).unwrap_err();
+    assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
+    assert!(
+        error.to_string().starts_with(&format!("rank {rank}/3: the ranks did not come together")),
+        "{error}"
+    );
+    nothing_is_left();
+}
+
+#[test]
+fn a_launch_that_is_refused_says_why() {
+    ranks("child_is_refused", &["refuse@2"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_is_refused() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+    let error = sum(&comm, &stream, LONG).unwrap_err().to_string();
+    assert!(error.starts_with("ncclGroupEnd of NCCL 2.28.99 (/"), "{error}");
+    assert!(error.ends_with(": unhandled system error (2): from the double"), "{error}");
+    // That was said at once, so nothing is under way.
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+}
+
+#[test]
+fn an_asynchronous_error_is_seen_and_the_abort_frees_the_stream() {
+    ranks("child_has_an_error_behind_its_back", &["error@2", "stall@2"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_an_error_behind_its_back() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 3);
+    comm.async_error().unwrap();
+    sum(&comm, &stream, SHORT).unwrap_err();
+    match comm.rank() {
+        0 => {
+            let error = comm.async_error().unwrap_err().to_string();
+            assert!(error.contains("remote process exited or there was a network error (6)"), "{error}");
+        }
+        _ => comm.async_error().unwrap(),
+    }
+    assert!(!stream.synchronize(SHORT).unwrap());
+    comm.abort(LONG).unwrap();
+    assert!(stream.synchronize(LONG).unwrap());
+    let error = sum(&comm, &stream, LONG).unwrap_err().to_string();
+    assert!(error.ends_with("the communicator was aborted"), "{error}");
+    comm.abort(LONG).unwrap();
+    drop((comm, stream));
+    nothing_is_left_but_what_was_lost();
+}
+
+/// Memory that a launch may write which failed half-way is never freed.
+fn nothing_is_left_but_what_was_lost() {
+    assert_eq!((count("communicators"), count("operators")), (0, 0));
+}
+
+#[test]
+fn a_rank_that_dies_leaves_a_launch_that_an_abort_ends() {
+    ranks("child_loses_the_other", &["", ""]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_loses_the_other() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 3);
+    if comm.rank() == 1 {
+        return std::mem::forget(comm);
+    }
+    let error = sum(&comm, &stream, SHORT).unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    comm.abort(LONG).unwrap();
+    drop((comm, stream));
+    nothing_is_left();
+}
+
+#[test]
+fn an_abort_that_hangs_is_given_up_and_so_is_the_drop() {
+    ranks("child_can_not_abort", &["stall@1,abort-hangs"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_can_not_abort() {
+    let (comm, stream) = joined();
+    sum(&comm, &stream, SHORT).unwrap_err();
+    let error = comm.abort(SHORT).unwrap_err().to_string();
+    assert!(
+        error.starts_with("ncclCommAbort of NCCL") && error.ends_with("still in progress after 0.3 s"),
+        "{error}"
+    );
+    // Everything can still be dropped, and the process can end.
+    drop((comm, stream));
+}
+
+#[test]
+fn a_finalize_that_hangs_is_given_up() {
+    ranks("child_can_not_finalize", &["finalize-hangs"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_can_not_finalize() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+    let error = comm.finalize(SHORT).unwrap_err().to_string();
+    assert!(error.starts_with("ncclCommFinalize of NCCL") && error.contains("still in progress"), "{error}");
+    drop(stream);
+    nothing_is_left();
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error_and_no_more() {
+    ranks("child_has_little_memory", &["memory=4096"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_little_memory() {
+    let (comm, stream) = joined();
+    let kept = DeviceBuffer::<u8>::zeros(&stream, 4000).unwrap();
+    let error = DeviceBuffer::<u8>::zeros(&stream, 100).unwrap_err().to_string();
+    assert!(error.starts_with("cuMemAllocAsync of CUDA driver 13.0 (/"), "{error}");
+    assert!(error.ends_with(": CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"), "{error}");
+    let error = DeviceBuffer::<u64>::zeros(&stream, usize::MAX / 4).unwrap_err();
+    assert!(matches!(error, Error::Misuse { .. }), "{error}");
+    drop(kept);
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+}
+
+#[test]
+fn a_driver_without_a_device_is_unavailable() {
+    done_well("child_has_no_device", process("child_has_no_device", &[("PHALANX_DOUBLE", "no-device")]));
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_no_device() {
+    let error = Cuda::load().unwrap_err().to_string();
+    assert!(error.starts_with("a CUDA device is not available (tried: /"), "{error}");
+    assert!(
+        error.ends_with(": cuInit: CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected)"),
+        "{error}"
+    );
+}
+
+/// Nobody has to write the id to a file by hand for long, but it must not be in a log.
+#[test]
+fn the_id_is_not_shown() {
+    assert_eq!(format!("{:?}", UniqueId::new(nccl()).unwrap()), "UniqueId");
+}
