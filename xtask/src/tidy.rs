@@ -20,7 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("candle", &["phalanx", "checkpoint"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
-    ("nccl", &["core"]),
+    ("nccl", &["core", "group"]),
     ("nccl-double", &[]),
     ("testkit", &["core", "algo", "kernels", "transport", "rendezvous", "group"]),
 ];

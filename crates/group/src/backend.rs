@@ -2,7 +2,7 @@
 
 use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
-use phalanx_core::{GroupId, Layout, Result, Signature};
+use phalanx_core::{Cause, GroupId, Layout, Peer, Result, Signature};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,8 +147,14 @@ pub trait Backend: Send + Sync + Debug {
         None
     }
 
-    /// Fails the group on all its ranks; running operations end.
-    fn abort(&self, reason: &str);
+    /// The member `rank`, as errors name it.
+    fn peer(&self, rank: usize) -> Peer;
+
+    /// Why the group has failed, if it has.
+    fn failure(&self) -> Option<Cause>;
+
+    /// Fails the group on all its ranks, unless it has failed; running operations end. Returns the first cause, which may be another.
+    fn fail(&self, cause: Cause) -> Cause;
 
     /// Ends an orderly life, after a barrier.
     fn leave(&self);

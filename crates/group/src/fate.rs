@@ -228,11 +228,12 @@ impl Fate {
         self.give_up(Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked });
     }
 
-    fn give_up(&self, cause: Cause) {
-        if self.begin_to_give_up(cause) {
-            self.wait_for_verdict();
-            self.finish_trace();
-        }
+    /// Fails the group on all its ranks, unless it has failed; why it has.
+    pub(crate) fn give_up(&self, cause: Cause) -> Cause {
+        self.begin_to_give_up(cause);
+        let first = self.wait_for_verdict();
+        self.finish_trace();
+        first
     }
 
     /// Says why this rank fails the group, unless that has failed already. What came first, [`verdict`](Self::verdict) says.

@@ -3,7 +3,7 @@
 use crate::backend::{Absence, Address, Backend};
 use crate::generation::Generation;
 use crate::trace::writer as trace;
-use phalanx_core::{CallSite, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
+use phalanx_core::{CallSite, Cause, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -340,7 +340,7 @@ impl ProcessGroup {
 
     /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).
     pub fn abort(&self, reason: &str) {
-        self.backend.abort(reason);
+        self.fail(Cause::Aborted { peer: self.peer(self.rank()), reason: reason.into() });
     }
 
     /// Writes what this rank did lately, in all its groups, to a file that `phalanx trace` reads: the latest operations, when

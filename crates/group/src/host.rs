@@ -15,7 +15,7 @@ use crate::scratch;
 use crate::trace::Trace;
 use crate::work::{Bytes, Completion, Pending};
 use phalanx_algo::{Algorithm, Selector, Shape};
-use phalanx_core::{Deadline, Error, GroupId, OpKind, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::{Direction, Wire};
@@ -70,7 +70,8 @@ impl HostBackend {
         // From what all ranks agree on alone: each must choose the same.
         let bytes = call.signature.count as usize * element;
         let kind = match call.signature.op {
-            OpKind::AllToAll => OpKind::AllToAll,
+            // What this rank has to give may be nothing where others have something.
+            OpKind::AllToAll if call.recv_layout.is_some() => OpKind::AllToAll,
             // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
             _ if call.layout.is_empty() => OpKind::Barrier,
             OpKind::Split => OpKind::AllGather,
@@ -308,8 +309,16 @@ impl Backend for HostBackend {
         Some(self.engine.fate.trace())
     }
 
-    fn abort(&self, reason: &str) {
-        self.engine.fate.abort(reason);
+    fn peer(&self, rank: usize) -> Peer {
+        self.engine.fate.peer(rank)
+    }
+
+    fn failure(&self) -> Option<Cause> {
+        self.engine.fate.alarm.cause().cloned()
+    }
+
+    fn fail(&self, cause: Cause) -> Cause {
+        self.engine.fate.give_up(cause)
     }
 
     fn leave(&self) {

@@ -8,6 +8,7 @@
 
 mod asynchronous;
 mod backend;
+mod beside;
 mod buffer;
 mod collectives;
 mod control;

@@ -9,6 +9,7 @@
 //! | `init-hangs` | a communicator never comes about |
 //! | `error@3` | the communicator has an asynchronous error from its third launch on, which never ends |
 //! | `stall@3` | the third launch of each communicator never ends, and nothing says so |
+//! | `wrong-sums` | all results are a little wrong |
 //! | `refuse@3` | the third launch is refused |
 //! | `abort-hangs`, `finalize-hangs` | these never come back, or never end |
 

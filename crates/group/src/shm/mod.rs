@@ -13,7 +13,7 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use lookout::Look;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
@@ -209,6 +209,10 @@ fn run(
     let root = signature.root.unwrap_or(0) as usize;
     let is_root = |r: usize| r == root;
     let largest = || (0..layout.world_size()).map(|r| block(r).len()).max().unwrap_or(0);
+    // Nothing to move, but ranks that disagree must still find out, those that would only give too.
+    if layout.is_empty() && recv_layout.is_none() {
+        return team.barrier(shm);
+    }
     match (signature.op, buffers, reduction) {
         (OpKind::AllReduce | OpKind::Reduce, Buffers::InPlace(buffer), Some(reduction)) => {
             team.all_reduce(shm, buffer, reduction)
@@ -330,8 +334,16 @@ impl Backend for ShmBackend {
         Some(self.fate().trace())
     }
 
-    fn abort(&self, reason: &str) {
-        self.fate().abort(reason);
+    fn peer(&self, rank: usize) -> Peer {
+        self.fate().peer(rank)
+    }
+
+    fn failure(&self) -> Option<Cause> {
+        self.fate().alarm.cause().cloned()
+    }
+
+    fn fail(&self, cause: Cause) -> Cause {
+        self.fate().give_up(cause)
     }
 
     fn leave(&self) {

@@ -23,7 +23,7 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use levels::Levels;
 use phalanx_algo::Selector;
-use phalanx_core::{GroupId, Layout, OpKind, Result, Signature};
+use phalanx_core::{Cause, GroupId, Layout, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -164,8 +164,16 @@ impl Backend for TwoLevelBackend {
         Some(self.levels.fate.trace())
     }
 
-    fn abort(&self, reason: &str) {
-        self.levels.fate.abort(reason);
+    fn peer(&self, rank: usize) -> Peer {
+        self.levels.fate.peer(rank)
+    }
+
+    fn failure(&self) -> Option<Cause> {
+        self.levels.fate.alarm.cause().cloned()
+    }
+
+    fn fail(&self, cause: Cause) -> Cause {
+        self.levels.fate.give_up(cause)
     }
 
     fn leave(&self) {

@@ -13,6 +13,7 @@
 
 pub mod algorithms;
 pub mod asynchrony;
+pub mod beside;
 pub mod endings;
 mod failure;
 pub mod generations;
@@ -54,6 +55,10 @@ macro_rules! group_conformance {
                 another_length_is_a_mismatch, other_counts_are_a_mismatch, another_root_is_a_mismatch,
                 another_operator_is_a_mismatch, another_message_is_a_mismatch,
                 counts_that_do_not_meet_are_noticed,
+            },
+            beside::{
+                an_agreement_waits_for_all, a_disagreement_is_a_mismatch,
+                a_cause_from_outside_fails_the_group_everywhere,
             },
             losses::{
                 a_rank_that_leaves_is_named, a_rank_that_panics_is_named,
