@@ -2,9 +2,10 @@
 
 use crate::buffer::DeviceBuffer;
 use crate::call::{Call, Kind};
+use crate::device::Device;
 use crate::element::{DataType, DeviceElement, Reduction};
 use crate::memory::Memory;
-use phalanx_core::{Error, OpKind, Result};
+use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature};
 use std::marker::PhantomData;
 
 /// Operations to launch together: NCCL's group. It borrows the buffers, so that none is in it twice unless it is only read.
@@ -22,6 +23,8 @@ pub struct Batch<'a> {
     world_size: usize,
     calls: Vec<Call>,
     memory: Vec<&'a Memory>,
+    /// What all ranks must mean alike: the collectives, in order.
+    collectives: Vec<Collective>,
     buffers: PhantomData<&'a mut ()>,
 }
 
@@ -31,9 +34,64 @@ impl std::fmt::Debug for Batch<'_> {
     }
 }
 
+/// A collective as all ranks see it.
+#[derive(Debug, Clone, Copy)]
+struct Collective {
+    op: OpKind,
+    dtype: Option<DType>,
+    count: usize,
+    reduction: Option<Reduction>,
+    root: Option<usize>,
+    /// Tells the types that phalanx has not.
+    data_type: Option<DataType>,
+}
+
+impl Collective {
+    fn reduce(&self) -> Option<ReduceOp> {
+        self.reduction.map(|reduction| match reduction {
+            Reduction::Op(op) => op,
+            Reduction::PreMulSum(_) => ReduceOp::Sum,
+        })
+    }
+
+    /// What a [`Signature`] has no field for; 0 where there is nothing.
+    fn detail(&self) -> u64 {
+        match (self.reduction, self.dtype) {
+            (Some(Reduction::PreMulSum(scalar)), _) => {
+                Signature::detail_of(&[scalar.to_bits() as usize, self.type_number()])
+            }
+            (_, None) => Signature::detail_of(&[self.type_number()]),
+            _ => 0,
+        }
+    }
+
+    fn type_number(&self) -> usize {
+        self.data_type.map_or(usize::MAX, |data_type| data_type as usize)
+    }
+
+    fn signature(&self, site: CallSite) -> Signature {
+        Signature {
+            op: self.op,
+            dtype: self.dtype,
+            count: self.count as u64,
+            reduce: self.reduce(),
+            root: self.root.map(|root| root as u32),
+            detail: self.detail(),
+            site,
+        }
+    }
+}
+
 impl<'a> Batch<'a> {
     pub(crate) fn new(rank: usize, world_size: usize) -> Self {
-        Self { rank, world_size, calls: Vec::new(), memory: Vec::new(), buffers: PhantomData }
+        Self {
+            rank,
+            world_size,
+            calls: Vec::new(),
+            memory: Vec::new(),
+            collectives: Vec::new(),
+            buffers: PhantomData,
+        }
     }
 
     /// Every rank ends with the combination of all.
@@ -42,7 +100,9 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        self.push(Kind::AllReduce(reduction.into()), Some(buffer), Some(buffer), buffer.len())
+        let reduction = reduction.into();
+        self.push(Kind::AllReduce(reduction), Some(buffer), Some(buffer), buffer.len())?;
+        self.all_call::<T>(OpKind::AllReduce, buffer.len(), Some(reduction), None)
     }
 
     /// As [`all_reduce`](Self::all_reduce), into another buffer.
@@ -53,7 +113,9 @@ impl<'a> Batch<'a> {
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
         self.equal(OpKind::AllReduce, "the output", output.len(), input.len())?;
-        self.push(Kind::AllReduce(reduction.into()), Some(input), Some(output), input.len())
+        let reduction = reduction.into();
+        self.push(Kind::AllReduce(reduction), Some(input), Some(output), input.len())?;
+        self.all_call::<T>(OpKind::AllReduce, input.len(), Some(reduction), None)
     }
 
     /// `root` ends with the combination of all; elsewhere the buffer stays as it is.
@@ -63,8 +125,9 @@ impl<'a> Batch<'a> {
         reduction: impl Into<Reduction>,
         root: usize,
     ) -> Result<()> {
-        let kind = Kind::Reduce { reduction: reduction.into(), root };
-        self.push(kind, Some(buffer), Some(buffer), buffer.len())
+        let reduction = reduction.into();
+        self.push(Kind::Reduce { reduction, root }, Some(buffer), Some(buffer), buffer.len())?;
+        self.all_call::<T>(OpKind::Reduce, buffer.len(), Some(reduction), Some(root))
     }
 
     /// Every rank ends with what `root` has.
@@ -73,7 +136,8 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<()> {
-        self.push(Kind::Broadcast { root }, Some(buffer), Some(buffer), buffer.len())
+        self.push(Kind::Broadcast { root }, Some(buffer), Some(buffer), buffer.len())?;
+        self.all_call::<T>(OpKind::Broadcast, buffer.len(), None, Some(root))
     }
 
     /// Every rank ends with the inputs of all.
@@ -83,7 +147,8 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
         self.equal(OpKind::AllGather, "the output", output.len(), input.len() * self.world_size)?;
-        self.push(Kind::AllGather, Some(input), Some(output), input.len())
+        self.push(Kind::AllGather, Some(input), Some(output), input.len())?;
+        self.all_call::<T>(OpKind::AllGather, output.len(), None, None)
     }
 
     /// Every rank ends with its part of the combination of all.
@@ -94,7 +159,9 @@ impl<'a> Batch<'a> {
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
         self.equal(OpKind::ReduceScatter, "the input", input.len(), output.len() * self.world_size)?;
-        self.push(Kind::ReduceScatter(reduction.into()), Some(input), Some(output), output.len())
+        let reduction = reduction.into();
+        self.push(Kind::ReduceScatter(reduction), Some(input), Some(output), output.len())?;
+        self.all_call::<T>(OpKind::ReduceScatter, input.len(), Some(reduction), None)
     }
 
     /// Every rank ends with its part of the input of each.
@@ -110,7 +177,7 @@ impl<'a> Batch<'a> {
             self.push_part(Kind::Send { dst: peer }, input, peer * block, block)?;
             self.push_part(Kind::Recv { src: peer }, output, peer * block, block)?;
         }
-        Ok(())
+        self.all_call::<T>(OpKind::AllToAll, input.len(), None, None)
     }
 
     /// `root` ends with the inputs of all in its output, which the others lack.
@@ -124,6 +191,7 @@ impl<'a> Batch<'a> {
         if let Some(output) = &output {
             self.equal(OpKind::Gather, "the output", output.len(), input.len() * self.world_size)?;
         }
+        self.all_call::<T>(OpKind::Gather, input.len() * self.world_size, None, Some(root))?;
         self.push_part(Kind::Send { dst: root }, input, 0, input.len())?;
         let Some(output) = output else { return Ok(()) };
         for src in 0..self.world_size {
@@ -143,11 +211,27 @@ impl<'a> Batch<'a> {
         if let Some(input) = input {
             self.equal(OpKind::Scatter, "the input", input.len(), output.len() * self.world_size)?;
         }
+        self.all_call::<T>(OpKind::Scatter, output.len() * self.world_size, None, Some(root))?;
         self.push_part(Kind::Recv { src: root }, output, 0, output.len())?;
         let Some(input) = input else { return Ok(()) };
         for dst in 0..self.world_size {
             self.push_part(Kind::Send { dst }, input, dst * output.len(), output.len())?;
         }
+        Ok(())
+    }
+
+    /// As a collective of its own name: NCCL has none that waits, and does nothing at all for no elements.
+    pub(crate) fn barrier(&mut self, one: &'a mut DeviceBuffer<u8>) -> Result<()> {
+        self.push(Kind::AllReduce(ReduceOp::Max.into()), Some(one), Some(one), one.len())?;
+        let (op, data_type) = (OpKind::Barrier, None);
+        self.collectives.push(Collective {
+            op,
+            dtype: None,
+            count: 0,
+            reduction: None,
+            root: None,
+            data_type,
+        });
         Ok(())
     }
 
@@ -165,9 +249,48 @@ impl<'a> Batch<'a> {
         &self.calls
     }
 
+    /// What the others must call too: the collective, or the first of several, with a hash of all. None where there are only messages.
+    pub(crate) fn signature(&self, site: CallSite) -> Option<Signature> {
+        let (first, others) = self.collectives.split_first()?;
+        let mut signature = first.signature(site.clone());
+        if !others.is_empty() {
+            let all = self.collectives.iter().map(|call| call.signature(site.clone()).fingerprint() as usize);
+            signature.detail = Signature::detail_of(&all.collect::<Vec<_>>());
+        }
+        Some(signature)
+    }
+
+    /// For messages, which have no signature.
+    pub(crate) fn message(&self, site: CallSite) -> Signature {
+        let op = self.calls.first().map_or(OpKind::Send, |call| call.kind.op());
+        let count = self.calls.first().map_or(0, |call| call.count as u64);
+        Signature { op, dtype: None, count, reduce: None, root: None, detail: 0, site }
+    }
+
+    /// Refuses buffers of another device.
+    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
+        let elsewhere = self.memory.iter().find(|piece| piece.ordinal() != device.ordinal());
+        elsewhere.map_or(Ok(()), |piece| {
+            let what = format!("a buffer of device {} for a rank on {device}", piece.ordinal());
+            Err(Error::misuse(self.calls.first().map_or(OpKind::Barrier, |call| call.kind.op()), what))
+        })
+    }
+
     /// Each piece once.
     pub(crate) fn memory(&self) -> &[&'a Memory] {
         &self.memory
+    }
+
+    fn all_call<T: DeviceElement>(
+        &mut self,
+        op: OpKind,
+        count: usize,
+        reduction: Option<Reduction>,
+        root: Option<usize>,
+    ) -> Result<()> {
+        let (dtype, data_type) = (T::DTYPE, T::DATA_TYPE);
+        self.collectives.push(Collective { op, dtype, count, reduction, root, data_type });
+        Ok(())
     }
 
     fn push_part<T: DeviceElement>(

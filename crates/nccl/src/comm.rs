@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long a communicator that is dropped is waited for.
-const ABORT_TIME: Duration = Duration::from_secs(5);
+pub(crate) const ABORT_TIME: Duration = Duration::from_secs(5);
 
 /// What the ranks of a new communicator must have in common.
 #[derive(Clone, Copy)]
@@ -124,6 +124,19 @@ impl Communicator {
         world_size: usize,
         timeout: Duration,
     ) -> Result<Self> {
+        Self::init_while(|| Ok(()), nccl, device, id, rank, world_size, timeout)
+    }
+
+    /// As [`init`](Self::init), until `is_wanted` returns an error.
+    pub(crate) fn init_while(
+        is_wanted: impl Fn() -> Result<()>,
+        nccl: Nccl,
+        device: &Device,
+        id: &UniqueId,
+        rank: usize,
+        world_size: usize,
+        timeout: Duration,
+    ) -> Result<Self> {
         let functions = Functions::of(nccl)?;
         let (Ok(c_rank), Ok(c_size)) = (c_int::try_from(rank), c_int::try_from(world_size)) else {
             return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}")));
@@ -143,7 +156,7 @@ impl Communicator {
         }
         let comm = Self::around(raw, nccl, device, rank, world_size, functions);
         comm.shared.begun("ncclCommInitRankConfig", raw, code)?;
-        comm.shared.come_about("ncclCommInitRankConfig", raw, &deadline)?;
+        comm.shared.come_about("ncclCommInitRankConfig", raw, &deadline, is_wanted)?;
         tracing::debug!(?comm, "communicator");
         Ok(comm)
     }
@@ -283,7 +296,7 @@ impl Communicator {
         // SAFETY: the communicator lives while it is locked, and the others as long as they are needed.
         let code = unsafe { split(raw, c_color, key, child, &raw mut config) };
         shared.begun("ncclCommSplit", raw, code)?;
-        shared.come_about("ncclCommSplit", raw, &deadline)?;
+        shared.come_about("ncclCommSplit", raw, &deadline, || Ok(()))?;
         // SAFETY: NCCL is done with it.
         let child = *unsafe { Box::from_raw(child) };
         if child.is_null() {
@@ -294,7 +307,7 @@ impl Communicator {
             Self::around(child, shared.nccl, &shared.device, rank, world_size, shared.functions)
         };
         let unknown = comm(0, 0);
-        unknown.shared.come_about("ncclCommSplit", child, &deadline)?;
+        unknown.shared.come_about("ncclCommSplit", child, &deadline, || Ok(()))?;
         // SAFETY: the child lives.
         let code = unsafe { (shared.nccl.table().comm_user_rank)(child, &raw mut rank) };
         shared.nccl.check("ncclCommUserRank", code, Some(child))?;
@@ -309,9 +322,17 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Library`](Error::Library): NCCL failed, or that took longer than `timeout`; the communicator was aborted.
-    pub fn finalize(self, timeout: Duration) -> Result<()> {
+    pub fn finalize(&self, timeout: Duration) -> Result<()> {
+        self.finish(timeout).inspect_err(|_| {
+            if let Err(error) = self.abort(ABORT_TIME) {
+                tracing::warn!(%error, "a communicator that could not be finalized could not be aborted either");
+            }
+        })
+    }
+
+    fn finish(&self, timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(Instant::now(), timeout);
-        let shared = &self.shared;
+        let shared = &*self.shared;
         let handle = shared.lock();
         let raw = shared.live(&handle)?;
         let code = {
@@ -324,9 +345,8 @@ impl Communicator {
             return Err(shared.late("ncclCommFinalize", timeout));
         }
         drop(handle);
-        let destroy = shared.nccl.table().comm_destroy;
         let left = deadline.remaining(Instant::now()).max(ABORT_TIME);
-        self.end("ncclCommDestroy", destroy, left)
+        self.end("ncclCommDestroy", shared.nccl.table().comm_destroy, left)
     }
 
     /// Ends at once: what is under way on this rank stops. Not collective. NCCL itself is known to hang in there sometimes, so it is called on a
@@ -449,8 +469,14 @@ impl Shared {
     }
 
     /// Waits until all ranks of a new communicator have come.
-    fn come_about(&self, call: &str, raw: RawComm, deadline: &Deadline) -> Result<()> {
-        if self.settled(raw, deadline)? {
+    fn come_about(
+        &self,
+        call: &str,
+        raw: RawComm,
+        deadline: &Deadline,
+        is_wanted: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        if wait_until(deadline, || is_wanted().and_then(|()| self.status(raw)))? {
             return Ok(());
         }
         let (rank, world_size) = (self.rank, self.world_size);

@@ -118,6 +118,8 @@ pub trait DeviceElement:
 {
     /// NCCL's type for it, if it has one.
     const DATA_TYPE: Option<DataType>;
+    /// Phalanx's type for it, if it has one.
+    const DTYPE: Option<DType>;
 }
 
 macro_rules! device_elements {
@@ -125,6 +127,7 @@ macro_rules! device_elements {
         impl sealed::Sealed for $t {}
         impl DeviceElement for $t {
             const DATA_TYPE: Option<DataType> = DataType::of(<$t as Element>::DTYPE);
+            const DTYPE: Option<DType> = Some(<$t as Element>::DTYPE);
         }
     )* };
 }
@@ -134,11 +137,13 @@ device_elements!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
 impl sealed::Sealed for F8E4M3 {}
 impl DeviceElement for F8E4M3 {
     const DATA_TYPE: Option<DataType> = Some(DataType::F8E4M3);
+    const DTYPE: Option<DType> = None;
 }
 
 impl sealed::Sealed for F8E5M2 {}
 impl DeviceElement for F8E5M2 {
     const DATA_TYPE: Option<DataType> = Some(DataType::F8E5M2);
+    const DTYPE: Option<DType> = None;
 }
 
 #[cfg(test)]

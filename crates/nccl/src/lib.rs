@@ -5,6 +5,7 @@
 //!
 //! It has been tested with the real library where there is no GPU, and with a double of both libraries on host memory; **not yet on a GPU**.
 
+mod backend;
 mod batch;
 mod buffer;
 mod call;
@@ -20,6 +21,7 @@ mod stream;
 mod sys;
 mod wait;
 
+pub use backend::{NcclBackend, Work};
 pub use batch::Batch;
 pub use buffer::DeviceBuffer;
 pub use call::{Call, Kind};

@@ -31,6 +31,11 @@ impl Memory {
         self.address
     }
 
+    /// The number of its device.
+    pub(crate) fn ordinal(&self) -> usize {
+        self.last_use().context.ordinal
+    }
+
     /// It must never be freed: whether something will still write it can't be known.
     pub(crate) fn lose(&self) {
         self.is_lost.store(true, Ordering::Relaxed);

@@ -135,3 +135,30 @@ pub(crate) fn joined() -> (Communicator, Stream) {
     let comm = Communicator::init(nccl(), &device, &id, rank, size, LONG).unwrap();
     (comm, Stream::new(&device).unwrap())
 }
+
+/// Runs the ignored test `name` in as many processes as there are `faults`, which are ranks of one job. Returns the processes.
+pub(crate) fn job(name: &str, faults: &[&str], timeout_s: &str) -> (tempfile::TempDir, Vec<Child>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, size) = (format!("file://{}", folder.path().display()), faults.len().to_string());
+    let start = |(rank, fault): (usize, &&str)| {
+        let rank = rank.to_string();
+        let secret = "5a".repeat(32);
+        process(
+            name,
+            &[
+                ("PHALANX_RANK", &rank),
+                ("PHALANX_WORLD_SIZE", &size),
+                ("PHALANX_LOCAL_RANK", &rank),
+                ("PHALANX_LOCAL_WORLD_SIZE", &size),
+                ("PHALANX_STORE", &store),
+                ("PHALANX_JOB_ID", name),
+                ("PHALANX_SECRET", &secret),
+                ("PHALANX_HOST", "127.0.0.1"),
+                ("PHALANX_TIMEOUT_S", timeout_s),
+                ("PHALANX_DOUBLE", fault),
+            ],
+        )
+    };
+    let children = faults.iter().enumerate().map(start).collect();
+    (folder, children)
+}

@@ -1,0 +1,154 @@
+//! One operation on its way: agreed on over the host, and at work on the device.
+
+use super::Shared;
+use crate::stream::{Event, Stream};
+use crate::wait::wait_until;
+use phalanx_core::{Deadline, Error, Result, Signature};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// NCCL knows of trouble: that is often the loss of a rank, of which the group will tell better.
+const HEARSAY_TIME: Duration = Duration::from_secs(2);
+/// How long after the deadline the agreement may still say who is missing.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
+
+pub(crate) struct Flight {
+    shared: Arc<Shared>,
+    signature: Signature,
+    /// Its place among the group's collectives; 0 for messages.
+    seq: u64,
+    deadline: Deadline,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    agreement: Option<phalanx_group::Work<()>>,
+    /// None before it is on the stream.
+    event: Option<Event>,
+    outcome: Option<Result<()>>,
+}
+
+impl Flight {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        signature: Signature,
+        seq: u64,
+        deadline: Deadline,
+        agreement: Option<phalanx_group::Work<()>>,
+    ) -> Self {
+        let state = Mutex::new(State { agreement, ..State::default() });
+        Self { shared, signature, seq, deadline, state }
+    }
+
+    /// It is on its stream, or will never be.
+    pub(crate) fn launched(&self, event: Result<Event>) {
+        let error = match event {
+            Ok(event) => return self.state().event = Some(event),
+            Err(error) => error,
+        };
+        // What the watch has found meanwhile is why the launch failed, and came first.
+        let cause = self.shared.give_up(&error);
+        let told = self.shared.error(&self.signature, self.seq, &self.deadline, cause);
+        self.state().outcome.get_or_insert(Err(told));
+    }
+
+    /// What has become of it, once that is known. Whoever looks makes it known.
+    pub(crate) fn look(&self) -> Option<Result<()>> {
+        let mut state = self.state();
+        if state.outcome.is_none() {
+            state.outcome = self.judge(&mut state, Instant::now());
+        }
+        state.outcome.clone()
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn judge(&self, state: &mut State, now: Instant) -> Option<Result<()>> {
+        let shared = &self.shared;
+        let failed = |cause| Some(Err(shared.error(&self.signature, self.seq, &self.deadline, cause)));
+        if let Some(cause) = shared.control.failure() {
+            return failed(cause);
+        }
+        if let Some(agreement) = state.agreement.take_if(|agreement| agreement.is_done())
+            && let Err(error) = agreement.wait()
+        {
+            return failed(shared.give_up(&error));
+        }
+        if let (None, Some(event)) = (&state.agreement, &state.event) {
+            match event.is_over() {
+                Ok(true) => return Some(Ok(())),
+                Ok(false) => {}
+                Err(error) => return failed(shared.give_up(&error)),
+            }
+        }
+        if let Err(error) = shared.comm.async_error() {
+            let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let since = *trouble.get_or_insert(now);
+            if now.saturating_duration_since(since) >= HEARSAY_TIME {
+                return failed(shared.give_up(&error));
+            }
+        }
+        let patience = if state.agreement.is_some() { SETTLE_TIME } else { Duration::ZERO };
+        let elapsed = self.deadline.elapsed(now);
+        if elapsed < self.deadline.limit().saturating_add(patience) {
+            return None;
+        }
+        failed(shared.late(self.signature.op, self.seq, elapsed))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An operation on its way. Dropping it changes nothing: the operation goes on, and is watched.
+#[must_use = "whether it went well is in here"]
+pub struct Work(Arc<Flight>);
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Work({})", self.0.signature)
+    }
+}
+
+impl Work {
+    pub(crate) fn new(flight: Arc<Flight>) -> Self {
+        Self(flight)
+    }
+
+    /// Whether [`wait`](Self::wait) would return at once.
+    pub fn is_done(&self) -> bool {
+        self.0.look().is_some()
+    }
+
+    /// Waits on the host until all ranks have agreed and this rank's device is done. It ends: every operation has a deadline.
+    ///
+    /// # Errors
+    /// Those of the backend's [contract](super::NcclBackend#contract).
+    pub fn wait(self) -> Result<()> {
+        let without_end = Deadline::after(Instant::now(), Duration::MAX);
+        let mut outcome = None;
+        wait_until(&without_end, || {
+            outcome = self.0.look();
+            Ok(outcome.is_some())
+        })?;
+        outcome.unwrap_or_else(|| Err(Error::Internal { what: "an operation without an outcome".into() }))
+    }
+
+    /// Later work on `stream` waits for the operation, on the device; the host does not. Of buffers nothing needs to be said: they
+    /// [know](crate::DeviceBuffer) what to wait for.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait), as far as they are known.
+    pub fn wait_on(&self, stream: &Stream) -> Result<()> {
+        match &*self.0.state() {
+            State { outcome: Some(outcome), .. } => outcome.clone(),
+            State { event: Some(event), .. } => stream.wait_for(event),
+            State { event: None, .. } => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A process group's operations on device memory: NCCL moves the data, the group on the host knows who is there and what everybody means.
+
+mod flight;
+mod meeting;
+mod operations;
+mod self_test;
+mod watch;
+
+pub use flight::Work;
+
+use crate::batch::Batch;
+use crate::comm::Communicator;
+use crate::device::Device;
+use crate::load::{Cuda, Nccl};
+use crate::stream::Stream;
+use flight::Flight;
+use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
+use phalanx_group::ProcessGroup;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use watch::Watch;
+
+/// Collectives and messages between devices, one on each rank of a [`ProcessGroup`].
+///
+/// Cheap to clone; usable from any thread. The data stays on the devices. A call puts an operation on a stream and returns; the host, or another stream, waits
+/// for it if it likes. Buffers are used in order whatever the streams: see [`DeviceBuffer`](crate::DeviceBuffer).
+///
+/// # Contract
+/// That of a [`ProcessGroup`](ProcessGroup#contract), with the same errors on all ranks. NCCL itself checks nothing and waits for ever, so for each
+/// collective the ranks agree over the host what they call, at the same time as the devices begin; [`Work::wait`] returns when both are done. If the ranks don't
+/// agree, a rank is lost, or an operation is late, the communicator is aborted on all of them. What is read on a device before [`Work::wait`] has
+/// returned `Ok` may come from ranks that did not mean the same. Time runs from the call, the stream's earlier work included.
+///
+/// Messages (`send`, `recv`) are not agreed on: NCCL has no tags, and takes them in order.
+///
+/// # Cost
+/// The agreement costs a barrier on the host, on another thread; the call itself a few microseconds of the driver and of NCCL.
+#[derive(Clone)]
+pub struct NcclBackend {
+    shared: Arc<Shared>,
+    stream: Stream,
+    timeout: Duration,
+}
+
+pub(crate) struct Shared {
+    /// On which nothing happens but that the ranks agree.
+    control: ProcessGroup,
+    comm: Communicator,
+    /// Collectives of `control` so far. Who has the lock gives a call its place, among those of NCCL and those of the host.
+    seq: Mutex<u64>,
+    watch: Watch,
+    /// Whether a call has said why the group has failed; later ones say `Poisoned`.
+    is_reported: AtomicBool,
+    is_aborted: AtomicBool,
+    /// Since when NCCL knows of trouble of which the group does not.
+    trouble: Mutex<Option<Instant>>,
+}
+
+impl fmt::Debug for NcclBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NcclBackend").field(&self.shared.comm).finish()
+    }
+}
+
+impl NcclBackend {
+    /// Gives each rank of `group` the device with its `ordinal`, and connects them. Collective, within the group's time limit; `group` can be used
+    /// as before afterwards.
+    ///
+    /// # Errors
+    /// The same on all ranks: a rank without NCCL or without that device ([`Unavailable`](Error::Unavailable)), two ranks with one device or
+    /// with different versions of NCCL ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
+    pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
+        Self::over(group, Nccl::load(), Cuda::load().and_then(|cuda| Device::open(cuda, ordinal)))
+    }
+
+    /// As [`new`](Self::new), with a library and a device of one's choice, or with what went wrong with them, of which the other ranks hear then.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub fn over(group: &ProcessGroup, nccl: Result<Nccl>, device: Result<Device>) -> Result<Self> {
+        let (nccl, device) = meeting::check(group, nccl, device)?;
+        let control = group.split(Some(0), group.rank() as i64)?;
+        let control = control.ok_or_else(|| Error::Internal { what: "a split without a group".into() })?;
+        let comm = meeting::connect(&control, group, nccl, &device)?;
+        let stream = Stream::new(&device)?;
+        let shared = Shared {
+            control,
+            comm,
+            seq: Mutex::new(0),
+            watch: Watch::default(),
+            is_reported: AtomicBool::new(false),
+            is_aborted: AtomicBool::new(false),
+            trouble: Mutex::default(),
+        };
+        let backend = Self { shared: Arc::new(shared), stream, timeout: group.timeout() };
+        backend.self_test()?;
+        Ok(backend)
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.shared.comm.rank()
+    }
+
+    /// Ranks of the group.
+    pub fn world_size(&self) -> usize {
+        self.shared.comm.world_size()
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> &Device {
+        self.shared.comm.device()
+    }
+
+    /// On which operations are put: a stream of its own, unless [`on_stream`](Self::on_stream) has said otherwise.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let (comm, n) = (&self.shared.comm, self.world_size());
+        format!("nccl: {n} rank{}, here on {}, {}", if n == 1 { "" } else { "s" }, comm.device(), comm.nccl())
+    }
+
+    /// The same backend, whose operations are put on `stream`.
+    ///
+    /// # Errors
+    /// [`Config`](Error::Config): it is a stream of another device.
+    pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
+        if stream.device().ordinal() != self.device().ordinal() {
+            return Err(Error::config(format!("{stream:?} for a rank on {}", self.device())));
+        }
+        Ok(Self { stream: stream.clone(), ..self.clone() })
+    }
+
+    /// The same backend with another time limit.
+    #[must_use = "this handle keeps its limit"]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    /// An empty batch for [`launch`](Self::launch).
+    pub fn batch<'a>(&self) -> Batch<'a> {
+        self.shared.comm.batch()
+    }
+
+    /// Begins everything in `batch` as one operation: what all ranks call alike of collectives, and messages between some.
+    ///
+    /// # Errors
+    /// Those of the [contract](Self#contract), as far as they are known already; [`Misuse`](Error::Misuse): nothing was begun.
+    #[track_caller]
+    pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
+        let (shared, site) = (&self.shared, CallSite::caller());
+        batch.check_device(self.device())?;
+        let collective = batch.signature(site.clone());
+        let signature = collective.clone().unwrap_or_else(|| batch.message(site));
+        let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cause) = shared.control.failure() {
+            return Err(shared.refused(&signature, cause));
+        }
+        let control = shared.control.with_timeout(self.timeout);
+        let agreement = collective.map(|call| control.agree_async(call)).transpose()?;
+        *seq += u64::from(agreement.is_some());
+        let number = if agreement.is_some() { *seq } else { 0 };
+        let deadline = Deadline::after(Instant::now(), self.timeout);
+        let flight = Arc::new(Flight::new(shared.clone(), signature, number, deadline, agreement));
+        shared.watch.add(flight.clone())?;
+        // The locked sequence makes the order of NCCL that of the agreements.
+        let launched = shared.comm.launch(batch, &self.stream, self.timeout);
+        flight.launched(launched.and_then(|()| self.stream.record()));
+        drop(seq);
+        Ok(Work::new(flight))
+    }
+
+    /// Divides the ranks: those that give the same `color` get a backend with their devices, ordered by `key`, then by rank here. Collective.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    #[track_caller]
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        let (shared, site) = (&self.shared, CallSite::caller());
+        let group = {
+            let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
+            *seq += 1;
+            shared.control.with_timeout(self.timeout).with_call_site(site).split(color, key)?
+        };
+        let again = |group| Self::over(&group, Ok(shared.comm.nccl()), Ok(self.device().clone()));
+        group.map(again).transpose()
+    }
+
+    /// Ends in order, when all ranks have come and their devices are done.
+    ///
+    /// # Errors
+    /// Those of the [contract](Self#contract); [`Library`](Error::Library): NCCL did not end.
+    #[track_caller]
+    pub fn finalize(self) -> Result<()> {
+        self.barrier()?;
+        self.shared.comm.finalize(self.timeout)
+    }
+
+    /// Fails the operations of all ranks at once, from any thread.
+    pub fn abort(&self, reason: &str) {
+        self.shared.control.abort(reason);
+        self.shared.abort();
+    }
+}
+
+impl Shared {
+    /// The error of a call that finds the group failed.
+    fn refused(&self, signature: &Signature, cause: Cause) -> Error {
+        if self.is_reported.load(Ordering::Relaxed) {
+            return Error::Poisoned { op: signature.op, cause: Box::new(cause) };
+        }
+        let now = Deadline::after(Instant::now(), Duration::ZERO);
+        self.error(signature, 0, &now, cause)
+    }
+
+    /// The error of a call for which the group has failed, or with it.
+    fn error(&self, signature: &Signature, seq: u64, called: &Deadline, cause: Cause) -> Error {
+        self.is_reported.store(true, Ordering::Relaxed);
+        let context = phalanx_core::Context {
+            op: signature.op,
+            seq,
+            group: self.control.id(),
+            rank: self.control.members()[self.control.rank()],
+            world_size: self.control.world_size(),
+            bytes: (0, 0),
+            elapsed: called.elapsed(Instant::now()),
+        };
+        Error::from_cause(cause, context)
+    }
+
+    /// This rank can't go on: the others hear why. The first cause may be another.
+    fn give_up(&self, error: &Error) -> Cause {
+        let peer = self.control.peer(self.control.rank());
+        self.control.fail(Cause::Aborted { peer, reason: error.to_string() })
+    }
+
+    /// All had come to the call, but the devices did not end it.
+    fn late(&self, op: OpKind, seq: u64, waited: Duration) -> Cause {
+        let me = self.control.rank();
+        let others = (0..self.control.world_size()).filter(|&rank| rank != me);
+        let awaited: Vec<_> = others.map(|rank| self.control.peer(rank)).collect();
+        let (reporter, missing) = (self.control.peer(me), awaited.clone());
+        self.control.fail(Cause::TimedOut { reporter, op, seq, waited, awaited, missing })
+    }
+
+    /// Stops the communicator, which may take a while; once.
+    fn abort(&self) {
+        if self.is_aborted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.comm.abort(crate::comm::ABORT_TIME) {
+            tracing::error!(%error, "NCCL does not stop; end this process soon");
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.watch.close();
+    }
+}

@@ -1,0 +1,84 @@
+//! A thread that looks after operations for which nobody waits, and stops NCCL when the group has failed.
+
+use super::flight::Flight;
+use phalanx_core::{Error, Result};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often it looks while something is on its way. Who waits for an operation looks for himself.
+const INTERVAL: Duration = Duration::from_millis(1);
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Watch(Arc<Watched>);
+
+#[derive(Default)]
+struct Watched {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    flights: Vec<Arc<Flight>>,
+    is_started: bool,
+    is_closed: bool,
+}
+
+impl Watch {
+    /// Looks after `flight` until it is known what becomes of it.
+    pub(crate) fn add(&self, flight: Arc<Flight>) -> Result<()> {
+        let mut state = self.0.lock();
+        if !state.is_started {
+            let watched = self.0.clone();
+            let named = std::thread::Builder::new().name("phalanx-nccl-watch".into());
+            let started = named.spawn(move || watched.run());
+            started.map_err(|e| Error::io("starting the thread that watches NCCL", e))?;
+            state.is_started = true;
+        }
+        state.flights.push(flight);
+        self.0.changed.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.lock().is_closed = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Watched {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while let Some(flights) = self.next() {
+            for flight in &flights {
+                if let Some(Err(_)) = flight.look() {
+                    flight.shared().abort();
+                }
+            }
+            let mut state = self.lock();
+            state.flights.retain(|flight| flight.look().is_none());
+            drop(state);
+            // The last to hold a backend may be this thread.
+            drop(flights);
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    /// What is on its way; waits until something is. None when nothing will be.
+    fn next(&self) -> Option<Vec<Arc<Flight>>> {
+        let mut state = self.lock();
+        loop {
+            if !state.flights.is_empty() {
+                return Some(state.flights.clone());
+            }
+            if state.is_closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

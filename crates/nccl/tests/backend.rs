@@ -1,0 +1,339 @@
+//! The backend on the double, ranks being threads: results, the order of things, and the errors of the contract.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{LONG, count, delay, device, double, nccl};
+use phalanx_core::{Cause, Error, ReduceOp, Result};
+use phalanx_group::ProcessGroup;
+use phalanx_nccl::{DeviceBuffer, Nccl, NcclBackend, Reduction, Stream, Work};
+use phalanx_testkit::World;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+fn backend(group: &ProcessGroup) -> NcclBackend {
+    NcclBackend::over(group, Ok(nccl()), Ok(device(group.rank()))).unwrap()
+}
+
+fn on(backend: &NcclBackend, elements: &[i64]) -> DeviceBuffer<i64> {
+    DeviceBuffer::from_host(backend.stream(), elements).unwrap()
+}
+
+fn read(backend: &NcclBackend, buffer: &DeviceBuffer<i64>) -> Vec<i64> {
+    buffer.to_host(backend.stream(), LONG).unwrap()
+}
+
+#[test]
+fn every_operation_in_worlds_of_every_kind() {
+    for (world, sizes) in [(World::shm(), &[1, 2, 4, 8][..]), (World::tcp(), &[3]), (World::hosts(2), &[3])] {
+        for &size in sizes {
+            world.run(size, |group| every_operation(&backend(&group)));
+        }
+    }
+}
+
+fn every_operation(all: &NcclBackend) {
+    let (rank, n) = (all.rank() as i64, all.world_size() as i64);
+    let (me, size) = (all.rank(), all.world_size());
+    let ranks: Vec<i64> = (0..n).collect();
+    let root = size - 1;
+
+    let mut buffer = on(all, &[rank, 1]);
+    all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap().wait().unwrap();
+    assert_eq!(read(all, &buffer), [n * (n - 1) / 2, n]);
+    all.all_reduce(&mut buffer, Reduction::PreMulSum(2.0)).unwrap().wait().unwrap();
+    assert_eq!(read(all, &buffer), [n * n * (n - 1), 2 * n * n]);
+
+    let mut buffer = on(all, &[rank]);
+    all.reduce(&mut buffer, ReduceOp::Max, root).unwrap().wait().unwrap();
+    assert_eq!(read(all, &buffer), [if me == root { n - 1 } else { rank }]);
+    all.broadcast(&mut buffer, root).unwrap().wait().unwrap();
+    assert_eq!(read(all, &buffer), [n - 1]);
+
+    let mine = on(all, &[rank]);
+    let mut gathered = on(all, &vec![-1; size]);
+    all.all_gather(&mine, &mut gathered).unwrap().wait().unwrap();
+    assert_eq!(read(all, &gathered), ranks);
+    let mut part = on(all, &[-1]);
+    all.reduce_scatter(&gathered, &mut part, ReduceOp::Sum).unwrap().wait().unwrap();
+    assert_eq!(read(all, &part), [rank * n]);
+
+    let to_all: Vec<i64> = (0..n).map(|to| rank * 100 + to).collect();
+    let (to_all, mut from_all) = (on(all, &to_all), on(all, &vec![-1; size]));
+    all.all_to_all(&to_all, &mut from_all).unwrap().wait().unwrap();
+    assert_eq!(read(all, &from_all), (0..n).map(|from| from * 100 + rank).collect::<Vec<_>>());
+
+    let mut at_root = (me == root).then(|| on(all, &vec![-1; size]));
+    all.gather(&mine, at_root.as_mut(), root).unwrap().wait().unwrap();
+    assert!(at_root.as_ref().is_none_or(|gathered| read(all, gathered) == ranks));
+    let mut scattered = on(all, &[-1]);
+    all.scatter(at_root.as_ref(), &mut scattered, root).unwrap().wait().unwrap();
+    assert_eq!(read(all, &scattered), [rank]);
+
+    // Round the ring; together, for otherwise each would wait for the other.
+    let mut received = on(all, &[-1]);
+    let mut batch = all.batch();
+    batch.send(&mine, (me + 1) % size).unwrap();
+    batch.recv(&mut received, (me + size - 1) % size).unwrap();
+    all.launch(&batch).unwrap().wait().unwrap();
+    assert_eq!(read(all, &received), [(rank + n - 1) % n]);
+
+    let halves = all.split(Some(me as u32 % 2), -rank).unwrap().unwrap();
+    let mut sum = on(&halves, &[rank]);
+    halves.all_reduce(&mut sum, ReduceOp::Sum).unwrap().wait().unwrap();
+    assert_eq!(read(&halves, &sum), [ranks.iter().filter(|other| *other % 2 == rank % 2).sum::<i64>()]);
+    halves.finalize().unwrap();
+    all.barrier().unwrap();
+    all.clone().finalize().unwrap();
+}
+
+/// Nothing goes over the host but what is asked for.
+#[test]
+fn data_stays_on_the_devices() {
+    // Other tests copy at the same time, so this one is a program of its own.
+    common::done_well("child_copies_nothing", common::process("child_copies_nothing", &[]));
+}
+
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn child_copies_nothing() {
+    World::thread().run(2, |group| {
+        let all = backend(&group);
+        let mut buffer = on(&all, &[1; 1000]);
+        group.barrier().unwrap();
+        let before = count("copies_to_host");
+        for _ in 0..3 {
+            all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap().wait().unwrap();
+        }
+        all.broadcast(&mut buffer, 0).unwrap().wait().unwrap();
+        assert_eq!(count("copies_to_host"), before);
+        group.barrier().unwrap();
+        assert_eq!(read(&all, &buffer), [8; 1000]);
+    });
+}
+
+#[test]
+fn calls_return_before_the_devices_are_done_and_may_be_waited_for_in_any_order() {
+    World::thread().run(2, |group| {
+        let all = backend(&group);
+        delay(all.stream(), Duration::from_millis(200));
+        let (mut first, mut second) = (on(&all, &[1]), on(&all, &[2]));
+        let works = [
+            all.all_reduce(&mut first, ReduceOp::Sum).unwrap(),
+            all.all_reduce(&mut second, ReduceOp::Sum).unwrap(),
+        ];
+        assert!(works.iter().all(|work| !work.is_done()));
+        // Another stream may wait for it, which the host does not notice.
+        let other = Stream::new(all.device()).unwrap();
+        works[1].wait_on(&other).unwrap();
+        let after = other.record().unwrap();
+        assert!(!after.is_over().unwrap());
+        let [one, two] = works;
+        two.wait().unwrap();
+        assert!(after.wait(LONG).unwrap());
+        assert!(one.is_done());
+        one.wait().unwrap();
+        assert_eq!((read(&all, &first), read(&all, &second)), (vec![2], vec![4]));
+        // Nobody has to wait for an operation; buffers know that they are in use.
+        let mut buffer = on(&all, &[1]);
+        delay(all.stream(), Duration::from_millis(50));
+        drop(all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap());
+        assert_eq!(read(&all, &buffer), [2]);
+    });
+}
+
+#[test]
+fn a_callers_stream_is_used_if_it_is_given() {
+    World::thread().run(2, |group| {
+        let all = backend(&group);
+        let compute = Stream::new(all.device()).unwrap();
+        let on_compute = all.on_stream(&compute).unwrap();
+        delay(&compute, Duration::from_millis(100));
+        let mut buffer = DeviceBuffer::<i64>::zeros(&compute, 1).unwrap();
+        let work = on_compute.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        assert!(all.stream().synchronize(LONG).unwrap() && !work.is_done());
+        work.wait().unwrap();
+        let elsewhere = Stream::new(&device(7)).unwrap();
+        assert!(matches!(all.on_stream(&elsewhere), Err(Error::Config { .. })));
+        let mut elsewhere = DeviceBuffer::<i64>::zeros(&elsewhere, 1).unwrap();
+        let error = all.all_reduce(&mut elsewhere, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, Error::Misuse { .. }), "{error}");
+        all.barrier().unwrap();
+    });
+}
+
+/// One that only launches something, or nothing at all, would return at once.
+#[test]
+fn a_barrier_waits_for_all_hosts_and_all_devices() {
+    const WORK: Duration = Duration::from_millis(300);
+    World::thread().run(3, |group| {
+        let all = backend(&group);
+        let begun = Instant::now();
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            delay(all.stream(), WORK);
+        }
+        all.barrier().unwrap();
+        assert!(begun.elapsed() >= WORK, "{:?}", begun.elapsed());
+        if group.rank() == 2 {
+            std::thread::sleep(WORK);
+        }
+        all.barrier().unwrap();
+        assert!(begun.elapsed() >= 2 * WORK, "{:?}", begun.elapsed());
+    });
+}
+
+type Call = fn(&NcclBackend, bool) -> (Result<Work>, u32);
+
+/// One of three calls something else; all are told, with both lines, and NCCL is stopped.
+fn disagree(call: Call) {
+    let all_is_well = Barrier::new(3);
+    let outcomes = World::thread().timeout(LONG).run(3, move |group| {
+        let all = backend(&group);
+        all_is_well.wait();
+        let (outcome, line) = call(&all, group.rank() == 1);
+        let error = outcome.and_then(Work::wait).and_then(|()| all.barrier()).unwrap_err();
+        let later = all.barrier().unwrap_err();
+        let Error::Poisoned { cause, .. } = later else { panic!("not poisoned: {later}") };
+        // The group that it was made from lives on.
+        group.barrier().unwrap();
+        (line, error, *cause)
+    });
+    let cause = &outcomes[0].2;
+    let Cause::Mismatch { left, right, .. } = cause else { panic!("{cause}") };
+    for (peer, signature) in [left, right] {
+        assert_eq!(signature.site.line, outcomes[peer.rank].0, "{cause}");
+    }
+    for (_, error, theirs) in &outcomes {
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert_eq!(theirs, cause);
+    }
+}
+
+#[test]
+fn ranks_that_call_different_things_are_told_and_do_not_hang() {
+    disagree(|all, odd| {
+        let mut buffer = on(all, &[1]);
+        if odd {
+            (all.broadcast(&mut buffer, 0), line!())
+        } else {
+            (all.all_reduce(&mut buffer, ReduceOp::Sum), line!())
+        }
+    });
+    disagree(|all, odd| {
+        let mut buffer = on(all, &vec![1; if odd { 3 } else { 4 }]);
+        (all.all_reduce(&mut buffer, ReduceOp::Sum), line!())
+    });
+}
+
+/// NCCL would give wrong numbers without a word.
+#[test]
+fn ranks_that_mean_different_numbers_are_told() {
+    disagree(|all, odd| {
+        let mut floats = DeviceBuffer::<f64>::zeros(all.stream(), 1).unwrap();
+        let mut integers = on(all, &[1]);
+        if odd {
+            (all.all_reduce(&mut floats, ReduceOp::Sum), line!())
+        } else {
+            (all.all_reduce(&mut integers, ReduceOp::Sum), line!())
+        }
+    });
+    disagree(|all, odd| {
+        let mut buffer = on(all, &[1]);
+        (all.all_reduce(&mut buffer, if odd { ReduceOp::Max } else { ReduceOp::Sum }), line!())
+    });
+    disagree(|all, odd| {
+        let mut buffer = on(all, &[1]);
+        (all.all_reduce(&mut buffer, Reduction::PreMulSum(if odd { 2.0 } else { 3.0 })), line!())
+    });
+    disagree(|all, odd| {
+        let (mut first, mut second) = (on(all, &[1]), on(all, &[1]));
+        let mut batch = all.batch();
+        batch.all_reduce(&mut first, ReduceOp::Sum).unwrap();
+        batch.all_reduce(&mut second, if odd { ReduceOp::Max } else { ReduceOp::Sum }).unwrap();
+        (all.launch(&batch), line!())
+    });
+}
+
+#[test]
+fn who_does_not_come_is_named_by_all() {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let over = Barrier::new(3);
+    World::thread().run(3, move |group| {
+        let all = backend(&group).with_timeout(PATIENCE);
+        let mut buffer = on(&all, &[1]);
+        let outcome = match group.rank() {
+            1 => Ok(()),
+            _ => all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait),
+        };
+        over.wait();
+        let error = outcome.and_then(|()| all.barrier()).unwrap_err();
+        let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
+        assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [1], "{error}");
+        assert!(error.to_string().contains("all_reduce") || group.rank() == 1, "{error}");
+    });
+}
+
+#[test]
+fn an_abort_ends_what_is_on_its_way_on_all_ranks() {
+    let is_on_its_way = Barrier::new(2);
+    World::thread().run(2, move |group| {
+        let all = backend(&group);
+        let mut buffer = on(&all, &[1]);
+        let work = (group.rank() == 0).then(|| all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap());
+        is_on_its_way.wait();
+        if group.rank() == 1 {
+            all.abort("enough");
+        }
+        let error = work.map_or_else(|| all.barrier(), Work::wait).unwrap_err();
+        assert!(matches!(error, Error::Aborted { .. }) && error.to_string().ends_with("enough"), "{error}");
+    });
+}
+
+/// Fails the same way on all ranks, and leaves the group as it was.
+fn refused(devices: [Result<usize>; 2], libraries: [Result<Nccl>; 2]) -> [Error; 2] {
+    let what = std::sync::Mutex::new([devices, libraries.map(|nccl| nccl.map(|_| 0))]);
+    let errors = World::thread().run(2, move |group| {
+        let (rank, mut what) = (group.rank(), what.lock().unwrap());
+        let mut take = |i: usize| std::mem::replace(&mut what[i][rank], Ok(0));
+        let (ordinal, library) = (take(0), take(1));
+        drop(what);
+        let error = NcclBackend::over(&group, library.map(|_| nccl()), ordinal.map(device)).unwrap_err();
+        group.barrier().unwrap();
+        error
+    });
+    errors.try_into().unwrap()
+}
+
+#[test]
+fn two_ranks_with_one_device_are_named_before_nccl_is_asked() {
+    let errors = refused([Ok(3), Ok(3)], [Ok(nccl()), Ok(nccl())]);
+    assert_eq!(errors[0].to_string(), errors[1].to_string());
+    let said = errors[0].to_string();
+    assert!(said.contains("have one device, device 3 (double of a GPU"), "{said}");
+}
+
+#[test]
+fn a_rank_without_nccl_or_without_a_device_is_named_by_the_others() {
+    let without = || Nccl::open("/nowhere/libnccl.so.2");
+    let [has, has_not] = refused([Ok(0), Ok(1)], [Ok(nccl()), without()]);
+    assert_eq!(has_not.to_string(), without().unwrap_err().to_string());
+    let said = has.to_string();
+    assert!(said.starts_with("NCCL on rank 1 (") && said.contains("/nowhere/libnccl.so.2"), "{said}");
+
+    let none = Error::config("there is no device 9");
+    let [has, has_not] = refused([Ok(0), Err(none.clone())], [Ok(nccl()), Ok(nccl())]);
+    assert_eq!(has_not.to_string(), none.to_string());
+    assert!(has.to_string().contains("there is no device 9"), "{has}");
+}
+
+#[test]
+fn a_backend_says_what_it_is() {
+    World::thread().run(1, |group| {
+        let said = backend(&group).describe();
+        assert!(said.starts_with("nccl: 1 rank, here on device 0 (double of a GPU"), "{said}");
+        assert!(said.contains("NCCL 2.28.99 (") && said.ends_with("libphalanx_nccl_double.so)"), "{said}");
+        assert!(double().exists());
+    });
+}

@@ -1,0 +1,215 @@
+//! What happens to the ranks of a backend, in processes, when NCCL fails on one of them, or one of them dies.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{LONG, count, done_well, job};
+use phalanx_core::{Error, Loss, ReduceOp, Result};
+use phalanx_group::ProcessGroup;
+use phalanx_nccl::{DeviceBuffer, NcclBackend, Work};
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+/// What the contract gives to those who survive a death.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Runs the ignored test `name` on as many ranks as there are `faults`; an operation may take so many seconds.
+fn ranks(name: &str, faults: &[&str], timeout_s: &str) {
+    let (_folder, children) = job(name, faults, timeout_s);
+    children.into_iter().for_each(|child| done_well(name, child));
+}
+
+fn joined() -> (ProcessGroup, NcclBackend) {
+    let group = phalanx_group::init().unwrap();
+    let backend = NcclBackend::new(&group, group.local_rank()).unwrap();
+    (group, backend)
+}
+
+fn sum(all: &NcclBackend) -> Result<i64> {
+    let mut buffer = DeviceBuffer::from_host(all.stream(), &[all.rank() as i64 + 1])?;
+    all.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()?;
+    Ok(buffer.to_host(all.stream(), LONG)?[0])
+}
+
+#[test]
+fn a_job_works_and_leaves_nothing() {
+    for size in [1, 2, 4, 8] {
+        ranks("child_works", &vec![""; size], "60");
+    }
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_works() {
+    let (group, all) = joined();
+    let n = all.world_size() as i64;
+    for _ in 0..20 {
+        assert_eq!(sum(&all).unwrap(), n * (n + 1) / 2);
+    }
+    all.finalize().unwrap();
+    let kinds =
+        ["communicators", "streams", "events", "contexts", "allocations", "bytes", "pinned", "operators"];
+    let begun = Instant::now();
+    for kind in kinds {
+        while count(kind) != 0 {
+            assert!(begun.elapsed() < LONG, "{} {kind} are left", count(kind));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    group.finalize().unwrap();
+}
+
+#[test]
+fn a_rank_that_is_killed_in_the_middle_is_named_by_all_others() {
+    let name = "child_sees_a_death";
+    let (_folder, children) = job(name, &["", "", ""], "60");
+    for (rank, child) in children.into_iter().enumerate() {
+        if rank == 1 {
+            let status = child.wait_with_output().unwrap().status;
+            assert_eq!(status.signal(), Some(9), "{status}");
+        } else {
+            done_well(name, child);
+        }
+    }
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_sees_a_death() {
+    let (group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 6);
+    let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+    // All agree, but one device does not come to it before its process dies.
+    if group.rank() == 1 {
+        common::delay(all.stream(), LONG);
+        let _ = all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let kill = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        panic!("it lives on: {kill:?}");
+    }
+    let begun = Instant::now();
+    let error = all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait).unwrap_err();
+    let Error::PeerLost { peer, how: Loss::Died, .. } = &error else { panic!("{error}") };
+    assert_eq!(peer.rank, 1, "{error}");
+    assert!(error.to_string().contains("all_reduce"), "{error}");
+    assert!(begun.elapsed() < KNOWN_WITHIN, "{:?}", begun.elapsed());
+    assert!(matches!(all.barrier(), Err(Error::Poisoned { .. })));
+}
+
+/// The self-test takes three launches, so it is the fourth that never ends; all had agreed to it.
+#[test]
+fn an_operation_that_stalls_is_a_timeout_on_all_ranks() {
+    ranks("child_is_late", &["", "stall@5", ""], "2");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_is_late() {
+    let (_group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 6);
+    let error = sum(&all).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(error.to_string().contains("all_reduce #5"), "{error}");
+    assert!(error.to_string().contains("all ranks had arrived"), "{error}");
+    // NCCL was stopped: nothing is under way any more.
+    assert!(all.stream().synchronize(LONG).unwrap());
+}
+
+#[test]
+fn an_asynchronous_error_is_told_to_all_ranks_in_nccls_words() {
+    ranks("child_hears_of_an_error", &["", "error@5", ""], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_hears_of_an_error() {
+    let (_group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 6);
+    let error = sum(&all).unwrap_err();
+    let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
+    assert_eq!(peer.rank, 1, "{error}");
+    assert!(reason.contains("remote process exited or there was a network error (6)"), "{error}");
+}
+
+#[test]
+fn a_launch_that_nccl_refuses_is_told_to_all_ranks() {
+    ranks("child_hears_of_a_refusal", &["refuse@5", ""], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_hears_of_a_refusal() {
+    let (_group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 3);
+    let error = sum(&all).unwrap_err();
+    let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
+    assert!(peer.rank == 0 && reason.contains("unhandled system error (2)"), "{error}");
+}
+
+/// NCCL's own abort hangs: the error comes nevertheless, and the process ends.
+#[test]
+fn an_abort_that_hangs_holds_nobody_up() {
+    ranks("child_is_late_and_stuck", &["stall@5,abort-hangs", "abort-hangs"], "2");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_is_late_and_stuck() {
+    let (_group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 3);
+    let error = sum(&all).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
+
+#[test]
+fn different_versions_are_named_before_nccl_is_asked() {
+    ranks("child_has_another_version", &["", "version=22703"], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_another_version() {
+    let group = phalanx_group::init().unwrap();
+    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("configuration: the ranks have different versions of NCCL: rank 0 ("),
+        "{error}"
+    );
+    assert!(error.contains(" has NCCL 2.28.99 (/") && error.contains(" has NCCL 2.27.3 (/"), "{error}");
+    group.finalize().unwrap();
+}
+
+#[test]
+fn an_init_that_hangs_on_one_rank_ends_on_all() {
+    ranks("child_does_not_come_about", &["", "init-hangs"], "3");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_does_not_come_about() {
+    let group = phalanx_group::init().unwrap();
+    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    // Whose time is over first tells the other.
+    assert!(matches!(error, Error::Rendezvous { .. } | Error::Aborted { .. }), "{error}");
+    assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
+    group.finalize().unwrap();
+}
+
+#[test]
+fn a_wrong_sum_is_found_before_anybody_trusts_it() {
+    ranks("child_gets_wrong_sums", &["", "wrong-sums"], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_gets_wrong_sums() {
+    let group = phalanx_group::init().unwrap();
+    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    match group.rank() {
+        0 => assert!(matches!(error, Error::Aborted { ref peer, .. } if peer.rank == 1), "{error}"),
+        _ => assert!(matches!(error, Error::WrongSum { rank: 1, .. }), "{error}"),
+    }
+    assert!(error.to_string().contains("in the sum of element"), "{error}");
+    group.finalize().unwrap();
+}
