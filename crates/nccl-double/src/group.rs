@@ -14,6 +14,9 @@ use std::time::Duration;
 /// How long the first launch of a communicator that does not block is under way: NCCL connects the ranks then.
 const FIRST_LAUNCH: Duration = Duration::from_millis(5);
 
+/// When an asynchronous error comes.
+const ERROR_AFTER: Duration = Duration::from_millis(50);
+
 /// One call, with all that its stream needs.
 pub(crate) struct Call {
     pub(crate) comm: Arc<Comm>,
@@ -82,7 +85,13 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
         } else {
             by_stream(calls);
         }
-        worker.settle(if failed { REMOTE_ERROR } else { OK });
+        worker.settle(OK);
+        if failed {
+            std::thread::spawn(move || {
+                std::thread::sleep(ERROR_AFTER);
+                worker.settle(REMOTE_ERROR);
+            });
+        }
     };
     if launch > 1 || comm.place.blocking {
         enqueue();

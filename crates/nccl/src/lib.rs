@@ -1,15 +1,46 @@
 //! NVIDIA's NCCL and the CUDA driver: looked for at run time, so that programs build and start on machines that have neither.
 //!
+//! [`NcclBackend`] gives a process group collectives on device memory, with the contract and the errors that it has on the host. Below it are
+//! [`Communicator`], NCCL's own with deadlines, and [`DeviceBuffer`], whose uses wait for each other on the device.
+//!
 //! Three layers: `sys` has the types and functions of C, `result` makes errors of their codes, and what is public here can't be used
 //! wrongly, except where it says `unsafe`. [`Nccl::load`] and [`Cuda::load`] find the libraries, or say what they tried.
 //!
+//! Deliberately absent: CUDA at build time, kernels of our own, host memory as a way for device data.
+//!
 //! It has been tested with the real library where there is no GPU, and with a double of both libraries on host memory; **not yet on a GPU**.
+//! Why it is made so, and how to tell that it was wrong, is in `docs/nccl.md`.
+//!
+//! # Examples
+//! ```
+//! use phalanx_core::{Error, Result};
+//! use phalanx_group::{ProcessGroup, ReduceOp};
+//! use phalanx_nccl::{DeviceBuffer, NcclBackend};
+//!
+//! fn train(group: &ProcessGroup) -> Result<()> {
+//!     let devices = NcclBackend::new(group, group.local_rank())?; // this rank's GPU: always said, never guessed
+//!     let mut grads = DeviceBuffer::from_host(devices.stream(), &[1.0f32; 1000])?;
+//!     let work = devices.all_reduce(&mut grads, ReduceOp::Avg)?; // returns at once
+//!     // … more work for the device …
+//!     work.wait()?; // all ranks meant the same, and this device is done
+//!     assert_eq!(grads.to_host(devices.stream(), devices.timeout())?, [1.0; 1000]);
+//!     devices.finalize()
+//! }
+//!
+//! // Without NCCL or without a GPU this says what was tried, on every rank.
+//! match train(&phalanx_group::init()?) {
+//!     Ok(()) => {}
+//!     Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"),
+//! }
+//! # Ok::<(), Error>(())
+//! ```
 
 mod backend;
 mod batch;
 mod buffer;
 mod call;
 mod comm;
+mod comm_file;
 mod context;
 mod device;
 mod element;
@@ -26,6 +57,7 @@ pub use batch::Batch;
 pub use buffer::DeviceBuffer;
 pub use call::{Call, Kind};
 pub use comm::{Communicator, UniqueId};
+pub use comm_file::DistributedConfig;
 pub use device::Device;
 pub use element::{DataType, DeviceElement, F8E4M3, F8E5M2, Reduction};
 pub use load::{CUDA_LIBRARY, Cuda, NCCL_LIBRARY, Nccl, Version};

@@ -193,7 +193,7 @@ fn disagree(call: Call) {
         let all = backend(&group);
         all_is_well.wait();
         let (outcome, line) = call(&all, group.rank() == 1);
-        let error = outcome.and_then(Work::wait).and_then(|()| all.barrier()).unwrap_err();
+        let error = outcome.and_then(Work::wait).unwrap_err();
         let later = all.barrier().unwrap_err();
         let Error::Poisoned { cause, .. } = later else { panic!("not poisoned: {later}") };
         // The group that it was made from lives on.

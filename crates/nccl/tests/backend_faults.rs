@@ -97,7 +97,22 @@ fn child_sees_a_death() {
     assert!(matches!(all.barrier(), Err(Error::Poisoned { .. })));
 }
 
-/// The self-test takes three launches, so it is the fourth that never ends; all had agreed to it.
+/// As where transfers between the GPUs of a machine hang.
+#[test]
+fn a_first_sum_that_does_not_come_ends_init() {
+    ranks("child_has_no_first_sum", &["stall@1", ""], "2");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_no_first_sum() {
+    let group = phalanx_group::init().unwrap();
+    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    group.finalize().unwrap();
+}
+
+/// The self-test takes three launches, and each sum one; all agree to the fifth, which never ends.
 #[test]
 fn an_operation_that_stalls_is_a_timeout_on_all_ranks() {
     ranks("child_is_late", &["", "stall@5", ""], "2");

@@ -8,8 +8,8 @@ use common::{LONG, delay, device, nccl, world};
 use half::{bf16, f16};
 use phalanx_core::{Error, ReduceOp};
 use phalanx_nccl::{
-    Call, Communicator, DataType, DeviceBuffer, DeviceElement, F8E4M3, F8E5M2, Kind, Reduction, Stream,
-    UniqueId,
+    Call, Communicator, DataType, DeviceBuffer, DeviceElement, DistributedConfig, F8E4M3, F8E5M2, Kind,
+    Reduction, Stream, UniqueId,
 };
 use std::time::Duration;
 
@@ -303,4 +303,28 @@ fn a_device_that_there_is_not_is_named() {
     let error =
         phalanx_nccl::Device::open(phalanx_nccl::Cuda::open(common::double()).unwrap(), 8).unwrap_err();
     assert_eq!(error.to_string(), "configuration: there is no device 8: this machine has 8, from 0");
+}
+
+#[test]
+fn ranks_meet_over_a_file_even_if_an_old_one_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("id");
+    let config = |rank| DistributedConfig { world_size: 2, rank, comm_file: folder.path().join("id") };
+    for is_old_there in [false, true] {
+        if is_old_there {
+            std::fs::write(&file, UniqueId::new(nccl()).unwrap().as_bytes()).unwrap();
+        }
+        std::thread::scope(|ranks| {
+            ranks.spawn(|| config(1).connect(nccl(), &device(1), LONG).unwrap().finalize(LONG).unwrap());
+            std::thread::sleep(Duration::from_millis(100));
+            let comm = config(0).connect(nccl(), &device(0), LONG).unwrap();
+            comm.finalize(LONG).unwrap();
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+    let error = config(1).connect(nccl(), &device(1), Duration::from_millis(50)).unwrap_err().to_string();
+    assert!(error.contains("rank 0 has not written NCCL's id to /"), "{error}");
+    let nowhere = DistributedConfig { comm_file: "/nowhere/id".into(), ..config(0) };
+    let error = nowhere.connect(nccl(), &device(0), LONG).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
 }

@@ -40,7 +40,7 @@ fn child_works() {
     assert_eq!(sum(&half, &stream, LONG).unwrap(), members * (members + 1) / 2);
     half.finalize(LONG).unwrap();
     comm.finalize(LONG).unwrap();
-    drop(stream);
+    drop((half, comm, stream));
     nothing_is_left();
 }
 
@@ -200,7 +200,7 @@ fn child_can_not_finalize() {
     assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
     let error = comm.finalize(SHORT).unwrap_err().to_string();
     assert!(error.starts_with("ncclCommFinalize of NCCL") && error.contains("still in progress"), "{error}");
-    drop(stream);
+    drop((comm, stream));
     nothing_is_left();
 }
 
