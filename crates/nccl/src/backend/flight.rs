@@ -152,3 +152,41 @@ impl Work {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use crate::{Cuda, Device, DeviceBuffer, Nccl, NcclBackend};
+    use phalanx_core::{CallSite, ReduceOp};
+    use phalanx_testkit::World;
+    use std::sync::Barrier;
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// Rank 1 does on its device what rank 0 does, without a word on the host about what it means.
+    #[test]
+    fn a_device_that_is_done_is_not_enough() {
+        let devices_are_done = Barrier::new(2);
+        World::thread().run(2, move |group| {
+            let file = std::env::current_exe().unwrap().with_file_name("libphalanx_nccl_double.so");
+            let device = Cuda::open(&file).and_then(|cuda| Device::open(cuda, group.rank()));
+            let all = NcclBackend::over(&group, Nccl::open(file), device).unwrap();
+            let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+            let mut batch = all.batch();
+            batch.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            if group.rank() == 0 {
+                let work = all.launch(&batch).unwrap();
+                assert!(all.stream().synchronize(LONG).unwrap());
+                assert!(!work.is_done());
+                devices_are_done.wait();
+                work.wait().unwrap();
+            } else {
+                all.shared.comm.launch(&batch, all.stream(), LONG).unwrap();
+                assert!(all.stream().synchronize(LONG).unwrap());
+                devices_are_done.wait();
+                let call = batch.signature(CallSite::caller()).unwrap();
+                all.shared.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
+            }
+        });
+    }
+}
