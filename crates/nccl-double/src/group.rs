@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the first launch of a communicator that does not block is under way: NCCL connects the ranks then.
+/// How long the first launch of a communicator is under way: NCCL connects the ranks then.
 const FIRST_LAUNCH: Duration = Duration::from_millis(5);
 
 /// When an asynchronous error comes.
@@ -93,15 +93,13 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
             });
         }
     };
-    if launch > 1 || comm.place.blocking {
-        enqueue();
-        return OK;
-    }
     comm.in_background(move || {
-        std::thread::sleep(FIRST_LAUNCH);
+        if launch == 1 {
+            std::thread::sleep(FIRST_LAUNCH);
+        }
         enqueue();
     });
-    IN_PROGRESS
+    if comm.place.blocking { OK } else { IN_PROGRESS }
 }
 
 fn by_stream(mut calls: Vec<Call>) {

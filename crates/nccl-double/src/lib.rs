@@ -5,7 +5,7 @@
 //!   connect over an abstract unix socket. A collective is computed in the hub when all ranks have sent their parts.
 //! - A stream is a thread with a queue, so that everything is as asynchronous as on a device: who forgets an event reads data that is not there
 //!   yet. Device memory is host memory full of rubbish.
-//! - Communicators that do not block don't: init, finalize and the first launch go on behind the caller's back, who gets `ncclInvalidArgument`
+//! - Communicators that do not block don't: init, finalize and each launch go on behind the caller's back, who gets `ncclInvalidArgument`
 //!   when he does not ask for their end.
 //! - Calls that differ between ranks in operation or length never end, and those that differ in type or operator give wrong numbers, as those of NCCL may.
 //! - Work of a rank that has died does not end either.

@@ -4,6 +4,7 @@ use crate::buffer::DeviceBuffer;
 use crate::call::{Call, Kind};
 use crate::device::Device;
 use crate::element::{DataType, DeviceElement, Reduction};
+use crate::load::Version;
 use crate::memory::Memory;
 use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature};
 use std::marker::PhantomData;
@@ -21,6 +22,7 @@ use std::marker::PhantomData;
 pub struct Batch<'a> {
     rank: usize,
     world_size: usize,
+    version: Version,
     calls: Vec<Call>,
     memory: Vec<&'a Memory>,
     /// What all ranks must mean alike: the collectives, in order.
@@ -83,10 +85,11 @@ impl Collective {
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(rank: usize, world_size: usize) -> Self {
+    pub(crate) fn new(rank: usize, world_size: usize, version: Version) -> Self {
         Self {
             rank,
             world_size,
+            version,
             calls: Vec::new(),
             memory: Vec::new(),
             collectives: Vec::new(),
@@ -318,11 +321,12 @@ impl<'a> Batch<'a> {
         count: usize,
     ) -> Result<()> {
         let is_reduction = matches!(kind, Kind::AllReduce(_) | Kind::Reduce { .. } | Kind::ReduceScatter(_));
+        let is_reduced = T::DATA_TYPE.filter(|data_type| self.version >= data_type.since());
         // What is only moved may be any bytes.
-        let (data_type, count) = match T::DATA_TYPE {
+        let (data_type, count) = match is_reduced {
             Some(data_type) => (data_type, count),
             None if is_reduction => {
-                let hint = format!("NCCL does not reduce {}", std::any::type_name::<T>());
+                let hint = format!("NCCL {} does not reduce {}", self.version, std::any::type_name::<T>());
                 return Err(Error::Unsupported { op: kind.op(), backend: "nccl", hint });
             }
             None => (DataType::U8, count * size_of::<T>()),

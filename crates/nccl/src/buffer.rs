@@ -50,7 +50,7 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// A copy of `elements`, from when `stream` comes to it.
     ///
     /// # Cost
-    /// They are first copied to pinned memory of the host, so they may change at once.
+    /// They are first copied to pinned memory of the host, so they may change at once. That memory is kept for later copies as long as the device is open.
     ///
     /// # Errors
     /// [`Library`](Error::Library): there is not enough memory.
@@ -58,6 +58,32 @@ impl<T: DeviceElement> DeviceBuffer<T> {
         let mut buffer = Self::new(stream.device(), elements.len())?;
         buffer.copy_from_host(stream, elements)?;
         Ok(buffer)
+    }
+
+    /// Memory of somebody else, a tensor of candle, say, or an array of the CUDA runtime. Its uses here wait for what `stream` was given so far; call
+    /// [`order`](Self::order) afterwards, and `stream` waits for them. It is not freed.
+    ///
+    /// # Errors
+    /// [`Library`](Error::Library): the driver refused.
+    ///
+    /// # Safety
+    /// There are `len` elements at `address` in the memory of the stream's device. They are there, and nobody uses them who is not ordered behind the uses here, until the
+    /// last of these is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{ReduceOp, Result};
+    /// # use phalanx_nccl::{DeviceBuffer, NcclBackend, Stream};
+    /// # fn example(devices: &NcclBackend, compute: &Stream, address: u64, len: usize) -> Result<()> {
+    /// // SAFETY: the tensor lives until `compute` is past the sum.
+    /// let mut tensor = unsafe { DeviceBuffer::<f32>::from_raw(compute, address, len)? };
+    /// let work = devices.all_reduce(&mut tensor, ReduceOp::Avg)?; // behind what computes the tensor
+    /// tensor.order(compute)?; // what is put on `compute` from now on sees the sum
+    /// # work.wait() }
+    /// ```
+    pub unsafe fn from_raw(stream: &Stream, address: RawPointer, len: usize) -> Result<Self> {
+        let memory = if len == 0 { None } else { Some(OnDevice::of_another(stream, address)?) };
+        Ok(Self { device: stream.device().clone(), memory, len, elements: PhantomData })
     }
 
     /// Overwrites all elements, when `stream` comes to it. Costs as [`from_host`](Self::from_host).

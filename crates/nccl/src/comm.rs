@@ -196,7 +196,7 @@ impl Communicator {
 
     /// An empty batch for [`launch`](Self::launch).
     pub fn batch<'a>(&self) -> Batch<'a> {
-        Batch::new(self.rank(), self.world_size())
+        Batch::new(self.rank(), self.world_size(), self.nccl().version())
     }
 
     /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a

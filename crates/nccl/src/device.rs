@@ -8,6 +8,10 @@ use phalanx_core::Result;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a device that is closed waits for copies to and from the host.
+const LAST_COPIES: Duration = Duration::from_secs(1);
 
 /// One GPU of this machine. Cheap to clone; usable from any thread.
 ///
@@ -112,8 +116,10 @@ impl Device {
 impl Drop for Opened {
     fn drop(&mut self) {
         let staging = std::mem::take(&mut *self.staging.lock().unwrap_or_else(PoisonError::into_inner));
+        let patience = if self.is_stuck.load(Ordering::Relaxed) { Duration::ZERO } else { LAST_COPIES };
         for piece in staging {
-            if self.is_stuck.load(Ordering::Relaxed) || !piece.memory().is_unused() {
+            // What is left of an operation that was aborted is over soon; what is not must stay.
+            if !matches!(piece.memory().wait(patience), Ok(true)) {
                 std::mem::forget(piece);
             }
         }

@@ -1,5 +1,6 @@
 //! Element types and operators, as NCCL knows them.
 
+use crate::load::Version;
 use half::{bf16, f16};
 use phalanx_core::{DType, Element, ReduceOp};
 
@@ -18,9 +19,7 @@ pub enum DataType {
     F32 = 7,
     F64 = 8,
     BF16 = 9,
-    /// Since NCCL 2.24.
     F8E4M3 = 10,
-    /// Since NCCL 2.24.
     F8E5M2 = 11,
 }
 
@@ -48,6 +47,15 @@ impl DataType {
             Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// The first version of NCCL that has it.
+    pub const fn since(self) -> Version {
+        match self {
+            Self::F8E4M3 | Self::F8E5M2 => Version { major: 2, minor: 24, patch: 0 },
+            Self::BF16 => Version { major: 2, minor: 10, patch: 0 },
+            _ => Version { major: 2, minor: 0, patch: 0 },
         }
     }
 

@@ -68,6 +68,8 @@ impl Memory {
 pub(crate) struct OnDevice {
     device: Device,
     memory: Memory,
+    /// Allocated here, so freed here.
+    is_ours: bool,
 }
 
 impl OnDevice {
@@ -82,9 +84,15 @@ impl OnDevice {
         // SAFETY: `address` is good for one pointer.
         let code = unsafe { (device.cuda().table().mem_alloc_async)(&raw mut address, len, queue.raw) };
         device.cuda().check("cuMemAllocAsync", code)?;
-        let new = Self { device: device.clone(), memory: Memory::new(address, last_use) };
+        let new = Self { device: device.clone(), memory: Memory::new(address, last_use), is_ours: true };
         queue.record(&new.memory.last_use())?;
         Ok(new)
+    }
+
+    /// Memory of somebody else, whose last use is what `stream` was given so far.
+    pub(crate) fn of_another(stream: &Stream, address: RawPointer) -> Result<Self> {
+        let memory = Memory::new(address, stream.record()?);
+        Ok(Self { device: stream.device().clone(), memory, is_ours: false })
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -95,7 +103,7 @@ impl OnDevice {
 impl Drop for OnDevice {
     fn drop(&mut self) {
         let queue = self.device.freeing();
-        if self.memory.is_lost() || self.memory.order(queue).is_err() {
+        if !self.is_ours || self.memory.is_lost() || self.memory.order(queue).is_err() {
             return;
         }
         let Ok(_entered) = self.device.enter() else { return };

@@ -113,6 +113,30 @@ fn child_copies_nothing() {
     });
 }
 
+/// A tensor of another library, on that one's stream.
+#[test]
+fn memory_of_another_is_used_in_the_order_of_its_stream() {
+    World::thread().run(2, |group| {
+        let all = backend(&group);
+        let compute = Stream::new(all.device()).unwrap();
+        for round in 1..4 {
+            let mut owner = DeviceBuffer::<i64>::zeros(&compute, 3).unwrap();
+            assert!(compute.synchronize(LONG).unwrap());
+            delay(&compute, Duration::from_millis(30));
+            owner.copy_from_host(&compute, &[round; 3]).unwrap();
+            // SAFETY: the owner lives until the host has read it.
+            let mut tensor =
+                unsafe { DeviceBuffer::<i64>::from_raw(&compute, owner.address(), owner.len()) }.unwrap();
+            let work = all.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+            tensor.order(&compute).unwrap();
+            // The owner knows nothing of that use, but its stream waits for it.
+            assert_eq!(owner.to_host(&compute, LONG).unwrap(), [2 * round; 3]);
+            drop(tensor);
+            work.wait().unwrap();
+        }
+    });
+}
+
 #[test]
 fn calls_return_before_the_devices_are_done_and_may_be_waited_for_in_any_order() {
     World::thread().run(2, |group| {

@@ -224,6 +224,24 @@ fn child_has_little_memory() {
 }
 
 #[test]
+fn a_type_that_came_later_is_refused_but_moved() {
+    ranks("child_has_an_old_nccl", &["version=21903"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_an_old_nccl() {
+    let (comm, stream) = joined();
+    let mut buffer = DeviceBuffer::<phalanx_nccl::F8E4M3>::zeros(&stream, 3).unwrap();
+    let error = comm.batch().all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err().to_string();
+    assert!(error.ends_with("NCCL 2.19.3 does not reduce phalanx_nccl::element::F8E4M3"), "{error}");
+    let mut batch = comm.batch();
+    batch.broadcast(&mut buffer, 0).unwrap();
+    comm.launch(&batch, &stream, LONG).unwrap();
+    buffer.to_host(&stream, LONG).unwrap();
+}
+
+#[test]
 fn a_driver_without_a_device_is_unavailable() {
     done_well("child_has_no_device", process("child_has_no_device", &[("PHALANX_DOUBLE", "no-device")]));
 }

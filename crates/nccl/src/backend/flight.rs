@@ -177,8 +177,9 @@ mod tests {
             if group.rank() == 0 {
                 let work = all.launch(&batch).unwrap();
                 assert!(all.stream().synchronize(LONG).unwrap());
-                assert!(!work.is_done());
+                let is_done = work.is_done();
                 devices_are_done.wait();
+                assert!(!is_done);
                 work.wait().unwrap();
             } else {
                 all.shared.comm.launch(&batch, all.stream(), LONG).unwrap();
