@@ -23,7 +23,7 @@
 //!     let work = devices.all_reduce(&mut grads, ReduceOp::Avg)?; // returns at once
 //!     // … more work for the device …
 //!     work.wait()?; // all ranks meant the same, and this device is done
-//!     assert_eq!(grads.to_host(devices.stream(), devices.timeout())?, [1.0; 1000]);
+//!     assert_eq!(grads.to_host(devices.stream(), group.timeout())?, [1.0; 1000]);
 //!     devices.finalize()
 //! }
 //!
