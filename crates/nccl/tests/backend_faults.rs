@@ -79,6 +79,7 @@ fn a_rank_that_is_killed_in_the_middle_is_named_by_all_others() {
 fn child_sees_a_death() {
     let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 6);
+    group.barrier().unwrap();
     let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
     // All agree, but one device does not come to it before its process dies.
     if group.rank() == 1 {
@@ -121,8 +122,9 @@ fn an_operation_that_stalls_is_a_timeout_on_all_ranks() {
 #[test]
 #[ignore = "run by another test, in processes of their own"]
 fn child_is_late() {
-    let (_group, all) = joined();
+    let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 6);
+    group.barrier().unwrap();
     let error = sum(&all).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert!(error.to_string().contains("all_reduce #5"), "{error}");
@@ -139,8 +141,9 @@ fn an_asynchronous_error_is_told_to_all_ranks_in_nccls_words() {
 #[test]
 #[ignore = "run by another test, in processes of their own"]
 fn child_hears_of_an_error() {
-    let (_group, all) = joined();
+    let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 6);
+    group.barrier().unwrap();
     let error = sum(&all).unwrap_err();
     let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
     assert_eq!(peer.rank, 1, "{error}");
@@ -155,8 +158,9 @@ fn a_launch_that_nccl_refuses_is_told_to_all_ranks() {
 #[test]
 #[ignore = "run by another test, in processes of their own"]
 fn child_hears_of_a_refusal() {
-    let (_group, all) = joined();
+    let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 3);
+    group.barrier().unwrap();
     let error = sum(&all).unwrap_err();
     let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
     assert!(peer.rank == 0 && reason.contains("unhandled system error (2)"), "{error}");
@@ -171,8 +175,9 @@ fn an_abort_that_hangs_holds_nobody_up() {
 #[test]
 #[ignore = "run by another test, in processes of their own"]
 fn child_is_late_and_stuck() {
-    let (_group, all) = joined();
+    let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 3);
+    group.barrier().unwrap();
     let error = sum(&all).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
 }

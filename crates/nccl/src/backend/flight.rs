@@ -70,22 +70,24 @@ impl Flight {
     fn judge(&self, state: &mut State, now: Instant) -> Option<Result<()>> {
         let shared = &self.shared;
         let failed = |cause| Some(Err(shared.error(&self.signature, self.seq, &self.deadline, cause)));
-        if let Some(cause) = shared.control.failure() {
-            return failed(cause);
-        }
         if let Some(agreement) = state.agreement.take_if(|agreement| agreement.is_done())
             && let Err(error) = agreement.wait()
         {
             return failed(shared.give_up(&error));
         }
-        if let (None, Some(event)) = (&state.agreement, &state.event) {
+        let trouble = shared.comm.async_error();
+        if let (None, Some(event), Ok(())) = (&state.agreement, &state.event, &trouble) {
             match event.is_over() {
-                Ok(true) => return Some(Ok(())),
-                Ok(false) => {}
+                // An abort ends it too, without a result.
+                Ok(true) if !shared.is_aborted() => return Some(Ok(())),
+                Ok(_) => {}
                 Err(error) => return failed(shared.give_up(&error)),
             }
         }
-        if let Err(error) = shared.comm.async_error() {
+        if let Some(cause) = shared.control.failure() {
+            return failed(cause);
+        }
+        if let Err(error) = trouble {
             let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let since = *trouble.get_or_insert(now);
             if now.saturating_duration_since(since) >= HEARSAY_TIME {

@@ -248,9 +248,13 @@ impl Shared {
         self.control.fail(Cause::TimedOut { reporter, op, seq, waited, awaited, missing })
     }
 
+    fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::SeqCst)
+    }
+
     /// Stops the communicator, which may take a while; once.
     fn abort(&self) {
-        if self.is_aborted.swap(true, Ordering::Relaxed) {
+        if self.is_aborted.swap(true, Ordering::SeqCst) {
             return;
         }
         if let Err(error) = self.comm.abort(crate::comm::ABORT_TIME) {
