@@ -2,7 +2,7 @@
 
 use crate::buffer::DeviceBuffer;
 use crate::call::{Call, Kind};
-use crate::device::Device;
+use crate::comm::Communicator;
 use crate::element::{DataType, DeviceElement, Reduction};
 use crate::load::Version;
 use crate::memory::Memory;
@@ -270,12 +270,17 @@ impl<'a> Batch<'a> {
         Signature { op, dtype: None, count, reduce: None, root: None, detail: 0, site }
     }
 
-    /// Refuses buffers of another device.
-    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
-        let elsewhere = self.memory.iter().find(|piece| piece.ordinal() != device.ordinal());
+    /// Refuses a batch of another communicator, whose lengths fit another number of ranks, and buffers of another device.
+    pub(crate) fn check(&self, comm: &Communicator) -> Result<()> {
+        let op = self.calls.first().map_or(OpKind::Barrier, |call| call.kind.op());
+        if (self.rank, self.world_size) != (comm.rank(), comm.world_size()) {
+            let what = format!("a batch of rank {}/{} for {comm:?}", self.rank, self.world_size);
+            return Err(Error::misuse(op, what));
+        }
+        let elsewhere = self.memory.iter().find(|piece| piece.ordinal() != comm.device().ordinal());
         elsewhere.map_or(Ok(()), |piece| {
-            let what = format!("a buffer of device {} for a rank on {device}", piece.ordinal());
-            Err(Error::misuse(self.calls.first().map_or(OpKind::Barrier, |call| call.kind.op()), what))
+            let what = format!("a buffer of device {} for a rank on {}", piece.ordinal(), comm.device());
+            Err(Error::misuse(op, what))
         })
     }
 
@@ -355,6 +360,10 @@ impl<'a> Batch<'a> {
 
     /// What only the root has.
     fn at_root<B>(&self, op: OpKind, buffer: Option<B>, root: usize) -> Result<Option<B>> {
+        if root >= self.world_size {
+            let what = format!("rank {root} in a communicator of {} ranks", self.world_size);
+            return Err(Error::misuse(op, what));
+        }
         match (buffer, self.rank == root) {
             (None, true) => Err(Error::misuse(op, "the root gave no buffer for all ranks")),
             (Some(_), false) => Err(Error::misuse(op, "a rank that is not the root gave a buffer for all")),

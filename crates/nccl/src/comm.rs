@@ -207,7 +207,9 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Library`](Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
+    /// [`Misuse`](Error::Misuse): a batch of another communicator, or a buffer of another device; nothing was begun.
     pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
+        batch.check(self)?;
         let memory = batch.memory();
         use_in_order(stream, memory, || {
             // SAFETY: the memory lives until its last use is over, and this is one.

@@ -62,3 +62,8 @@ pub use device::Device;
 pub use element::{DataType, DeviceElement, F8E4M3, F8E5M2, Reduction};
 pub use load::{CUDA_LIBRARY, Cuda, NCCL_LIBRARY, Nccl, Version};
 pub use stream::{Event, Stream};
+
+/// The page's example runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/nccl.md")]
+struct Page;

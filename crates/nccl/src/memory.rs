@@ -141,23 +141,21 @@ impl Pinned {
 
     /// For the device to read; it has not heard of this use yet.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
-        let to = self.unused(bytes.len());
+        let to = self.for_copy(bytes.len());
         // SAFETY: it has so many bytes, and nobody else uses it.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     /// What the device has written.
     pub(crate) fn read(&self, bytes: &mut [u8]) {
-        let from = self.unused(bytes.len());
+        let from = self.for_copy(bytes.len());
         // SAFETY: it has so many bytes, and nobody uses it any more.
         unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    fn unused(&self, len: usize) -> *mut u8 {
-        assert!(
-            len <= self.len && self.memory.is_unused(),
-            "staging is free, and as long as what goes through it"
-        );
+    /// Who copies has taken it from the device's staging, where it is free, or has waited for its last use.
+    fn for_copy(&self, len: usize) -> *mut u8 {
+        assert!(len <= self.len, "staging is as long as what goes through it");
         self.memory.address as *mut u8
     }
 }

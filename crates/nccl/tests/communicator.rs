@@ -172,6 +172,28 @@ fn what_nccl_has_not_is_said_and_leaves_the_communicator_well() {
     });
 }
 
+/// Its lengths would be wrong there, and NCCL would write beyond the end.
+#[test]
+fn a_batch_of_another_communicator_is_refused() {
+    world(2, |comm, stream| {
+        let alone = comm.split(Some(comm.rank() as u32), 0, LONG).unwrap().unwrap();
+        let input = DeviceBuffer::<f32>::zeros(stream, 4).unwrap();
+        let mut output = DeviceBuffer::<f32>::zeros(stream, 4).unwrap();
+        let mut batch = alone.batch();
+        batch.all_gather(&input, &mut output).unwrap();
+        let error = comm.launch(&batch, stream, LONG).unwrap_err();
+        assert!(
+            error.to_string().starts_with("all_gather: a batch of rank 0/1 for Communicator(rank "),
+            "{error}"
+        );
+        alone.launch(&batch, stream, LONG).unwrap();
+        let mut batch = comm.batch();
+        let error = batch.gather(&input, None, 2).unwrap_err();
+        assert_eq!(error.to_string(), "gather: rank 2 in a communicator of 2 ranks");
+        alone.finalize(LONG).unwrap();
+    });
+}
+
 /// The data is not there yet when the collective is put on another stream, and its result not when it is asked for on a third.
 #[test]
 fn streams_wait_for_each_other_where_they_share_a_buffer() {

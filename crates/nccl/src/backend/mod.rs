@@ -154,7 +154,7 @@ impl NcclBackend {
     #[track_caller]
     pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
         let (shared, site) = (&self.shared, CallSite::caller());
-        batch.check_device(self.device())?;
+        batch.check(&shared.comm)?;
         let collective = batch.signature(site.clone());
         let signature = collective.clone().unwrap_or_else(|| batch.message(site));
         let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
