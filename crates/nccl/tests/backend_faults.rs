@@ -125,11 +125,17 @@ fn child_is_late() {
     let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 6);
     group.barrier().unwrap();
-    let error = sum(&all).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    assert!(error.to_string().contains("all_reduce #5"), "{error}");
-    assert!(error.to_string().contains("all ranks had arrived"), "{error}");
-    // NCCL was stopped: nothing is under way any more.
+    let begin = |buffer: &mut DeviceBuffer<i64>| all.all_reduce(buffer, ReduceOp::Sum).unwrap();
+    let mut buffers = [1, 2].map(|x| DeviceBuffer::from_host(all.stream(), &[x]).unwrap());
+    let works = buffers.each_mut().map(begin);
+    // The one behind it is no better for being over when NCCL is stopped.
+    for (work, name) in works.into_iter().zip(["all_reduce #5", "all_reduce #6"]) {
+        let error = work.wait().unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains(&format!(": {name} in group")), "{error}");
+        assert!(error.to_string().contains("all ranks had arrived"), "{error}");
+    }
+    // Nothing is under way any more.
     assert!(all.stream().synchronize(LONG).unwrap());
 }
 
