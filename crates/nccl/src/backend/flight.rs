@@ -158,21 +158,55 @@ impl Work {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use crate::{Cuda, Device, DeviceBuffer, Nccl, NcclBackend};
-    use phalanx_core::{CallSite, ReduceOp};
+    use phalanx_core::{CallSite, Error, ReduceOp};
+    use phalanx_group::ProcessGroup;
     use phalanx_testkit::World;
     use std::sync::Barrier;
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
 
+    fn backend(group: &ProcessGroup) -> NcclBackend {
+        let file = std::env::current_exe().unwrap().with_file_name("libphalanx_nccl_double.so");
+        let device = Cuda::open(&file).and_then(|cuda| Device::open(cuda, group.rank()));
+        NcclBackend::over(group, Nccl::open(file), device).unwrap()
+    }
+
+    /// Rank 1 says that it means the same, and its device does nothing.
+    #[test]
+    fn a_device_that_was_stopped_is_not_done() {
+        let is_over = Barrier::new(2);
+        World::thread().run(2, move |group| {
+            let all = backend(&group);
+            let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+            let mut batch = all.batch();
+            batch.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+            if group.rank() == 0 {
+                let work = all.launch(&batch).unwrap();
+                while work.0.state().agreement.is_some() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                all.shared.abort();
+                assert!(all.stream().synchronize(LONG).unwrap());
+                let is_done = work.is_done();
+                is_over.wait();
+                assert!(!is_done);
+                all.abort("enough");
+                assert!(matches!(work.wait(), Err(Error::Aborted { .. })));
+            } else {
+                let call = batch.signature(CallSite::caller()).unwrap();
+                all.shared.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
+                is_over.wait();
+            }
+        });
+    }
+
     /// Rank 1 does on its device what rank 0 does, without a word on the host about what it means.
     #[test]
     fn a_device_that_is_done_is_not_enough() {
         let devices_are_done = Barrier::new(2);
         World::thread().run(2, move |group| {
-            let file = std::env::current_exe().unwrap().with_file_name("libphalanx_nccl_double.so");
-            let device = Cuda::open(&file).and_then(|cuda| Device::open(cuda, group.rank()));
-            let all = NcclBackend::over(&group, Nccl::open(file), device).unwrap();
+            let all = backend(&group);
             let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
             let mut batch = all.batch();
             batch.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
