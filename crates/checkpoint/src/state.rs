@@ -150,7 +150,8 @@ impl<'a> State<'a> {
         self.pieces.push(Piece { name: name.into(), info, elements: elements_of, bytes });
     }
 
-    /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON.
+    /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON, which has no word for
+    /// infinities and NaN: they become `null`.
     ///
     /// # Errors
     /// [`Error::Value`] if serde cannot make JSON of it.
