@@ -1,19 +1,21 @@
 //! The operations of a [`ProcessGroup`] that return at once with a [`Work`].
 
 use crate::backend::Collective;
+use crate::work::Buffer;
 use crate::{ProcessGroup, Work};
 use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
 
 /// The asynchronous operations own their buffer until it is waited for. They run on the group's progress thread, in the
 /// order of the calls, and count as called when these return: blocking calls that follow are performed after them.
 impl ProcessGroup {
-    /// Begins an [`all_reduce`](Self::all_reduce).
+    /// Begins an [`all_reduce`](Self::all_reduce) of a `Vec`, or of what [`alloc`](Self::alloc) returned.
     ///
     /// # Errors
     /// [`Misuse`](Error::Misuse), [`Poisoned`](Error::Poisoned); what goes wrong later comes from [`Work::wait`].
     #[track_caller]
-    pub fn all_reduce_async<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
-        let call = self.all_reduce_call::<T>(buffer.len(), op, self.site())?;
+    pub fn all_reduce_async<B: Buffer>(&self, mut buffer: B, op: ReduceOp) -> Result<Work<B>> {
+        let len = buffer.bytes().len() / size_of::<B::Element>();
+        let call = self.all_reduce_call::<B::Element>(len, op, self.site())?;
         self.submit(call, buffer, |buffer| buffer)
     }
 
@@ -92,11 +94,11 @@ impl ProcessGroup {
         Ok(Work::new(self.backend.submit_message(from, Box::new(buffer), self.timeout())?, |buffer| buffer))
     }
 
-    fn submit<T: Element, R>(
+    fn submit<B: Buffer, R>(
         &self,
         call: Collective,
-        buffer: Vec<T>,
-        finish: impl FnOnce(Vec<T>) -> R + Send + 'static,
+        buffer: B,
+        finish: impl FnOnce(B) -> R + Send + 'static,
     ) -> Result<Work<R>> {
         Ok(Work::new(self.backend.submit(call, Box::new(buffer), self.timeout())?, finish))
     }

@@ -2,7 +2,9 @@
 
 use crate::ProcessGroup;
 use crate::backend::Region;
+use crate::work::{Buffer, Bytes};
 use phalanx_core::{Element, Error, OpKind, Result};
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -40,6 +42,20 @@ impl<T: Element> DerefMut for SharedBuffer<T> {
         };
         bytemuck::cast_slice_mut(&mut bytes[..self.len * size_of::<T>()])
     }
+}
+
+impl<T: Element> Bytes for SharedBuffer<T> {
+    fn bytes(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl<T: Element> Buffer for SharedBuffer<T> {
+    type Element = T;
 }
 
 impl ProcessGroup {

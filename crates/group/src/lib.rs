@@ -56,4 +56,4 @@ pub use object::OBJECT_LEN_MAX;
 pub use phalanx_core::{Error, ReduceOp, Result};
 pub use prices::{Measured, Prices};
 pub use tune::tune;
-pub use work::{Bytes, Completion, Pending, Work};
+pub use work::{Buffer, Bytes, Completion, Pending, Work};

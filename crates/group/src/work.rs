@@ -23,6 +23,17 @@ impl<T: Element> Bytes for Vec<T> {
     }
 }
 
+/// A buffer of elements that an asynchronous operation can own: a `Vec`, or a [`SharedBuffer`](crate::SharedBuffer), of
+/// which it copies nothing between ranks of one host.
+pub trait Buffer: Bytes {
+    /// What it is made of.
+    type Element: Element;
+}
+
+impl<T: Element> Buffer for Vec<T> {
+    type Element = T;
+}
+
 type Shared = Arc<(Mutex<Option<Result<Box<dyn Bytes>>>>, Condvar)>;
 
 /// The end of a pending operation that is waited for.

@@ -17,7 +17,10 @@ pub fn asynchronous_operations_compute_the_same(world: &World) {
                 let inputs =
                     inputs(&group, total, |random: &mut Random, len| random.exact::<f32>(len, ReduceOp::Sum));
                 let mine = || inputs[rank].clone();
+                let mut registered = group.alloc::<f32>(total).unwrap();
+                registered.copy_from_slice(&mine());
                 let all_reduce = group.all_reduce_async(mine(), ReduceOp::Sum).unwrap();
+                let registered = group.all_reduce_async(registered, ReduceOp::Sum).unwrap();
                 let broadcast = group.broadcast_async(mine(), world_size - 1).unwrap();
                 let all_gather = group.all_gather_async(&mine()).unwrap();
                 let reduce_scatter = group.reduce_scatter_async(mine(), ReduceOp::Max).unwrap();
@@ -26,6 +29,11 @@ pub fn asynchronous_operations_compute_the_same(world: &World) {
                     &all_reduce.wait().unwrap(),
                     &oracle::reduce(&inputs, ReduceOp::Sum),
                     "all_reduce_async",
+                );
+                assert_bits(
+                    &registered.wait().unwrap(),
+                    &oracle::reduce(&inputs, ReduceOp::Sum),
+                    "all_reduce_async of a registered buffer",
                 );
                 assert_bits(&broadcast.wait().unwrap(), &inputs[world_size - 1], "broadcast_async");
                 assert_bits(&all_gather.wait().unwrap(), &oracle::gather(&inputs), "all_gather_async");
