@@ -10,7 +10,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         self.elements.saturating_mul(self.dtype.size_in_bytes())
     }
 }
@@ -25,31 +25,80 @@ pub(crate) struct Bucket {
     pub(crate) elements: usize,
 }
 
-/// Deals `items` into buckets of one element type and at most `cap_bytes` each.
+/// The first bucket of a plan closes at this many bytes, so that something is under way soon.
+const FIRST_BYTES: usize = 1 << 20;
+
+/// Deals `items` into buckets of one element type and at most `cap_bytes` each, the first of at most [`FIRST_BYTES`].
 ///
-/// `order` names the indices of `items` to plan, in the order in which their gradients are to be sent: by name today,
-/// by the moment they are ready once communication overlaps with the backward pass. Members of a bucket keep that order, and
-/// buckets follow each other by their first member. An item larger than the cap has a bucket for itself.
+/// `order` names the indices of `items` in the order in which their gradients are ready, each at most once. Those that it does not
+/// name have buckets of their own at the end: as long as they have no gradient on any rank, none of these is sent.
 ///
-/// The plan depends on nothing but the arguments, so ranks with equal models have equal plans without talking.
-pub(crate) fn plan(items: &[Item], order: impl IntoIterator<Item = usize>, cap_bytes: usize) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> = Vec::new();
+/// Members of a bucket keep that order, and buckets follow each other by their first member. An item larger than the cap has a bucket
+/// for itself. The plan depends on nothing but the arguments, so ranks that give the same have equal plans without talking.
+pub(crate) fn plan(items: &[Item], order: &[usize], cap_bytes: usize) -> Vec<Bucket> {
+    let mut named = vec![false; items.len()];
+    order.iter().for_each(|&index| named[index] = true);
+    let others = (0..items.len()).filter(|&index| !named[index]);
+    let mut buckets = Vec::new();
+    deal(&mut buckets, items, order.iter().copied(), cap_bytes);
+    deal(&mut buckets, items, others, cap_bytes);
+    buckets
+}
+
+/// Appends buckets for the items that `order` names.
+fn deal(buckets: &mut Vec<Bucket>, items: &[Item], order: impl IntoIterator<Item = usize>, cap_bytes: usize) {
+    let start = buckets.len();
     for index in order {
         let Item { dtype, elements } = items[index];
         // Only the newest bucket of a type takes more: older ones are closed, which keeps the order within a type.
-        let open = buckets.iter_mut().rfind(|b| b.dtype == dtype).filter(|b| {
-            let with_it = Item { dtype, elements: b.elements.saturating_add(elements) };
-            with_it.bytes() <= cap_bytes
+        let newest = (start..buckets.len()).rev().find(|&at| buckets[at].dtype == dtype);
+        let open = newest.filter(|&at| {
+            let with_it = Item { dtype, elements: buckets[at].elements.saturating_add(elements) };
+            with_it.bytes() <= if at == 0 { cap_bytes.min(FIRST_BYTES) } else { cap_bytes }
         });
         match open {
-            Some(bucket) => {
-                bucket.members.push(index);
-                bucket.elements += elements;
+            Some(at) => {
+                buckets[at].members.push(index);
+                buckets[at].elements += elements;
             }
             None => buckets.push(Bucket { dtype, members: vec![index], elements }),
         }
     }
-    buckets
+}
+
+/// Which buckets may be sent. They are sent in the order of the plan, whichever is complete first: else ranks would
+/// send them in different orders.
+#[derive(Debug)]
+pub(crate) struct Launches {
+    /// Of each bucket, how many gradients are still to come.
+    missing: Vec<usize>,
+    next: usize,
+}
+
+impl Launches {
+    /// For buckets that wait for so many gradients each.
+    pub(crate) fn new(missing: Vec<usize>) -> Self {
+        Self { missing, next: 0 }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn launched(&self) -> usize {
+        self.next
+    }
+
+    /// One of the gradients that `bucket` waits for is there.
+    pub(crate) fn arrived(&mut self, bucket: usize) {
+        self.missing[bucket] -= 1;
+    }
+
+    /// The next bucket, if it is complete: it counts as sent then.
+    pub(crate) fn next(&mut self) -> Option<usize> {
+        let next = self.next;
+        (*self.missing.get(next)? == 0).then(|| {
+            self.next += 1;
+            next
+        })
+    }
 }
 
 #[cfg(test)]
@@ -62,17 +111,26 @@ mod tests {
         (dtype, 0usize..3_000).prop_map(|(dtype, elements)| Item { dtype, elements })
     }
 
+    fn f32s(elements: usize) -> Item {
+        Item { dtype: DType::F32, elements }
+    }
+
+    fn members(buckets: Vec<Bucket>) -> Vec<Vec<usize>> {
+        buckets.into_iter().map(|b| b.members).collect()
+    }
+
     proptest! {
         #[test]
         fn every_item_is_in_one_bucket_of_its_type_within_the_cap(
-            (items, order) in prop::collection::vec(item(), 0..60)
+            (items, order, named) in prop::collection::vec(item(), 0..60)
                 .prop_flat_map(|items| {
                     let order: Vec<usize> = (0..items.len()).collect();
-                    (Just(items), Just(order).prop_shuffle())
+                    let named = 0..=items.len();
+                    (Just(items), Just(order).prop_shuffle(), named)
                 }),
             cap in 0usize..10_000,
         ) {
-            let buckets = plan(&items, order.iter().copied(), cap);
+            let buckets = plan(&items, &order[..named], cap);
             let mut seen: Vec<usize> = buckets.iter().flat_map(|b| b.members.iter().copied()).collect();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..items.len()).collect::<Vec<_>>());
@@ -81,6 +139,8 @@ mod tests {
                 prop_assert_eq!(bucket.elements, bucket.members.iter().map(|&m| items[m].elements).sum::<usize>());
                 let bytes = bucket.elements * bucket.dtype.size_in_bytes();
                 prop_assert!(bytes <= cap || bucket.members.len() == 1);
+                let is_named = |m: &usize| order[..named].contains(m);
+                prop_assert!(bucket.members.iter().all(is_named) || !bucket.members.iter().any(is_named));
             }
         }
 
@@ -89,20 +149,48 @@ mod tests {
             items in prop::collection::vec(item(), 0..60),
             cap in 0usize..10_000,
         ) {
-            let buckets = plan(&items, 0..items.len(), cap);
+            let order: Vec<usize> = (0..items.len()).collect();
+            let buckets = plan(&items, &order, cap);
             prop_assert!(buckets.is_sorted_by_key(|b| b.members[0]));
             for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
                 let of_type = buckets.iter().filter(|b| b.dtype == dtype).flat_map(|b| &b.members);
                 prop_assert!(of_type.is_sorted());
             }
         }
+
+        #[test]
+        fn buckets_are_sent_in_order_once_complete(
+            arrivals in prop::collection::vec(0usize..8, 0..40).prop_shuffle(),
+        ) {
+            let mut missing = vec![0; 8];
+            arrivals.iter().for_each(|&bucket| missing[bucket] += 1);
+            let mut launches = Launches::new(missing.clone());
+            let mut sent = Vec::new();
+            for bucket in arrivals {
+                launches.arrived(bucket);
+                missing[bucket] -= 1;
+                sent.extend(std::iter::from_fn(|| launches.next()));
+                let complete = missing.iter().take_while(|&&n| n == 0).count();
+                prop_assert_eq!(&sent, &(0..complete).collect::<Vec<_>>());
+            }
+        }
     }
 
     #[test]
     fn buckets_are_filled_before_the_next_is_opened() {
-        let f32s = |elements| Item { dtype: DType::F32, elements };
         let items = [f32s(3), f32s(3), f32s(9), f32s(1), Item { dtype: DType::F64, elements: 1 }, f32s(1)];
-        let members: Vec<_> = plan(&items, 0..6, 24).into_iter().map(|b| b.members).collect();
-        assert_eq!(members, [vec![0, 1], vec![2], vec![3, 5], vec![4]]);
+        let order: Vec<usize> = (0..6).collect();
+        assert_eq!(members(plan(&items, &order, 24)), [vec![0, 1], vec![2], vec![3, 5], vec![4]]);
+    }
+
+    #[test]
+    fn the_first_bucket_is_small() {
+        let items = [f32s(200_000); 4];
+        assert_eq!(members(plan(&items, &[3, 2, 1, 0], 25 << 20)), [vec![3], vec![2, 1, 0]]);
+    }
+
+    #[test]
+    fn what_has_no_gradient_travels_apart() {
+        assert_eq!(members(plan(&[f32s(1); 4], &[2, 1], 1000)), [vec![2, 1], vec![0, 3]]);
     }
 }

@@ -9,7 +9,11 @@
 //!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: model, [`AdamW`], place in the data.
 //!
-//! Tensors and variables live on the CPU. Communication happens after the backward pass, not during it.
+//! A model that [`build`](DistributedDataParallel::build) makes sends gradients while its backward pass still runs, where that helps:
+//! see [`Overlap`]. Accumulation, unused variables, uneven batches, buffers, clipping and 16 bits are told of in
+//! `docs/ddp.md`.
+//!
+//! Tensors and variables live on the CPU.
 //!
 //! # Example
 //! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them:
@@ -52,21 +56,32 @@
 mod adamw;
 mod bucket;
 pub mod checkpoint;
+mod clip;
+mod config;
 mod element;
 mod error;
+mod handout;
 mod model;
 mod parallel;
 mod reducer;
 mod sampler;
+mod scaler;
 mod share;
+mod slot;
+mod step;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 pub use adamw::AdamW;
+pub use clip::clip_grad_norm;
+pub use config::{DdpConfig, Overlap};
 pub use error::{Error, Result};
 pub use model::sync_model;
-pub use parallel::{DdpConfig, DistributedDataParallel, sync_gradients};
+pub use parallel::{DistributedDataParallel, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
+pub use scaler::LossScaler;
 pub use share::Share;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
 pub use verify::{Version, verify_parameters};
@@ -75,3 +90,8 @@ pub use verify::{Version, verify_parameters};
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coming-from.md")]
 struct ComingFrom;
+
+/// The loop of the page about data-parallel training, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/ddp.md")]
+struct Ddp;

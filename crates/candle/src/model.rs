@@ -1,6 +1,6 @@
 //! The same model everywhere: parameters by name, compared and then copied.
 
-use crate::element::require_cpu;
+use crate::element::{bytes_mut, require_cpu};
 use crate::{Error, Result, broadcast};
 use candle_core::Var;
 use candle_nn::VarMap;
@@ -47,6 +47,35 @@ pub fn sync_model(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<
         broadcast(group, var, root)?;
     }
     tracing::debug!(parameters = parameters.len(), root, "model synchronised");
+    Ok(())
+}
+
+/// Whether the forward pass changes the variable of this name, as candle's batch normalisation does its running statistics.
+pub(crate) fn is_buffer(name: &str) -> bool {
+    matches!(name.rsplit('.').next(), Some("running_mean" | "running_var"))
+}
+
+/// Copies the buffers of rank `root` to all ranks, in one operation.
+#[track_caller]
+pub(crate) fn sync_buffers(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<()> {
+    let mut parameters = parameters(varmap);
+    parameters.retain(|p| is_buffer(&p.name));
+    for Parameter { var, .. } in &parameters {
+        require_cpu(group, OpKind::Broadcast, var.device())?;
+    }
+    let mut all = Vec::new();
+    for Parameter { var, .. } in &parameters {
+        bytes_mut(var, |bytes| all.extend_from_slice(bytes))?;
+    }
+    group.broadcast(&mut all, root)?;
+    let mut rest = &all[..];
+    for Parameter { var, .. } in &parameters {
+        bytes_mut(var, |bytes| {
+            let (mine, behind) = rest.split_at(bytes.len());
+            bytes.copy_from_slice(mine);
+            rest = behind;
+        })?;
+    }
     Ok(())
 }
 

@@ -1,73 +1,56 @@
 //! Data-parallel training: every rank has the whole model and a part of each batch.
 
-use crate::model::parameters;
+use crate::config::DdpConfig;
+use crate::handout::{Copy, Ears, Handout};
+use crate::model::{self, Parameter, parameters};
 use crate::reducer::Reducer;
-use crate::{Result, Share, sync_model, verify_parameters};
-use candle_core::Tensor;
+use crate::share::Part;
+use crate::{Overlap, Result, Share, sync_model, verify_parameters};
 use candle_core::backprop::GradStore;
-use candle_nn::VarMap;
-use phalanx::{ProcessGroup, SharedBuffer};
+use candle_core::{DType, Tensor};
+use candle_nn::{VarBuilder, VarMap};
+use phalanx::{CallSite, OpKind, ProcessGroup};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-
-/// How gradients are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DdpConfig {
-    /// Most bytes of gradients that are laid together and sent as one operation; a larger one is sent alone, from where it
-    /// lies. Default: 1 MiB, large enough for bandwidth, and small enough to stay in a cache on the way in and out.
-    pub bucket_cap_bytes: usize,
-}
-
-impl DdpConfig {
-    /// Sends at most `bytes` of gradients as one operation.
-    #[must_use]
-    pub fn bucket_cap_bytes(self, bytes: usize) -> Self {
-        Self { bucket_cap_bytes: bytes }
-    }
-}
-
-impl Default for DdpConfig {
-    fn default() -> Self {
-        Self { bucket_cap_bytes: 1 << 20 }
-    }
-}
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Keeps the copies of a model on all ranks equal: same weights at the start, same gradients at each step.
 ///
 /// Give the resulting gradients to any optimizer that is deterministic, and the weights stay bit-equal.
 ///
 /// Construction and every `backward` are collective: each rank calls them in the same order. Variables that took no part in a rank's
-/// loss count as zeros there; those that no rank used have no gradient afterwards, so optimizers leave them alone.
+/// loss count as zeros there; those that no rank used have no gradient afterwards, so optimizers leave them alone, and nothing is
+/// sent for them.
 ///
-/// Gradients are averaged in the order of the variables' names, in their own element type and in their own memory: other
-/// tensors that share it see the change. Small ones travel together, in a bucket that is [allocated](ProcessGroup::alloc) once.
+/// There are two ways to make one. [`new`](Self::new) takes the variables of any model, and sends their gradients after the backward
+/// pass. [`build`](Self::build) makes the model, too, and can send them while it runs: see [`Overlap`]. The results have the same bits.
+///
+/// Gradients are averaged in their own memory: other tensors that share it see the change. They travel in buckets, which are
+/// [allocated](ProcessGroup::alloc) once: planned at the first step, in the order in which rank 0's backward pass completes their gradients.
 ///
 /// What the forward pass itself changes, such as the running means of batch normalisation, stays each rank's own;
-/// [`sync_model`] makes it equal again.
-///
-/// To accumulate gradients over several losses without communicating, call `loss.backward()` on each, join the stores with
-/// [`GradStore::extend`], and pass the sum to [`sync_gradients`](Self::sync_gradients).
-pub struct DistributedDataParallel {
+/// [`sync_buffers`](Self::sync_buffers) makes it equal again.
+pub struct DistributedDataParallel<M = ()> {
+    model: M,
+    copies: Vec<Copy>,
     varmap: VarMap,
     group: ProcessGroup,
-    reducer: Reducer,
-    /// What buckets of several gradients travel in, one after the other.
-    memory: Mutex<SharedBuffer<u64>>,
+    config: DdpConfig,
+    ears: Arc<Ears>,
 }
 
-impl fmt::Debug for DistributedDataParallel {
+impl<M> fmt::Debug for DistributedDataParallel<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { varmap: _, group, reducer, memory: _ } = self;
         f.debug_struct("DistributedDataParallel")
-            .field("group", group)
-            .field("reducer", reducer)
+            .field("group", &self.group)
+            .field("config", &self.config)
+            .field("reducer", &self.ears.reducer())
             .finish_non_exhaustive()
     }
 }
 
 impl DistributedDataParallel {
-    /// Makes the variables of `varmap` equal to those of rank 0 and prepares to average their gradients.
+    /// Makes the variables of `varmap` equal to those of rank 0 and prepares to average their gradients, after each backward pass.
     ///
     /// Build the model first: variables added to `varmap` later are not seen.
     ///
@@ -75,27 +58,125 @@ impl DistributedDataParallel {
     /// One broadcast of the model, and memory for the largest bucket.
     ///
     /// # Errors
-    /// As of [`sync_model`], and those of [`alloc`](ProcessGroup::alloc).
+    /// As of [`sync_model`]; [`phalanx::Error::Misuse`] for [`Overlap::On`], which only [`build`](Self::build) can do.
     #[track_caller]
     pub fn new(varmap: &VarMap, group: &ProcessGroup, config: DdpConfig) -> Result<Self> {
+        if config.overlap == Overlap::On {
+            let what = "gradients of a model that is there already can't be overlapped: let `build` make it";
+            return Err(phalanx::Error::misuse(OpKind::AllReduce, what).into());
+        }
+        Self::wrap((), BTreeMap::new(), Arc::default(), false, varmap, group, config)
+    }
+}
+
+impl<M> DistributedDataParallel<M> {
+    /// Makes a model whose gradients can be averaged while the backward pass still runs, with equal weights on all ranks.
+    ///
+    /// `model` gets its variables from the `VarBuilder` that it is given, as from candle's own. They stand in `varmap`, for optimizers
+    /// and files. Where gradients overlap, the model itself has copies of them, which [`forward`](Self::forward)
+    /// makes what the variables are.
+    ///
+    /// `dtype` is what the model computes in. With 16 bits the variables are kept in f32 nevertheless: gradients are computed and
+    /// sent in 16 bits, and added to weights of 32. See [`LossScaler`](crate::LossScaler), too.
+    ///
+    /// # Cost
+    /// One broadcast of the model, a copy of it if gradients overlap or have 16 bits, and, if they overlap, memory for
+    /// all gradients.
+    ///
+    /// # Errors
+    /// Those of `model` and of [`sync_model`].
+    ///
+    /// # Examples
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// use candle_nn::{Module, Optimizer, SGD, VarMap};
+    /// use phalanx::ProcessGroup;
+    /// use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
+    ///
+    /// fn train(group: &ProcessGroup) -> phalanx_candle::Result<()> {
+    ///     let varmap = VarMap::new();
+    ///     let config = DdpConfig::default().overlap(Overlap::On);
+    ///     let ddp = DistributedDataParallel::build(&varmap, DType::F32, group, config, |vb| {
+    ///         candle_nn::linear(2, 1, vb)
+    ///     })?;
+    ///     let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?;
+    ///     let x = Tensor::full(1.0 + group.rank() as f32, (4, 2), &Device::Cpu)?;
+    ///     for _ in 0..3 {
+    ///         let loss = ddp.forward(|model| model.forward(&x)?.sqr()?.mean_all())?;
+    ///         let grads = ddp.backward(&loss)?; // sent on the way
+    ///         optimizer.step(&grads)?;
+    ///     }
+    ///     ddp.verify_parameters()
+    /// }
+    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn build(
+        varmap: &VarMap,
+        dtype: DType,
+        group: &ProcessGroup,
+        config: DdpConfig,
+        model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
+    ) -> Result<Self> {
+        let overlap = config.overlap.choose(group)?;
+        let (ears, copies) = (Arc::<Ears>::default(), Arc::<Mutex<_>>::default());
+        let handout =
+            Handout { varmap: varmap.clone(), overlap, ears: ears.clone(), copies: Arc::clone(&copies) };
+        let model = model(handout.var_builder(dtype))?;
+        let copies = std::mem::take(&mut *copies.lock().unwrap_or_else(PoisonError::into_inner));
+        Self::wrap(model, copies, ears, overlap, varmap, group, config)
+    }
+
+    #[track_caller]
+    fn wrap(
+        model: M,
+        copies: BTreeMap<String, Copy>,
+        ears: Arc<Ears>,
+        overlap: bool,
+        varmap: &VarMap,
+        group: &ProcessGroup,
+        config: DdpConfig,
+    ) -> Result<Self> {
         sync_model(varmap, group, 0)?;
-        let reducer = Reducer::new(parameters(varmap), config.bucket_cap_bytes, group)?;
-        let memory = group.alloc(reducer.room())?;
-        Ok(Self { varmap: varmap.clone(), group: group.clone(), reducer, memory: Mutex::new(memory) })
+        let wire = |p: &Parameter| copies.get(&p.name).map_or(p.var.dtype(), |copy| copy.tensor.dtype());
+        let reducer = Reducer::new(parameters(varmap), wire, config.bucket_cap_bytes, overlap, group)?;
+        ears.open(reducer);
+        let copies = copies.into_values().collect();
+        Ok(Self { model, copies, varmap: varmap.clone(), group: group.clone(), config, ears })
+    }
+
+    /// Whether gradients are sent while the backward pass still runs.
+    pub fn overlaps(&self) -> bool {
+        self.reducer().overlap
+    }
+
+    /// Has `work` done with the model, whose weights are what the variables are now. All use of the model goes through here, to
+    /// evaluate it too, so it never computes with weights of the step before. Don't update the variables within, and
+    /// keep no clone of the model.
+    ///
+    /// # Cost
+    /// If gradients overlap or have 16 bits: one copy of the weights, at the speed of memory.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn forward<R>(&self, work: impl FnOnce(&M) -> candle_core::Result<R>) -> Result<R> {
+        self.copies.iter().try_for_each(Copy::refresh)?;
+        Ok(work(&self.model)?)
     }
 
     /// Gradients of the mean of all ranks' losses: what one process would have found for the global batch, if each
     /// rank's loss is a mean over equally many samples.
     ///
     /// # Cost
-    /// After the backward pass, one all_reduce a bucket and one of a byte a variable: who has which gradients.
+    /// One all_reduce a bucket and one of 4 bytes a variable: who has which gradients. If gradients overlap, they are in flight while
+    /// the backward pass runs.
     ///
     /// # Determinism
     /// Same bits on every rank, and from run to run with the same world size.
     ///
     /// # Errors
-    /// Those of candle's backward pass, before anything is sent, and those of
-    /// [`all_reduce`](ProcessGroup::all_reduce).
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce), and those of candle's backward pass: before anything is sent, or, where gradients
+    /// overlap, together with the end of the group, whose other ranks wait for the rest.
     #[track_caller]
     pub fn backward(&self, loss: &Tensor) -> Result<GradStore> {
         self.backward_share(loss, Share::EQUAL)
@@ -110,9 +191,56 @@ impl DistributedDataParallel {
     /// As of [`backward`](Self::backward), and [`phalanx::Error::Misuse`] for a share of more than the whole.
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
-        let mut grads = loss.backward()?;
-        self.sync_gradients(&mut grads, share)?;
+        // Candle makes some of the calls, and passes no call site on.
+        let group = &self.group.with_call_site(CallSite::caller());
+        let part = share.part()?;
+        let overlaps = {
+            let mut reducer = self.reducer();
+            reducer.prepare(group, |reducer| reducer.reached(loss))?;
+            let used = if reducer.overlap { reducer.reached(loss) } else { Vec::new() };
+            reducer.begin(group, part, &used)?;
+            reducer.overlap
+        };
+        let mut grads = match loss.backward() {
+            Ok(grads) => grads,
+            Err(error) => {
+                self.reducer().give_up();
+                if overlaps {
+                    group.abort(&format!("its backward pass failed: {error}"));
+                }
+                return Err(self.ears.take_error().unwrap_or_else(|| error.into()));
+            }
+        };
+        self.finish(group, &mut grads)?;
         Ok(grads)
+    }
+
+    /// Keeps the gradients of `loss` for the next [`backward`](Self::backward) or [`sync_gradients`](Self::sync_gradients), which
+    /// adds its own to them and sends the sum: accumulation over several batches with communication in the last alone. Nothing
+    /// is sent here. Divide the losses by the number of batches if the mean over them is wanted.
+    ///
+    /// # Errors
+    /// Those of candle's backward pass.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::VarMap;
+    /// # use phalanx_candle::DistributedDataParallel;
+    /// # let group = &phalanx::SimulatedBackend::create_group(1)[0];
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// ddp.accumulate(&(&x * 2.0)?.sum_all()?)?;
+    /// ddp.accumulate(&(&x * 3.0)?.sum_all()?)?;
+    /// let grads = ddp.backward(&(&x * 5.0)?.sum_all()?)?;
+    /// assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [10.0]);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
+    #[doc(alias = "no_sync")]
+    pub fn accumulate(&self, loss: &Tensor) -> Result<()> {
+        let grads = loss.backward()?;
+        self.reducer().keep(grads)
     }
 
     /// Replaces this rank's gradients by those of the global batch.
@@ -121,8 +249,103 @@ impl DistributedDataParallel {
     /// As of [`backward_share`](Self::backward_share). After an error of the group some gradients may be averaged, others not.
     #[track_caller]
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        self.reducer.reduce(grads, share, &self.group, &mut memory)
+        let group = &self.group.with_call_site(CallSite::caller());
+        let part = share.part()?;
+        {
+            let mut reducer = self.reducer();
+            let used = reducer.check(grads, group)?;
+            reducer.prepare(group, |_| used.clone())?;
+            reducer.begin(group, part, &used)?;
+        }
+        self.finish(group, grads)?;
+        Ok(())
+    }
+
+    /// For a rank that has no more batches while others have: takes part in one of their steps without gradients of its own. Call
+    /// it until it returns `None`, when no rank has batches any more.
+    ///
+    /// The gradients are those that the others have, of the mean over those that still have batches; an optimizer that is given them
+    /// keeps its state and the weights equal to theirs.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce): a timeout if the others don't call `backward`, or `join` in their turn.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{Optimizer, SGD, VarMap};
+    /// # use phalanx_candle::DistributedDataParallel;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ZERO, DType::F32, &Device::Cpu)?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// let mut optimizer = SGD::new(varmap.all_vars(), 1.0)?;
+    /// for _ in 0..[3, 5][group.rank()] {
+    ///     optimizer.step(&ddp.backward(&x.sum_all()?)?)?;
+    /// }
+    /// while let Some(grads) = ddp.join()? {
+    ///     optimizer.step(&grads)?;
+    /// }
+    /// assert_eq!(x.to_vec1::<f32>()?, [-5.0]); // on both
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn join(&self) -> Result<Option<GradStore>> {
+        let group = &self.group.with_call_site(CallSite::caller());
+        {
+            let mut reducer = self.reducer();
+            reducer.prepare(group, |_| Vec::new())?;
+            reducer.begin(group, Part::Done, &[])?;
+        }
+        let mut grads = GradStore::default();
+        Ok(self.finish(group, &mut grads)?.then_some(grads))
+    }
+
+    fn finish(&self, group: &ProcessGroup, grads: &mut GradStore) -> Result<bool> {
+        let outcome = self.reducer().finish(grads);
+        if outcome.is_err() {
+            self.reducer().give_up();
+        }
+        let somebody_works = outcome?;
+        if somebody_works && self.config.broadcast_buffers {
+            model::sync_buffers(&self.varmap, group, 0)?;
+        }
+        Ok(somebody_works)
+    }
+
+    /// Makes the buffers what they are on rank `root`: what the forward pass itself changes, which is every variable whose name ends in
+    /// `running_mean` or `running_var`, as candle's batch normalisation calls them. Collective. Before an evaluation is a good
+    /// moment; [`DdpConfig::broadcast_buffers`] does it after each step.
+    ///
+    /// # Cost
+    /// One broadcast of all of them together.
+    ///
+    /// # Errors
+    /// Those of [`broadcast`](ProcessGroup::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{ModuleT, VarBuilder, VarMap};
+    /// # use phalanx_candle::DistributedDataParallel;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// let norm = candle_nn::batch_norm(1, 1e-5, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// norm.forward_t(&Tensor::full(1.0 + group.rank() as f32, (4, 1), &Device::Cpu)?, true)?;
+    /// ddp.sync_buffers(0)?;
+    /// assert_eq!(norm.running_mean().to_vec1::<f32>()?, [0.1]); // a tenth of rank 0's batch
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[track_caller]
+    pub fn sync_buffers(&self, root: usize) -> Result<()> {
+        model::sync_buffers(&self.varmap, &self.group, root)
+    }
+
+    pub(crate) fn reducer(&self) -> MutexGuard<'_, Reducer> {
+        self.ears.reducer().expect("it was there when this was made")
     }
 
     /// Makes sure that all ranks hold the same weights, bit for bit: [`verify_parameters`] for the model that was wrapped,
@@ -175,112 +398,12 @@ impl DistributedDataParallel {
 /// Those of [`all_reduce`](ProcessGroup::all_reduce); after one some gradients may be averaged, others not.
 #[track_caller]
 pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
-    let reducer = Reducer::new(parameters(varmap), DdpConfig::default().bucket_cap_bytes, group)?;
-    let mut memory = vec![0; reducer.room()];
-    reducer.reduce(grads, Share::EQUAL, group, &mut memory)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::element::bytes_mut;
-    use crate::model::Parameter;
-    use candle_core::{DType, Device, Var};
-    use phalanx_testkit::World;
-
-    /// The gradients of one step on one rank.
-    fn step(varmap: &VarMap, rank: usize, step: usize) -> GradStore {
-        let mut grads = GradStore::default();
-        for (name, var) in varmap.data().lock().unwrap().iter() {
-            let scale = (1 + rank + 10 * step + 100 * name.len()) as f64 / 7.0;
-            let wave = Tensor::arange(0f64, var.elem_count() as f64, &Device::Cpu).unwrap().sin().unwrap();
-            let grad = (wave * scale).unwrap().reshape(var.shape()).unwrap().to_dtype(var.dtype()).unwrap();
-            grads.insert(var, grad);
-        }
-        grads
-    }
-
-    fn bits(varmap: &VarMap, grads: &GradStore) -> Vec<Vec<u64>> {
-        let all = |var: &Var| {
-            let wide = grads.get(var).unwrap().flatten_all().unwrap().to_dtype(DType::F64).unwrap();
-            wide.to_vec1::<f64>().unwrap().into_iter().map(f64::to_bits).collect()
-        };
-        parameters(varmap).iter().map(|p| all(&p.var)).collect()
-    }
-
-    /// Where the gradients lie, in name order.
-    fn places(varmap: &VarMap, grads: &GradStore) -> Vec<*const u8> {
-        let place = |p: &Parameter| bytes_mut(grads.get(&p.var).unwrap(), |bytes| bytes.as_ptr()).unwrap();
-        parameters(varmap).iter().map(place).collect()
-    }
-
-    #[test]
-    fn gradients_stay_where_they_are_and_small_ones_travel_together() {
-        for world in [World::thread(), World::tcp(), World::shm()] {
-            world.run(3, |group| {
-                let varmap = VarMap::new();
-                for (name, dtype, shape) in [
-                    ("a", DType::F32, [40_000, 2]),
-                    ("bb", DType::BF16, [5, 31]),
-                    ("ccc", DType::F64, [1, 3]),
-                    ("dddd", DType::F64, [2, 1]),
-                    ("eeeee", DType::F16, [7, 1]),
-                ] {
-                    let var = Var::zeros(&shape, dtype, &Device::Cpu).unwrap();
-                    varmap.data().lock().unwrap().insert(name.to_owned(), var);
-                }
-                let config = DdpConfig::default().bucket_cap_bytes(1000);
-                let ddp = DistributedDataParallel::new(&varmap, &group, config).unwrap();
-                assert_eq!(ddp.memory.lock().unwrap().len(), 5);
-                for at in 0..2 {
-                    let mut found = step(&varmap, group.rank(), at);
-                    let before = places(&varmap, &found);
-                    ddp.sync_gradients(&mut found, Share::EQUAL).unwrap();
-                    assert_eq!(places(&varmap, &found), before);
-
-                    let mut plain = step(&varmap, group.rank(), at);
-                    sync_gradients(&varmap, &mut plain, &group).unwrap();
-                    let found = bits(&varmap, &found);
-                    assert_eq!(found, bits(&varmap, &plain));
-
-                    let memory = ddp.memory.lock().unwrap();
-                    let travelled: &[f64] = bytemuck::cast_slice(&memory);
-                    let travelled: Vec<u64> = travelled.iter().map(|x| x.to_bits()).collect();
-                    assert_eq!(travelled, [&found[2][..], &found[3]].concat());
-                }
-            });
-        }
-    }
-
-    #[test]
-    fn gradients_in_any_layout_are_averaged() {
-        World::thread().run(2, |group| {
-            let varmap = VarMap::new();
-            let var = Var::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
-            varmap.data().lock().unwrap().insert("a".to_owned(), var.clone());
-            let rows = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
-            let mut grads = GradStore::default();
-            grads.insert(&var, (rows * (1 + group.rank()) as f64).unwrap().t().unwrap());
-            sync_gradients(&varmap, &mut grads, &group).unwrap();
-            let found = grads.get(&var).unwrap().to_vec2::<f32>().unwrap();
-            assert_eq!(found, [[0.0, 3.0, 6.0], [1.5, 4.5, 7.5]]);
-        });
-    }
-
-    #[test]
-    fn sums_beyond_f16_have_averages_within() {
-        World::tcp().run(3, |group| {
-            let varmap = VarMap::new();
-            let var = Var::zeros(4, DType::F16, &Device::Cpu).unwrap();
-            varmap.data().lock().unwrap().insert("a".to_owned(), var.clone());
-            let mut grads = GradStore::default();
-            grads.insert(
-                &var,
-                Tensor::full(60_000f32, 4, &Device::Cpu).unwrap().to_dtype(DType::F16).unwrap(),
-            );
-            sync_gradients(&varmap, &mut grads, &group).unwrap();
-            let found = grads.get(&var).unwrap().to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
-            assert!(found.iter().all(|x| (x - 60_000.0).abs() < 100.0), "{found:?}");
-        });
-    }
+    let group = &group.with_call_site(CallSite::caller());
+    let cap = DdpConfig::default().bucket_cap_bytes;
+    let mut reducer = Reducer::new(parameters(varmap), |p| p.var.dtype(), cap, false, group)?;
+    reducer.prepare_alone();
+    let used = reducer.check(grads, group)?;
+    reducer.begin(group, Part::Equal, &used)?;
+    reducer.finish(grads)?;
+    Ok(())
 }

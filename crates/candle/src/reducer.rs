@@ -1,25 +1,70 @@
-//! Gradients of all ranks into gradients of the global batch, bucket by bucket.
+//! Gradients of all ranks into gradients of the global batch.
 
+use crate::Result;
 use crate::bucket::{Bucket, Item, plan};
-use crate::element::{bytes_mut, require_cpu, unsupported_dtype, with_element};
+use crate::element::{require_cpu, with_element};
 use crate::model::Parameter;
-use crate::{Result, Share};
+use crate::share::Part;
+use crate::slot::{Slot, slot};
+use crate::step::Step;
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, WithDType};
-use phalanx::{CallSite, Error, OpKind, ProcessGroup, ReduceOp};
+use candle_core::{DType, Tensor, TensorId};
+use phalanx::{Error, OpKind, ProcessGroup, SharedBuffer};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
 
-/// The variables that can have a gradient, and the buckets their gradients travel in.
-#[derive(Debug)]
+/// The variables that can have a gradient, the buckets their gradients travel in, and the step that is being made.
 pub(crate) struct Reducer {
-    parameters: Vec<Parameter>,
-    buckets: Vec<Bucket>,
+    pub(crate) parameters: Vec<Parameter>,
+    /// What travels for each.
+    pub(crate) items: Vec<Item>,
+    /// Where a variable stands among them.
+    places: HashMap<TensorId, usize>,
+    cap_bytes: usize,
+    /// Whether buckets are sent as soon as they are complete.
+    pub(crate) overlap: bool,
+    plan: Option<Plan>,
+    step: Option<Step>,
+    /// Gradients of earlier losses that the next step sends, too.
+    kept: GradStore,
+}
+
+/// Which gradients travel together, and where.
+pub(crate) struct Plan {
+    pub(crate) buckets: Vec<Bucket>,
+    /// Of each variable: its bucket, and its bytes in there.
+    pub(crate) homes: Vec<(usize, Range<usize>)>,
+    pub(crate) memory: Memory,
+}
+
+/// What buckets travel in.
+pub(crate) enum Memory {
+    /// One after the other in the same: a small one that stays in the cache. A gradient that is alone travels from where it lies.
+    One(SharedBuffer<u64>),
+    /// As `One`, where nothing is kept from step to step.
+    Private(Vec<u64>),
+    /// Each in its own, for they are in flight together.
+    Each(Vec<Box<dyn Slot>>),
+}
+
+impl fmt::Debug for Reducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buckets = self.plan.as_ref().map(|plan| &plan.buckets);
+        f.debug_struct("Reducer")
+            .field("overlap", &self.overlap)
+            .field("buckets", &buckets)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Reducer {
-    /// Plans buckets of at most `cap_bytes` over the floating-point variables of `parameters`, which are in name order.
+    /// For the floating-point variables of `parameters`, which are in name order. `wire` says in what type the gradients of one travel.
     pub(crate) fn new(
         mut parameters: Vec<Parameter>,
+        wire: impl Fn(&Parameter) -> DType,
         cap_bytes: usize,
+        overlap: bool,
         group: &ProcessGroup,
     ) -> Result<Self> {
         // Others, such as counters, never have a gradient.
@@ -27,72 +72,152 @@ impl Reducer {
         for Parameter { var, .. } in &parameters {
             require_cpu(group, OpKind::AllReduce, var.device())?;
         }
-        let items: Vec<Item> =
-            parameters.iter().map(|p| Item { dtype: p.var.dtype(), elements: p.var.elem_count() }).collect();
-        let buckets = plan(&items, 0..items.len(), cap_bytes);
-        Ok(Self { parameters, buckets })
+        let items =
+            parameters.iter().map(|p| Item { dtype: wire(p), elements: p.var.elem_count() }).collect();
+        let places = parameters.iter().enumerate().map(|(at, p)| (p.var.id(), at)).collect();
+        let kept = GradStore::default();
+        Ok(Self { parameters, items, places, cap_bytes, overlap, plan: None, step: None, kept })
     }
 
-    /// Words of memory that the largest bucket of several gradients needs; one that is alone travels from where it lies.
-    pub(crate) fn room(&self) -> usize {
-        let shared = self.buckets.iter().filter(|bucket| bucket.members.len() > 1);
-        let bytes = shared.map(|bucket| bucket.elements * bucket.dtype.size_in_bytes()).max().unwrap_or(0);
-        bytes.div_ceil(size_of::<u64>())
+    /// The variables that `loss` depends on, in the order in which the backward pass completes their gradients.
+    pub(crate) fn reached(&self, loss: &Tensor) -> Vec<usize> {
+        loss.sorted_nodes().iter().filter_map(|node| self.places.get(&node.id()).copied()).collect()
     }
 
-    /// Replaces each gradient by the sum over the ranks of gradient times share, in its own memory. One bucket after the
-    /// other travels in `memory`, which has [`room`](Self::room) words: a small one that stays in the cache.
-    ///
-    /// A rank without a gradient for a variable counts as zeros; a variable without one on any rank stays so.
+    /// Plans the buckets, if that has not been done: in `order`, as rank 0 gives it. Collective then.
     #[track_caller]
-    pub(crate) fn reduce(
-        &self,
-        grads: &mut GradStore,
-        share: Share,
+    pub(crate) fn prepare(
+        &mut self,
         group: &ProcessGroup,
-        memory: &mut [u64],
+        order: impl FnOnce(&Self) -> Vec<usize>,
     ) -> Result<()> {
-        // Some of the calls are made by candle, which passes no call site on.
-        let group = &group.with_call_site(CallSite::caller());
-        let weight = share.weight(group.world_size())?;
-        self.check(grads, group)?;
-        let mut used: Vec<u8> = self.parameters.iter().map(|p| grads.get(&p.var).is_some().into()).collect();
-        group.all_reduce(&mut used, ReduceOp::Max)?;
-        for bucket in &self.buckets {
-            // An average needs no pass of its own over the gradients. But where sums go from rank to rank they are rounded to
-            // the type, in which those of f16 are soon infinite.
-            let (scale, op) = match share {
-                Share::EQUAL if bucket.dtype != DType::F16 => (None, ReduceOp::Avg),
-                _ => (Some(weight), ReduceOp::Sum),
-            };
-            let mut tensors = Vec::new();
-            for var in bucket.members.iter().filter(|&&m| used[m] != 0).map(|&m| &self.parameters[m].var) {
-                let tensor = match grads.get(var) {
-                    Some(grad) if weight > 0.0 => grad.contiguous()?,
-                    _ => var.zeros_like()?,
-                };
-                if let Some(scale) = scale {
-                    multiply(&tensor, scale)?;
-                }
-                grads.insert(var, tensor.clone());
-                tensors.push(tensor);
-            }
-            match &tensors[..] {
-                [] => {}
-                [alone] => bytes_mut(alone, |bytes| all_reduce(group, bucket.dtype, bytes, op))??,
-                several => {
-                    let bytes = gather(several, bytemuck::cast_slice_mut(memory))?;
-                    all_reduce(group, bucket.dtype, bytes, op)?;
-                    scatter(several, bytes)?;
-                }
-            }
+        if self.plan.is_some() {
+            return Ok(());
         }
+        let mut told = vec![u32::MAX; self.items.len()];
+        if group.rank() == 0 {
+            order(self).into_iter().zip(&mut told).for_each(|(index, told)| *told = index as u32);
+        }
+        group.broadcast(&mut told, 0)?;
+        let mut known = vec![false; self.items.len()];
+        let order: Vec<usize> = told
+            .into_iter()
+            .map(|index| index as usize)
+            .filter(|&index| known.get_mut(index).is_some_and(|known| !std::mem::replace(known, true)))
+            .collect();
+        let buckets = plan(&self.items, &order, self.cap_bytes);
+        tracing::debug!(
+            buckets = buckets.len(),
+            ready = order.len(),
+            overlap = self.overlap,
+            "buckets planned"
+        );
+        let memory = if self.overlap {
+            let slots = buckets.iter().map(|bucket| {
+                with_element!(bucket.dtype, T => slot::<T>(group, bucket.elements), _ => unreachable!("floats only"))
+            });
+            Memory::Each(slots.collect::<phalanx::Result<_>>()?)
+        } else {
+            Memory::One(group.alloc(room(&buckets))?)
+        };
+        self.plan = Some(self.homes(buckets, memory));
         Ok(())
     }
 
-    /// Refuses gradients that do not fit their variables before anything is sent.
-    fn check(&self, grads: &GradStore, group: &ProcessGroup) -> Result<()> {
-        for Parameter { name, var } in &self.parameters {
+    /// Plans the buckets by name, for one step.
+    pub(crate) fn prepare_alone(&mut self) {
+        let order: Vec<usize> = (0..self.items.len()).collect();
+        let buckets = plan(&self.items, &order, self.cap_bytes);
+        let memory = Memory::Private(vec![0; room(&buckets)]);
+        self.plan = Some(self.homes(buckets, memory));
+    }
+
+    fn homes(&self, buckets: Vec<Bucket>, memory: Memory) -> Plan {
+        let mut homes = vec![(0, 0..0); self.items.len()];
+        for (at, bucket) in buckets.iter().enumerate() {
+            let mut end = 0;
+            for &member in &bucket.members {
+                let start = end;
+                end += self.items[member].bytes();
+                homes[member] = (at, start..end);
+            }
+        }
+        Plan { buckets, homes, memory }
+    }
+
+    /// Begins a step, for which this rank has gradients of the variables `used`, and of those that it has kept.
+    pub(crate) fn begin(&mut self, group: &ProcessGroup, part: Part, used: &[usize]) -> Result<()> {
+        let mut mine = vec![false; self.items.len()];
+        if part.counts() {
+            used.iter().for_each(|&index| mine[index] = true);
+            for (mine, Parameter { var, .. }) in mine.iter_mut().zip(&self.parameters) {
+                *mine |= self.kept.get(var).is_some();
+            }
+        } else {
+            self.kept = GradStore::default();
+        }
+        let plan = self.plan.as_mut().ok_or_else(unprepared)?;
+        self.step = Some(Step::begin(group, part, mine, plan)?);
+        Ok(())
+    }
+
+    /// Takes the gradient of a variable, complete but for what was kept, as the backward pass reports it; gives it back if no step is
+    /// being made.
+    pub(crate) fn arrive(&mut self, id: TensorId, grad: &Tensor) -> Result<Option<Tensor>> {
+        let (Some(step), Some(plan), Some(&index)) = (&mut self.step, &mut self.plan, self.places.get(&id))
+        else {
+            return Ok(Some(grad.clone()));
+        };
+        let var = &self.parameters[index].var;
+        let grad = match self.kept.remove(var) {
+            Some(kept) => kept.add(&grad.to_dtype(var.dtype())?)?,
+            None => grad.clone(),
+        };
+        step.arrive(index, grad.to_dtype(self.items[index].dtype)?.contiguous()?, plan)?;
+        Ok(None)
+    }
+
+    /// Ends the step: `grads` has more gradients of this rank, and then those of the global batch. False if no rank takes part any more:
+    /// nothing was sent then.
+    pub(crate) fn finish(&mut self, grads: &mut GradStore) -> Result<bool> {
+        for index in 0..self.parameters.len() {
+            let var = self.parameters[index].var.clone();
+            if let Some(grad) = grads.remove(&var).or_else(|| self.kept.remove(&var)) {
+                self.arrive(var.id(), &grad)?;
+            }
+        }
+        // What was kept for others than our variables.
+        grads.extend(std::mem::take(&mut self.kept))?;
+        let plan = self.plan.as_mut().ok_or_else(unprepared)?;
+        let step = self.step.take().ok_or_else(unprepared)?;
+        step.finish(&self.parameters, plan, grads)
+    }
+
+    /// No step is being made any more.
+    pub(crate) fn give_up(&mut self) {
+        self.step = None;
+    }
+
+    /// Adds gradients to those that the next step sends.
+    pub(crate) fn keep(&mut self, grads: GradStore) -> Result<()> {
+        Ok(self.kept.extend(grads)?)
+    }
+
+    /// Buckets under way.
+    #[cfg(test)]
+    pub(crate) fn launched(&self) -> usize {
+        self.step.as_ref().map_or(0, Step::launched)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        self.plan.as_ref().map(|plan| &plan.memory)
+    }
+
+    /// Which variables have a gradient in `grads`. Refuses those that do not fit their variables before anything is sent.
+    pub(crate) fn check(&self, grads: &GradStore, group: &ProcessGroup) -> Result<Vec<usize>> {
+        let mut used = Vec::new();
+        for (index, Parameter { name, var }) in self.parameters.iter().enumerate() {
             let Some(grad) = grads.get(var) else { continue };
             require_cpu(group, OpKind::AllReduce, grad.device())?;
             if (grad.dtype(), grad.shape()) != (var.dtype(), var.shape()) {
@@ -105,51 +230,19 @@ impl Reducer {
                 );
                 return Err(Error::misuse(OpKind::AllReduce, what).into());
             }
+            used.push(index);
         }
-        Ok(())
+        Ok(used)
     }
 }
 
-fn all_reduce(group: &ProcessGroup, dtype: DType, bytes: &mut [u8], op: ReduceOp) -> phalanx::Result<()> {
-    with_element!(dtype,
-        T => group.all_reduce::<T>(bytemuck::cast_slice_mut(bytes), op),
-        _ => Err(unsupported_dtype(group, OpKind::AllReduce, dtype)),
-    )
+/// Words of memory that the largest bucket of several gradients needs; one that is alone travels from where it lies.
+fn room(buckets: &[Bucket]) -> usize {
+    let shared = buckets.iter().filter(|bucket| bucket.members.len() > 1);
+    let bytes = shared.map(|bucket| bucket.elements * bucket.dtype.size_in_bytes()).max().unwrap_or(0);
+    bytes.div_ceil(size_of::<u64>())
 }
 
-/// Lays `tensors` end to end at the start of `memory`.
-fn gather<'a>(tensors: &[Tensor], memory: &'a mut [u8]) -> Result<&'a mut [u8]> {
-    let mut end = 0;
-    for tensor in tensors {
-        bytes_mut(tensor, |bytes| {
-            memory[end..end + bytes.len()].copy_from_slice(bytes);
-            end += bytes.len();
-        })?;
-    }
-    Ok(&mut memory[..end])
-}
-
-/// Puts back what [`gather`] laid end to end.
-fn scatter(tensors: &[Tensor], mut memory: &[u8]) -> Result<()> {
-    for tensor in tensors {
-        bytes_mut(tensor, |bytes| {
-            let (mine, behind) = memory.split_at(bytes.len());
-            bytes.copy_from_slice(mine);
-            memory = behind;
-        })?;
-    }
-    Ok(())
-}
-
-/// Multiplies a gradient, in place, and rounds once.
-fn multiply(tensor: &Tensor, by: f64) -> Result<()> {
-    bytes_mut(tensor, |bytes| {
-        with_element!(tensor.dtype(),
-            T => for x in bytemuck::cast_slice_mut::<u8, T>(bytes) {
-                *x = T::from_f64(x.to_f64() * by);
-            },
-            _ => {} // `all_reduce` refuses it in a moment
-        );
-    })?;
-    Ok(())
+fn unprepared() -> Error {
+    Error::misuse(OpKind::AllReduce, "a step was begun without buckets, or ended without a beginning")
 }

@@ -21,16 +21,36 @@ impl Share {
         Self(Some((samples, global)))
     }
 
-    /// The factor for this rank's gradients.
-    pub(crate) fn weight(self, world_size: usize) -> Result<f64> {
+    /// What a rank with this share does in a step.
+    pub(crate) fn part(self) -> Result<Part> {
         match self.0 {
-            None => Ok(1.0 / world_size as f64),
-            Some((0, _)) => Ok(0.0),
-            Some((samples, global)) if samples <= global => Ok(samples as f64 / global as f64),
+            None => Ok(Part::Equal),
+            Some((0, _)) => Ok(Part::Weighted(0.0)),
+            Some((samples, global)) if samples <= global => {
+                Ok(Part::Weighted(samples as f64 / global as f64))
+            }
             Some((samples, global)) => {
                 let what = format!("a share of {samples} samples is more than the global batch of {global}");
                 Err(Error::misuse(OpKind::AllReduce, what).into())
             }
         }
+    }
+}
+
+/// What a rank does in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Part {
+    /// Its gradients count as much as everybody's.
+    Equal,
+    /// They count so much.
+    Weighted(f64),
+    /// It has no more batches, and only answers the others.
+    Done,
+}
+
+impl Part {
+    /// Whether this rank's gradients are asked for at all.
+    pub(crate) fn counts(self) -> bool {
+        !matches!(self, Self::Done | Self::Weighted(0.0))
     }
 }

@@ -1,0 +1,72 @@
+//! Gradients that are too large.
+
+use crate::Result;
+use crate::element::{bytes_mut, read, with_element};
+use crate::model::{Parameter, parameters};
+use candle_core::backprop::GradStore;
+use candle_core::{Tensor, WithDType};
+use candle_nn::VarMap;
+
+/// Scales the gradients of `varmap`'s variables, in place, so that the norm of all of them together is `max_norm` at most, and returns
+/// what it was.
+///
+/// Not collective: give it reduced gradients, as [`backward`](crate::DistributedDataParallel::backward) returns them, and it
+/// does the same on all ranks, to the last bit. A norm that is infinite or not a number is returned, and nothing is scaled.
+///
+/// # Cost
+/// One pass over the gradients, two if they are scaled.
+///
+/// # Errors
+/// Those of candle, for gradients that are not on the CPU.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # use candle_nn::VarMap;
+/// # use phalanx_candle::{DistributedDataParallel, clip_grad_norm};
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+/// # let varmap = VarMap::new();
+/// # let x = varmap.get(2, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+/// # let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+/// # let loss = (&x * Tensor::new(&[3f32, 4.0], &Device::Cpu)?)?.sum_all()?;
+/// let mut grads = ddp.backward(&loss)?;
+/// let norm = clip_grad_norm(&varmap, &mut grads, 1.0)?;
+/// # assert_eq!((norm, grads.get(&x).unwrap().to_vec1::<f32>()?), (5.0, vec![0.6, 0.8]));
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
+pub fn clip_grad_norm(varmap: &VarMap, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
+    // In name order: sums of floats depend on it.
+    let parameters = parameters(varmap);
+    let of = |grads: &GradStore, Parameter { var, .. }: &Parameter| grads.get(var).cloned();
+    let mut squares = 0.0;
+    for grad in parameters.iter().filter_map(|p| of(grads, p)) {
+        squares += sum_of_squares(&grad)?;
+    }
+    let norm = squares.sqrt();
+    if norm.is_finite() && norm > max_norm {
+        for parameter in &parameters {
+            if let Some(grad) = of(grads, parameter) {
+                let grad = grad.contiguous()?;
+                scale(&grad, max_norm / norm)?;
+                grads.insert(&parameter.var, grad);
+            }
+        }
+    }
+    Ok(norm)
+}
+
+/// In f64, in which no square of an f32 overflows.
+fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
+    let sum = with_element!(tensor.dtype(),
+        T => read::<T, _>(tensor, |values| values.iter().map(|x| x.to_f64() * x.to_f64()).sum())?,
+        _ => 0.0, // no variable of such a type has a gradient
+    );
+    Ok(sum)
+}
+
+/// Multiplies in place, and rounds once.
+pub(crate) fn scale(tensor: &Tensor, by: f64) -> Result<()> {
+    let dtype = tensor.dtype();
+    Ok(bytes_mut(tensor, |bytes| crate::step::multiply(dtype, bytes, by))?)
+}

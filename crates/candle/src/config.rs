@@ -1,0 +1,74 @@
+//! How gradients are sent.
+
+use crate::Result;
+use phalanx::{ProcessGroup, ReduceOp};
+
+/// How gradients are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DdpConfig {
+    /// Most bytes of gradients that are laid together and sent as one operation; a larger one is sent alone. The first such
+    /// bucket has 1 MiB at most. Default: 4 MiB, large enough for the bandwidth of a fast network, and small enough
+    /// for several of them to be on their way during the backward pass of a model of some size.
+    pub bucket_cap_bytes: usize,
+    /// Whether gradients are sent while the backward pass still runs. Default: [`Overlap::Auto`].
+    pub overlap: Overlap,
+    /// Whether each step ends with a broadcast of rank 0's buffers, as of
+    /// [`sync_buffers`](crate::DistributedDataParallel::sync_buffers). Default: no.
+    pub broadcast_buffers: bool,
+}
+
+/// Whether gradients are sent while the backward pass still runs. The bits of the result are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overlap {
+    /// Off where the job has one host with no core to spare, on elsewhere. Ranks that share memory and fill the cores with their
+    /// work only take time from each other: sending then is work of the cores, too.
+    #[default]
+    Auto,
+    /// Gradients are sent as soon as they are ready.
+    On,
+    /// Gradients are sent after the backward pass.
+    Off,
+}
+
+impl DdpConfig {
+    /// Sends at most `bytes` of gradients as one operation.
+    #[must_use]
+    pub fn bucket_cap_bytes(self, bytes: usize) -> Self {
+        Self { bucket_cap_bytes: bytes, ..self }
+    }
+
+    /// Sends gradients during the backward pass, or after it.
+    #[must_use]
+    pub fn overlap(self, overlap: Overlap) -> Self {
+        Self { overlap, ..self }
+    }
+
+    /// Broadcasts rank 0's buffers at the end of each step.
+    #[must_use]
+    pub fn broadcast_buffers(self, broadcast: bool) -> Self {
+        Self { broadcast_buffers: broadcast, ..self }
+    }
+}
+
+impl Default for DdpConfig {
+    fn default() -> Self {
+        Self { bucket_cap_bytes: 4 << 20, overlap: Overlap::Auto, broadcast_buffers: false }
+    }
+}
+
+impl Overlap {
+    /// The choice for `group`. Collective: all ranks choose alike, and overlap if one of them wants to.
+    #[track_caller]
+    pub(crate) fn choose(self, group: &ProcessGroup) -> Result<bool> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted = match self {
+            Self::Auto => group.backend_name() != "shm" || group.local_world_size() < cores,
+            Self::On => true,
+            Self::Off => false,
+        };
+        let mut wanted = [u8::from(wanted && group.world_size() > 1)];
+        group.all_reduce(&mut wanted, ReduceOp::Max)?;
+        Ok(wanted[0] != 0)
+    }
+}

@@ -1,0 +1,153 @@
+//! Variables as a model gets them, so that the backward pass says when the gradient of each is complete, or so that the
+//! model computes in another type than the one that its weights are kept in.
+
+use crate::element::{bytes_mut, read, with_element};
+use crate::model::is_buffer;
+use crate::reducer::Reducer;
+use crate::{Error, Result};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder, VarMap};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A copy of a variable: the model has it, the optimizer has the variable.
+pub(crate) struct Copy {
+    pub(crate) var: Var,
+    pub(crate) tensor: Tensor,
+}
+
+impl Copy {
+    /// Makes the copy what the variable is.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        let fresh = self.var.as_detached_tensor().to_dtype(self.tensor.dtype())?;
+        let dtype = fresh.dtype();
+        Ok(bytes_mut(&self.tensor, |bytes| {
+            with_element!(dtype,
+                T => read::<T, _>(&fresh, |values| bytes.copy_from_slice(bytemuck::cast_slice(values))),
+                _ => unreachable!("only variables of types that can be sent are copied"),
+            )
+        })??)
+    }
+}
+
+/// The reducer of a model that is being built, and then is there.
+#[derive(Default)]
+pub(crate) struct Ears {
+    reducer: OnceLock<Mutex<Reducer>>,
+    /// What went wrong while the backward pass ran: it can pass no error of ours on.
+    error: Mutex<Option<Error>>,
+}
+
+impl Ears {
+    pub(crate) fn open(&self, reducer: Reducer) {
+        // There is one reducer for each model.
+        let _ = self.reducer.set(Mutex::new(reducer));
+    }
+
+    pub(crate) fn reducer(&self) -> Option<MutexGuard<'_, Reducer>> {
+        Some(self.reducer.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn take_error(&self) -> Option<Error> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The gradient of `var` is complete: it goes to the step that is being made, or back to candle.
+    fn hear(&self, var: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let outcome = match self.reducer() {
+            Some(mut reducer) => reducer.arrive(var.id(), grad),
+            None => Ok(Some(grad.clone())),
+        };
+        match outcome {
+            Ok(Some(grad)) => Ok(Some(grad.to_dtype(var.dtype())?)),
+            Ok(None) => Ok(None),
+            Err(error) => {
+                let what = error.to_string();
+                *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                candle_core::bail!("{what}")
+            }
+        }
+    }
+}
+
+/// Hands out variables of a `VarMap`, as copies where that is needed.
+pub(crate) struct Handout {
+    pub(crate) varmap: VarMap,
+    /// Whether someone listens to each variable.
+    pub(crate) overlap: bool,
+    pub(crate) ears: Arc<Ears>,
+    pub(crate) copies: Arc<Mutex<BTreeMap<String, Copy>>>,
+}
+
+impl Handout {
+    pub(crate) fn var_builder(self, dtype: DType) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(self), dtype, Device::Cpu)
+    }
+}
+
+impl SimpleBackend for Handout {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        if is_buffer(name) {
+            // The forward pass changes it: of a copy that would be lost.
+            return self.varmap.get(shape, name, init, dtype, device);
+        }
+        // What an update adds to a weight is often too little for 16 bits.
+        let kept = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+        let var = self.varmap.get(shape, name, init, kept, device)?;
+        let is_listened_to = self.overlap && var.dtype().is_float();
+        if !device.is_cpu() || (var.dtype() == dtype && !is_listened_to) {
+            return Ok(var);
+        }
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two layers with one variable have one copy: its gradient is complete when both are done.
+        if let Some(copy) = copies.get(name) {
+            if copy.tensor.dtype() != dtype {
+                candle_core::bail!(
+                    "`{name}` is used as {dtype:?} here and as {:?} elsewhere; take it once and convert it in the forward pass",
+                    copy.tensor.dtype()
+                )
+            }
+            return Ok(copy.tensor.clone());
+        }
+        let tensor = var.apply_op1(Identity { dtype, ears: self.ears.clone() })?;
+        copies.insert(name.to_owned(), Copy { var: Var::from_tensor(&var)?, tensor: tensor.clone() });
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        SimpleBackend::get_unchecked(&self.varmap, name, dtype, device)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.varmap.contains_tensor(name)
+    }
+}
+
+/// Copies a variable. When candle asks for its gradient, all that depends on the copy has been dealt with.
+struct Identity {
+    dtype: DType,
+    ears: Arc<Ears>,
+}
+
+impl CustomOp1 for Identity {
+    fn name(&self) -> &'static str {
+        "phalanx-variable"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((storage.to_dtype(layout, self.dtype)?, layout.shape().clone()))
+    }
+
+    fn bwd(&self, arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        self.ears.hear(arg, grad_res)
+    }
+}

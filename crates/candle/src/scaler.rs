@@ -1,0 +1,110 @@
+//! Losses that are large enough for gradients of 16 bits.
+
+use crate::Result;
+use crate::clip::scale;
+use crate::element::{read, with_element};
+use crate::model::{Parameter, parameters};
+use candle_core::backprop::GradStore;
+use candle_core::{Tensor, WithDType};
+use candle_nn::VarMap;
+
+/// Steps without overflow after which the scale is doubled.
+const PATIENCE: u32 = 2000;
+
+/// Scales losses, so that small gradients are not lost in 16 bits, and skips the steps for which that was too much.
+///
+/// An overflow on one rank is one in the reduced gradients of all: so all ranks skip the same steps, and have the same
+/// scale, without asking each other.
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{Module, Optimizer, SGD, VarMap};
+/// use phalanx::ProcessGroup;
+/// use phalanx_candle::{DistributedDataParallel, LossScaler};
+///
+/// fn train(group: &ProcessGroup) -> phalanx_candle::Result<()> {
+///     let varmap = VarMap::new();
+///     let ddp = DistributedDataParallel::build(&varmap, DType::F16, group, Default::default(), |vb| {
+///         candle_nn::linear(2, 1, vb)
+///     })?;
+///     let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?; // of f32
+///     let mut scaler = LossScaler::new(65536.0);
+///     let x = Tensor::ones((4, 2), DType::F16, &Device::Cpu)?;
+///     for _ in 0..5 {
+///         let loss = ddp.forward(|model| model.forward(&x)?.to_dtype(DType::F32)?.sqr()?.mean_all())?;
+///         let mut grads = ddp.backward(&scaler.scale(&loss)?)?;
+///         if scaler.unscale(&varmap, &mut grads)? {
+///             optimizer.step(&grads)?;
+///         }
+///     }
+///     ddp.verify_parameters()
+/// }
+/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct LossScaler {
+    scale: f64,
+    /// Steps since the last overflow.
+    good: u32,
+}
+
+impl LossScaler {
+    /// Begins with this scale: 65536 is usual, and 1 for bf16, whose range is that of f32.
+    pub fn new(scale: f64) -> Self {
+        Self { scale, good: 0 }
+    }
+
+    /// By what losses are multiplied now.
+    pub fn factor(&self) -> f64 {
+        self.scale
+    }
+
+    /// The loss to call [`backward`](crate::DistributedDataParallel::backward) with: in f32, or the scaled loss overflows itself.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
+        Ok((loss * self.scale)?)
+    }
+
+    /// Makes reduced gradients those of the loss that was scaled. False if one of them is infinite or not a number: skip the step; the next
+    /// loss is scaled by half as much. After 2000 steps without that, by twice as much.
+    ///
+    /// Not collective; the same on all ranks if the gradients are.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn unscale(&mut self, varmap: &VarMap, grads: &mut GradStore) -> Result<bool> {
+        let parameters = parameters(varmap);
+        for Parameter { var, .. } in &parameters {
+            if let Some(grad) = grads.get(var)
+                && !is_finite(grad)?
+            {
+                tracing::info!(scale = self.scale, "gradients overflowed: the step is skipped");
+                (self.scale, self.good) = (self.scale / 2.0, 0);
+                return Ok(false);
+            }
+        }
+        for Parameter { var, .. } in &parameters {
+            if let Some(grad) = grads.get(var) {
+                let grad = grad.contiguous()?;
+                scale(&grad, 1.0 / self.scale)?;
+                grads.insert(var, grad);
+            }
+        }
+        self.good += 1;
+        if self.good == PATIENCE {
+            (self.scale, self.good) = (self.scale * 2.0, 0);
+        }
+        Ok(true)
+    }
+}
+
+fn is_finite(tensor: &Tensor) -> Result<bool> {
+    let finite = with_element!(tensor.dtype(),
+        T => read::<T, _>(tensor, |values| values.iter().all(|x| x.to_f64().is_finite()))?,
+        _ => true,
+    );
+    Ok(finite)
+}
