@@ -384,6 +384,10 @@ impl Job for Owned {
         completion.complete(outcome.map(|()| buffer));
     }
 
+    fn is_awaited(&self) -> bool {
+        self.completion.is_awaited()
+    }
+
     fn limit(&self) -> Duration {
         self.limit
     }

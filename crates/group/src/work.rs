@@ -1,6 +1,6 @@
 //! Operations in flight.
 
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use phalanx_core::{Element, Error, Result};
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
@@ -34,7 +34,18 @@ impl<T: Element> Buffer for Vec<T> {
     type Element = T;
 }
 
-type Shared = Arc<(Mutex<Option<Result<Box<dyn Bytes>>>>, Condvar)>;
+type Shared = Arc<(Mutex<State>, Condvar)>;
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Result<Box<dyn Bytes>>>,
+    /// Whether somebody does nothing but wait for it.
+    awaited: bool,
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+    shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The end of a pending operation that is waited for.
 pub struct Pending(Shared);
@@ -60,9 +71,14 @@ impl Completion {
         self.settle(outcome);
     }
 
+    /// Whether somebody does nothing but wait for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| lock(shared).awaited)
+    }
+
     fn settle(&mut self, outcome: Result<Box<dyn Bytes>>) {
         if let Some(shared) = self.0.take() {
-            *shared.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            lock(&shared).outcome = Some(outcome);
             shared.1.notify_all();
         }
     }
@@ -84,17 +100,18 @@ impl Pending {
     }
 
     fn is_done(&self) -> bool {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        lock(&self.0).outcome.is_some()
     }
 
     /// Ends because every job is completed: with success, by its deadline, or by being dropped.
     fn wait(self) -> Result<Box<dyn Bytes>> {
-        let mut slot = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
+        state.awaited = true;
         loop {
-            if let Some(outcome) = slot.take() {
+            if let Some(outcome) = state.outcome.take() {
                 return outcome;
             }
-            slot = self.0.1.wait(slot).unwrap_or_else(PoisonError::into_inner);
+            state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -163,6 +180,18 @@ mod tests {
         // Else to wait for it would hang.
         assert!(work.is_done());
         assert!(matches!(work.wait(), Err(Error::Internal { .. })));
+    }
+
+    #[test]
+    fn it_is_known_whether_somebody_waits() {
+        let (pending, completion) = Pending::new();
+        assert!(!completion.is_awaited());
+        let waiting = std::thread::spawn(|| pending.wait().map(drop));
+        let mut looks = (0..10_000).take_while(|_| !completion.is_awaited());
+        looks.by_ref().for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
+        assert!(completion.is_awaited());
+        completion.complete(Ok(Box::new(vec![0u8])));
+        waiting.join().unwrap().unwrap();
     }
 }
 

@@ -62,6 +62,11 @@ impl Patience {
         self.ended = false;
     }
 
+    /// It is time to sleep, whatever it was good for to stay awake.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+    }
+
     /// Whether it is time to sleep.
     pub(crate) fn is_at_end(&self) -> bool {
         self.ended

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 /// An operation that owns its buffer and knows whom to tell.
 pub(crate) trait Job: Operation + Send {
     fn complete(self: Box<Self>, outcome: Result<()>);
+    /// Whether somebody does nothing but wait for it.
+    fn is_awaited(&self) -> bool;
     /// How long it may take, once its turn has come.
     fn limit(&self) -> Duration;
 }
@@ -88,6 +90,10 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mu
         patience.reset();
         drop(core);
     } else {
+        // While the program computes, this core is not ours to stay awake on.
+        if !jobs.iter().any(|(job, _)| job.is_awaited()) {
+            patience.end();
+        }
         let mut wants = Vec::new();
         let mut limit = Duration::from_secs(1);
         if patience.is_at_end() {
