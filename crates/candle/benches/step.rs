@@ -1,16 +1,20 @@
-//! What communication adds to a training step: two ranks, as processes, one thread each, that share memory.
+//! What communication adds to a training step: two ranks, as processes of one thread each.
 //!
-//! `cargo bench -p phalanx-candle --bench step`, with `-- mlp` or `-- cnn` for one model only. Steps without communication and
-//! steps with [`DistributedDataParallel`] take turns in the same processes, a few of each at a time. A step is what the
-//! slower rank needs for it.
+//! `cargo bench -p phalanx-candle --bench step`, with `-- mlp`, `-- cnn` or `-- transformer` for one model only. Started by a launcher
+//! it measures the launcher's ranks instead, over whatever is between them.
+//!
+//! Four kinds of steps take turns in the same processes, a few of each at a time: `alone` without communication, `barrier` with a
+//! barrier in its place, so with the waiting for the slower rank alone, `after` with gradients that are sent after
+//! the backward pass, and `during` with gradients that are sent while it runs. A step is what the slower rank needs for it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports to its user")]
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Activation, Conv2dConfig, Module, Optimizer, SGD, Sequential, VarBuilder, VarMap};
 use phalanx::launch::{Launch, Outcome};
 use phalanx::{Config, ProcessGroup, ReduceOp, Source};
-use phalanx_candle::{DdpConfig, DistributedDataParallel};
+use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -21,17 +25,15 @@ fn main() -> anyhow::Result<ExitCode> {
     let config = Config::from_env()?;
     if config.source != Source::Alone {
         let group = phalanx::init()?;
-        let models: [(&str, usize, Build, &[usize]); 2] =
-            [("mlp", 5, mlp, &[64, 784]), ("cnn", 2, cnn, &[32, 3, 32, 32])];
-        for (name, steps, build, shape) in models {
+        for case in &CASES {
             // Cargo adds an argument of its own, `--bench`.
-            if std::env::args().skip(1).all(|arg| arg == name || arg.starts_with("--")) {
-                compare(&group, name, steps, build, shape)?;
+            if std::env::args().skip(1).all(|arg| arg == case.name || arg.starts_with("--")) {
+                compare(&group, case)?;
             }
         }
+        group.finalize()?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("model  parameters  batch  step   median ms    min ms  overhead");
     // One thread a rank: with two ranks on two cores more would only be in each other's way.
     let launch = Launch::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).ranks(2);
     let outcome = launch.env("RAYON_NUM_THREADS", "1").run()?;
@@ -41,8 +43,20 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)))
 }
 
-/// How a model is made.
-type Build = fn(VarBuilder<'_>) -> Result<Sequential>;
+struct Case {
+    name: &'static str,
+    model: fn(VarBuilder<'_>) -> Result<Sequential>,
+    /// Of what a rank gets in each step.
+    shape: &'static [usize],
+    /// In a turn.
+    steps: usize,
+}
+
+const CASES: [Case; 3] = [
+    Case { name: "mlp", model: mlp, shape: &[64, 784], steps: 5 },
+    Case { name: "cnn", model: cnn, shape: &[32, 3, 32, 32], steps: 2 },
+    Case { name: "transformer", model: transformer, shape: &[8, 64, WIDTH], steps: 3 },
+];
 
 /// 5.15 million weights, nearly all in two matrices.
 fn mlp(vb: VarBuilder<'_>) -> Result<Sequential> {
@@ -71,77 +85,146 @@ fn cnn(vb: VarBuilder<'_>) -> Result<Sequential> {
         .add(candle_nn::linear(128, 10, vb.pp("classes"))?))
 }
 
+/// Of a token.
+const WIDTH: usize = 256;
+
+/// 3.2 million weights in four blocks of attention and a wide layer; a token is a vector already.
+fn transformer(vb: VarBuilder<'_>) -> Result<Sequential> {
+    let mut blocks = candle_nn::seq();
+    for i in 0..4 {
+        let vb = vb.pp(i);
+        let attention =
+            ["q", "k", "v", "out"].map(|name| candle_nn::linear_no_bias(WIDTH, WIDTH, vb.pp(name)));
+        let [q, k, v, out] = attention;
+        let (q, k, v, out) = (q?, k?, v?, out?);
+        let heads = |x: Tensor| {
+            let (batch, tokens, _) = x.dims3()?;
+            x.reshape((batch, tokens, 4, WIDTH / 4))?.transpose(1, 2)?.contiguous()
+        };
+        blocks = blocks.add_fn(move |x| {
+            let [q, k, v] = [&q, &k, &v].map(|layer| heads(layer.forward(x)?));
+            let scores = (q?.matmul(&k?.t()?)? * 0.125)?;
+            let mixed = candle_nn::ops::softmax(&scores, 3)?.matmul(&v?)?;
+            x + out.forward(&mixed.transpose(1, 2)?.reshape(x.shape())?)?
+        });
+        let wide = candle_nn::linear(WIDTH, 4 * WIDTH, vb.pp("wide"))?;
+        let narrow = candle_nn::linear(4 * WIDTH, WIDTH, vb.pp("narrow"))?;
+        blocks = blocks.add_fn(move |x| x + narrow.forward(&wide.forward(x)?.gelu()?)?);
+    }
+    Ok(blocks.add_fn(|x| x.mean(1)).add(candle_nn::linear(WIDTH, 10, vb.pp("classes"))?))
+}
+
+/// What a step does about the other rank.
+enum Kind {
+    Alone(Sequential),
+    Barrier(Sequential),
+    Ddp(DistributedDataParallel<Sequential>),
+}
+
 /// One model with its optimizer, which takes the steps of one kind.
 struct Trainer {
-    model: Sequential,
+    name: &'static str,
+    kind: Kind,
     optimizer: SGD,
-    ddp: Option<DistributedDataParallel>,
     parameters: usize,
-    milliseconds: Vec<f64>,
+    steps_ms: Vec<f64>,
+    /// Of the steps, their backward passes.
+    backward_ms: Vec<f64>,
 }
 
 impl Trainer {
-    fn new(group: &ProcessGroup, build: Build, config: Option<DdpConfig>) -> anyhow::Result<Self> {
+    fn new(group: &ProcessGroup, case: &Case, name: &'static str) -> anyhow::Result<Self> {
         let varmap = VarMap::new();
-        let model = build(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
-        let ddp = config.map(|config| DistributedDataParallel::new(&varmap, group, config)).transpose()?;
+        let plain = || (case.model)(VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu));
+        let ddp = |overlap| {
+            let config = DdpConfig::default().overlap(overlap);
+            DistributedDataParallel::build(&varmap, DType::F32, group, config, case.model)
+        };
+        let kind = match name {
+            "alone" => Kind::Alone(plain()?),
+            "barrier" => Kind::Barrier(plain()?),
+            "after" => Kind::Ddp(ddp(Overlap::Off)?),
+            _ => Kind::Ddp(ddp(Overlap::On)?),
+        };
         let parameters = varmap.all_vars().iter().map(|var| var.elem_count()).sum();
         let optimizer = SGD::new(varmap.all_vars(), 0.001)?;
-        Ok(Self { model, optimizer, ddp, parameters, milliseconds: Vec::new() })
+        Ok(Self { name, kind, optimizer, parameters, steps_ms: Vec::new(), backward_ms: Vec::new() })
     }
 
-    fn step(&mut self, x: &Tensor, y: &Tensor) -> anyhow::Result<()> {
-        let loss = candle_nn::loss::cross_entropy(&self.model.forward(x)?, y)?;
-        let grads = match &self.ddp {
-            Some(ddp) => ddp.backward(&loss)?,
-            None => loss.backward()?,
+    /// Milliseconds of the step, and of its backward pass.
+    fn step(&mut self, group: &ProcessGroup, x: &Tensor, y: &Tensor) -> anyhow::Result<(f64, f64)> {
+        let start = Instant::now();
+        let forward = |model: &Sequential| candle_nn::loss::cross_entropy(&model.forward(x)?, y);
+        let loss = match &self.kind {
+            Kind::Alone(model) | Kind::Barrier(model) => forward(model)?,
+            Kind::Ddp(ddp) => ddp.forward(forward)?,
         };
-        Ok(self.optimizer.step(&grads)?)
+        let forward_s = start.elapsed().as_secs_f64();
+        let grads: GradStore = match &self.kind {
+            Kind::Alone(_) => loss.backward()?,
+            Kind::Barrier(_) => {
+                let grads = loss.backward()?;
+                group.barrier()?;
+                grads
+            }
+            Kind::Ddp(ddp) => ddp.backward(&loss)?,
+        };
+        let backward_s = start.elapsed().as_secs_f64() - forward_s;
+        self.optimizer.step(&grads)?;
+        Ok((start.elapsed().as_secs_f64() * 1e3, backward_s * 1e3))
     }
 }
 
-fn compare(
-    group: &ProcessGroup,
-    name: &str,
-    steps: usize,
-    build: Build,
-    shape: &[usize],
-) -> anyhow::Result<()> {
-    let x = Tensor::randn(0f32, 1.0, shape, &Device::Cpu)?;
-    let y = Tensor::from_iter((0..shape[0] as u32).map(|i| i % 10), &Device::Cpu)?;
-    let mut trainers = [("alone", None), ("ddp", Some(DdpConfig::default()))]
-        .map(|(kind, config)| Trainer::new(group, build, config).map(|trainer| (kind, trainer)))
+fn compare(group: &ProcessGroup, case: &Case) -> anyhow::Result<()> {
+    let x = Tensor::randn(0f32, 1.0, case.shape, &Device::Cpu)?;
+    let y = Tensor::from_iter((0..case.shape[0] as u32).map(|i| i % 10), &Device::Cpu)?;
+    let mut trainers = ["alone", "barrier", "after", "during"]
         .into_iter()
+        .map(|name| Trainer::new(group, case, name))
         .collect::<anyhow::Result<Vec<_>>>()?;
     for round in 0..=ROUNDS {
-        for (_, trainer) in &mut trainers {
+        for trainer in &mut trainers {
             group.barrier()?;
-            for step in 0..=steps {
-                let start = Instant::now();
-                trainer.step(&x, &y)?;
+            for step in 0..=case.steps {
+                let (whole, backward) = trainer.step(group, &x, &y)?;
                 // The first steps of all, and the first after another kind's, find cold caches.
                 if round > 0 && step > 0 {
-                    trainer.milliseconds.push(start.elapsed().as_secs_f64() * 1e3);
+                    trainer.steps_ms.push(whole);
+                    trainer.backward_ms.push(backward);
                 }
             }
         }
     }
-    let mut alone = None;
-    for (kind, trainer) in &mut trainers {
-        let times = &mut trainer.milliseconds;
-        group.all_reduce(times, ReduceOp::Max)?;
-        times.sort_by(f64::total_cmp);
-        let median = times[times.len() / 2];
-        let alone = *alone.get_or_insert(median);
+    if group.rank() == 0 {
+        let parameters = trainers[0].parameters;
+        println!(
+            "{}: {parameters} parameters, {} samples a rank, {}",
+            case.name,
+            case.shape[0],
+            group.describe()
+        );
+        println!("step     median ms    min ms  overhead  backward ms");
+    }
+    let mut medians = Vec::new();
+    for Trainer { name, steps_ms, backward_ms, .. } in &mut trainers {
+        group.all_reduce(steps_ms, ReduceOp::Max)?;
+        group.all_reduce(backward_ms, ReduceOp::Max)?;
+        let (step, backward) = (median(steps_ms), median(backward_ms));
+        medians.push((step, backward));
         if group.rank() == 0 {
-            println!(
-                "{name:<5} {:>11} {:>6}  {kind:<5} {median:>9.2} {:>9.2} {:>8.1} %",
-                trainer.parameters,
-                shape[0],
-                times[0],
-                (median / alone - 1.0) * 100.0
-            );
+            let overhead = (step / medians[0].0 - 1.0) * 100.0;
+            println!("{name:<8} {step:>9.2} {:>9.2} {overhead:>7.1} % {backward:>12.2}", steps_ms[0]);
         }
     }
+    let [(alone, backward), _, (after, _), (during, _)] = medians[..] else { unreachable!("four kinds") };
+    if group.rank() == 0 {
+        let (hidden, most) = (after - during, backward.min(after - alone));
+        println!("hidden: {hidden:.2} of {most:.2} ms, {:.0} %", 100.0 * hidden / most);
+    }
     Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }

@@ -25,10 +25,12 @@ pub(crate) struct Bucket {
     pub(crate) elements: usize,
 }
 
-/// The first bucket of a plan closes at this many bytes, so that something is under way soon.
-const FIRST_BYTES: usize = 1 << 20;
+/// At both ends of a plan buckets are this small: so that something is under way soon, and so that little is still to be sent
+/// when the last gradient is ready.
+const SMALL_BYTES: usize = 1 << 20;
 
-/// Deals `items` into buckets of one element type and at most `cap_bytes` each, the first of at most [`FIRST_BYTES`].
+/// Deals `items` into buckets of one element type and at most `cap_bytes` each; the first, and those of the last `cap_bytes`
+/// of gradients, of at most [`SMALL_BYTES`].
 ///
 /// `order` names the indices of `items` in the order in which their gradients are ready, each at most once. Those that it does not
 /// name have buckets of their own at the end: as long as they have no gradient on any rank, none of these is sent.
@@ -38,23 +40,25 @@ const FIRST_BYTES: usize = 1 << 20;
 pub(crate) fn plan(items: &[Item], order: &[usize], cap_bytes: usize) -> Vec<Bucket> {
     let mut named = vec![false; items.len()];
     order.iter().for_each(|&index| named[index] = true);
-    let others = (0..items.len()).filter(|&index| !named[index]);
-    let mut buckets = Vec::new();
-    deal(&mut buckets, items, order.iter().copied(), cap_bytes);
-    deal(&mut buckets, items, others, cap_bytes);
+    let others: Vec<usize> = (0..items.len()).filter(|&index| !named[index]).collect();
+    let mut buckets = deal(items, order, cap_bytes);
+    buckets.extend(deal(items, &others, cap_bytes));
     buckets
 }
 
-/// Appends buckets for the items that `order` names.
-fn deal(buckets: &mut Vec<Bucket>, items: &[Item], order: impl IntoIterator<Item = usize>, cap_bytes: usize) {
-    let start = buckets.len();
-    for index in order {
+/// Buckets for the items that `order` names.
+fn deal(items: &[Item], order: &[usize], cap_bytes: usize) -> Vec<Bucket> {
+    let mut buckets: Vec<Bucket> = Vec::new();
+    let mut rest = order.iter().map(|&index| items[index].bytes()).fold(0, usize::saturating_add);
+    for &index in order {
         let Item { dtype, elements } = items[index];
         // Only the newest bucket of a type takes more: older ones are closed, which keeps the order within a type.
-        let newest = (start..buckets.len()).rev().find(|&at| buckets[at].dtype == dtype);
+        let newest = buckets.iter().rposition(|bucket| bucket.dtype == dtype);
+        let is_small = newest == Some(0) || rest <= cap_bytes;
+        let cap = if is_small { cap_bytes.min(SMALL_BYTES) } else { cap_bytes };
         let open = newest.filter(|&at| {
             let with_it = Item { dtype, elements: buckets[at].elements.saturating_add(elements) };
-            with_it.bytes() <= if at == 0 { cap_bytes.min(FIRST_BYTES) } else { cap_bytes }
+            with_it.bytes() <= cap
         });
         match open {
             Some(at) => {
@@ -63,7 +67,9 @@ fn deal(buckets: &mut Vec<Bucket>, items: &[Item], order: impl IntoIterator<Item
             }
             None => buckets.push(Bucket { dtype, members: vec![index], elements }),
         }
+        rest -= items[index].bytes();
     }
+    buckets
 }
 
 /// Which buckets may be sent. They are sent in the order of the plan, whichever is complete first: else ranks would
@@ -184,9 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bucket_is_small() {
-        let items = [f32s(200_000); 4];
-        assert_eq!(members(plan(&items, &[3, 2, 1, 0], 25 << 20)), [vec![3], vec![2, 1, 0]]);
+    fn the_first_and_the_last_buckets_are_small() {
+        // Of 400 kB each.
+        let order: Vec<usize> = (0..16).rev().collect();
+        let found = members(plan(&[f32s(100_000); 16], &order, 2 << 20));
+        let expected =
+            [vec![15, 14], vec![13, 12, 11, 10, 9], vec![8, 7, 6, 5], vec![4, 3], vec![2, 1], vec![0]];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use phalanx::{ProcessGroup, ReduceOp};
 #[non_exhaustive]
 pub struct DdpConfig {
     /// Most bytes of gradients that are laid together and sent as one operation; a larger one is sent alone. The first such
-    /// bucket has 1 MiB at most. Default: 4 MiB, large enough for the bandwidth of a fast network, and small enough
+    /// bucket, and the last, have 1 MiB at most. Default: 4 MiB, large enough for the bandwidth of a fast network, and small enough
     /// for several of them to be on their way during the backward pass of a model of some size.
     pub bucket_cap_bytes: usize,
     /// Whether gradients are sent while the backward pass still runs. Default: [`Overlap::Auto`].
