@@ -1,11 +1,8 @@
 //! A communicator of NCCL: everything about it ends in time, if NCCL likes it or not.
 
-use crate::batch::Batch;
-use crate::call::{Call, Operator};
 use crate::device::Device;
+use crate::id::UniqueId;
 use crate::load::Nccl;
-use crate::memory::use_in_order;
-use crate::stream::Stream;
 use crate::sys::nccl::{Code, IN_PROGRESS, NO_COLOR, RawComm, RawConfig, RawId, SUCCESS};
 use crate::wait::wait_until;
 use phalanx_core::{Deadline, Error, OpKind, Result};
@@ -18,55 +15,17 @@ use std::time::{Duration, Instant};
 /// How long a communicator that is dropped is waited for.
 pub(crate) const ABORT_TIME: Duration = Duration::from_secs(5);
 
-/// What the ranks of a new communicator must have in common.
-#[derive(Clone, Copy)]
-pub struct UniqueId(RawId);
-
-impl fmt::Debug for UniqueId {
-    /// Not the bytes: with them anybody could join.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("UniqueId")
-    }
-}
-
-impl UniqueId {
-    /// Bytes it has.
-    pub const LEN: usize = 128;
-
-    /// A new one. This process listens for the others from now on.
-    ///
-    /// # Errors
-    /// [`Library`](Error::Library): NCCL found no network interface, say.
-    pub fn new(nccl: Nccl) -> Result<Self> {
-        let mut id = RawId([0; Self::LEN]);
-        // SAFETY: `id` is good for one.
-        let code = unsafe { (nccl.table().get_unique_id)(&raw mut id) };
-        nccl.check("ncclGetUniqueId", code, None)?;
-        Ok(Self(id))
-    }
-
-    /// For the way to the other ranks.
-    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
-        &self.0.0
-    }
-
-    /// What another rank sent.
-    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
-        Self(RawId(bytes))
-    }
-}
-
 /// One rank's end of a communicator. Usable from any thread.
 ///
 /// Communicators never block inside NCCL: init, launches and finalize go on behind our back, are asked after, and given up when their time is over. Who
 /// drops one without [`finalize`](Self::finalize) aborts it.
 pub struct Communicator {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
-struct Shared {
-    nccl: Nccl,
-    device: Device,
+pub(crate) struct Shared {
+    pub(crate) nccl: Nccl,
+    pub(crate) device: Device,
     rank: usize,
     world_size: usize,
     functions: Functions,
@@ -86,7 +45,7 @@ struct Functions {
 }
 
 #[derive(Clone, Copy)]
-struct Handle(RawComm);
+pub(crate) struct Handle(RawComm);
 
 // SAFETY: a communicator may be used from any thread, by one at a time.
 unsafe impl Send for Handle {}
@@ -192,77 +151,6 @@ impl Communicator {
     /// Whose communicator it is.
     pub fn nccl(&self) -> Nccl {
         self.shared.nccl
-    }
-
-    /// An empty batch for [`launch`](Self::launch).
-    pub fn batch<'a>(&self) -> Batch<'a> {
-        Batch::new(self.rank(), self.world_size(), self.nccl().version())
-    }
-
-    /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a
-    /// batch sees what another call of the same batch has done.
-    ///
-    /// Done when the stream has it, which the first time takes as long as NCCL needs to connect the ranks, and later some microseconds. Collective, as far
-    /// as the calls in it are; whether all ranks mean the same, NCCL does not check.
-    ///
-    /// # Errors
-    /// [`Library`](Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
-    /// [`Misuse`](Error::Misuse): a batch of another communicator, or a buffer of another device; nothing was begun.
-    pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
-        batch.check(self)?;
-        let memory = batch.memory();
-        use_in_order(stream, memory, || {
-            // SAFETY: the memory lives until its last use is over, and this is one.
-            let outcome = unsafe { self.put(batch.calls(), stream, timeout) }?;
-            if outcome.is_err() {
-                memory.iter().for_each(|piece| piece.lose());
-            }
-            outcome
-        })
-    }
-
-    /// As [`launch`](Self::launch), on raw memory.
-    ///
-    /// # Errors
-    /// As for `launch`; [`Misuse`](Error::Misuse) and [`Unsupported`](Error::Unsupported): nothing was begun.
-    ///
-    /// # Safety
-    /// The memory of all calls is that of this device, has as many elements as they say, and is there, unused by anything else, until the stream is past the launch.
-    pub unsafe fn launch_raw(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<()> {
-        // SAFETY: as the caller says.
-        unsafe { self.put(calls, stream, timeout) }?
-    }
-
-    /// The inner error: part of it may come to the stream later.
-    ///
-    /// # Safety
-    /// As for `launch_raw`.
-    unsafe fn put(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<Result<()>> {
-        calls.iter().try_for_each(|call| call.check(self.world_size()))?;
-        let deadline = Deadline::after(Instant::now(), timeout);
-        let shared = &*self.shared;
-        let handle = shared.lock();
-        let raw = shared.live(&handle)?;
-        let _entered = shared.device.enter()?;
-        let mut operators = Vec::with_capacity(calls.len());
-        let outcome = calls.iter().try_for_each(|call| {
-            // SAFETY: the communicator lives while it is locked.
-            operators.push(unsafe { Operator::of(call, shared.nccl, raw) }?);
-            Ok(())
-        });
-        let outcome = outcome.and_then(|()| {
-            // SAFETY: as the caller says.
-            unsafe { shared.group(calls, &operators, raw, stream) }?;
-            Ok(match shared.settled(raw, &deadline) {
-                Ok(false) => Err(shared.late("ncclGroupEnd", timeout)),
-                settled => settled.map(|_| ()),
-            })
-        });
-        for operator in operators {
-            // SAFETY: the communicator lives while it is locked.
-            unsafe { operator.destroy(shared.nccl, raw) };
-        }
-        outcome
     }
 
     /// Whether NCCL has found, behind our back, that something is wrong with the communicator.
@@ -404,7 +292,7 @@ impl Drop for Communicator {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
         self.raw.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -412,41 +300,15 @@ impl Shared {
         self.lock().take()
     }
 
-    fn live(&self, handle: &Option<Handle>) -> Result<RawComm> {
+    pub(crate) fn live(&self, handle: &Option<Handle>) -> Result<RawComm> {
         match handle {
             Some(Handle(raw)) if !self.is_ending.load(Ordering::Acquire) => Ok(*raw),
             _ => Err(self.failed("ncclCommGetAsyncError", "the communicator was aborted")),
         }
     }
 
-    /// All calls as one launch.
-    ///
-    /// # Safety
-    /// As for [`Communicator::launch_raw`], with a communicator that lives.
-    unsafe fn group(
-        &self,
-        calls: &[Call],
-        operators: &[Operator],
-        raw: RawComm,
-        stream: &Stream,
-    ) -> Result<()> {
-        let table = self.nccl.table();
-        // SAFETY: no memory is involved.
-        self.nccl.check("ncclGroupStart", unsafe { (table.group_start)() }, Some(raw))?;
-        let mut first = Ok(());
-        for (call, operator) in calls.iter().zip(operators) {
-            // SAFETY: as the caller says.
-            let (name, code) = unsafe { call.make(self.nccl, raw, operator.raw, stream.raw()) };
-            first = first.and_then(|()| self.begun(name, raw, code));
-        }
-        // Whatever happened, the group of this thread must end.
-        // SAFETY: no memory but that of the calls is involved.
-        let code = unsafe { (table.group_end)() };
-        first.and_then(|()| self.begun("ncclGroupEnd", raw, code))
-    }
-
     /// What a call that does not block has said.
-    fn begun(&self, call: &'static str, raw: RawComm, code: Code) -> Result<()> {
+    pub(crate) fn begun(&self, call: &'static str, raw: RawComm, code: Code) -> Result<()> {
         if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, Some(raw)) }
     }
 
@@ -461,7 +323,7 @@ impl Shared {
     }
 
     /// Waits until nothing is in progress; `false` when that took longer.
-    fn settled(&self, raw: RawComm, deadline: &Deadline) -> Result<bool> {
+    pub(crate) fn settled(&self, raw: RawComm, deadline: &Deadline) -> Result<bool> {
         wait_until(deadline, || {
             if self.is_ending.load(Ordering::Acquire) {
                 return Err(self.failed("ncclCommGetAsyncError", "the communicator was aborted"));
@@ -486,7 +348,7 @@ impl Shared {
         Err(Error::Rendezvous { rank, world_size, what, waited: deadline.elapsed(Instant::now()) })
     }
 
-    fn late(&self, call: &'static str, timeout: Duration) -> Error {
+    pub(crate) fn late(&self, call: &'static str, timeout: Duration) -> Error {
         self.failed(call, &format!("still in progress after {:.1} s", timeout.as_secs_f64()))
     }
 

@@ -1,7 +1,8 @@
 //! Meeting over a file, for programs that have no process group.
 
-use crate::comm::{Communicator, UniqueId};
+use crate::comm::Communicator;
 use crate::device::Device;
+use crate::id::UniqueId;
 use crate::load::Nccl;
 use phalanx_core::{Deadline, Error, Result};
 use std::fs::{self, OpenOptions};

@@ -1,7 +1,8 @@
 //! Before NCCL is asked, the ranks compare what they have: it would hang, or go wrong much later.
 
-use crate::comm::{Communicator, UniqueId};
+use crate::comm::Communicator;
 use crate::device::Device;
+use crate::id::UniqueId;
 use crate::load::Nccl;
 use phalanx_core::{Cause, Context, Error, OpKind, Peer, Result};
 use phalanx_group::ProcessGroup;

@@ -1,0 +1,44 @@
+//! NCCL's unique id: how the ranks of a communicator find each other.
+
+use crate::load::Nccl;
+use crate::sys::nccl::RawId;
+use phalanx_core::Result;
+use std::fmt;
+
+/// What the ranks of a new communicator must have in common.
+#[derive(Clone, Copy)]
+pub struct UniqueId(pub(crate) RawId);
+
+impl fmt::Debug for UniqueId {
+    /// Not the bytes: with them anybody could join.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UniqueId")
+    }
+}
+
+impl UniqueId {
+    /// Bytes it has.
+    pub const LEN: usize = 128;
+
+    /// A new one. This process listens for the others from now on.
+    ///
+    /// # Errors
+    /// [`Library`](phalanx_core::Error::Library): NCCL found no network interface, say.
+    pub fn new(nccl: Nccl) -> Result<Self> {
+        let mut id = RawId([0; Self::LEN]);
+        // SAFETY: `id` is good for one.
+        let code = unsafe { (nccl.table().get_unique_id)(&raw mut id) };
+        nccl.check("ncclGetUniqueId", code, None)?;
+        Ok(Self(id))
+    }
+
+    /// For the way to the other ranks.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0.0
+    }
+
+    /// What another rank sent.
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(RawId(bytes))
+    }
+}

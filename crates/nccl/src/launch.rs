@@ -1,0 +1,111 @@
+//! Launches: how calls get from a batch to a stream.
+
+use crate::batch::Batch;
+use crate::call::{Call, Operator};
+use crate::comm::{Communicator, Shared};
+use crate::memory::use_in_order;
+use crate::stream::Stream;
+use crate::sys::nccl::RawComm;
+use phalanx_core::{Deadline, Result};
+use std::time::{Duration, Instant};
+
+impl Communicator {
+    /// An empty batch for [`launch`](Self::launch).
+    pub fn batch<'a>(&self) -> Batch<'a> {
+        Batch::new(self.rank(), self.world_size(), self.nccl().version())
+    }
+
+    /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a
+    /// batch sees what another call of the same batch has done.
+    ///
+    /// Done when the stream has it, which the first time takes as long as NCCL needs to connect the ranks, and later some microseconds. Collective, as far
+    /// as the calls in it are; whether all ranks mean the same, NCCL does not check.
+    ///
+    /// # Errors
+    /// [`Library`](phalanx_core::Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
+    /// [`Misuse`](phalanx_core::Error::Misuse): a batch of another communicator, or a buffer of another device; nothing was begun.
+    pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
+        batch.check(self)?;
+        let memory = batch.memory();
+        use_in_order(stream, memory, || {
+            // SAFETY: the memory lives until its last use is over, and this is one.
+            let outcome = unsafe { self.put(batch.calls(), stream, timeout) }?;
+            if outcome.is_err() {
+                memory.iter().for_each(|piece| piece.lose());
+            }
+            outcome
+        })
+    }
+
+    /// As [`launch`](Self::launch), on raw memory.
+    ///
+    /// # Errors
+    /// As for `launch`; [`Misuse`](phalanx_core::Error::Misuse) and [`Unsupported`](phalanx_core::Error::Unsupported): nothing was begun.
+    ///
+    /// # Safety
+    /// The memory of all calls is that of this device, has as many elements as they say, and is there, unused by anything else, until the stream is past the launch.
+    pub unsafe fn launch_raw(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.put(calls, stream, timeout) }?
+    }
+
+    /// The inner error: part of it may come to the stream later.
+    ///
+    /// # Safety
+    /// As for `launch_raw`.
+    unsafe fn put(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<Result<()>> {
+        calls.iter().try_for_each(|call| call.check(self.world_size()))?;
+        let deadline = Deadline::after(Instant::now(), timeout);
+        let shared = &*self.shared;
+        let handle = shared.lock();
+        let raw = shared.live(&handle)?;
+        let _entered = shared.device.enter()?;
+        let mut operators = Vec::with_capacity(calls.len());
+        let outcome = calls.iter().try_for_each(|call| {
+            // SAFETY: the communicator lives while it is locked.
+            operators.push(unsafe { Operator::of(call, shared.nccl, raw) }?);
+            Ok(())
+        });
+        let outcome = outcome.and_then(|()| {
+            // SAFETY: as the caller says.
+            unsafe { shared.group(calls, &operators, raw, stream) }?;
+            Ok(match shared.settled(raw, &deadline) {
+                Ok(false) => Err(shared.late("ncclGroupEnd", timeout)),
+                settled => settled.map(|_| ()),
+            })
+        });
+        for operator in operators {
+            // SAFETY: the communicator lives while it is locked.
+            unsafe { operator.destroy(shared.nccl, raw) };
+        }
+        outcome
+    }
+}
+
+impl Shared {
+    /// All calls as one launch.
+    ///
+    /// # Safety
+    /// As for [`Communicator::launch_raw`], with a communicator that lives.
+    unsafe fn group(
+        &self,
+        calls: &[Call],
+        operators: &[Operator],
+        raw: RawComm,
+        stream: &Stream,
+    ) -> Result<()> {
+        let table = self.nccl.table();
+        // SAFETY: no memory is involved.
+        self.nccl.check("ncclGroupStart", unsafe { (table.group_start)() }, Some(raw))?;
+        let mut first = Ok(());
+        for (call, operator) in calls.iter().zip(operators) {
+            // SAFETY: as the caller says.
+            let (name, code) = unsafe { call.make(self.nccl, raw, operator.raw, stream.raw()) };
+            first = first.and_then(|()| self.begun(name, raw, code));
+        }
+        // Whatever happened, the group of this thread must end.
+        // SAFETY: no memory but that of the calls is involved.
+        let code = unsafe { (table.group_end)() };
+        first.and_then(|()| self.begun("ncclGroupEnd", raw, code))
+    }
+}
