@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Far more than anything takes.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The file of the double. Cargo builds it for these tests, beside them.
 pub(crate) fn double() -> PathBuf {
