@@ -38,6 +38,7 @@ pub(crate) fn run() -> ExitCode {
     sources(root, &mut findings);
     examples(root, &mut findings);
     named_tests(root, &mut findings);
+    merges(root, &mut findings);
     for finding in &findings {
         #[expect(clippy::print_stderr, reason = "a command reports to its user")]
         {
@@ -113,6 +114,16 @@ fn named_tests(root: &Path, findings: &mut Vec<String>) {
                 let page = file_name(&page);
                 findings.push(format!("docs/{page} names the test {name}, which is not in {file}.rs"));
             }
+        }
+    }
+}
+
+/// What a compiler or a test reads would not hide a merge that nobody finished; pages and settings do.
+fn merges(root: &Path, findings: &mut Vec<String>) {
+    for page in entries(root).into_iter().chain(entries(&root.join("docs"))).filter(|path| path.is_file()) {
+        let text = fs::read_to_string(&page).unwrap_or_default();
+        if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
+            findings.push(format!("{} has both sides of a merge in it", file_name(&page)));
         }
     }
 }
