@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
     ("checkpoint", &["phalanx"]),
     ("compress", &["phalanx"]),
-    ("candle", &["phalanx", "checkpoint"]),
+    ("candle", &["phalanx", "checkpoint", "compress"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
     ("nccl", &["core", "group"]),

@@ -80,6 +80,8 @@ pub use config::{DdpConfig, Overlap};
 pub use error::{Error, Result};
 pub use model::sync_model;
 pub use parallel::{DistributedDataParallel, sync_gradients};
+/// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`].
+pub use phalanx_compress as compress;
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::LossScaler;
 pub use share::Share;

@@ -10,6 +10,7 @@ use crate::step::Step;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId};
 use phalanx::{Error, OpKind, ProcessGroup, SharedBuffer};
+use phalanx_compress::CommHook;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -28,6 +29,8 @@ pub(crate) struct Reducer {
     step: Option<Step>,
     /// Gradients of earlier losses that the next step sends, too.
     kept: GradStore,
+    /// What adds up gradients of 32 bits, in place of an all_reduce.
+    pub(crate) hook: Option<Box<dyn CommHook>>,
 }
 
 /// Which gradients travel together, and where.
@@ -76,7 +79,14 @@ impl Reducer {
             parameters.iter().map(|p| Item { dtype: wire(p), elements: p.var.elem_count() }).collect();
         let places = parameters.iter().enumerate().map(|(at, p)| (p.var.id(), at)).collect();
         let kept = GradStore::default();
-        Ok(Self { parameters, items, places, cap_bytes, overlap, plan: None, step: None, kept })
+        Ok(Self { parameters, items, places, cap_bytes, overlap, plan: None, step: None, kept, hook: None })
+    }
+
+    /// Has `hook` add up gradients from the next step on. It blocks, so nothing overlaps.
+    pub(crate) fn set_hook(&mut self, hook: Box<dyn CommHook>) {
+        self.hook = Some(hook);
+        self.overlap = false;
+        self.plan = None;
     }
 
     /// The variables that `loss` depends on, in the order in which the backward pass completes their gradients.
@@ -157,7 +167,7 @@ impl Reducer {
             self.kept = GradStore::default();
         }
         let plan = self.plan.as_mut().ok_or_else(unprepared)?;
-        self.step = Some(Step::begin(group, part, mine, plan)?);
+        self.step = Some(Step::begin(group, part, mine, self.hook.is_some(), plan)?);
         Ok(())
     }
 
@@ -190,7 +200,7 @@ impl Reducer {
         grads.extend(std::mem::take(&mut self.kept))?;
         let plan = self.plan.as_mut().ok_or_else(unprepared)?;
         let step = self.step.take().ok_or_else(unprepared)?;
-        step.finish(&self.parameters, plan, grads)
+        step.finish(&self.parameters, plan, &mut self.hook, grads)
     }
 
     /// No step is being made any more.

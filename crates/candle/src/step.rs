@@ -9,6 +9,7 @@ use crate::share::Part;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, WithDType};
 use phalanx::{OpKind, ProcessGroup, ReduceOp, Work};
+use phalanx_compress::CommHook;
 use std::ops::Range;
 
 /// A step that is being made. The operations of all ranks are the same whether they overlap or not: one that counts who has which
@@ -23,6 +24,8 @@ pub(crate) struct Step {
     grads: Vec<Option<Tensor>>,
     launches: Launches,
     counts: Counts,
+    /// Whether a hook adds up the gradients of 32 bits.
+    hooked: bool,
 }
 
 /// How many ranks have which gradients.
@@ -63,7 +66,13 @@ fn answer(mut sums: Vec<u32>) -> Known {
 
 impl Step {
     /// `mine`: the variables of which this rank has a gradient.
-    pub(crate) fn begin(group: &ProcessGroup, part: Part, mine: Vec<bool>, plan: &mut Plan) -> Result<Self> {
+    pub(crate) fn begin(
+        group: &ProcessGroup,
+        part: Part,
+        mine: Vec<bool>,
+        hooked: bool,
+        plan: &mut Plan,
+    ) -> Result<Self> {
         let mut counts = Counts::Later;
         let mut missing = vec![0; plan.buckets.len()];
         if let Memory::Each(slots) = &mut plan.memory {
@@ -77,7 +86,7 @@ impl Step {
             }
         }
         let grads = vec![None; mine.len()];
-        Ok(Self { group: group.clone(), part, mine, grads, launches: Launches::new(missing), counts })
+        Ok(Self { group: group.clone(), part, mine, grads, launches: Launches::new(missing), counts, hooked })
     }
 
     /// Takes the gradient of a variable.
@@ -144,7 +153,9 @@ impl Step {
             (Part::Done, _) => true,
         };
         match self.part {
-            _ if equal && dtype != DType::F16 => (None, ReduceOp::Avg),
+            _ if equal && dtype != DType::F16 && !(self.hooked && dtype == DType::F32) => {
+                (None, ReduceOp::Avg)
+            }
             Part::Weighted(weight) => (Some(weight), ReduceOp::Sum),
             _ => (Some(1.0 / self.group.world_size() as f64), ReduceOp::Sum),
         }
@@ -155,6 +166,7 @@ impl Step {
         mut self,
         parameters: &[Parameter],
         plan: &mut Plan,
+        hook: &mut Option<Box<dyn CommHook>>,
         grads: &mut GradStore,
     ) -> Result<bool> {
         match &mut plan.memory {
@@ -190,7 +202,17 @@ impl Step {
                 };
                 tensors.push((index, tensor));
             }
-            self.reduce(at, bucket, homes, &tensors, memory)?;
+            let shapes: Vec<&[usize]> = bucket.members.iter().map(|&m| parameters[m].var.dims()).collect();
+            let op = self.operator(bucket.dtype).1;
+            let mut all_reduce = |bytes: &mut [u8]| match hook {
+                Some(hook) if bucket.dtype == DType::F32 => {
+                    let gradients = bytemuck::cast_slice_mut(bytes);
+                    let bucket = phalanx_compress::Bucket { index: at, gradients, shapes: &shapes };
+                    hook.reduce(bucket, &self.group)
+                }
+                _ => all_reduce(&self.group, bucket.dtype, bytes, op),
+            };
+            self.reduce(at, bucket, homes, &tensors, memory, &mut all_reduce)?;
             for (index, tensor) in tensors {
                 if let Some(factor) = factor {
                     bytes_mut(&tensor, |bytes| multiply(bucket.dtype, bytes, factor))?;
@@ -202,7 +224,7 @@ impl Step {
         Ok(true)
     }
 
-    /// Leaves the gradients of a bucket in `tensors`, in their own memory: the reduced ones.
+    /// Leaves the gradients of a bucket in `tensors`, in their own memory: the reduced ones, by `all_reduce` if they are not on their way.
     fn reduce(
         &self,
         at: usize,
@@ -210,8 +232,9 @@ impl Step {
         homes: &[(usize, Range<usize>)],
         tensors: &[(usize, Tensor)],
         memory: &mut Memory,
+        all_reduce: &mut dyn FnMut(&mut [u8]) -> phalanx::Result<()>,
     ) -> Result<()> {
-        let (scale, op) = self.operator(bucket.dtype);
+        let (scale, _) = self.operator(bucket.dtype);
         let words: &mut [u64] = match memory {
             Memory::Each(slots) => {
                 slots[at].land()?;
@@ -225,7 +248,7 @@ impl Step {
                 if let Some(scale) = scale {
                     multiply(bucket.dtype, bytes, scale);
                 }
-                all_reduce(&self.group, bucket.dtype, bytes, op)
+                all_reduce(bytes)
             })??;
             return Ok(());
         }
@@ -239,7 +262,7 @@ impl Step {
                 None => place.fill(0),
             }
         }
-        all_reduce(&self.group, bucket.dtype, bytes, op)?;
+        all_reduce(bytes)?;
         lift(tensors, homes, bytes)
     }
 }

@@ -78,6 +78,16 @@ pub trait CommHook: Send {
     fn traffic(&self) -> Traffic;
 }
 
+impl<H: CommHook + ?Sized> CommHook for Box<H> {
+    fn reduce(&mut self, bucket: Bucket<'_>, group: &ProcessGroup) -> Result<()> {
+        (**self).reduce(bucket, group)
+    }
+
+    fn traffic(&self) -> Traffic {
+        (**self).traffic()
+    }
+}
+
 /// How much a rank has sent, and how much it would have as f32. In bytes, without headers, as the bandwidth-optimal algorithm of each
 /// collective sends them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
