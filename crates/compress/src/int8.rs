@@ -125,10 +125,12 @@ mod tests {
             encode(&values, &mut left, &mut bytes);
             let largest = values.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
             let decoded: Vec<f32> = decode(&bytes).collect();
+            // Blocks of less have a step without a reciprocal: all of them is left for the next time.
+            let least = 127.0 / f32::MAX;
             prop_assert!(decoded[values.len()..].iter().all(|value| *value == 0.0));
             for ((value, left), sent) in values.iter().zip(&left).zip(&decoded) {
                 prop_assert!((sent + left - value).abs() <= largest * 1e-6);
-                prop_assert!(left.abs() <= largest / 127.0 * 0.51 + 1e-43);
+                prop_assert!(left.abs() <= largest.min(least).max(largest / 127.0 * 0.51));
             }
         }
     }
