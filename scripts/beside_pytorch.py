@@ -115,6 +115,8 @@ def run(rank, ranks, work, *args):
     torch.manual_seed(0)
     distributed.init_process_group("gloo", rank=rank, world_size=ranks)
     work(rank, ranks, *args)
+    # Or gloo may abort a process that has not finished when another goes.
+    distributed.barrier()
     distributed.destroy_process_group()
 
 
