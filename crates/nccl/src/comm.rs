@@ -97,12 +97,10 @@ impl Communicator {
         timeout: Duration,
     ) -> Result<Self> {
         let functions = Functions::of(nccl)?;
-        let (Ok(c_rank), Ok(c_size)) = (c_int::try_from(rank), c_int::try_from(world_size)) else {
-            return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}")));
+        let (c_rank, c_size) = match (c_int::try_from(rank), c_int::try_from(world_size)) {
+            (Ok(c_rank), Ok(c_size)) if c_rank < c_size => (c_rank, c_size),
+            _ => return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}"))),
         };
-        if rank >= world_size {
-            return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}")));
-        }
         let deadline = Deadline::after(Instant::now(), timeout);
         let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
         let code = {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LONG, count, done_well, job};
+use common::{LONG, done_well, job, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, NcclBackend, Work};
@@ -48,15 +48,7 @@ fn child_works() {
         assert_eq!(sum(&all).unwrap(), n * (n + 1) / 2);
     }
     all.finalize().unwrap();
-    let kinds =
-        ["communicators", "streams", "events", "contexts", "allocations", "bytes", "pinned", "operators"];
-    let begun = Instant::now();
-    for kind in kinds {
-        while count(kind) != 0 {
-            assert!(begun.elapsed() < LONG, "{} {kind} are left", count(kind));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
+    nothing_is_left();
     group.finalize().unwrap();
 }
 

@@ -41,6 +41,20 @@ pub(crate) fn count(what: &str) -> i64 {
     }
 }
 
+/// Streams do what they were given before they are gone, so it may take a moment.
+pub(crate) fn nothing_is_left() {
+    let kinds =
+        ["communicators", "streams", "events", "contexts", "allocations", "bytes", "pinned", "operators"];
+    let begun = Instant::now();
+    for kind in kinds {
+        while count(kind) != 0 {
+            assert!(begun.elapsed() < LONG, "{} {kind} are left", count(kind));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(count("nonsense"), -1);
+}
+
 /// Keeps `stream` at work for some time.
 pub(crate) fn delay(stream: &Stream, time: Duration) {
     // SAFETY: the file is the double, the function has this type, and the stream is of the double.
