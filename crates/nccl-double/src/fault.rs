@@ -6,6 +6,7 @@
 //! | `devices=2` | as many devices, instead of 8 |
 //! | `no-device` | `cuInit` finds none |
 //! | `memory=4096` | no more than so many bytes of device memory |
+//! | `pinned=4096` | no piece of pinned memory has more bytes |
 //! | `init-hangs` | a communicator never comes about |
 //! | `error@3` | the communicator has an asynchronous error from its third launch on, which never ends |
 //! | `stall@3` | the third launch of each communicator never ends, and nothing says so |

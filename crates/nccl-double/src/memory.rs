@@ -69,6 +69,9 @@ pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, len: usize, _
     if current().is_none() {
         return INVALID_CONTEXT;
     }
+    if fault::number("pinned").is_some_and(|limit| len as u64 > limit) {
+        return OUT_OF_MEMORY;
+    }
     PINNED.add(1);
     // SAFETY: the caller's pointer.
     unsafe { *pointer = allocate(len.max(1)) as *mut c_void };

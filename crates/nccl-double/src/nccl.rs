@@ -6,7 +6,7 @@ use crate::comm::{
 use crate::comm::{Place, REMOTE_ERROR, SYSTEM_ERROR};
 use crate::group::{self, Call};
 use crate::memory::Address;
-use crate::probe::{COMMUNICATORS, OPERATORS};
+use crate::probe::{ABORTED, COMMUNICATORS, FINALIZED, OPERATORS};
 use crate::stream::{self, RawStream};
 use crate::wire::{Kind, Request};
 use crate::{context, fault, hub, number};
@@ -161,6 +161,7 @@ pub unsafe extern "C" fn ncclCommFinalize(raw: RawComm) -> NcclResult {
         if fault::has("finalize-hangs") {
             worker.wait_for_abort();
         } else {
+            FINALIZED.add(1);
             worker.settle(OK);
         }
     });
@@ -186,6 +187,7 @@ pub unsafe extern "C" fn ncclCommAbort(raw: RawComm) -> NcclResult {
     while fault::has("abort-hangs") {
         std::thread::park();
     }
+    ABORTED.add(1);
     comm.abort();
     // SAFETY: the caller gives it up.
     unsafe { release(raw) };

@@ -39,8 +39,11 @@ pub(crate) static OPERATORS: Counter = Counter::new("operators");
 /// Calls so far.
 pub(crate) static COPIES_TO_HOST: Counter = Counter::new("copies_to_host");
 pub(crate) static LAUNCHES: Counter = Counter::new("launches");
+/// Communicators that ended in order, and others.
+pub(crate) static FINALIZED: Counter = Counter::new("finalized");
+pub(crate) static ABORTED: Counter = Counter::new("aborted");
 
-static ALL: [&Counter; 10] = [
+static ALL: [&Counter; 12] = [
     &COMMUNICATORS,
     &STREAMS,
     &EVENTS,
@@ -51,6 +54,8 @@ static ALL: [&Counter; 10] = [
     &OPERATORS,
     &COPIES_TO_HOST,
     &LAUNCHES,
+    &FINALIZED,
+    &ABORTED,
 ];
 
 /// The counter of this name; -1 if there is none.

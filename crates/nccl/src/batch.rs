@@ -1,12 +1,12 @@
 //! Operations that are launched together, on device buffers.
 
 use crate::buffer::DeviceBuffer;
-use crate::call::{Call, Kind};
-use crate::comm::Communicator;
-use crate::element::{DataType, DeviceElement, Reduction};
-use crate::load::Version;
+use crate::call::Call;
+use crate::device::Device;
+use crate::element::{DeviceElement, Reduction};
 use crate::memory::Memory;
-use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature};
+use crate::operation::{Carrier, ElementType, Operation};
+use phalanx_core::{CallSite, Error, OpKind, ReduceOp, Result, Signature};
 use std::marker::PhantomData;
 
 /// Operations to launch together: NCCL's group. It borrows the buffers, so that none is in it twice unless it is only read.
@@ -22,79 +22,25 @@ use std::marker::PhantomData;
 pub struct Batch<'a> {
     rank: usize,
     world_size: usize,
-    version: Version,
-    calls: Vec<Call>,
+    carrier: Carrier,
+    operations: Vec<Operation>,
+    /// Each piece once.
     memory: Vec<&'a Memory>,
-    /// What all ranks must mean alike: the collectives, in order.
-    collectives: Vec<Collective>,
     buffers: PhantomData<&'a mut ()>,
 }
 
 impl std::fmt::Debug for Batch<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.calls.iter().map(|call| (call.kind, call.count, call.data_type))).finish()
-    }
-}
-
-/// A collective as all ranks see it.
-#[derive(Debug, Clone, Copy)]
-struct Collective {
-    op: OpKind,
-    dtype: Option<DType>,
-    count: usize,
-    reduction: Option<Reduction>,
-    root: Option<usize>,
-    /// Tells the types that phalanx has not.
-    data_type: Option<DataType>,
-}
-
-impl Collective {
-    fn reduce(&self) -> Option<ReduceOp> {
-        self.reduction.map(|reduction| match reduction {
-            Reduction::Op(op) => op,
-            Reduction::PreMulSum(_) => ReduceOp::Sum,
-        })
-    }
-
-    /// What a [`Signature`] has no field for; 0 where there is nothing.
-    fn detail(&self) -> u64 {
-        match (self.reduction, self.dtype) {
-            (Some(Reduction::PreMulSum(scalar)), _) => {
-                Signature::detail_of(&[scalar.to_bits() as usize, self.type_number()])
-            }
-            (_, None) => Signature::detail_of(&[self.type_number()]),
-            _ => 0,
-        }
-    }
-
-    fn type_number(&self) -> usize {
-        self.data_type.map_or(usize::MAX, |data_type| data_type as usize)
-    }
-
-    fn signature(&self, site: CallSite) -> Signature {
-        Signature {
-            op: self.op,
-            dtype: self.dtype,
-            count: self.count as u64,
-            reduce: self.reduce(),
-            root: self.root.map(|root| root as u32),
-            detail: self.detail(),
-            site,
-        }
+        f.debug_list()
+            .entries(self.operations.iter().map(|operation| (operation.op, operation.count)))
+            .finish()
     }
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(rank: usize, world_size: usize, version: Version) -> Self {
-        Self {
-            rank,
-            world_size,
-            version,
-            calls: Vec::new(),
-            memory: Vec::new(),
-            collectives: Vec::new(),
-            buffers: PhantomData,
-        }
+    pub(crate) fn new(rank: usize, world_size: usize, carrier: Carrier) -> Self {
+        let (operations, memory) = (Vec::new(), Vec::new());
+        Self { rank, world_size, carrier, operations, memory, buffers: PhantomData }
     }
 
     /// Every rank ends with the combination of all.
@@ -103,9 +49,8 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        let reduction = reduction.into();
-        self.push(Kind::AllReduce(reduction), Some(buffer), Some(buffer), buffer.len())?;
-        self.all_call::<T>(OpKind::AllReduce, buffer.len(), Some(reduction), None)
+        let buffer = &*buffer;
+        self.push(OpKind::AllReduce, buffer.len(), Some(buffer), Some(buffer), Some(reduction.into()), None)
     }
 
     /// As [`all_reduce`](Self::all_reduce), into another buffer.
@@ -115,10 +60,9 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        self.equal(OpKind::AllReduce, "the output", output.len(), input.len())?;
-        let reduction = reduction.into();
-        self.push(Kind::AllReduce(reduction), Some(input), Some(output), input.len())?;
-        self.all_call::<T>(OpKind::AllReduce, input.len(), Some(reduction), None)
+        let op = OpKind::AllReduce;
+        self.equal(op, "the output", output.len(), input.len())?;
+        self.push(op, input.len(), Some(input), Some(output), Some(reduction.into()), None)
     }
 
     /// `root` ends with the combination of all; elsewhere the buffer stays as it is.
@@ -128,9 +72,8 @@ impl<'a> Batch<'a> {
         reduction: impl Into<Reduction>,
         root: usize,
     ) -> Result<()> {
-        let reduction = reduction.into();
-        self.push(Kind::Reduce { reduction, root }, Some(buffer), Some(buffer), buffer.len())?;
-        self.all_call::<T>(OpKind::Reduce, buffer.len(), Some(reduction), Some(root))
+        let (buffer, reduction) = (&*buffer, Some(reduction.into()));
+        self.push(OpKind::Reduce, buffer.len(), Some(buffer), Some(buffer), reduction, Some(root))
     }
 
     /// Every rank ends with what `root` has.
@@ -139,8 +82,8 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<()> {
-        self.push(Kind::Broadcast { root }, Some(buffer), Some(buffer), buffer.len())?;
-        self.all_call::<T>(OpKind::Broadcast, buffer.len(), None, Some(root))
+        let buffer = &*buffer;
+        self.push(OpKind::Broadcast, buffer.len(), Some(buffer), Some(buffer), None, Some(root))
     }
 
     /// Every rank ends with the inputs of all.
@@ -149,9 +92,18 @@ impl<'a> Batch<'a> {
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
-        self.equal(OpKind::AllGather, "the output", output.len(), input.len() * self.world_size)?;
-        self.push(Kind::AllGather, Some(input), Some(output), input.len())?;
-        self.all_call::<T>(OpKind::AllGather, output.len(), None, None)
+        let op = OpKind::AllGather;
+        self.equal(op, "the output", output.len(), input.len() * self.world_size)?;
+        self.push(op, input.len(), Some(input), Some(output), None, None)
+    }
+
+    /// As [`all_gather`](Self::all_gather), in place: block `rank` of `buffer` is this rank's input.
+    pub fn all_gather_in_place<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>) -> Result<()> {
+        let (op, buffer) = (OpKind::AllGather, &*buffer);
+        let count = self.equal_blocks(op, "the buffer", buffer.len())?;
+        self.push(op, count, Some(buffer), Some(buffer), None, None)?;
+        self.last().from += (self.rank * count * size_of::<T>()) as u64;
+        Ok(())
     }
 
     /// Every rank ends with its part of the combination of all.
@@ -161,10 +113,23 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        self.equal(OpKind::ReduceScatter, "the input", input.len(), output.len() * self.world_size)?;
-        let reduction = reduction.into();
-        self.push(Kind::ReduceScatter(reduction), Some(input), Some(output), output.len())?;
-        self.all_call::<T>(OpKind::ReduceScatter, input.len(), Some(reduction), None)
+        let op = OpKind::ReduceScatter;
+        self.equal(op, "the input", input.len(), output.len() * self.world_size)?;
+        self.push(op, output.len(), Some(input), Some(output), Some(reduction.into()), None)
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), in place: block `rank` of `buffer` becomes the result; what is in the others
+    /// afterwards is not specified.
+    pub fn reduce_scatter_in_place<T: DeviceElement>(
+        &mut self,
+        buffer: &'a mut DeviceBuffer<T>,
+        reduction: impl Into<Reduction>,
+    ) -> Result<()> {
+        let (op, buffer) = (OpKind::ReduceScatter, &*buffer);
+        let count = self.equal_blocks(op, "the buffer", buffer.len())?;
+        self.push(op, count, Some(buffer), Some(buffer), Some(reduction.into()), None)?;
+        self.last().to += (self.rank * count * size_of::<T>()) as u64;
+        Ok(())
     }
 
     /// Every rank ends with its part of the input of each.
@@ -173,14 +138,10 @@ impl<'a> Batch<'a> {
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
-        self.equal(OpKind::AllToAll, "the output", output.len(), input.len())?;
-        let block = input.len() / self.world_size;
-        self.equal(OpKind::AllToAll, "the input", input.len(), block * self.world_size)?;
-        for peer in 0..self.world_size {
-            self.push_part(Kind::Send { dst: peer }, input, peer * block, block)?;
-            self.push_part(Kind::Recv { src: peer }, output, peer * block, block)?;
-        }
-        self.all_call::<T>(OpKind::AllToAll, input.len(), None, None)
+        let op = OpKind::AllToAll;
+        self.equal(op, "the output", output.len(), input.len())?;
+        let count = self.equal_blocks(op, "the input", input.len())?;
+        self.push(op, count, Some(input), Some(output), None, None)
     }
 
     /// `root` ends with the inputs of all in its output, which the others lack.
@@ -190,17 +151,12 @@ impl<'a> Batch<'a> {
         output: Option<&'a mut DeviceBuffer<T>>,
         root: usize,
     ) -> Result<()> {
-        let output = self.at_root(OpKind::Gather, output, root)?;
+        let op = OpKind::Gather;
+        let output = self.at_root(op, output, root)?;
         if let Some(output) = &output {
-            self.equal(OpKind::Gather, "the output", output.len(), input.len() * self.world_size)?;
+            self.equal(op, "the output", output.len(), input.len() * self.world_size)?;
         }
-        self.all_call::<T>(OpKind::Gather, input.len() * self.world_size, None, Some(root))?;
-        self.push_part(Kind::Send { dst: root }, input, 0, input.len())?;
-        let Some(output) = output else { return Ok(()) };
-        for src in 0..self.world_size {
-            self.push_part(Kind::Recv { src }, output, src * input.len(), input.len())?;
-        }
-        Ok(())
+        self.push(op, input.len(), Some(input), output.map(|output| &*output), None, Some(root))
     }
 
     /// Every rank ends with its part of the input of `root`, which the others lack.
@@ -210,76 +166,78 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<()> {
-        let input = self.at_root(OpKind::Scatter, input, root)?;
+        let op = OpKind::Scatter;
+        let input = self.at_root(op, input, root)?;
         if let Some(input) = input {
-            self.equal(OpKind::Scatter, "the input", input.len(), output.len() * self.world_size)?;
+            self.equal(op, "the input", input.len(), output.len() * self.world_size)?;
         }
-        self.all_call::<T>(OpKind::Scatter, output.len() * self.world_size, None, Some(root))?;
-        self.push_part(Kind::Recv { src: root }, output, 0, output.len())?;
-        let Some(input) = input else { return Ok(()) };
-        for dst in 0..self.world_size {
-            self.push_part(Kind::Send { dst }, input, dst * output.len(), output.len())?;
-        }
-        Ok(())
+        self.push(op, output.len(), input, Some(output), None, Some(root))
     }
 
     /// As a collective of its own name: NCCL has none that waits, and does nothing at all for no elements.
     pub(crate) fn barrier(&mut self, one: &'a mut DeviceBuffer<u8>) -> Result<()> {
-        self.push(Kind::AllReduce(ReduceOp::Max.into()), Some(one), Some(one), one.len())?;
-        let (op, data_type) = (OpKind::Barrier, None);
-        self.collectives.push(Collective {
-            op,
-            dtype: None,
-            count: 0,
-            reduction: None,
-            root: None,
-            data_type,
-        });
-        Ok(())
+        let one = &*one;
+        let reduction = Some(ReduceOp::Max.into());
+        self.push(OpKind::Barrier, one.len(), Some(one), Some(one), reduction, None)
     }
 
-    /// To `dst`, this rank included, which must receive it in the same batch then.
+    /// To `dst`; over NCCL to this rank too, which must receive it in the same batch then.
     pub fn send<T: DeviceElement>(&mut self, buffer: &'a DeviceBuffer<T>, dst: usize) -> Result<()> {
-        self.push_part(Kind::Send { dst }, buffer, 0, buffer.len())
+        self.push(OpKind::Send, buffer.len(), Some(buffer), None, None, Some(dst))
     }
 
     /// What `src` sends next to this rank; it must have this length.
     pub fn recv<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>, src: usize) -> Result<()> {
-        self.push_part(Kind::Recv { src }, buffer, 0, buffer.len())
+        self.push(OpKind::Recv, buffer.len(), None, Some(buffer), None, Some(src))
     }
 
-    pub(crate) fn calls(&self) -> &[Call] {
-        &self.calls
+    /// What there is to do, in order.
+    pub(crate) fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+
+    /// What NCCL is asked to do.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        let Carrier::Nccl(version) = self.carrier else { return Vec::new() };
+        self.operations.iter().flat_map(|all| all.calls(version, self.rank, self.world_size)).collect()
     }
 
     /// What the others must call too: the collective, or the first of several, with a hash of all. None where there are only messages.
-    pub(crate) fn signature(&self, site: CallSite) -> Option<Signature> {
-        let (first, others) = self.collectives.split_first()?;
-        let mut signature = first.signature(site.clone());
-        if !others.is_empty() {
-            let all = self.collectives.iter().map(|call| call.signature(site.clone()).fingerprint() as usize);
-            signature.detail = Signature::detail_of(&all.collect::<Vec<_>>());
-        }
-        Some(signature)
+    pub(crate) fn collective(&self, site: &CallSite) -> Option<Signature> {
+        let collectives = self.operations.iter().filter(|operation| operation.is_collective());
+        let mut all = collectives.map(|operation| operation.signature(self.world_size, site.clone()));
+        let first = all.next()?;
+        let others: Vec<usize> = all.map(|other| other.fingerprint() as usize).collect();
+        let detail = if others.is_empty() { first.detail } else { all_of(&first, &others) };
+        Some(Signature { detail, ..first })
     }
 
-    /// For messages, which have no signature.
-    pub(crate) fn message(&self, site: CallSite) -> Signature {
-        let op = self.calls.first().map_or(OpKind::Send, |call| call.kind.op());
-        let count = self.calls.first().map_or(0, |call| call.count as u64);
-        Signature { op, dtype: None, count, reduce: None, root: None, detail: 0, site }
+    /// What errors call it.
+    pub(crate) fn signature(&self, site: &CallSite) -> Signature {
+        self.collective(site).unwrap_or_else(|| {
+            let (op, count) =
+                self.operations.first().map_or((OpKind::Send, 0), |first| (first.op, first.count));
+            let (dtype, count, site) = (None, count as u64, site.clone());
+            Signature { op, dtype, count, reduce: None, root: None, detail: 0, site }
+        })
     }
 
-    /// Refuses a batch of another communicator, whose lengths fit another number of ranks, and buffers of another device.
-    pub(crate) fn check(&self, comm: &Communicator) -> Result<()> {
-        let op = self.calls.first().map_or(OpKind::Barrier, |call| call.kind.op());
-        if (self.rank, self.world_size) != (comm.rank(), comm.world_size()) {
-            let what = format!("a batch of rank {}/{} for {comm:?}", self.rank, self.world_size);
+    /// Refuses a batch of another group, whose lengths fit another number of ranks, or for another carrier, and buffers of another
+    /// device.
+    pub(crate) fn check(
+        &self,
+        whose: &dyn std::fmt::Debug,
+        place: (usize, usize, Carrier),
+        device: &Device,
+    ) -> Result<()> {
+        let op = self.operations.first().map_or(OpKind::Barrier, |operation| operation.op);
+        if (self.rank, self.world_size, self.carrier) != place {
+            let what = format!("a batch of rank {}/{} for {whose:?}", self.rank, self.world_size);
             return Err(Error::misuse(op, what));
         }
-        let elsewhere = self.memory.iter().find(|piece| piece.ordinal() != comm.device().ordinal());
+        let elsewhere = self.memory.iter().find(|piece| piece.ordinal() != device.ordinal());
         elsewhere.map_or(Ok(()), |piece| {
-            let what = format!("a buffer of device {} for a rank on {}", piece.ordinal(), comm.device());
+            let what = format!("a buffer of device {} for a rank on {device}", piece.ordinal());
             Err(Error::misuse(op, what))
         })
     }
@@ -289,59 +247,20 @@ impl<'a> Batch<'a> {
         &self.memory
     }
 
-    fn all_call<T: DeviceElement>(
+    fn push<T: DeviceElement>(
         &mut self,
         op: OpKind,
         count: usize,
-        reduction: Option<Reduction>,
-        root: Option<usize>,
-    ) -> Result<()> {
-        let (dtype, data_type) = (T::DTYPE, T::DATA_TYPE);
-        self.collectives.push(Collective { op, dtype, count, reduction, root, data_type });
-        Ok(())
-    }
-
-    fn push_part<T: DeviceElement>(
-        &mut self,
-        kind: Kind,
-        buffer: &'a DeviceBuffer<T>,
-        from: usize,
-        count: usize,
-    ) -> Result<()> {
-        let before = self.calls.len();
-        self.push(kind, Some(buffer), Some(buffer), count)?;
-        if let Some(call) = self.calls.get_mut(before) {
-            let offset = (from * size_of::<T>()) as u64;
-            (call.from, call.to) = (call.from + offset, call.to + offset);
-        }
-        Ok(())
-    }
-
-    /// NCCL does nothing for no elements, and needs not be asked.
-    fn push<T: DeviceElement>(
-        &mut self,
-        kind: Kind,
         input: Option<&'a DeviceBuffer<T>>,
         output: Option<&'a DeviceBuffer<T>>,
-        count: usize,
+        reduction: Option<Reduction>,
+        rank: Option<usize>,
     ) -> Result<()> {
-        let is_reduction = matches!(kind, Kind::AllReduce(_) | Kind::Reduce { .. } | Kind::ReduceScatter(_));
-        let is_reduced = T::DATA_TYPE.filter(|data_type| self.version >= data_type.since());
-        // What is only moved may be any bytes.
-        let (data_type, count) = match is_reduced {
-            Some(data_type) => (data_type, count),
-            None if is_reduction => {
-                let hint = format!("NCCL {} does not reduce {}", self.version, std::any::type_name::<T>());
-                return Err(Error::Unsupported { op: kind.op(), backend: "nccl", hint });
-            }
-            None => (DataType::U8, count * size_of::<T>()),
-        };
         let address = |buffer: Option<&DeviceBuffer<T>>| buffer.map_or(0, DeviceBuffer::address);
-        let call = Call { kind, from: address(input), to: address(output), count, data_type };
-        call.check(self.world_size)?;
-        if count > 0 {
-            self.calls.push(call);
-        }
+        let (from, to, element) = (address(input), address(output), ElementType::of::<T>());
+        let operation = Operation { op, element, count, from, to, reduction, rank };
+        operation.check(self.carrier, self.rank, self.world_size)?;
+        self.operations.push(operation);
         for piece in [input, output].into_iter().flatten().filter_map(DeviceBuffer::memory) {
             if !self.memory.iter().any(|known| std::ptr::eq(*known, piece)) {
                 self.memory.push(piece);
@@ -350,12 +269,22 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    fn last(&mut self) -> &mut Operation {
+        self.operations.last_mut().expect("it was just pushed")
+    }
+
     fn equal(&self, op: OpKind, what: &str, len: usize, wanted: usize) -> Result<()> {
         if len == wanted {
             return Ok(());
         }
         let what = format!("{what} has {len} elements instead of {wanted}, for {} ranks", self.world_size);
         Err(Error::misuse(op, what))
+    }
+
+    /// Elements of one rank's block, of which there is one for each rank.
+    fn equal_blocks(&self, op: OpKind, what: &str, len: usize) -> Result<usize> {
+        let count = len / self.world_size;
+        self.equal(op, what, len, count * self.world_size).map(|()| count)
     }
 
     /// What only the root has.
@@ -370,4 +299,11 @@ impl<'a> Batch<'a> {
             (buffer, _) => Ok(buffer),
         }
     }
+}
+
+/// Tells one sequence of collectives from another.
+fn all_of(first: &Signature, others: &[usize]) -> u64 {
+    let all: Vec<usize> =
+        std::iter::once(first.fingerprint() as usize).chain(others.iter().copied()).collect();
+    Signature::detail_of(&all)
 }

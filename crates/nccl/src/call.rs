@@ -89,13 +89,7 @@ impl Call {
         if let Some(rank) = self.kind.rank().filter(|&rank| rank >= world_size) {
             return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
         }
-        match self.kind.reduction() {
-            Some(Reduction::Op(reduce)) if Reduction::Op(reduce).number().is_none() => {
-                let hint = format!("NCCL has no {reduce}; reduce on the host, or another way");
-                Err(Error::Unsupported { op, backend: "nccl", hint })
-            }
-            _ => Ok(()),
-        }
+        self.kind.reduction().map_or(Ok(()), |reduction| reduction.check(op))
     }
 
     /// Makes the call, with an operator that [`Operator::of`] has made for it.
@@ -144,6 +138,19 @@ impl Call {
                 // SAFETY: see above.
                 ("ncclRecv", unsafe { (table.recv)(to, count, dtype, rank, comm, stream) })
             }
+        }
+    }
+}
+
+impl Reduction {
+    /// Refuses what NCCL has not.
+    pub(crate) fn check(self, op: OpKind) -> Result<()> {
+        match self {
+            Self::Op(reduce) if self.number().is_none() => {
+                let hint = format!("NCCL has no {reduce}; reduce on the host, or another way");
+                Err(Error::Unsupported { op, backend: "nccl", hint })
+            }
+            _ => Ok(()),
         }
     }
 }

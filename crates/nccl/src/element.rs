@@ -128,6 +128,8 @@ pub trait DeviceElement:
     const DATA_TYPE: Option<DataType>;
     /// Phalanx's type for it, if it has one.
     const DTYPE: Option<DType>;
+    /// What carries it over the host: itself, or as many bytes.
+    type OnHost: Element;
 }
 
 macro_rules! device_elements {
@@ -136,6 +138,7 @@ macro_rules! device_elements {
         impl DeviceElement for $t {
             const DATA_TYPE: Option<DataType> = DataType::of(<$t as Element>::DTYPE);
             const DTYPE: Option<DType> = Some(<$t as Element>::DTYPE);
+            type OnHost = $t;
         }
     )* };
 }
@@ -146,12 +149,14 @@ impl sealed::Sealed for F8E4M3 {}
 impl DeviceElement for F8E4M3 {
     const DATA_TYPE: Option<DataType> = Some(DataType::F8E4M3);
     const DTYPE: Option<DType> = None;
+    type OnHost = u8;
 }
 
 impl sealed::Sealed for F8E5M2 {}
 impl DeviceElement for F8E5M2 {
     const DATA_TYPE: Option<DataType> = Some(DataType::F8E5M2);
     const DTYPE: Option<DType> = None;
+    type OnHost = u8;
 }
 
 #[cfg(test)]

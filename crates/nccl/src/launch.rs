@@ -4,6 +4,7 @@ use crate::batch::Batch;
 use crate::call::{Call, Operator};
 use crate::comm::{Communicator, Shared};
 use crate::memory::use_in_order;
+use crate::operation::Carrier;
 use crate::stream::Stream;
 use crate::sys::nccl::RawComm;
 use phalanx_core::{Deadline, Result};
@@ -12,7 +13,16 @@ use std::time::{Duration, Instant};
 impl Communicator {
     /// An empty batch for [`launch`](Self::launch).
     pub fn batch<'a>(&self) -> Batch<'a> {
-        Batch::new(self.rank(), self.world_size(), self.nccl().version())
+        Batch::new(self.rank(), self.world_size(), self.carrier())
+    }
+
+    /// Refuses a batch that was made for another.
+    pub(crate) fn check(&self, batch: &Batch<'_>) -> Result<()> {
+        batch.check(self, (self.rank(), self.world_size(), self.carrier()), self.device())
+    }
+
+    fn carrier(&self) -> Carrier {
+        Carrier::Nccl(self.nccl().version())
     }
 
     /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a
@@ -25,11 +35,11 @@ impl Communicator {
     /// [`Library`](phalanx_core::Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
     /// [`Misuse`](phalanx_core::Error::Misuse): a batch of another communicator, or a buffer of another device; nothing was begun.
     pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
-        batch.check(self)?;
-        let memory = batch.memory();
+        self.check(batch)?;
+        let (calls, memory) = (batch.calls(), batch.memory());
         use_in_order(stream, memory, || {
             // SAFETY: the memory lives until its last use is over, and this is one.
-            let outcome = unsafe { self.put(batch.calls(), stream, timeout) }?;
+            let outcome = unsafe { self.put(&calls, stream, timeout) }?;
             if outcome.is_err() {
                 memory.iter().for_each(|piece| piece.lose());
             }

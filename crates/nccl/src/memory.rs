@@ -139,6 +139,13 @@ impl Pinned {
         &self.memory
     }
 
+    /// For the host, while no stream uses it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        assert!(self.memory.is_unused(), "who looks at staging has waited for its last use");
+        // SAFETY: it has so many bytes, this borrow is the only one, and no stream uses it or is told to meanwhile, for that takes a borrow too.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.address as *mut u8, self.len) }
+    }
+
     /// For the device to read; it has not heard of this use yet.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let to = self.for_copy(bytes.len());

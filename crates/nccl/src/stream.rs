@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::sys::cuda::{EVENT_WITHOUT_TIME, NOT_READY, RawEvent, RawStream, STREAM_NON_BLOCKING};
 use crate::wait::wait_until;
-use phalanx_core::{Deadline, Result};
+use phalanx_core::{Deadline, Error, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,6 +48,14 @@ impl Stream {
     /// Whose queue it is.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Refuses to be used for a rank on another device.
+    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
+        if self.device.ordinal() == device.ordinal() {
+            return Ok(());
+        }
+        Err(Error::config(format!("{self:?} for a rank on {device}")))
     }
 
     pub(crate) fn queue(&self) -> &Queue {

@@ -1,13 +1,14 @@
-//! What happens to the ranks of a backend, in processes, when NCCL fails on one of them, or one of them dies.
+//! What happens to the ranks of a group with both kinds of memory, in processes, when NCCL fails on one of them, or one of them dies: both halves fail,
+//! for the same cause, and within the same times.
 
 #![cfg(target_os = "linux")]
 
 mod common;
 
-use common::{LONG, done_well, job, nothing_is_left};
+use common::{LONG, count, done_well, job, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, NcclBackend, Work};
+use phalanx_nccl::{DeviceBuffer, HybridBackend, Work};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,22 @@ fn ranks(name: &str, faults: &[&str], timeout_s: &str) {
     children.into_iter().for_each(|child| done_well(name, child));
 }
 
-fn joined() -> (ProcessGroup, NcclBackend) {
+fn joined() -> (ProcessGroup, HybridBackend) {
     let group = phalanx_group::init().unwrap();
-    let backend = NcclBackend::new(&group, group.local_rank()).unwrap();
-    (group, backend)
+    let all = HybridBackend::new(&group, group.local_rank()).unwrap();
+    assert!(all.nccl().is_some());
+    (group, all)
 }
 
-fn sum(all: &NcclBackend) -> Result<i64> {
+/// Why `all` has failed, `first` says; the host's half says so too.
+fn both_have_failed(all: &HybridBackend, first: &Error) {
+    let of_host = all.host().barrier().unwrap_err();
+    assert_eq!(std::mem::discriminant(&of_host), std::mem::discriminant(first), "{of_host}, but {first}");
+    assert!(matches!(all.host().barrier(), Err(Error::Poisoned { .. })));
+    assert!(matches!(all.barrier(), Err(Error::Poisoned { .. })));
+}
+
+fn sum(all: &HybridBackend) -> Result<i64> {
     let mut buffer = DeviceBuffer::from_host(all.stream(), &[all.rank() as i64 + 1])?;
     all.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()?;
     Ok(buffer.to_host(all.stream(), LONG)?[0])
@@ -47,9 +57,34 @@ fn child_works() {
     for _ in 0..20 {
         assert_eq!(sum(&all).unwrap(), n * (n + 1) / 2);
     }
+    assert_eq!((count("finalized"), count("aborted")), (0, 0));
     all.finalize().unwrap();
     nothing_is_left();
-    group.finalize().unwrap();
+    // Not dropped, which would end it too, and leave to the other ranks' NCCL to find out.
+    assert_eq!((count("finalized"), count("aborted")), (1, 0));
+    drop(group);
+}
+
+/// The others have nothing to complain of on their devices, and wait for the end of the group.
+#[test]
+fn a_finalize_that_hangs_is_told_to_all_ranks() {
+    ranks("child_can_not_finalize", &["", "finalize-hangs"], "2");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_can_not_finalize() {
+    let (group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 3);
+    let rank = group.rank();
+    let error = all.finalize().unwrap_err();
+    match rank {
+        0 => assert!(matches!(error, Error::Aborted { ref peer, .. } if peer.rank == 1), "{error}"),
+        _ => assert!(matches!(error, Error::Library { .. }), "{error}"),
+    }
+    assert!(error.to_string().contains("ncclCommFinalize of NCCL"), "{error}");
+    assert!(error.to_string().contains("still in progress after 2.0 s"), "{error}");
+    nothing_is_left();
 }
 
 #[test]
@@ -87,7 +122,7 @@ fn child_sees_a_death() {
     assert_eq!(peer.rank, 1, "{error}");
     assert!(error.to_string().contains("all_reduce"), "{error}");
     assert!(begun.elapsed() < KNOWN_WITHIN, "{:?}", begun.elapsed());
-    assert!(matches!(all.barrier(), Err(Error::Poisoned { .. })));
+    both_have_failed(&all, &error);
 }
 
 /// As where transfers between the GPUs of a machine hang.
@@ -100,7 +135,7 @@ fn a_first_sum_that_does_not_come_ends_init() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_has_no_first_sum() {
     let group = phalanx_group::init().unwrap();
-    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     group.finalize().unwrap();
 }
@@ -121,8 +156,9 @@ fn child_is_late() {
     let mut buffers = [1, 2].map(|x| DeviceBuffer::from_host(all.stream(), &[x]).unwrap());
     let works = buffers.each_mut().map(begin);
     // The one behind it is no better for being over when NCCL is stopped.
-    for (work, name) in works.into_iter().zip(["all_reduce #5", "all_reduce #6"]) {
-        let error = work.wait().unwrap_err();
+    let outcomes = works.map(|work| work.wait().unwrap_err());
+    both_have_failed(&all, &outcomes[0]);
+    for (error, name) in outcomes.iter().zip(["all_reduce #5", "all_reduce #6"]) {
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(error.to_string().contains(&format!(": {name} in group")), "{error}");
         assert!(error.to_string().contains("all ranks had arrived"), "{error}");
@@ -146,6 +182,7 @@ fn child_hears_of_an_error() {
     let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
     assert_eq!(peer.rank, 1, "{error}");
     assert!(reason.contains("remote process exited or there was a network error (6)"), "{error}");
+    both_have_failed(&all, &error);
 }
 
 #[test]
@@ -162,6 +199,7 @@ fn child_hears_of_a_refusal() {
     let error = sum(&all).unwrap_err();
     let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
     assert!(peer.rank == 0 && reason.contains("unhandled system error (2)"), "{error}");
+    both_have_failed(&all, &error);
 }
 
 /// NCCL's own abort hangs: the error comes nevertheless, and the process ends.
@@ -178,6 +216,7 @@ fn child_is_late_and_stuck() {
     group.barrier().unwrap();
     let error = sum(&all).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    both_have_failed(&all, &error);
 }
 
 #[test]
@@ -189,7 +228,7 @@ fn different_versions_are_named_before_nccl_is_asked() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_has_another_version() {
     let group = phalanx_group::init().unwrap();
-    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err().to_string();
+    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err().to_string();
     assert!(
         error.starts_with("configuration: the ranks have different versions of NCCL: rank 0 ("),
         "{error}"
@@ -207,7 +246,7 @@ fn an_init_that_hangs_on_one_rank_ends_on_all() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_does_not_come_about() {
     let group = phalanx_group::init().unwrap();
-    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
     // Whose time is over first tells the other.
     assert!(matches!(error, Error::Rendezvous { .. } | Error::Aborted { .. }), "{error}");
     assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
@@ -223,7 +262,7 @@ fn a_wrong_sum_is_found_before_anybody_trusts_it() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_gets_wrong_sums() {
     let group = phalanx_group::init().unwrap();
-    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
     match group.rank() {
         0 => assert!(matches!(error, Error::Aborted { ref peer, .. } if peer.rank == 1), "{error}"),
         _ => assert!(matches!(error, Error::WrongSum { rank: 1, .. }), "{error}"),

@@ -49,8 +49,8 @@ impl Flight {
             Err(error) => error,
         };
         // What the watch has found meanwhile is why the launch failed, and came first.
-        let cause = self.shared.give_up(&error);
-        let told = self.shared.error(&self.signature, self.seq, &self.deadline, cause);
+        let cause = self.shared.fate.give_up(&error);
+        let told = self.shared.fate.error(&self.signature, self.seq, &self.deadline, cause);
         self.state().outcome.get_or_insert(Err(told));
     }
 
@@ -69,11 +69,11 @@ impl Flight {
 
     fn judge(&self, state: &mut State, now: Instant) -> Option<Result<()>> {
         let shared = &self.shared;
-        let failed = |cause| Some(Err(shared.error(&self.signature, self.seq, &self.deadline, cause)));
+        let failed = |cause| Some(Err(shared.fate.error(&self.signature, self.seq, &self.deadline, cause)));
         if let Some(agreement) = state.agreement.take_if(|agreement| agreement.is_done())
             && let Err(error) = agreement.wait()
         {
-            return failed(shared.give_up(&error));
+            return failed(shared.fate.give_up(&error));
         }
         let trouble = shared.comm.async_error();
         if let (None, Some(event), Ok(())) = (&state.agreement, &state.event, &trouble) {
@@ -81,17 +81,17 @@ impl Flight {
                 // An abort ends it too, without a result.
                 Ok(true) if !shared.is_aborted() => return Some(Ok(())),
                 Ok(_) => {}
-                Err(error) => return failed(shared.give_up(&error)),
+                Err(error) => return failed(shared.fate.give_up(&error)),
             }
         }
-        if let Some(cause) = shared.control.failure() {
+        if let Some(cause) = shared.fate.failure() {
             return failed(cause);
         }
         if let Err(error) = trouble {
             let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let since = *trouble.get_or_insert(now);
             if now.saturating_duration_since(since) >= HEARSAY_TIME {
-                return failed(shared.give_up(&error));
+                return failed(shared.fate.give_up(&error));
             }
         }
         let patience = if state.agreement.is_some() { SETTLE_TIME } else { Duration::ZERO };
@@ -99,7 +99,7 @@ impl Flight {
         if elapsed < self.deadline.limit().saturating_add(patience) {
             return None;
         }
-        failed(shared.late(self.signature.op, self.seq, elapsed))
+        failed(shared.fate.late(self.signature.op, self.seq, elapsed))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -108,23 +108,33 @@ impl Flight {
 }
 
 /// An operation on its way. Dropping it changes nothing: the operation goes on, and is watched.
+///
+/// One that was over when its call returned, as on memory of the host, is one too.
 #[must_use = "whether it went well is in here"]
-pub struct Work(Arc<Flight>);
+pub struct Work(Option<Arc<Flight>>);
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Work({})", self.0.signature)
+        match &self.0 {
+            Some(flight) => write!(f, "Work({})", flight.signature),
+            None => f.write_str("Work(over)"),
+        }
     }
 }
 
 impl Work {
     pub(crate) fn new(flight: Arc<Flight>) -> Self {
-        Self(flight)
+        Self(Some(flight))
+    }
+
+    /// One that has ended well.
+    pub(crate) fn over() -> Self {
+        Self(None)
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
     pub fn is_done(&self) -> bool {
-        self.0.look().is_some()
+        self.0.as_ref().is_none_or(|flight| flight.look().is_some())
     }
 
     /// Waits on the host until all ranks have agreed and this rank's device is done. It ends: every operation has a deadline.
@@ -132,10 +142,11 @@ impl Work {
     /// # Errors
     /// Those of the backend's [contract](super::NcclBackend#contract).
     pub fn wait(self) -> Result<()> {
+        let Some(flight) = self.0 else { return Ok(()) };
         let without_end = Deadline::after(Instant::now(), Duration::MAX);
         let mut outcome = None;
         wait_until(&without_end, || {
-            outcome = self.0.look();
+            outcome = flight.look();
             Ok(outcome.is_some())
         })?;
         outcome.unwrap_or_else(|| Err(Error::Internal { what: "an operation without an outcome".into() }))
@@ -147,7 +158,8 @@ impl Work {
     /// # Errors
     /// As for [`wait`](Self::wait), as far as they are known.
     pub fn wait_on(&self, stream: &Stream) -> Result<()> {
-        match &*self.0.state() {
+        let Some(flight) = &self.0 else { return Ok(()) };
+        match &*flight.state() {
             State { outcome: Some(outcome), .. } => outcome.clone(),
             State { event: Some(event), .. } => stream.wait_for(event),
             State { event: None, .. } => Ok(()),
@@ -183,7 +195,7 @@ mod tests {
             batch.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
             if group.rank() == 0 {
                 let work = all.launch(&batch).unwrap();
-                while work.0.state().agreement.is_some() {
+                while work.0.as_ref().unwrap().state().agreement.is_some() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 all.shared.abort();
@@ -194,8 +206,8 @@ mod tests {
                 all.abort("enough");
                 assert!(matches!(work.wait(), Err(Error::Aborted { .. })));
             } else {
-                let call = batch.signature(CallSite::caller()).unwrap();
-                all.shared.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
+                let call = batch.collective(&CallSite::caller()).unwrap();
+                all.shared.fate.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
                 is_over.wait();
             }
         });
@@ -221,8 +233,8 @@ mod tests {
                 all.shared.comm.launch(&batch, all.stream(), LONG).unwrap();
                 assert!(all.stream().synchronize(LONG).unwrap());
                 devices_are_done.wait();
-                let call = batch.signature(CallSite::caller()).unwrap();
-                all.shared.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
+                let call = batch.collective(&CallSite::caller()).unwrap();
+                all.shared.fate.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
             }
         });
     }

@@ -2,6 +2,7 @@
 
 use crate::comm::Communicator;
 use crate::device::Device;
+use crate::fallback::{ENABLE_FALLBACK, Fallback};
 use crate::id::UniqueId;
 use crate::load::Nccl;
 use phalanx_core::{Cause, Context, Error, OpKind, Peer, Result};
@@ -12,61 +13,101 @@ use std::time::Duration;
 /// What the others must know of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Facts {
-    /// Of NCCL, and where it comes from.
-    version: String,
-    library: String,
-    /// Of the device, and how it is called.
-    uuid: String,
-    device: String,
+    fallback: Fallback,
+    /// Why there is none, where there is none.
+    nccl: Result<Named, String>,
+    device: Result<Named, String>,
 }
 
-/// All ranks have a library of one version, and each has a device of its own. Collective.
+/// What tells it from others, and how it is called.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Named {
+    key: String,
+    name: String,
+}
+
+/// Each rank has a device of its own, and all have a library of one version, which is returned; or none is where the data goes over the host.
+/// Collective.
 pub(crate) fn check(
     group: &ProcessGroup,
     nccl: Result<Nccl>,
     device: Result<Device>,
-) -> Result<(Nccl, Device)> {
-    let mine = nccl.and_then(|nccl| Ok((nccl, device?)));
-    let facts = mine.as_ref().map_err(ToString::to_string).map(|(nccl, device)| Facts {
-        version: nccl.version().to_string(),
-        library: nccl.to_string(),
-        uuid: device.uuid(),
-        device: device.to_string(),
-    });
+    fallback: Fallback,
+) -> Result<(Option<Nccl>, Device)> {
+    let of_nccl = |nccl: &Nccl| Named { key: nccl.version().to_string(), name: nccl.to_string() };
+    let of_device = |device: &Device| Named { key: device.uuid(), name: device.to_string() };
+    let facts = Facts {
+        fallback,
+        nccl: nccl.as_ref().map(of_nccl).map_err(ToString::to_string),
+        device: device.as_ref().map(of_device).map_err(ToString::to_string),
+    };
     let all = group.all_gather_object(&facts)?;
-    let (nccl, device) = mine?;
-    compare(&all, |rank| group.peer(rank))?;
-    Ok((nccl, device))
+    let device = device?;
+    let over_host = compare(&all, group.rank(), |rank| group.peer(rank))?;
+    Ok((if over_host { None } else { Some(nccl?) }, device))
 }
 
-/// The same answer on all ranks that have everything.
-fn compare(all: &[Result<Facts, String>], peer: impl Fn(usize) -> Peer) -> Result<()> {
-    let mut known: Vec<(usize, &Facts)> = Vec::new();
+/// Whether the data goes over the host: the same answer on all ranks that have a device.
+fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<bool> {
+    let lacks = |what: &str, rank, tried| {
+        let what = format!("{what} on {}", peer(rank));
+        Err(Error::Unavailable { what, tried })
+    };
+    let wanted = all[0].fallback;
+    let (mut devices, mut libraries, mut lacking) = (Vec::new(), Vec::new(), None);
     for (rank, facts) in all.iter().enumerate() {
-        let facts = facts.as_ref().map_err(|trouble| Error::Unavailable {
-            what: format!("NCCL on {}", peer(rank)),
-            tried: trouble.clone(),
-        })?;
-        if let Some((other, theirs)) = known.iter().find(|(_, theirs)| theirs.uuid == facts.uuid) {
+        if facts.fallback != wanted {
+            return Err(Error::config(format!(
+                "the ranks differ in what they do without NCCL: {} has {wanted}, but {} has {}; set {ENABLE_FALLBACK} alike",
+                peer(0),
+                peer(rank),
+                facts.fallback
+            )));
+        }
+        match &facts.device {
+            Ok(device) => devices.push(device),
+            Err(trouble) => return lacks("a device", rank, trouble.clone()),
+        }
+        match &facts.nccl {
+            Ok(nccl) => libraries.push(nccl),
+            Err(trouble) => lacking = lacking.or(Some((rank, trouble))),
+        }
+    }
+    match (wanted, lacking) {
+        (Fallback::Always, _) => return Ok(true),
+        (Fallback::WithoutNccl, Some((rank, trouble))) => {
+            tracing::warn!(rank = %peer(rank), trouble, "no NCCL: device memory goes over the host on all ranks");
+            return Ok(true);
+        }
+        (Fallback::Never, Some(other)) => {
+            // Who has none himself needs not be told of others.
+            let (rank, trouble) = all[me].nccl.as_ref().err().map_or(other, |own| (me, own));
+            let hint =
+                format!("a HybridBackend can do without, over the host: {ENABLE_FALLBACK}=1 on all ranks");
+            return lacks("NCCL", rank, format!("{trouble}; {hint}"));
+        }
+        (_, None) => {}
+    }
+    for (rank, (device, nccl)) in devices.iter().zip(&libraries).enumerate() {
+        if let Some(other) = devices[..rank].iter().position(|other| other.key == device.key) {
             return Err(Error::config(format!(
                 "{} and {} have one device, {}: give each rank one of its own, as by its local rank",
-                peer(*other),
+                peer(other),
                 peer(rank),
-                theirs.device
+                device.name
             )));
         }
-        if let Some((other, theirs)) = known.first().filter(|(_, theirs)| theirs.version != facts.version) {
+        if nccl.key != libraries[0].key {
             return Err(Error::config(format!(
                 "the ranks have different versions of NCCL: {} has {}, but {} has {}",
-                peer(*other),
-                theirs.library,
+                peer(0),
+                libraries[0].name,
                 peer(rank),
-                facts.library
+                nccl.name
             )));
         }
-        known.push((rank, facts));
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Connects the ranks of `control`, within the time limit of `group`. NCCL's id goes over the group, which knows who belongs to it. Collective.
@@ -119,34 +160,59 @@ fn error(control: &ProcessGroup, cause: Cause) -> Error {
 mod tests {
     use super::*;
 
-    fn facts(version: &str, uuid: &str) -> Result<Facts, String> {
-        let (version, uuid) = (version.to_owned(), uuid.to_owned());
-        Ok(Facts {
-            library: format!("NCCL {version} (/x)"),
-            device: format!("device 0 ({uuid})"),
-            version,
-            uuid,
-        })
+    fn facts(fallback: Fallback, version: Result<&str, &str>, uuid: &str) -> Facts {
+        let nccl = version.map(|version| Named { key: version.into(), name: format!("NCCL {version} (/x)") });
+        let device = Ok(Named { key: uuid.into(), name: format!("device 0 ({uuid})") });
+        Facts { fallback, nccl: nccl.map_err(str::to_owned), device }
     }
 
-    fn told(all: &[Result<Facts, String>]) -> String {
-        compare(all, |rank| Peer { rank, host: "node:1".into() }).unwrap_err().to_string()
+    fn outcome(all: &[Facts]) -> Result<bool, String> {
+        let peer = |rank| Peer { rank, host: "node:1".into() };
+        let on_each = all.iter().enumerate().map(|(me, _)| compare(all, me, peer).map_err(|e| e.to_string()));
+        on_each
+            .reduce(|one, other| if one == other { one } else { panic!("{one:?}, but {other:?}") })
+            .unwrap()
     }
 
     #[test]
     fn what_does_not_fit_is_named_with_both_ranks() {
-        let (a, b, c) = (facts("2.28.9", "a"), facts("2.28.9", "b"), facts("2.27.3", "c"));
-        assert!(compare(&[a.clone(), b.clone()], |rank| Peer { rank, host: String::new() }).is_ok());
+        let has = |version, uuid| facts(Fallback::Never, Ok(version), uuid);
+        let (a, b, c) = (has("2.28.9", "a"), has("2.28.9", "b"), has("2.27.3", "c"));
+        assert_eq!(outcome(&[a.clone(), b.clone()]), Ok(false));
         assert_eq!(
-            told(&[a.clone(), b.clone(), c]),
+            outcome(&[a.clone(), b.clone(), c]).unwrap_err(),
             "configuration: the ranks have different versions of NCCL: rank 0 (node:1) has NCCL 2.28.9 (/x), but rank 2 (node:1) has NCCL \
              2.27.3 (/x)"
         );
         assert_eq!(
-            told(&[a.clone(), b.clone(), b]),
+            outcome(&[a, b.clone(), b]).unwrap_err(),
             "configuration: rank 1 (node:1) and rank 2 (node:1) have one device, device 0 (b): give each rank one of its own, as by its \
              local rank"
         );
-        assert_eq!(told(&[a, Err("why".into())]), "NCCL on rank 1 (node:1) is not available (tried: why)");
+    }
+
+    #[test]
+    fn all_ranks_go_the_same_way() {
+        let rank = |fallback, has_nccl, uuid| {
+            facts(fallback, if has_nccl { Ok("2.28.9") } else { Err("why") }, uuid)
+        };
+        let all = |fallback, second| [rank(fallback, true, "a"), rank(fallback, second, "b")];
+        assert_eq!(outcome(&all(Fallback::WithoutNccl, true)), Ok(false));
+        assert_eq!(outcome(&all(Fallback::WithoutNccl, false)), Ok(true));
+        assert_eq!(outcome(&all(Fallback::Always, true)), Ok(true));
+        assert_eq!(
+            outcome(&all(Fallback::Never, false)).unwrap_err(),
+            "NCCL on rank 1 (node:1) is not available (tried: why; a HybridBackend can do without, over the host: \
+             PHALANX_ENABLE_GPU_FALLBACK=1 on all ranks)"
+        );
+        // Over the host two ranks may have one device.
+        let one = [rank(Fallback::Always, true, "a"), rank(Fallback::Always, true, "a")];
+        assert_eq!(outcome(&one), Ok(true));
+        let differ = [rank(Fallback::Never, true, "a"), rank(Fallback::WithoutNccl, true, "b")];
+        assert_eq!(
+            outcome(&differ).unwrap_err(),
+            "configuration: the ranks differ in what they do without NCCL: rank 0 (node:1) has no fallback, but rank 1 (node:1) has a \
+             fallback without NCCL; set PHALANX_ENABLE_GPU_FALLBACK alike"
+        );
     }
 }

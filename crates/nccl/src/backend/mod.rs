@@ -1,7 +1,7 @@
 //! A process group's operations on device memory: NCCL moves the data, the group on the host knows who is there and what everybody means.
 
 mod flight;
-mod meeting;
+pub(crate) mod meeting;
 mod operations;
 mod self_test;
 mod watch;
@@ -11,10 +11,12 @@ pub use flight::Work;
 use crate::batch::Batch;
 use crate::comm::Communicator;
 use crate::device::Device;
+use crate::fallback::Fallback;
+use crate::fate::Fate;
 use crate::load::{Cuda, Nccl};
 use crate::stream::Stream;
 use flight::Flight;
-use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Deadline, Error, Result};
 use phalanx_group::ProcessGroup;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,14 +47,11 @@ pub struct NcclBackend {
 }
 
 pub(crate) struct Shared {
-    /// On which nothing happens but that the ranks agree.
-    control: ProcessGroup,
+    fate: Fate,
     comm: Communicator,
-    /// Collectives of `control` so far. Who has the lock gives a call its place, among those of NCCL and those of the host.
+    /// Collectives of the group on which the ranks agree, so far. Who has the lock gives a call its place, among those of NCCL and those of the host.
     seq: Mutex<u64>,
     watch: Watch,
-    /// Whether a call has said why the group has failed; later ones say `Poisoned`.
-    is_reported: AtomicBool,
     is_aborted: AtomicBool,
     /// Since when NCCL knows of trouble of which the group does not.
     trouble: Mutex<Option<Instant>>,
@@ -80,17 +79,22 @@ impl NcclBackend {
     /// # Errors
     /// As for `new`.
     pub fn over(group: &ProcessGroup, nccl: Result<Nccl>, device: Result<Device>) -> Result<Self> {
-        let (nccl, device) = meeting::check(group, nccl, device)?;
-        let control = group.split(Some(0), group.rank() as i64)?;
-        let control = control.ok_or_else(|| Error::Internal { what: "a split without a group".into() })?;
-        let comm = meeting::connect(&control, group, nccl, &device)?;
-        let stream = Stream::new(&device)?;
+        match meeting::check(group, nccl, device, Fallback::Never)? {
+            (Some(nccl), device) => Self::connect(group, nccl, &device),
+            (None, _) => Err(Error::Internal { what: "a fallback that nobody wanted".into() }),
+        }
+    }
+
+    /// As [`over`](Self::over), after the ranks have [compared](meeting::check) what they have.
+    pub(crate) fn connect(group: &ProcessGroup, nccl: Nccl, device: &Device) -> Result<Self> {
+        let fate = Fate::of(group)?;
+        let comm = meeting::connect(&fate.control, group, nccl, device)?;
+        let stream = Stream::new(device)?;
         let shared = Shared {
-            control,
+            fate,
             comm,
             seq: Mutex::new(0),
             watch: Watch::default(),
-            is_reported: AtomicBool::new(false),
             is_aborted: AtomicBool::new(false),
             trouble: Mutex::default(),
         };
@@ -119,6 +123,14 @@ impl NcclBackend {
         &self.stream
     }
 
+    pub(crate) fn library(&self) -> Nccl {
+        self.shared.comm.nccl()
+    }
+
+    pub(crate) fn fate(&self) -> &Fate {
+        &self.shared.fate
+    }
+
     /// One line for people.
     pub fn describe(&self) -> String {
         let (comm, n) = (&self.shared.comm, self.world_size());
@@ -130,9 +142,7 @@ impl NcclBackend {
     /// # Errors
     /// [`Config`](Error::Config): it is a stream of another device.
     pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
-        if stream.device().ordinal() != self.device().ordinal() {
-            return Err(Error::config(format!("{stream:?} for a rank on {}", self.device())));
-        }
+        stream.check_device(self.device())?;
         Ok(Self { stream: stream.clone(), ..self.clone() })
     }
 
@@ -153,15 +163,19 @@ impl NcclBackend {
     /// Those of the [contract](Self#contract), as far as they are known already; [`Misuse`](Error::Misuse): nothing was begun.
     #[track_caller]
     pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
-        let (shared, site) = (&self.shared, CallSite::caller());
-        batch.check(&shared.comm)?;
-        let collective = batch.signature(site.clone());
-        let signature = collective.clone().unwrap_or_else(|| batch.message(site));
+        self.launch_at(batch, CallSite::caller())
+    }
+
+    /// As [`launch`](Self::launch), called at `site`.
+    pub(crate) fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
+        let shared = &self.shared;
+        shared.comm.check(batch)?;
+        let (collective, signature) = (batch.collective(&site), batch.signature(&site));
         let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cause) = shared.control.failure() {
-            return Err(shared.refused(&signature, cause));
+        if let Some(cause) = shared.fate.failure() {
+            return Err(shared.fate.refused(&signature, cause));
         }
-        let control = shared.control.with_timeout(self.timeout);
+        let control = shared.fate.control.with_timeout(self.timeout);
         let agreement = collective.map(|call| control.agree_async(call)).transpose()?;
         *seq += u64::from(agreement.is_some());
         let number = if agreement.is_some() { *seq } else { 0 };
@@ -185,9 +199,9 @@ impl NcclBackend {
         let group = {
             let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
             *seq += 1;
-            shared.control.with_timeout(self.timeout).with_call_site(site).split(color, key)?
+            shared.fate.control.with_timeout(self.timeout).with_call_site(site).split(color, key)?
         };
-        let again = |group| Self::over(&group, Ok(shared.comm.nccl()), Ok(self.device().clone()));
+        let again = |group| Self::over(&group, Ok(self.library()), Ok(self.device().clone()));
         group.map(again).transpose()
     }
 
@@ -203,51 +217,12 @@ impl NcclBackend {
 
     /// Fails the operations of all ranks at once, from any thread.
     pub fn abort(&self, reason: &str) {
-        self.shared.control.abort(reason);
+        self.shared.fate.abort(reason);
         self.shared.abort();
     }
 }
 
 impl Shared {
-    /// The error of a call that finds the group failed.
-    fn refused(&self, signature: &Signature, cause: Cause) -> Error {
-        if self.is_reported.load(Ordering::Relaxed) {
-            return Error::Poisoned { op: signature.op, cause: Box::new(cause) };
-        }
-        let now = Deadline::after(Instant::now(), Duration::ZERO);
-        self.error(signature, 0, &now, cause)
-    }
-
-    /// The error of a call for which the group has failed, or with it.
-    fn error(&self, signature: &Signature, seq: u64, called: &Deadline, cause: Cause) -> Error {
-        self.is_reported.store(true, Ordering::Relaxed);
-        let context = phalanx_core::Context {
-            op: signature.op,
-            seq,
-            group: self.control.id(),
-            rank: self.control.members()[self.control.rank()],
-            world_size: self.control.world_size(),
-            bytes: (0, 0),
-            elapsed: called.elapsed(Instant::now()),
-        };
-        Error::from_cause(cause, context)
-    }
-
-    /// This rank can't go on: the others hear why. The first cause may be another.
-    fn give_up(&self, error: &Error) -> Cause {
-        let peer = self.control.peer(self.control.rank());
-        self.control.fail(Cause::Aborted { peer, reason: error.to_string() })
-    }
-
-    /// All had come to the call, but the devices did not end it.
-    fn late(&self, op: OpKind, seq: u64, waited: Duration) -> Cause {
-        let me = self.control.rank();
-        let others = (0..self.control.world_size()).filter(|&rank| rank != me);
-        let awaited: Vec<_> = others.map(|rank| self.control.peer(rank)).collect();
-        let (reporter, missing) = (self.control.peer(me), awaited.clone());
-        self.control.fail(Cause::TimedOut { reporter, op, seq, waited, awaited, missing })
-    }
-
     fn is_aborted(&self) -> bool {
         self.is_aborted.load(Ordering::SeqCst)
     }

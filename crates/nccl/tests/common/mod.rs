@@ -6,11 +6,41 @@
     reason = "looking a function of the double up and calling it is one thing"
 )]
 
-use phalanx_nccl::{CUDA_LIBRARY, Communicator, Cuda, Device, NCCL_LIBRARY, Nccl, Stream, UniqueId};
+use half::{bf16, f16};
+use phalanx_nccl::{
+    CUDA_LIBRARY, Communicator, Cuda, Device, DeviceElement, F8E4M3, F8E5M2, NCCL_LIBRARY, Nccl, Stream,
+    UniqueId,
+};
 use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// Elements that are small whole numbers in every type.
+pub(crate) trait Small: DeviceElement {
+    fn of(n: u8) -> Self;
+}
+
+macro_rules! small {
+    ($($t:ty: |$n:ident| $of:expr;)*) => { $(impl Small for $t { fn of($n: u8) -> Self { $of } })* };
+}
+
+small! {
+    f32: |n| n.into();
+    f64: |n| n.into();
+    f16: |n| f16::from_f32(n.into());
+    bf16: |n| bf16::from_f32(n.into());
+    i8: |n| n as i8;
+    u8: |n| n;
+    i16: |n| n.into();
+    u16: |n| n.into();
+    i32: |n| n.into();
+    u32: |n| n.into();
+    i64: |n| n.into();
+    u64: |n| n.into();
+    F8E4M3: |n| Self([0x00, 0x38, 0x40, 0x44, 0x48, 0x4a, 0x4c, 0x4e, 0x50][usize::from(n)]);
+    F8E5M2: |n| Self([0x00, 0x3c, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0x48][usize::from(n)]);
+}
 
 /// Far more than anything takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -152,26 +182,34 @@ pub(crate) fn joined() -> (Communicator, Stream) {
 
 /// Runs the ignored test `name` in as many processes as there are `faults`, which are ranks of one job. Returns the processes.
 pub(crate) fn job(name: &str, faults: &[&str], timeout_s: &str) -> (tempfile::TempDir, Vec<Child>) {
+    job_with(name, faults, timeout_s, &[])
+}
+
+/// As [`job`], with more in the environment of each.
+pub(crate) fn job_with(
+    name: &str,
+    faults: &[&str],
+    timeout_s: &str,
+    more: &[(&str, &str)],
+) -> (tempfile::TempDir, Vec<Child>) {
     let folder = tempfile::tempdir().unwrap();
     let (store, size) = (format!("file://{}", folder.path().display()), faults.len().to_string());
     let start = |(rank, fault): (usize, &&str)| {
         let rank = rank.to_string();
         let secret = "5a".repeat(32);
-        process(
-            name,
-            &[
-                ("PHALANX_RANK", &rank),
-                ("PHALANX_WORLD_SIZE", &size),
-                ("PHALANX_LOCAL_RANK", &rank),
-                ("PHALANX_LOCAL_WORLD_SIZE", &size),
-                ("PHALANX_STORE", &store),
-                ("PHALANX_JOB_ID", name),
-                ("PHALANX_SECRET", &secret),
-                ("PHALANX_HOST", "127.0.0.1"),
-                ("PHALANX_TIMEOUT_S", timeout_s),
-                ("PHALANX_DOUBLE", fault),
-            ],
-        )
+        let own = [
+            ("PHALANX_RANK", &*rank),
+            ("PHALANX_WORLD_SIZE", &size),
+            ("PHALANX_LOCAL_RANK", &rank),
+            ("PHALANX_LOCAL_WORLD_SIZE", &size),
+            ("PHALANX_STORE", &store),
+            ("PHALANX_JOB_ID", name),
+            ("PHALANX_SECRET", &secret),
+            ("PHALANX_HOST", "127.0.0.1"),
+            ("PHALANX_TIMEOUT_S", timeout_s),
+            ("PHALANX_DOUBLE", fault),
+        ];
+        process(name, &[&own, more].concat())
     };
     let children = faults.iter().enumerate().map(start).collect();
     (folder, children)

@@ -1,0 +1,294 @@
+//! Host memory and device memory in one group.
+
+mod operations;
+mod place;
+
+pub use place::Place;
+
+use crate::backend::{NcclBackend, Work, meeting};
+use crate::batch::Batch;
+use crate::device::Device;
+use crate::fallback::Fallback;
+use crate::fate::Fate;
+use crate::load::{Cuda, Nccl};
+use crate::staging::Staging;
+use crate::stream::Stream;
+use phalanx_core::{CallSite, Error, OpKind, Result};
+use phalanx_group::ProcessGroup;
+use std::fmt;
+use std::time::Duration;
+
+/// One group for data in memory of the host and of a device: each call goes by where its data is.
+///
+/// Host memory, and messages between hosts, go over the [`ProcessGroup`]; device memory goes over [NCCL](NcclBackend), or, where there is none and
+/// a [`Fallback`] is allowed, through pinned memory over the host. Cheap to clone; usable from any thread.
+///
+/// # Contract
+/// That of a [`ProcessGroup`](ProcessGroup#contract), for both halves, with one fate: when one fails, both have failed, on all ranks. The calls of each half
+/// come in the same order on all ranks; between the halves there is no order, but that of [`barrier`](Self::barrier). Calls of the group that this was
+/// made from are calls of the host's half.
+///
+/// Over NCCL a call on device memory returns before it is over, as [there](NcclBackend#contract). Over the host it returns when it is over.
+///
+/// # Cost
+/// Over the host: a barrier, and for each chunk of 4 MiB a collective of the group. Three chunks are under way at a time: one comes from the device, one is worked
+/// on, one goes back. Pinned memory for them is kept as long as the device is open. Each use is a warning in the log.
+///
+/// # Determinism
+/// Same bits on all ranks. Over the host they are those of the group's collective on each chunk.
+///
+/// # Examples
+/// ```
+/// use phalanx_core::{Error, Result};
+/// use phalanx_group::{ProcessGroup, ReduceOp};
+/// use phalanx_nccl::{DeviceBuffer, HybridBackend};
+///
+/// fn train(group: &ProcessGroup) -> Result<()> {
+///     let all = HybridBackend::new(group, group.local_rank())?;
+///     let mut losses = [0.5f32; 2];
+///     all.all_reduce(&mut losses[..], ReduceOp::Avg)?.wait()?; // over the process group
+///     let mut grads = DeviceBuffer::from_host(all.stream(), &[1.0f32; 1000])?;
+///     all.all_reduce(&mut grads, ReduceOp::Avg)?.wait()?; // over NCCL
+///     all.finalize()
+/// }
+/// // Without a GPU this says what was tried, on every rank.
+/// match train(&phalanx_group::init()?) {
+///     Ok(()) => {}
+///     Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"),
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone)]
+pub struct HybridBackend {
+    host: ProcessGroup,
+    devices: Devices,
+}
+
+/// By what way device memory goes.
+#[derive(Clone)]
+enum Devices {
+    Nccl(NcclBackend),
+    OverHost(Staging),
+}
+
+impl fmt::Debug for HybridBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HybridBackend").field(&self.describe()).finish()
+    }
+}
+
+impl HybridBackend {
+    /// Gives each rank of `group` the device with its `ordinal`. Without NCCL that is an error, unless `PHALANX_ENABLE_GPU_FALLBACK` is 1. Collective, within the
+    /// group's time limit.
+    ///
+    /// # Errors
+    /// Those of [`NcclBackend::new`]; [`Unavailable`](Error::Unavailable) says how to do without NCCL. Two ranks may have one device where data goes
+    /// over the host.
+    pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
+        let fallback = Fallback::from_environment();
+        // Of what is wrong with it the others hear as of a device that is not there.
+        let device = fallback.clone().and_then(|_| open(ordinal));
+        Self::over(group, Nccl::load(), device, fallback.unwrap_or_default())
+    }
+
+    /// As [`new`](Self::new), whatever the environment says of a fallback.
+    ///
+    /// # Errors
+    /// As for `new`; [`Config`](Error::Config) where the ranks give different fallbacks.
+    pub fn with_fallback(group: &ProcessGroup, ordinal: usize, fallback: Fallback) -> Result<Self> {
+        Self::over(group, Nccl::load(), open(ordinal), fallback)
+    }
+
+    /// As [`with_fallback`](Self::with_fallback), with a library and a device of one's choice, or with what went wrong with them.
+    ///
+    /// # Errors
+    /// As for `with_fallback`.
+    pub fn over(
+        group: &ProcessGroup,
+        nccl: Result<Nccl>,
+        device: Result<Device>,
+        fallback: Fallback,
+    ) -> Result<Self> {
+        let devices = match meeting::check(group, nccl, device, fallback)? {
+            (Some(nccl), device) => Devices::Nccl(NcclBackend::connect(group, nccl, &device)?),
+            (None, device) => Devices::OverHost(Staging::new(group, &device)?),
+        };
+        let hybrid = Self { host: group.clone(), devices };
+        hybrid.fate().share(group);
+        tracing::info!(group = hybrid.describe(), "made");
+        Ok(hybrid)
+    }
+
+    /// The half for memory of the host, with all operations that it has, and messages with tags.
+    pub fn host(&self) -> &ProcessGroup {
+        &self.host
+    }
+
+    /// The half for memory of devices; `None` where that goes over the host.
+    pub fn nccl(&self) -> Option<&NcclBackend> {
+        match &self.devices {
+            Devices::Nccl(nccl) => Some(nccl),
+            Devices::OverHost(_) => None,
+        }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.host.rank()
+    }
+
+    /// Ranks of the group.
+    pub fn world_size(&self) -> usize {
+        self.host.world_size()
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> &Device {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.device(),
+            Devices::OverHost(staging) => staging.device(),
+        }
+    }
+
+    /// Behind whose work operations on device memory begin, and which waits for them.
+    pub fn stream(&self) -> &Stream {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.stream(),
+            Devices::OverHost(staging) => staging.stream(),
+        }
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        let host = self.host.describe();
+        match &self.devices {
+            Devices::Nccl(nccl) => format!("hybrid: {host}; {}", nccl.describe()),
+            Devices::OverHost(staging) => format!("hybrid: {host}; over that from {}", staging.device()),
+        }
+    }
+
+    /// The same group, whose operations on device memory use `stream`.
+    ///
+    /// # Errors
+    /// [`Config`](Error::Config): it is a stream of another device.
+    pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
+        let devices = match &self.devices {
+            Devices::Nccl(nccl) => Devices::Nccl(nccl.on_stream(stream)?),
+            Devices::OverHost(staging) => Devices::OverHost(staging.on_stream(stream)?),
+        };
+        Ok(Self { devices, ..self.clone() })
+    }
+
+    /// The same group with another time limit, for both halves.
+    #[must_use = "this handle keeps its limit"]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        let devices = match &self.devices {
+            Devices::Nccl(nccl) => Devices::Nccl(nccl.with_timeout(timeout)),
+            Devices::OverHost(staging) => Devices::OverHost(staging.with_timeout(timeout)),
+        };
+        Self { host: self.host.with_timeout(timeout), devices }
+    }
+
+    /// An empty batch for [`launch`](Self::launch).
+    pub fn batch<'a>(&self) -> Batch<'a> {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.batch(),
+            Devices::OverHost(staging) => staging.batch(),
+        }
+    }
+
+    /// Begins everything in `batch` as one operation: see [`NcclBackend::launch`].
+    ///
+    /// # Errors
+    /// Those of the [contract](Self#contract); [`Misuse`](Error::Misuse): nothing was begun.
+    #[track_caller]
+    pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
+        self.launch_at(batch, CallSite::caller())
+    }
+
+    fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.launch_at(batch, site),
+            Devices::OverHost(staging) => staging.launch_at(batch, &site),
+        }
+    }
+
+    /// Waits on the host until this rank's device has done what was put on the [stream](Self::stream), operations on device memory among it. Not collective.
+    ///
+    /// # Errors
+    /// [`Poisoned`](Error::Poisoned): the group has failed. [`Unavailable`](Error::Unavailable): the device was not done within the time limit.
+    pub fn synchronize(&self) -> Result<()> {
+        let timeout = self.host.timeout();
+        let is_done = self.stream().synchronize(timeout)?;
+        match self.fate().failure() {
+            Some(cause) => Err(Error::Poisoned { op: OpKind::Barrier, cause: Box::new(cause) }),
+            None if is_done => Ok(()),
+            None => {
+                let what = format!("the end of the stream's work within {:.1} s", timeout.as_secs_f64());
+                Err(Error::Unavailable { what, tried: format!("{:?}", self.stream()) })
+            }
+        }
+    }
+
+    /// Waits on the host until all ranks have come, and their devices have done what they were given on these streams before.
+    ///
+    /// # Errors
+    /// Those of the [contract](Self#contract).
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.barrier(),
+            Devices::OverHost(staging) => staging.barrier_at(&CallSite::caller()),
+        }
+    }
+
+    /// Divides both halves: those that give the same `color` get a group, ordered by `key`, then by rank here. Its device memory goes by the same way as here.
+    /// Collective.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    #[track_caller]
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        let Some(group) = self.host.split(color, key)? else { return Ok(None) };
+        let device = Ok(self.device().clone());
+        let (nccl, fallback) = match self.nccl() {
+            Some(nccl) => (Ok(nccl.library()), Fallback::Never),
+            None => (Err(Error::config("the group that was divided does without NCCL")), Fallback::Always),
+        };
+        Self::over(&group, nccl, device, fallback).map(Some)
+    }
+
+    /// Ends both halves in order, when all ranks have come and their devices are done.
+    ///
+    /// # Errors
+    /// Those of the [contract](Self#contract); [`Library`](Error::Library): NCCL did not end.
+    #[track_caller]
+    pub fn finalize(self) -> Result<()> {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.clone().finalize(),
+            Devices::OverHost(staging) => staging.barrier_at(&CallSite::caller()),
+        }
+        // The others wait for this rank on the host, and hear why it does not come.
+        .inspect_err(|error| drop(self.fate().give_up(error)))?;
+        self.host.finalize()
+    }
+
+    /// Fails the operations of both halves on all ranks at once, from any thread.
+    pub fn abort(&self, reason: &str) {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.abort(reason),
+            Devices::OverHost(staging) => drop(staging.fate().abort(reason)),
+        }
+    }
+
+    fn fate(&self) -> &Fate {
+        match &self.devices {
+            Devices::Nccl(nccl) => nccl.fate(),
+            Devices::OverHost(staging) => staging.fate(),
+        }
+    }
+}
+
+fn open(ordinal: usize) -> Result<Device> {
+    Cuda::load().and_then(|cuda| Device::open(cuda, ordinal))
+}

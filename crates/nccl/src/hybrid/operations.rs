@@ -1,0 +1,103 @@
+//! The operations of a [`HybridBackend`], alike for all places.
+
+use super::HybridBackend;
+use super::place::{Place, Request};
+use crate::backend::Work;
+use phalanx_core::{CallSite, ReduceOp, Result};
+
+/// Each takes slices of the host's memory (`&mut x[..]`) and [`DeviceBuffer`](crate::DeviceBuffer)s alike, and sends them by the half that reaches them. All data of
+/// a call is in one place. Shapes are those of a [`ProcessGroup`](phalanx_group::ProcessGroup), errors those of the [contract](Self#contract).
+///
+/// On memory of the host, and over it, a call returns when the operation is over; else the [`Work`] says when.
+impl HybridBackend {
+    /// Every rank ends with the combination of all.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn all_reduce<P: Place + ?Sized>(&self, buffer: &mut P, op: ReduceOp) -> Result<Work> {
+        P::perform(Request::AllReduce(buffer, op), self, CallSite::caller())
+    }
+
+    /// `root` ends with the combination of all. What the others have afterwards is not specified.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn reduce<P: Place + ?Sized>(&self, buffer: &mut P, op: ReduceOp, root: usize) -> Result<Work> {
+        P::perform(Request::Reduce(buffer, op, root), self, CallSite::caller())
+    }
+
+    /// Every rank ends with what `root` has.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn broadcast<P: Place + ?Sized>(&self, buffer: &mut P, root: usize) -> Result<Work> {
+        P::perform(Request::Broadcast(buffer, root), self, CallSite::caller())
+    }
+
+    /// Every rank ends with the inputs of all.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn all_gather<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
+        P::perform(Request::AllGather(input, output), self, CallSite::caller())
+    }
+
+    /// Every rank ends with its part of the combination of all.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn reduce_scatter<P: Place + ?Sized>(&self, input: &P, output: &mut P, op: ReduceOp) -> Result<Work> {
+        P::perform(Request::ReduceScatter(input, output, op), self, CallSite::caller())
+    }
+
+    /// Every rank ends with its part of the input of each.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn all_to_all<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
+        P::perform(Request::AllToAll(input, output), self, CallSite::caller())
+    }
+
+    /// `root` ends with the inputs of all in its output, which the others lack.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn gather<P: Place + ?Sized>(&self, input: &P, output: Option<&mut P>, root: usize) -> Result<Work> {
+        P::perform(Request::Gather(input, output, root), self, CallSite::caller())
+    }
+
+    /// Every rank ends with its part of the input of `root`, which the others lack.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn scatter<P: Place + ?Sized>(&self, input: Option<&P>, output: &mut P, root: usize) -> Result<Work> {
+        P::perform(Request::Scatter(input, output, root), self, CallSite::caller())
+    }
+
+    /// Sends to `dst`, another rank, which receives. Messages between two ranks arrive in order, those of the host apart from those of the devices;
+    /// messages with tags are for the [host](Self::host).
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn send<P: Place + ?Sized>(&self, buffer: &P, dst: usize) -> Result<Work> {
+        P::perform(Request::Send(buffer, dst), self, CallSite::caller())
+    }
+
+    /// Receives what `src` sends next to this rank, in a place of the same kind.
+    ///
+    /// # Errors
+    /// See above.
+    #[track_caller]
+    pub fn recv<P: Place + ?Sized>(&self, buffer: &mut P, src: usize) -> Result<Work> {
+        P::perform(Request::Recv(buffer, src), self, CallSite::caller())
+    }
+}

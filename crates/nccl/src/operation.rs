@@ -1,0 +1,168 @@
+//! One operation on raw device memory, as it was asked for: by what way the data goes is another matter.
+
+use crate::call::{Call, Kind};
+use crate::element::{DataType, DeviceElement, Reduction};
+use crate::load::Version;
+use crate::staging::{Perform, perform};
+use crate::sys::cuda::RawPointer;
+use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature};
+
+/// By what way the data of a batch goes, and so which operations there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// NCCL of this version.
+    Nccl(Version),
+    /// Collectives of the host, through its memory.
+    Host,
+}
+
+/// What elements are: to phalanx, to NCCL, and to the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ElementType {
+    name: &'static str,
+    dtype: Option<DType>,
+    data_type: Option<DataType>,
+    pub(crate) size: usize,
+    /// Does an operation on elements in the host's memory.
+    pub(crate) on_host: Perform,
+}
+
+impl ElementType {
+    pub(crate) fn of<T: DeviceElement>() -> Self {
+        let name = std::any::type_name::<T>();
+        let (dtype, data_type, size) = (T::DTYPE, T::DATA_TYPE, size_of::<T>());
+        Self { name, dtype, data_type, size, on_host: perform::<T::OnHost> }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) op: OpKind,
+    pub(crate) element: ElementType,
+    /// Of one rank's block, where the data of a rank has several; else of all of it.
+    pub(crate) count: usize,
+    /// Where this rank's input is; 0 where it has none.
+    pub(crate) from: RawPointer,
+    /// Where its output is to be; 0 where it has none.
+    pub(crate) to: RawPointer,
+    pub(crate) reduction: Option<Reduction>,
+    /// The root, or the other end of a message.
+    pub(crate) rank: Option<usize>,
+}
+
+impl Operation {
+    /// Refuses what the carrier has not, and ranks that there are not.
+    pub(crate) fn check(&self, carrier: Carrier, me: usize, world_size: usize) -> Result<()> {
+        let (op, name) = (self.op, self.element.name);
+        if let Some(rank) = self.rank.filter(|&rank| rank >= world_size) {
+            return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
+        }
+        if !self.is_collective() && carrier == Carrier::Host && self.rank == Some(me) {
+            return Err(Error::misuse(op, format!("rank {me} with itself, which goes over NCCL only")));
+        }
+        let Some(reduction) = self.reduction else { return Ok(()) };
+        let unsupported = |backend, hint| Err(Error::Unsupported { op, backend, hint });
+        match (carrier, reduction, self.element.dtype) {
+            (Carrier::Nccl(version), _, _) if self.reduced_as(version).is_none() => {
+                unsupported("nccl", format!("NCCL {version} does not reduce {name}"))
+            }
+            (Carrier::Nccl(_), _, _) => reduction.check(op),
+            (Carrier::Host, _, None) => unsupported("host", format!("the host does not reduce {name}")),
+            (Carrier::Host, Reduction::PreMulSum(_), _) => {
+                unsupported("host", "the host has no pre-multiplied sum; multiply before".into())
+            }
+            (Carrier::Host, Reduction::Op(reduce), Some(dtype)) if !reduce.supports(dtype) => {
+                Err(Error::misuse(op, format!("{reduce} is for integers, not for {dtype}")))
+            }
+            (Carrier::Host, ..) => Ok(()),
+        }
+    }
+
+    /// Blocks of `count` elements that the root, or every rank, has in its input or its output: one for each rank, or one for all.
+    pub(crate) fn blocks(&self, world_size: usize) -> usize {
+        match self.op {
+            OpKind::AllGather
+            | OpKind::ReduceScatter
+            | OpKind::AllToAll
+            | OpKind::Gather
+            | OpKind::Scatter => world_size,
+            _ => 1,
+        }
+    }
+
+    /// Whether it is between all ranks.
+    pub(crate) fn is_collective(&self) -> bool {
+        !matches!(self.op, OpKind::Send | OpKind::Recv)
+    }
+
+    /// What all ranks must mean alike. It never is what a collective on memory of the host means, for not all ranks would
+    /// have called that.
+    pub(crate) fn signature(&self, world_size: usize, site: CallSite) -> Signature {
+        let of_device = usize::from_be_bytes(*b"on GPUs.");
+        let type_number = self.element.data_type.map_or(usize::MAX, |data_type| data_type as usize);
+        let (reduce, scalar) = match self.reduction {
+            Some(Reduction::Op(reduce)) => (Some(reduce), 0),
+            Some(Reduction::PreMulSum(scalar)) => (Some(ReduceOp::Sum), scalar.to_bits() as usize),
+            None => (None, 0),
+        };
+        let signature = Signature {
+            op: self.op,
+            dtype: self.element.dtype,
+            count: (self.count * self.blocks(world_size)) as u64,
+            reduce,
+            root: self.rank.map(|root| root as u32),
+            detail: Signature::detail_of(&[of_device, type_number, scalar]),
+            site,
+        };
+        match self.op {
+            // What NCCL moves for one is nobody's data.
+            OpKind::Barrier => Signature { dtype: None, count: 0, reduce: None, ..signature },
+            _ => signature,
+        }
+    }
+
+    /// What NCCL is asked to do; nothing for no elements, for which it does nothing.
+    pub(crate) fn calls(&self, version: Version, rank: usize, world_size: usize) -> Vec<Call> {
+        if self.count == 0 {
+            return Vec::new();
+        }
+        let size = self.element.size;
+        // What is only moved may be any bytes.
+        let (data_type, count) = match self.reduced_as(version) {
+            Some(data_type) => (data_type, self.count),
+            None => (DataType::U8, self.count * size),
+        };
+        let (from, to) = (self.from, self.to);
+        let call = |kind| Call { kind, from, to, count, data_type };
+        let block = |address: RawPointer, i: usize| address + (i * self.count * size) as u64;
+        let send = |dst: usize, i| Call { from: block(from, i), ..call(Kind::Send { dst }) };
+        let recv = |src: usize, i| Call { to: block(to, i), ..call(Kind::Recv { src }) };
+        let peer = self.rank.unwrap_or_default();
+        match (self.op, self.reduction) {
+            (OpKind::AllReduce | OpKind::Barrier, Some(reduction)) => vec![call(Kind::AllReduce(reduction))],
+            (OpKind::Reduce, Some(reduction)) => vec![call(Kind::Reduce { reduction, root: peer })],
+            (OpKind::ReduceScatter, Some(reduction)) => vec![call(Kind::ReduceScatter(reduction))],
+            (OpKind::AllGather, _) => vec![call(Kind::AllGather)],
+            (OpKind::Broadcast, _) => vec![call(Kind::Broadcast { root: peer })],
+            (OpKind::AllToAll, _) => {
+                (0..world_size).flat_map(|other| [send(other, other), recv(other, other)]).collect()
+            }
+            (OpKind::Gather, _) => {
+                let received = (0..world_size).filter(|_| rank == peer).map(|src| recv(src, src));
+                std::iter::once(send(peer, 0)).chain(received).collect()
+            }
+            (OpKind::Scatter, _) => {
+                let sent = (0..world_size).filter(|_| rank == peer).map(|dst| send(dst, dst));
+                std::iter::once(recv(peer, 0)).chain(sent).collect()
+            }
+            (OpKind::Send, _) => vec![send(peer, 0)],
+            (OpKind::Recv, _) => vec![recv(peer, 0)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn reduced_as(&self, version: Version) -> Option<DataType> {
+        self.element.data_type.filter(|data_type| version >= data_type.since())
+    }
+}

@@ -1,0 +1,221 @@
+//! Device memory without NCCL: it goes through pinned memory of the host, where the process group does the work.
+//!
+//! Slow, and only where somebody has asked for it. It needs nothing but the CUDA driver, works for every collective and for messages, and gives the
+//! bits that the group gives on the host, chunk by chunk.
+
+mod on_host;
+mod pipeline;
+
+pub(crate) use on_host::{Perform, perform};
+
+use crate::backend::Work;
+use crate::batch::Batch;
+use crate::device::Device;
+use crate::fate::Fate;
+use crate::memory::use_in_order;
+use crate::operation::{Carrier, Operation};
+use crate::stream::Stream;
+use phalanx_core::{CallSite, Deadline, Error, OpKind, Result, Signature};
+use phalanx_group::ProcessGroup;
+use pipeline::Pipeline;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Operations between devices, over the host. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Staging {
+    shared: Arc<Shared>,
+    /// After whose work an operation begins, and which waits for its end.
+    stream: Stream,
+    timeout: Duration,
+}
+
+struct Shared {
+    fate: Fate,
+    device: Device,
+    /// On which data comes to the host, and on which it goes back: devices do both at a time.
+    to_host: Stream,
+    to_device: Stream,
+    /// Collectives of the group are performed one after the other, and one here may be made of many.
+    turn: Mutex<()>,
+}
+
+impl fmt::Debug for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let control = &self.shared.fate.control;
+        write!(f, "Staging(rank {}/{} on {})", control.rank(), control.world_size(), self.shared.device)
+    }
+}
+
+/// An operation that is performed: what errors call it, and until when it must be over.
+pub(crate) struct Running<'a> {
+    fate: &'a Fate,
+    signature: &'a Signature,
+    deadline: Deadline,
+}
+
+impl Running<'_> {
+    fn left(&self) -> Duration {
+        self.deadline.remaining(Instant::now())
+    }
+
+    /// The group, for what of the time is left, called where the operation was.
+    fn group(&self) -> ProcessGroup {
+        self.fate.control.with_timeout(self.left()).with_call_site(self.signature.site.clone())
+    }
+
+    /// Waits for what the device does; where that takes too long, the group has failed.
+    fn wait(&self, is_over: impl FnOnce(Duration) -> Result<bool>) -> Result<()> {
+        if is_over(self.left())? {
+            return Ok(());
+        }
+        let waited = self.deadline.elapsed(Instant::now());
+        let cause = self.fate.late(self.signature.op, 0, waited);
+        Err(self.fate.error(self.signature, 0, &self.deadline, cause))
+    }
+
+    /// As all ranks are told it.
+    fn failed(&self, error: Error) -> Error {
+        if self.fate.failure().is_some() {
+            return error;
+        }
+        let cause = self.fate.give_up(&error);
+        self.fate.error(self.signature, 0, &self.deadline, cause)
+    }
+}
+
+impl Staging {
+    /// For the devices of the ranks of `group`. Collective.
+    pub(crate) fn new(group: &ProcessGroup, device: &Device) -> Result<Self> {
+        let fate = Fate::of(group)?;
+        let [stream, to_host, to_device] = [Stream::new(device)?, Stream::new(device)?, Stream::new(device)?];
+        let shared = Shared { fate, device: device.clone(), to_host, to_device, turn: Mutex::default() };
+        Ok(Self { shared: Arc::new(shared), stream, timeout: group.timeout() })
+    }
+
+    pub(crate) fn fate(&self) -> &Fate {
+        &self.shared.fate
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub(crate) fn on_stream(&self, stream: &Stream) -> Result<Self> {
+        stream.check_device(self.device())?;
+        Ok(Self { stream: stream.clone(), ..self.clone() })
+    }
+
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    pub(crate) fn batch<'a>(&self) -> Batch<'a> {
+        let (rank, world_size, carrier) = self.place();
+        Batch::new(rank, world_size, carrier)
+    }
+
+    /// Performs everything in `batch`, and returns when it is over.
+    pub(crate) fn launch_at(&self, batch: &Batch<'_>, site: &CallSite) -> Result<Work> {
+        batch.check(self, self.place(), &self.shared.device)?;
+        let signature = batch.signature(site);
+        self.run(&signature, |running| self.perform(batch, running, site)).map(|()| Work::over())
+    }
+
+    /// Waits until all ranks have come, and the stream has done what it was given.
+    pub(crate) fn barrier_at(&self, site: &CallSite) -> Result<()> {
+        let (op, site) = (OpKind::Barrier, site.clone());
+        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        self.run(&signature, |running| {
+            running.wait(|left| self.stream.synchronize(left))?;
+            let _turn = self.turn();
+            running.group().barrier()
+        })
+    }
+
+    fn place(&self) -> (usize, usize, Carrier) {
+        let control = &self.shared.fate.control;
+        (control.rank(), control.world_size(), Carrier::Host)
+    }
+
+    fn run(&self, signature: &Signature, work: impl FnOnce(&Running<'_>) -> Result<()>) -> Result<()> {
+        let fate = &self.shared.fate;
+        if let Some(cause) = fate.failure() {
+            return Err(fate.refused(signature, cause));
+        }
+        let deadline = Deadline::after(Instant::now(), self.timeout);
+        let running = Running { fate, signature, deadline };
+        work(&running).map_err(|error| running.failed(error))
+    }
+
+    /// The buffers belong to the streams here until their last copy is over.
+    fn perform(&self, batch: &Batch<'_>, running: &Running<'_>, site: &CallSite) -> Result<()> {
+        let Shared { to_host, to_device, .. } = &*self.shared;
+        use_in_order(&self.stream, batch.memory(), || Ok(()))?;
+        let before = self.stream.record()?;
+        to_host.wait_for(&before)?;
+        to_device.wait_for(&before)?;
+        let outcome = self.exchange(batch, running, site);
+        use_in_order(&self.stream, batch.memory(), || {
+            self.stream.wait_for(&to_host.record()?)?;
+            self.stream.wait_for(&to_device.record()?)
+        })?;
+        outcome?;
+        running.wait(|left| self.stream.synchronize(left))
+    }
+
+    /// Messages first, all at a time, for others wait for them; then the collectives, in order.
+    fn exchange(&self, batch: &Batch<'_>, running: &Running<'_>, site: &CallSite) -> Result<()> {
+        for Operation { op, count, element, .. } in batch.operations() {
+            let bytes = count * element.size;
+            tracing::warn!(operation = %op, bytes, %site, "device memory goes over the host: there is no NCCL here, or it was not wanted");
+        }
+        let (collectives, messages): (Vec<&Operation>, Vec<&Operation>) =
+            batch.operations().iter().partition(|operation| operation.is_collective());
+        self.messages(&messages, running)?;
+        let Some(signature) = batch.collective(site) else { return Ok(()) };
+        let _turn = self.turn();
+        // Chunks of one length may be those of buffers of another.
+        let agreement = running.group().agree_async(signature)?;
+        let mut agreement = Some(agreement);
+        for operation in collectives {
+            let mut pipeline = Pipeline::begin(&self.shared, operation, running)?;
+            agreement.take().map_or(Ok(()), phalanx_group::Work::wait)?;
+            pipeline.perform()?;
+        }
+        Ok(())
+    }
+
+    /// Those between the same two ranks in order.
+    fn messages(&self, messages: &[&Operation], running: &Running<'_>) -> Result<()> {
+        let mut lines: Vec<(_, Vec<&Operation>)> = Vec::new();
+        for &message in messages {
+            let line = (message.op, message.rank);
+            match lines.iter_mut().find(|(known, _)| *known == line) {
+                Some((_, others)) => others.push(message),
+                None => lines.push((line, vec![message])),
+            }
+        }
+        let perform = |line: &[&Operation]| {
+            line.iter().try_for_each(|message| Pipeline::begin(&self.shared, message, running)?.perform())
+        };
+        if let [(_, only)] = &lines[..] {
+            return perform(only);
+        }
+        std::thread::scope(|threads| {
+            let started: Vec<_> = lines.iter().map(|(_, line)| threads.spawn(|| perform(line))).collect();
+            let ends = started.into_iter().map(std::thread::ScopedJoinHandle::join);
+            let panicked = |_| Err(Error::Internal { what: "a thread with a message panicked".into() });
+            ends.map(|end| end.unwrap_or_else(panicked)).fold(Ok(()), Result::and)
+        })
+    }
+
+    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,42 @@
+//! What the host does with a chunk that has come to it.
+
+use crate::element::Reduction;
+use crate::operation::Operation;
+use phalanx_core::{Element, Error, OpKind, ReduceOp, Result};
+use phalanx_group::ProcessGroup;
+
+/// Performs `operation` on a chunk of `count` elements of each block: `input` and `output` are those of this rank, of an operation in place
+/// both in `output`.
+pub(crate) type Perform = fn(&ProcessGroup, &Operation, input: &[u8], output: &mut [u8]) -> Result<()>;
+
+/// See [`Perform`].
+pub(crate) fn perform<T: Element>(
+    group: &ProcessGroup,
+    operation: &Operation,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<()> {
+    let (input, output): (&[T], &mut [T]) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+    let peer = operation.rank.unwrap_or_default();
+    let is_root = group.rank() == peer;
+    match (operation.op, reduce_op(operation)) {
+        (OpKind::AllReduce, Some(op)) => group.all_reduce(output, op),
+        (OpKind::Reduce, Some(op)) => group.reduce(output, op, peer),
+        (OpKind::Broadcast, _) => group.broadcast(output, peer),
+        (OpKind::AllGather, _) => group.all_gather(input, output),
+        (OpKind::ReduceScatter, Some(op)) => group.reduce_scatter(input, output, op),
+        (OpKind::AllToAll, _) => group.all_to_all(input, output),
+        (OpKind::Gather, _) => group.gather(input, is_root.then_some(output), peer),
+        (OpKind::Scatter, _) => group.scatter(is_root.then_some(input), output, peer),
+        (OpKind::Send, _) => group.send(input, peer, 0),
+        (OpKind::Recv, _) => group.recv(output, peer, 0),
+        (op, _) => Err(Error::Internal { what: format!("a {op} over the host") }),
+    }
+}
+
+fn reduce_op(operation: &Operation) -> Option<ReduceOp> {
+    match operation.reduction {
+        Some(Reduction::Op(op)) => Some(op),
+        _ => None,
+    }
+}

@@ -1,0 +1,165 @@
+//! One operation, chunk by chunk: while the host works on one chunk, the next come to it and the last goes back.
+
+use super::{Running, Shared};
+use crate::memory::{Pinned, use_in_order};
+use crate::operation::Operation;
+use crate::stream::Stream;
+use crate::sys::cuda::{Code, RawPointer};
+use phalanx_core::{OpKind, Result};
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// Bytes of a chunk: enough for copies and the network to run at full speed.
+const CHUNK: usize = 4 << 20;
+/// Chunks on their way at a time: one comes, one is worked on, one goes.
+const SLOTS: usize = 3;
+
+/// See the [module](self).
+///
+/// Where the data has a block for each rank, a chunk is the same part of every block. So each chunk is a whole operation, on less.
+pub(super) struct Pipeline<'a> {
+    shared: &'a Shared,
+    operation: &'a Operation,
+    running: &'a Running<'a>,
+    on_rank: OnRank,
+    /// Elements of a block in each chunk but the last.
+    step: usize,
+    /// Pinned memory, in turns.
+    slots: Vec<Pinned>,
+}
+
+/// The data of one rank, in blocks.
+struct OnRank {
+    /// In a slot: inputs, and outputs behind them. What is worked on in place counts as output.
+    inputs: usize,
+    outputs: usize,
+    /// That are copied to the host, and back.
+    read: usize,
+    written: usize,
+}
+
+impl OnRank {
+    fn of(operation: &Operation, rank: usize, world_size: usize) -> Self {
+        let is_root = operation.rank == Some(rank);
+        let if_root = |blocks| if is_root { blocks } else { 0 };
+        let separate = |inputs, outputs| Self { inputs, outputs, read: inputs, written: outputs };
+        let in_place = |read, written| Self { inputs: 0, outputs: 1, read, written };
+        match operation.op {
+            OpKind::AllReduce => in_place(1, 1),
+            OpKind::Reduce => in_place(1, if_root(1)),
+            OpKind::Broadcast => in_place(if_root(1), 1 - if_root(1)),
+            OpKind::AllGather => separate(1, world_size),
+            OpKind::ReduceScatter => separate(world_size, 1),
+            OpKind::AllToAll => separate(world_size, world_size),
+            OpKind::Gather => separate(1, if_root(world_size)),
+            OpKind::Scatter => separate(if_root(world_size), 1),
+            OpKind::Send => separate(1, 0),
+            _ => separate(0, 1),
+        }
+    }
+}
+
+impl<'a> Pipeline<'a> {
+    /// The first chunks are on their way to the host.
+    pub(super) fn begin(
+        shared: &'a Shared,
+        operation: &'a Operation,
+        running: &'a Running<'a>,
+    ) -> Result<Self> {
+        let (rank, world_size) = (running.fate.control.rank(), running.fate.control.world_size());
+        let on_rank = OnRank::of(operation, rank, world_size);
+        // The same on all ranks, whatever they have of it.
+        let step = (CHUNK / operation.blocks(world_size) / operation.element.size).max(1);
+        let slots = Vec::new();
+        let mut pipeline = Self { shared, operation, running, on_rank, step, slots };
+        let len = pipeline.slot_len(&(0..step.min(operation.count)));
+        for chunk in 0..pipeline.chunks().min(SLOTS) {
+            pipeline.slots.push(shared.device.staging(len)?);
+            pipeline.fetch(chunk)?;
+        }
+        Ok(pipeline)
+    }
+
+    /// Performs the operation; the last chunks are on their way to the device then.
+    pub(super) fn perform(&mut self) -> Result<()> {
+        for chunk in 0..self.chunks() {
+            let (elements, at) = (self.elements(chunk), chunk % self.slots.len());
+            let (inputs, len) = (self.bytes(&elements) * self.on_rank.inputs, self.slot_len(&elements));
+            let slot = &mut self.slots[at];
+            self.running.wait(|left| slot.memory().wait(left))?;
+            let (input, output) = slot.bytes()[..len].split_at_mut(inputs);
+            (self.operation.element.on_host)(&self.running.group(), self.operation, input, output)?;
+            self.give_back(chunk)?;
+            if chunk + self.slots.len() < self.chunks() {
+                self.fetch(chunk + self.slots.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chunks(&self) -> usize {
+        self.operation.count.div_ceil(self.step)
+    }
+
+    /// Which of each block are in a chunk.
+    fn elements(&self, chunk: usize) -> Range<usize> {
+        chunk * self.step..self.operation.count.min((chunk + 1) * self.step)
+    }
+
+    fn bytes(&self, elements: &Range<usize>) -> usize {
+        elements.len() * self.operation.element.size
+    }
+
+    fn slot_len(&self, elements: &Range<usize>) -> usize {
+        self.bytes(elements) * (self.on_rank.inputs + self.on_rank.outputs)
+    }
+
+    /// The input of a chunk comes from the device, when its slot is free.
+    fn fetch(&self, chunk: usize) -> Result<()> {
+        let (table, stream) = (self.shared.device.cuda().table(), &self.shared.to_host);
+        self.copy(stream, chunk, 0..self.on_rank.read, |offset, in_slot, len| {
+            let (to, from) = (in_slot as *mut c_void, self.operation.from + offset);
+            // SAFETY: both have so many bytes, and live until the stream is past this.
+            ("cuMemcpyDtoHAsync_v2", unsafe { (table.memcpy_to_host_async)(to, from, len, stream.raw()) })
+        })
+    }
+
+    /// The output of a chunk goes to the device.
+    fn give_back(&self, chunk: usize) -> Result<()> {
+        let (table, stream) = (self.shared.device.cuda().table(), &self.shared.to_device);
+        let outputs = self.on_rank.inputs..self.on_rank.inputs + self.on_rank.written;
+        self.copy(stream, chunk, outputs, |offset, in_slot, len| {
+            let (to, from) = (self.operation.to + offset, in_slot as *const c_void);
+            // SAFETY: both have so many bytes, and live until the stream is past this.
+            ("cuMemcpyHtoDAsync_v2", unsafe { (table.memcpy_to_device_async)(to, from, len, stream.raw()) })
+        })
+    }
+
+    /// Puts the copies of these blocks of a slot on `stream`. `one` is given where the part of the block is on the device, from the first on,
+    /// where it is in the slot, and its bytes.
+    fn copy(
+        &self,
+        stream: &Stream,
+        chunk: usize,
+        blocks: Range<usize>,
+        one: impl Fn(u64, RawPointer, usize) -> (&'static str, Code),
+    ) -> Result<()> {
+        let (device, slot) = (&self.shared.device, self.slots[chunk % self.slots.len()].memory());
+        let (elements, Operation { count, element, .. }) = (self.elements(chunk), self.operation);
+        let len = self.bytes(&elements);
+        use_in_order(stream, &[slot], || {
+            let _entered = device.enter()?;
+            blocks.enumerate().try_for_each(|(i, in_slot)| {
+                let offset = (i * count + elements.start) * element.size;
+                let (name, code) = one(offset as u64, slot.address() + (in_slot * len) as u64, len);
+                device.cuda().check(name, code)
+            })
+        })
+    }
+}
+
+impl Drop for Pipeline<'_> {
+    fn drop(&mut self) {
+        self.slots.drain(..).for_each(|slot| self.shared.device.give_back(slot));
+    }
+}
