@@ -148,7 +148,12 @@ impl fmt::Display for Cause {
         match self {
             Self::Lost { peer, how } => write!(f, "{peer} {how}"),
             Self::TimedOut { reporter, op, seq, waited, awaited, missing } => {
-                write!(f, "{reporter} waited {:.1} s in {op} #{seq}; ", waited.as_secs_f64())?;
+                write!(f, "{reporter} waited {:.1} s in {op}", waited.as_secs_f64())?;
+                // Messages have no place in the sequence.
+                if *seq > 0 {
+                    write!(f, " #{seq}")?;
+                }
+                f.write_str("; ")?;
                 match (missing.as_slice(), awaited.as_slice()) {
                     ([], []) => f.write_str("what it waited for did not come"),
                     ([], some) => {

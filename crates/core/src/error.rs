@@ -311,5 +311,10 @@ mod tests {
             ),
             "{late}"
         );
+        let (reporter, missing) =
+            (Peer { rank: 0, host: "a:1".into() }, vec![Peer { rank: 1, host: "b:2".into() }]);
+        let (op, waited, awaited) = (OpKind::Recv, Duration::from_secs(2), Vec::new());
+        let message = Cause::TimedOut { reporter, op, seq: 0, waited, awaited, missing };
+        assert_eq!(message.to_string(), "rank 0 (a:1) waited 2.0 s in recv; not arrived: rank 1 (b:2)");
     }
 }
