@@ -37,8 +37,12 @@ impl Stream {
         stream
     }
 
+    /// A launch may come late to a stream that was destroyed meanwhile, after an abort: nobody does it then, and nobody waits for it.
     pub(crate) fn push(&self, task: impl FnOnce() + Send + 'static) {
-        lock(&self.queue).tasks.push_back(Box::new(task));
+        let mut queue = lock(&self.queue);
+        if !queue.destroyed {
+            queue.tasks.push_back(Box::new(task));
+        }
         self.changed.notify_all();
     }
 

@@ -1,15 +1,16 @@
 //! NVIDIA's NCCL and the CUDA driver: looked for at run time, so that programs build and start on machines that have neither.
 //!
-//! [`NcclBackend`] gives a process group collectives on device memory, with the contract and the errors that it has on the host. Below it are
+//! [`HybridBackend`] is one group for memory of the host and of devices. Its half for devices is [`NcclBackend`], which gives a process group collectives on
+//! device memory, with the contract and the errors that it has on the host; or, without NCCL and only if that is [allowed](Fallback), the host itself. Below are
 //! [`Communicator`], NCCL's own with deadlines, and [`DeviceBuffer`], whose uses wait for each other on the device.
 //!
 //! Three layers: `sys` has the types and functions of C, `result` makes errors of their codes, and what is public here can't be used
 //! wrongly, except where it says `unsafe`. [`Nccl::load`] and [`Cuda::load`] find the libraries, or say what they tried.
 //!
-//! Deliberately absent: CUDA at build time, kernels of our own, host memory as a way for device data.
+//! Deliberately absent: CUDA at build time, kernels of our own, host memory as a way that device data takes unasked.
 //!
 //! It has been tested with the real library where there is no GPU, and with a double of both libraries on host memory; **not yet on a GPU**.
-//! Why it is made so, and how to tell that it was wrong, is in `docs/nccl.md`.
+//! Why it is made so, and how to tell that it was wrong, is in `docs/nccl.md` and `docs/hybrid.md`.
 //!
 //! # Examples
 //! ```
@@ -77,3 +78,8 @@ pub use stream::{Event, Stream};
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/nccl.md")]
 struct Page;
+
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/hybrid.md")]
+struct PageOfHybrids;

@@ -182,6 +182,24 @@ fn child_has_little_pinned_memory() {
     nothing_is_left();
 }
 
+/// The input is copied in chunks, of all blocks together.
+#[test]
+fn large_operations_take_little_pinned_memory() {
+    ranks("child_has_much_data", &["pinned=8388608"; 2], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_much_data() {
+    let (_group, all) = joined();
+    let input = DeviceBuffer::<u8>::zeros(all.stream(), 24 << 20).unwrap();
+    let mut output = DeviceBuffer::<u8>::zeros(all.stream(), 24 << 20).unwrap();
+    let before = common::count("pinned");
+    all.all_to_all(&input, &mut output).and_then(Work::wait).unwrap();
+    all.all_reduce(&mut output, ReduceOp::Max).and_then(Work::wait).unwrap();
+    assert_eq!(common::count("pinned") - before, 3);
+}
+
 #[test]
 fn a_rank_without_a_device_is_named_by_all() {
     ranks("child_lacks_a_device", &["", "no-device"], "10");

@@ -143,7 +143,7 @@ fn over_the_host_come_the_bits_of_the_host() {
 /// Blocks are cut into chunks of which each is a piece of every block.
 #[test]
 fn blocks_stay_blocks_however_they_are_cut() {
-    const LEN: usize = (3 << 20) + 5;
+    const LEN: usize = (3 << 19) + 5;
     World::thread().run(3, |group| {
         let (all, rank) = (hybrid(&group, Fallback::Always), group.rank());
         let of = |from: usize, to: usize| {
@@ -258,6 +258,26 @@ fn calls_of_which_chunks_are_alike_are_told_apart() {
     });
 }
 
+/// The first chunk would do for the one who expects no more.
+#[test]
+fn messages_of_which_chunks_are_alike_are_told_apart() {
+    const MIB: usize = 1 << 20;
+    World::thread().run(2, |group| {
+        let all = hybrid(&group, Fallback::Always);
+        let mut buffer = on(&all, &vec![1u8; [5 * MIB, 4 * MIB][group.rank()]]);
+        let error = match group.rank() {
+            0 => all.send(&buffer, 1).and_then(|_| all.barrier()),
+            _ => all.recv(&mut buffer, 0).and_then(Work::wait),
+        };
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Protocol { ref peer, .. } if peer.rank == 0), "{error}");
+        assert!(
+            error.to_string().ends_with("it sends 5242880 elements, where 4194304 are expected here"),
+            "{error}"
+        );
+    });
+}
+
 /// What fails one half, on which rank, and what the other says then.
 fn fails(fallback: Fallback, fail: fn(&HybridBackend) -> Error, is_it: fn(&Cause) -> bool) {
     World::thread().timeout(LONG).run(3, move |group| {
@@ -304,8 +324,10 @@ fn when_the_hosts_fail_so_do_the_devices() {
 #[test]
 fn what_is_on_its_way_on_a_device_ends_when_the_hosts_fail() {
     for fallback in BOTH_WAYS {
+        let all_is_well = Barrier::new(3);
         World::thread().timeout(LONG).run(3, move |group| {
             let all = hybrid(&group, fallback);
+            all_is_well.wait();
             let outcome = match group.rank() {
                 2 => {
                     all.host().abort("enough");
@@ -327,7 +349,7 @@ fn what_is_on_its_way_on_a_device_ends_when_the_hosts_fail() {
 fn ranks_that_call_from_different_places_are_told_in_time() {
     for fallback in BOTH_WAYS {
         World::thread().run(2, move |group| {
-            let all = hybrid(&group, fallback).with_timeout(Duration::from_secs(2));
+            let all = hybrid(&group, fallback).with_timeout(Duration::from_secs(1));
             let outcome = match group.rank() {
                 0 => all.all_reduce(&mut [1i64][..], ReduceOp::Sum).map(|_| 0),
                 _ => sum(&all),
@@ -342,7 +364,7 @@ fn ranks_that_call_from_different_places_are_told_in_time() {
 fn over_the_host_who_does_not_come_is_named_by_all() {
     let over = Barrier::new(3);
     World::thread().run(3, move |group| {
-        let all = hybrid(&group, Fallback::Always).with_timeout(Duration::from_secs(2));
+        let all = hybrid(&group, Fallback::Always).with_timeout(Duration::from_secs(1));
         let outcome = if group.rank() == 1 { Ok(0) } else { sum(&all) };
         over.wait();
         let error = outcome.and_then(|_| all.barrier()).unwrap_err();
@@ -354,16 +376,17 @@ fn over_the_host_who_does_not_come_is_named_by_all() {
 /// The device of rank 1 does not come to it in time; its memory stays until it has.
 #[test]
 fn over_the_host_a_device_that_is_late_is_told_to_all() {
-    const WORK: Duration = Duration::from_secs(4);
+    const WORK: Duration = Duration::from_secs(2);
     World::thread().run(2, |group| {
-        let all = hybrid(&group, Fallback::Always).with_timeout(Duration::from_secs(2));
+        let all = hybrid(&group, Fallback::Always).with_timeout(Duration::from_secs(1));
         if group.rank() == 1 {
             delay(all.stream(), WORK);
         }
         let mut buffer = on(&all, &[1i64; 100]);
         let begun = Instant::now();
         let error = all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap_err();
-        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
+        assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [1], "{error}");
         assert!(error.to_string().contains("all_reduce"), "{error}");
         drop(buffer);
         let behind = all.stream().synchronize(LONG).unwrap();

@@ -15,7 +15,7 @@ use crate::fate::Fate;
 use crate::memory::use_in_order;
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
-use phalanx_core::{CallSite, Deadline, Error, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
 use phalanx_group::ProcessGroup;
 use pipeline::Pipeline;
 use std::fmt;
@@ -65,14 +65,20 @@ impl Running<'_> {
         self.fate.control.with_timeout(self.left()).with_call_site(self.signature.site.clone())
     }
 
-    /// Waits for what the device does; where that takes too long, the group has failed.
+    /// Waits for what the device does. Where that takes too long the group has failed, and this rank is who did not come.
     fn wait(&self, is_over: impl FnOnce(Duration) -> Result<bool>) -> Result<()> {
         if is_over(self.left())? {
             return Ok(());
         }
-        let waited = self.deadline.elapsed(Instant::now());
-        let cause = self.fate.late(self.signature.op, 0, waited);
-        Err(self.fate.error(self.signature, 0, &self.deadline, cause))
+        let (op, waited) = (self.signature.op, self.deadline.elapsed(Instant::now()));
+        let reporter = self.fate.control.peer(self.fate.control.rank());
+        let missing = vec![reporter.clone()];
+        Err(self.fail(Cause::TimedOut { reporter, op, seq: 0, waited, awaited: Vec::new(), missing }))
+    }
+
+    /// The error for what the group has failed of: this, or what came before.
+    fn fail(&self, cause: Cause) -> Error {
+        self.fate.error(self.signature, 0, &self.deadline, self.fate.fail(cause))
     }
 
     /// As all ranks are told it.
@@ -202,7 +208,11 @@ impl Staging {
             }
         }
         let perform = |line: &[&Operation]| {
-            line.iter().try_for_each(|message| Pipeline::begin(&self.shared, message, running)?.perform())
+            line.iter().try_for_each(|message| {
+                let mut pipeline = Pipeline::begin(&self.shared, message, running)?;
+                announce(message, running)?;
+                pipeline.perform()
+            })
         };
         if let [(_, only)] = &lines[..] {
             return perform(only);
@@ -218,4 +228,19 @@ impl Staging {
     fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
         self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The two ends of a message agree on its length, before chunks that may be alike.
+fn announce(message: &Operation, running: &Running<'_>) -> Result<()> {
+    let (group, peer) = (running.group(), message.rank.unwrap_or_default());
+    let mut sent = [message.count as u64];
+    if message.op == OpKind::Send {
+        return group.send(&sent, peer, 0);
+    }
+    group.recv(&mut sent, peer, 0)?;
+    if sent[0] == message.count as u64 {
+        return Ok(());
+    }
+    let what = format!("it sends {} elements, where {} are expected here", sent[0], message.count);
+    Err(running.fail(Cause::Protocol { peer: group.peer(peer), what }))
 }
