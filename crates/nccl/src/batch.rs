@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 ///
 /// # Errors
 /// Every operation returns [`Misuse`](Error::Misuse) for lengths that don't fit and ranks that there are not, and [`Unsupported`](Error::Unsupported)
-/// for what NCCL has not; the batch is as before then.
+/// for what NCCL has not, or the host where data goes over that; the batch is as before then.
 #[derive(Clone)]
 pub struct Batch<'a> {
     rank: usize,

@@ -73,9 +73,14 @@ impl Fate {
         self.error(signature, 0, &now, cause)
     }
 
+    /// A call has said why the group has failed.
+    pub(crate) fn set_reported(&self) {
+        self.is_reported.store(true, Ordering::Relaxed);
+    }
+
     /// The error of a call for which the group has failed, or with it.
     pub(crate) fn error(&self, signature: &Signature, seq: u64, called: &Deadline, cause: Cause) -> Error {
-        self.is_reported.store(true, Ordering::Relaxed);
+        self.set_reported();
         let context = phalanx_core::Context {
             op: signature.op,
             seq,

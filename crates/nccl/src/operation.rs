@@ -96,8 +96,7 @@ impl Operation {
         !matches!(self.op, OpKind::Send | OpKind::Recv)
     }
 
-    /// What all ranks must mean alike. It never is what a collective on memory of the host means, for not all ranks would
-    /// have called that.
+    /// What all ranks must mean alike. It differs from every call that moves data over the host.
     pub(crate) fn signature(&self, world_size: usize, site: CallSite) -> Signature {
         let of_device = usize::from_be_bytes(*b"on GPUs.");
         let type_number = self.element.data_type.map_or(usize::MAX, |data_type| data_type as usize);

@@ -57,7 +57,10 @@ fn number(all: &HybridBackend, reduction: Reduction, rank: usize, i: usize) -> u
     match reduction {
         Reduction::Op(ReduceOp::Sum) => ((rank + i) % 2) as u8,
         Reduction::Op(ReduceOp::Prod) => 1 + u8::from((rank + i) % n < 3),
-        Reduction::Op(ReduceOp::Avg) => (i % 4 + 2 * (rank % 2)) as u8,
+        // As much more here as less there.
+        Reduction::Op(ReduceOp::Avg) => {
+            (2 + i % 4) as u8 + 2 * u8::from(rank == 0) - 2 * u8::from(rank == n - 1)
+        }
         Reduction::Op(_) => ((3 * rank + i) % 9) as u8,
         Reduction::PreMulSum(_) => u8::from((rank + i) % n < 4),
     }

@@ -286,11 +286,10 @@ fn fails(fallback: Fallback, fail: fn(&HybridBackend) -> Error, is_it: fn(&Cause
         let first = fail(&all);
         assert!(!matches!(first, Error::Misuse { .. } | Error::Internal { .. }), "{first}");
         // Each half says why at its first call, and refuses the others.
-        let later = [(); 2]
-            .map(|()| (all.host().barrier().unwrap_err(), sum(&all).unwrap_err()))
-            .map(<[Error; 2]>::from);
-        for error in &later[1] {
-            let Error::Poisoned { cause, .. } = error else { panic!("not poisoned: {error}") };
+        for call in [|all: &HybridBackend| all.host().barrier(), |all: &HybridBackend| sum(all).map(drop)] {
+            let errors = [call(&all), call(&all)].map(Result::unwrap_err);
+            assert!(!matches!(errors[0], Error::Misuse { .. }), "{}", errors[0]);
+            let Error::Poisoned { cause, .. } = &errors[1] else { panic!("not poisoned: {}", errors[1]) };
             assert!(is_it(cause), "{cause}");
         }
         assert!(matches!(all.synchronize(), Err(Error::Poisoned { .. })));
@@ -303,7 +302,9 @@ fn when_the_devices_fail_so_do_the_hosts() {
     for fallback in BOTH_WAYS {
         let mismatch = |all: &HybridBackend| {
             let mut buffer = on(all, &vec![1i64; if all.rank() == 1 { 3 } else { 4 }]);
-            all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait).unwrap_err()
+            let first = all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait).unwrap_err();
+            assert!(matches!(sum(all), Err(Error::Poisoned { .. })));
+            first
         };
         fails(fallback, mismatch, |cause| matches!(cause, Cause::Mismatch { .. }));
     }

@@ -12,7 +12,7 @@ use crate::backend::Work;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::fate::Fate;
-use crate::memory::use_in_order;
+use crate::memory::{Memory, use_in_order};
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
 use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
@@ -81,9 +81,10 @@ impl Running<'_> {
         self.fate.error(self.signature, 0, &self.deadline, self.fate.fail(cause))
     }
 
-    /// As all ranks are told it.
+    /// As all ranks are told it; the group's own errors they know.
     fn failed(&self, error: Error) -> Error {
         if self.fate.failure().is_some() {
+            self.fate.set_reported();
             return error;
         }
         let cause = self.fate.give_up(&error);
@@ -159,18 +160,10 @@ impl Staging {
         work(&running).map_err(|error| running.failed(error))
     }
 
-    /// The buffers belong to the streams here until their last copy is over.
     fn perform(&self, batch: &Batch<'_>, running: &Running<'_>, site: &CallSite) -> Result<()> {
-        let Shared { to_host, to_device, .. } = &*self.shared;
-        use_in_order(&self.stream, batch.memory(), || Ok(()))?;
-        let before = self.stream.record()?;
-        to_host.wait_for(&before)?;
-        to_device.wait_for(&before)?;
+        let in_use = InUse::begin(self, batch.memory())?;
         let outcome = self.exchange(batch, running, site);
-        use_in_order(&self.stream, batch.memory(), || {
-            self.stream.wait_for(&to_host.record()?)?;
-            self.stream.wait_for(&to_device.record()?)
-        })?;
+        drop(in_use);
         outcome?;
         running.wait(|left| self.stream.synchronize(left))
     }
@@ -208,11 +201,13 @@ impl Staging {
             }
         }
         let perform = |line: &[&Operation]| {
-            line.iter().try_for_each(|message| {
+            let outcome = line.iter().try_for_each(|message| {
                 let mut pipeline = Pipeline::begin(&self.shared, message, running)?;
                 announce(message, running)?;
                 pipeline.perform()
-            })
+            });
+            // At once: other messages may wait for ranks that wait for this one.
+            outcome.map_err(|error| running.failed(error))
         };
         if let [(_, only)] = &lines[..] {
             return perform(only);
@@ -227,6 +222,36 @@ impl Staging {
 
     fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
         self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory between its last use before an operation and the next, on any stream. Copies in between need not be ordered with others.
+struct InUse<'a> {
+    staging: &'a Staging,
+    memory: &'a [&'a Memory],
+}
+
+impl<'a> InUse<'a> {
+    fn begin(staging: &'a Staging, memory: &'a [&'a Memory]) -> Result<Self> {
+        let (shared, stream) = (&staging.shared, &staging.stream);
+        use_in_order(stream, memory, || Ok(()))?;
+        let before = stream.record()?;
+        shared.to_host.wait_for(&before)?;
+        shared.to_device.wait_for(&before)?;
+        Ok(Self { staging, memory })
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        let Self { staging: Staging { shared, stream, .. }, memory } = self;
+        let ended = use_in_order(stream, memory, || {
+            stream.wait_for(&shared.to_host.record()?)?;
+            stream.wait_for(&shared.to_device.record()?)
+        });
+        if ended.is_err() {
+            memory.iter().for_each(|piece| piece.lose());
+        }
     }
 }
 
