@@ -72,6 +72,9 @@ pub trait Stateful {
 /// Gives the bytes of a range of a tensor's elements, in row-major order and the machine's byte order.
 pub(crate) type Copy<'a> = dyn Fn(Range<usize>) -> Result<Vec<u8>> + 'a;
 
+/// Gives the bytes of all elements of a piece.
+pub(crate) type CopyAll<'a> = dyn Fn() -> Result<Vec<u8>> + 'a;
+
 /// A tensor that all ranks have alike.
 pub(crate) struct Whole<'a> {
     pub(crate) name: String,
@@ -84,7 +87,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) name: String,
     pub(crate) info: TensorInfo,
     pub(crate) elements: Range<usize>,
-    pub(crate) bytes: &'a [u8],
+    pub(crate) copy: Box<CopyAll<'a>>,
 }
 
 /// What a rank gives to be saved: tensors by name, and small values.
@@ -145,9 +148,20 @@ impl<'a> State<'a> {
         elements: &'a [T],
     ) {
         let info = TensorInfo { dtype: T::DTYPE, shape: shape.to_vec() };
-        let elements_of = start..start.saturating_add(elements.len());
-        let bytes = bytemuck::cast_slice(elements);
-        self.pieces.push(Piece { name: name.into(), info, elements: elements_of, bytes });
+        let range = start..start.saturating_add(elements.len());
+        self.part(name, info, range, || Ok(bytemuck::cast_slice(elements).to_vec()));
+    }
+
+    /// Adds this rank's part of a tensor that is dealt out, as [`piece`](Self::piece): the `elements` of the flattened tensor that `copy` copies. It is
+    /// called at most once for a save, and returns their bytes in the machine's byte order.
+    pub fn part(
+        &mut self,
+        name: impl Into<String>,
+        info: TensorInfo,
+        elements: Range<usize>,
+        copy: impl Fn() -> Result<Vec<u8>> + 'a,
+    ) {
+        self.pieces.push(Piece { name: name.into(), info, elements, copy: Box::new(copy) });
     }
 
     /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON, which has no word for
