@@ -1,11 +1,12 @@
 //! AdamW whose state can be saved, and, later, dealt out: the one of candle keeps its moments to itself.
 
-use crate::Result;
-use crate::checkpoint::{copied, info, restored};
+use crate::checkpoint::{copied, fits, info, read_whole};
 use crate::element::{Shared, bytes_mut, read};
-use crate::model::{Parameter, parameters};
+use crate::model::parameters;
+use crate::shard::Extent;
+use crate::{Result, Sharded};
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Tensor, Var};
 use candle_nn::{ParamsAdamW, VarMap};
 use half::{bf16, f16};
 use phalanx_checkpoint::{Checkpoint, State, Stateful};
@@ -37,9 +38,19 @@ pub struct AdamW {
 /// A variable, and running means of its gradient and of the square of that.
 #[derive(Debug)]
 struct Slot {
-    parameter: Parameter,
+    var: Var,
+    of: Of,
     first: Tensor,
     second: Tensor,
+}
+
+/// What a variable is of the model.
+#[derive(Debug)]
+enum Of {
+    /// The weight of this name; all ranks have it alike.
+    Weight(String),
+    /// This rank's parts of weights.
+    Parts(Vec<Extent>),
 }
 
 impl AdamW {
@@ -52,11 +63,30 @@ impl AdamW {
     /// Those of candle.
     pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
         let of_floats = parameters(varmap).into_iter().filter(|parameter| parameter.var.dtype().is_float());
-        let slot = |parameter: Parameter| {
-            let (first, second) = (parameter.var.zeros_like()?, parameter.var.zeros_like()?);
-            Ok(Slot { parameter, first, second })
+        Self::of(of_floats.map(|p| (p.var, Of::Weight(p.name))), params)
+    }
+
+    /// Optimises this rank's shards of a model that is dealt out. The state is saved by the names of the weights, so it goes on with
+    /// another number of ranks or another [`Stage`](crate::Stage), and with a model that is not dealt out.
+    ///
+    /// # Cost
+    /// Twice the shards' memory.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn sharded<M>(model: &Sharded<M>, params: ParamsAdamW) -> Result<Self> {
+        let shards: Vec<_> = model.engine(|engine| {
+            engine.flats.iter().map(|flat| (flat.shard.clone(), Of::Parts(flat.extents()))).collect()
+        });
+        Self::of(shards.into_iter(), params)
+    }
+
+    fn of(vars: impl Iterator<Item = (Var, Of)>, params: ParamsAdamW) -> Result<Self> {
+        let slot = |(var, of): (Var, Of)| {
+            let (first, second) = (var.zeros_like()?, var.zeros_like()?);
+            Ok(Slot { var, of, first, second })
         };
-        Ok(Self { slots: of_floats.map(slot).collect::<Result<_>>()?, steps: 0, params })
+        Ok(Self { slots: vars.map(slot).collect::<Result<_>>()?, steps: 0, params })
     }
 
     /// One step; variables without a gradient stay as they are, and so do their moments.
@@ -69,7 +99,7 @@ impl AdamW {
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
         self.steps += 1;
         let rates = Rates::at_step(self.steps, &self.params);
-        for Slot { parameter: Parameter { name, var }, first, second } in &self.slots {
+        for Slot { var, of, first, second } in &self.slots {
             let Some(grad) = grads.get(var) else { continue };
             match var.dtype() {
                 DType::F32 => update::<f32>(&rates, var, first, second, grad)?,
@@ -77,7 +107,7 @@ impl AdamW {
                 DType::F16 => update::<f16>(&rates, var, first, second, grad)?,
                 DType::BF16 => update::<bf16>(&rates, var, first, second, grad)?,
                 other => {
-                    let what = format!("AdamW can't optimise `{name}`: its elements are {}", other.as_str());
+                    let what = format!("AdamW can't optimise {of:?}: its elements are {}", other.as_str());
                     return Err(candle_core::Error::Msg(what).into());
                 }
             }
@@ -95,10 +125,10 @@ impl AdamW {
         self.params = params;
     }
 
-    /// The moments, by the names under which they are saved.
-    fn moments(&self) -> impl Iterator<Item = (String, &Tensor)> {
-        self.slots.iter().flat_map(|Slot { parameter: Parameter { name, .. }, first, second }| {
-            [(format!("first_moment.{name}"), first), (format!("second_moment.{name}"), second)]
+    /// The moments, each with what goes before its names.
+    fn moments(&self, prefix: &str) -> impl Iterator<Item = (String, &Tensor, &Of)> {
+        self.slots.iter().flat_map(move |Slot { of, first, second, .. }| {
+            [(format!("{prefix}.first_moment"), first, of), (format!("{prefix}.second_moment"), second, of)]
         })
     }
 }
@@ -106,15 +136,29 @@ impl AdamW {
 /// Moments and number of steps. Rates are not saved: they are the program's.
 impl Stateful for AdamW {
     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> phalanx_checkpoint::Result<()> {
-        for (name, moment) in self.moments() {
-            state.tensor(format!("{prefix}.{name}"), info(moment)?, copied(moment));
+        for (prefix, moment, of) in self.moments(prefix) {
+            match of {
+                Of::Weight(name) => state.tensor(format!("{prefix}.{name}"), info(moment)?, copied(moment)),
+                Of::Parts(extents) => extents.iter().try_for_each(|e| e.save(&prefix, moment, state))?,
+            }
         }
         state.value(format!("{prefix}.steps"), &self.steps)
     }
 
     fn load(&mut self, prefix: &str, from: &Checkpoint) -> phalanx_checkpoint::Result<()> {
         let steps = from.value(&format!("{prefix}.steps"))?;
-        restored(from, self.moments().map(|(name, moment)| (format!("{prefix}.{name}"), moment)))?;
+        for (prefix, moment, of) in self.moments(prefix) {
+            match of {
+                Of::Weight(name) => fits(&format!("{prefix}.{name}"), moment, from)?,
+                Of::Parts(extents) => extents.iter().try_for_each(|e| e.fits(&prefix, moment, from))?,
+            }
+        }
+        for (prefix, moment, of) in self.moments(prefix) {
+            match of {
+                Of::Weight(name) => read_whole(&format!("{prefix}.{name}"), moment, from)?,
+                Of::Parts(extents) => extents.iter().try_for_each(|e| e.load(&prefix, moment, from))?,
+            }
+        }
         self.steps = steps;
         Ok(())
     }

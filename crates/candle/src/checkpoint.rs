@@ -96,10 +96,10 @@ pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result
 /// [`Error::Missing`] and [`Error::OtherTensor`]: the checkpoint is of another model, and nothing was changed. [`Error::Io`], after which some
 /// variables may have been changed.
 pub fn load_vars(varmap: &VarMap, prefix: &str, from: &Checkpoint) -> Result<()> {
-    let parameters = parameters(varmap);
-    let named =
-        parameters.iter().map(|Parameter { name, var }| (format!("{prefix}.{name}"), var.as_tensor()));
-    restored(from, named)
+    let named: Vec<_> =
+        parameters(varmap).into_iter().map(|p| (format!("{prefix}.{}", p.name), p.var)).collect();
+    named.iter().try_for_each(|(name, var)| fits(name, var, from))?;
+    named.iter().try_for_each(|(name, var)| read_whole(name, var, from))
 }
 
 /// Type and shape as a checkpoint knows them.
@@ -126,21 +126,18 @@ pub(crate) fn copied(tensor: &Tensor) -> impl Fn(Range<usize>) -> Result<Vec<u8>
     }
 }
 
-/// Fills tensors from the checkpoint, in place; none if one of them does not fit.
-pub(crate) fn restored<'t>(
-    from: &Checkpoint,
-    tensors: impl Iterator<Item = (String, &'t Tensor)>,
-) -> Result<()> {
-    let tensors: Vec<_> = tensors.collect();
-    for (name, tensor) in &tensors {
-        let (expected, found) = (info(tensor)?, from.info(name)?.clone());
-        if expected != found {
-            return Err(Error::OtherTensor { name: name.clone(), expected, found });
-        }
+/// Whether the checkpoint has such a tensor.
+pub(crate) fn fits(name: &str, tensor: &Tensor, from: &Checkpoint) -> Result<()> {
+    let (expected, found) = (info(tensor)?, from.info(name)?.clone());
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Error::OtherTensor { name: name.to_owned(), expected, found })
     }
-    for (name, tensor) in tensors {
-        bytes_mut(tensor, |bytes| from.read_bytes(&name, 0..tensor.elem_count(), bytes))
-            .map_err(|error| Error::Tensors(error.into()))??;
-    }
-    Ok(())
+}
+
+/// Fills a tensor from the checkpoint, in place.
+pub(crate) fn read_whole(name: &str, tensor: &Tensor, from: &Checkpoint) -> Result<()> {
+    bytes_mut(tensor, |bytes| from.read_bytes(name, 0..tensor.elem_count(), bytes))
+        .map_err(|error| Error::Tensors(error.into()))?
 }

@@ -57,7 +57,7 @@ pub fn clip_grad_norm(varmap: &VarMap, grads: &mut GradStore, max_norm: f64) -> 
 }
 
 /// In f64, in which no square of an f32 overflows.
-fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
+pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
     let sum = with_element!(tensor.dtype(),
         T => read::<T, _>(tensor, |values| values.iter().map(|x| x.to_f64() * x.to_f64()).sum())?,
         _ => 0.0, // no variable of such a type has a gradient

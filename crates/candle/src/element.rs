@@ -89,6 +89,27 @@ pub(crate) fn bytes_mut<R>(tensor: &Tensor, use_it: impl FnOnce(&mut [u8]) -> R)
     Ok(task.outcome.into_inner().expect("candle performs an operation on the CPU or returns an error"))
 }
 
+/// Gives `tensor`, and all that share its memory, other memory, and returns what it had.
+pub(crate) fn replace(tensor: &Tensor, storage: CpuStorage) -> candle_core::Result<CpuStorage> {
+    let swap = Swap(RefCell::new(storage));
+    tensor.inplace_op1(&swap)?;
+    Ok(swap.0.into_inner())
+}
+
+/// An exchange of a tensor's memory dressed as a candle operation.
+struct Swap(RefCell<CpuStorage>);
+
+impl InplaceOp1 for Swap {
+    fn name(&self) -> &'static str {
+        "phalanx"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        std::mem::swap(storage, &mut self.0.borrow_mut());
+        Ok(())
+    }
+}
+
 /// Work on a tensor's memory dressed as a candle operation: only these are given it to write to.
 struct Task<F, R> {
     use_it: RefCell<Option<F>>,

@@ -33,6 +33,20 @@ pub enum Error {
         /// What it has there.
         found: String,
     },
+    /// Ranks have let different units of a sharded model work at the same time. No weights were mixed up; the ranks are at different
+    /// places, so whoever sees it aborts the group with this message.
+    #[error(
+        "rank {rank} needs the weights of the unit `{found}` while rank 0 needs those of `{expected}`: all ranks let the same \
+         units work in the same order"
+    )]
+    UnitMismatch {
+        /// What rank 0 gathers.
+        expected: String,
+        /// The lowest rank that gathers something else.
+        rank: usize,
+        /// What it gathers.
+        found: String,
+    },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group
     /// is fine.
     #[error("parameter `{name}` differs between ranks: {}", crate::verify::listed(versions))]

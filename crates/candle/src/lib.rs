@@ -13,6 +13,9 @@
 //! see [`Overlap`]. Accumulation, unused variables, uneven batches, buffers, clipping and 16 bits are told of in
 //! `docs/ddp.md`.
 //!
+//! [`Sharded`] is data-parallel training for models that need more memory than a rank has: each keeps a part of the optimizer's state, of the
+//! gradients and of the weights (ZeRO, FSDP). See `docs/sharding.md`.
+//!
 //! Tensors and variables live on the CPU.
 //!
 //! # Example
@@ -66,6 +69,7 @@ mod parallel;
 mod reducer;
 mod sampler;
 mod scaler;
+mod shard;
 mod share;
 mod slot;
 mod step;
@@ -84,6 +88,7 @@ pub use parallel::{DistributedDataParallel, sync_gradients};
 pub use phalanx_compress as compress;
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::LossScaler;
+pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
 pub use share::Share;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
 pub use verify::{Version, verify_parameters};
@@ -97,3 +102,8 @@ struct ComingFrom;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/ddp.md")]
 struct Ddp;
+
+/// The loop of the page about sharded training, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/sharding.md")]
+struct Sharding;

@@ -2,7 +2,7 @@
 
 use crate::element::{bytes_mut, require_cpu};
 use crate::{Error, Result, broadcast};
-use candle_core::Var;
+use candle_core::{Tensor, Var};
 use candle_nn::VarMap;
 use phalanx::{OpKind, ProcessGroup};
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub fn sync_model(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<
     for Parameter { var, .. } in &parameters {
         require_cpu(group, OpKind::Broadcast, var.device())?;
     }
-    compare(&parameters, group, root)?;
+    compare(parameters.iter().map(|p| entry(&p.name, &p.var)).collect(), group, root)?;
     for Parameter { var, .. } in &parameters {
         broadcast(group, var, root)?;
     }
@@ -81,10 +81,14 @@ pub(crate) fn sync_buffers(varmap: &VarMap, group: &ProcessGroup, root: usize) -
 
 /// One line of a model's table of contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
-    name: String,
+pub(crate) struct Entry {
+    pub(crate) name: String,
     /// Type and shape, as text: `f32 [10, 128]`.
     kind: String,
+}
+
+pub(crate) fn entry(name: &str, tensor: &Tensor) -> Entry {
+    Entry { name: name.to_owned(), kind: format!("{} {:?}", tensor.dtype().as_str(), tensor.dims()) }
 }
 
 /// Where two models differ first, in name order, and what each has there.
@@ -95,16 +99,9 @@ struct Difference {
     found: String,
 }
 
-/// Makes sure that all ranks have the model of `root`, or that all know which does not.
+/// Makes sure that all ranks have the model of `root`, or that all know which does not. `mine` is sorted by name.
 #[track_caller]
-fn compare(parameters: &[Parameter], group: &ProcessGroup, root: usize) -> Result<()> {
-    let mine: Vec<Entry> = parameters
-        .iter()
-        .map(|Parameter { name, var }| Entry {
-            name: name.clone(),
-            kind: format!("{} {:?}", var.dtype().as_str(), var.dims()),
-        })
-        .collect();
+pub(crate) fn compare(mine: Vec<Entry>, group: &ProcessGroup, root: usize) -> Result<()> {
     let theirs = group.broadcast_object((group.rank() == root).then(|| mine.clone()), root)?;
     let verdicts = group.all_gather_object(&first_difference(&theirs, &mine))?;
     match verdicts.into_iter().enumerate().find_map(|(rank, verdict)| Some((rank, verdict?))) {

@@ -1,0 +1,58 @@
+//! What is dealt out, and how it is sent.
+
+use crate::Overlap;
+
+/// What each rank keeps a part of only, of as many as there are ranks: the stages of ZeRO (Rajbhandari et al., 2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// The optimizer's state: ZeRO-1.
+    #[doc(alias = "ZeRO-1")]
+    Optimizer,
+    /// The gradients, too: they are reduced as soon as they are complete, and only a part of each is kept. ZeRO-2.
+    #[doc(alias = "ZeRO-2")]
+    Gradients,
+    /// The weights, too: those of a [`Unit`](crate::Unit) are whole only while it works. ZeRO-3, or FSDP.
+    #[doc(alias = "ZeRO-3")]
+    #[doc(alias = "FSDP")]
+    Weights,
+}
+
+/// What is dealt out, and how it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShardConfig {
+    /// What is dealt out. Default: [`Stage::Gradients`].
+    pub stage: Stage,
+    /// Most bytes of weights that are laid together and sent as one operation; a larger one is sent alone. The weights of a
+    /// [`Unit`](crate::Unit) are always sent together. Default: 4 MiB.
+    pub bucket_cap_bytes: usize,
+    /// Whether weights and gradients are sent while candle computes: the next unit's weights during this one's work, gradients during the
+    /// backward pass. Default: [`Overlap::Auto`]. The bits of the result are the same.
+    pub overlap: Overlap,
+}
+
+impl ShardConfig {
+    /// Deals this out.
+    #[must_use]
+    pub fn stage(self, stage: Stage) -> Self {
+        Self { stage, ..self }
+    }
+
+    /// Sends at most `bytes` of weights as one operation.
+    #[must_use]
+    pub fn bucket_cap_bytes(self, bytes: usize) -> Self {
+        Self { bucket_cap_bytes: bytes, ..self }
+    }
+
+    /// Sends while candle computes, or in between.
+    #[must_use]
+    pub fn overlap(self, overlap: Overlap) -> Self {
+        Self { overlap, ..self }
+    }
+}
+
+impl Default for ShardConfig {
+    fn default() -> Self {
+        Self { stage: Stage::Gradients, bucket_cap_bytes: 4 << 20, overlap: Overlap::Auto }
+    }
+}

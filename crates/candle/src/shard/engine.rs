@@ -1,0 +1,245 @@
+//! What a sharded model, its units and its operations in candle's graph have in common.
+
+use crate::element::with_element;
+use crate::shard::flat::Flat;
+use crate::shard::gradients::{Gradients, Sender, Sending};
+use crate::shard::weights::{Way, Weights};
+use crate::{Error, Result, Share};
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId, WithDType};
+use phalanx::{CallSite, ProcessGroup};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Weights and gradients, and who moves them.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) flats: Vec<Flat>,
+    pub(crate) weights: Weights,
+    pub(crate) gradients: Gradients,
+    sender: Sender,
+    /// Of each weight that the model has: its flat, and which of the members it is there.
+    places: HashMap<TensorId, (usize, usize)>,
+}
+
+impl Engine {
+    pub(crate) fn new(flats: Vec<Flat>, group: &ProcessGroup, overlap: bool) -> Self {
+        let weights = Weights::new(&flats, overlap);
+        let gradients = Gradients::new(flats.len());
+        let places = flats.iter().enumerate().flat_map(|(at, flat)| {
+            flat.members.iter().enumerate().map(move |(member, m)| (m.tensor.id(), (at, member)))
+        });
+        let places = places.collect();
+        Self { weights, gradients, sender: Sender { group: group.clone(), overlap }, places, flats }
+    }
+
+    /// The calls that follow count as made there.
+    fn called_at(&mut self, site: CallSite) {
+        self.sender.group = self.sender.group.with_call_site(site);
+    }
+
+    pub(crate) fn begin_forward(&mut self, site: CallSite) -> Result<()> {
+        self.called_at(site);
+        self.weights.refresh(&self.flats, &self.sender.group)?;
+        self.weights.begin(Way::Forward, &self.flats, &self.sender.group)
+    }
+
+    pub(crate) fn end_forward(&mut self) -> Result<()> {
+        self.weights.end(&self.flats)
+    }
+
+    pub(crate) fn begin_backward(
+        &mut self,
+        loss: &Tensor,
+        share: Share,
+        sending: Sending,
+        site: CallSite,
+    ) -> Result<()> {
+        self.called_at(site);
+        let nodes = loss.sorted_nodes();
+        let reached: Vec<_> = nodes.iter().filter_map(|node| self.places.get(&node.id()).copied()).collect();
+        self.gradients.begin(share, sending, &reached, &self.sender.group)?;
+        self.weights.begin(Way::Backward, &self.flats, &self.sender.group)
+    }
+
+    pub(crate) fn end_backward(&mut self) -> Result<()> {
+        self.weights.end(&self.flats)?;
+        self.gradients.end(&self.flats, &self.sender)
+    }
+
+    /// A pass has failed: nothing is left of it.
+    pub(crate) fn give_up(&mut self) {
+        self.gradients.give_up();
+        if let Err(error) = self.weights.end(&self.flats) {
+            tracing::warn!(%error, "weights of a pass that failed stay in memory");
+        }
+    }
+
+    /// The unit of a flat begins to work: its weights are here.
+    fn enter(&mut self, at: usize, way: Way) -> Result<()> {
+        self.weights.enter(at, way, &self.flats, &self.sender.group)
+    }
+
+    /// Work with a flat's weights may be done: if nothing needs them any more they go away.
+    fn settle(&mut self, at: usize) -> Result<()> {
+        if self.weights.is_at_work(at) || self.gradients.need(at) {
+            return Ok(());
+        }
+        self.weights.release(at, &self.flats[at])
+    }
+
+    fn arrive(&mut self, weight: &Tensor, grad: &Tensor) -> Result<()> {
+        let Some(&(at, member)) = self.places.get(&weight.id()) else { return Ok(()) };
+        self.gradients.arrive(at, member, grad, &self.flats[at], &self.sender)?;
+        self.settle(at)
+    }
+}
+
+/// Where candle's operations find the engine of their model, once that is built.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    engine: Mutex<Option<Engine>>,
+    /// What went wrong where only candle's errors can be passed on.
+    error: Mutex<Option<Error>>,
+}
+
+impl Hub {
+    pub(crate) fn open(&self, engine: Engine) {
+        *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
+    }
+
+    /// Has `work` done with the engine, if there is one yet.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        let mut engine: MutexGuard<'_, Option<Engine>> =
+            self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_mut().map(work)
+    }
+
+    pub(crate) fn take_error(&self) -> Option<Error> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps an error for whoever called candle, and returns one for candle.
+    pub(crate) fn told<R>(&self, outcome: Result<R>) -> candle_core::Result<R> {
+        outcome.map_err(|error| {
+            let what = candle_core::Error::Msg(error.to_string());
+            *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            what
+        })
+    }
+
+    /// Has `work` done in the middle of one of candle's passes.
+    fn amid<R>(&self, work: impl FnOnce(&mut Engine) -> Result<R>) -> candle_core::Result<R> {
+        let Some(outcome) = self.with(work) else {
+            candle_core::bail!("the model is still being built: its weights are not those of rank 0 yet")
+        };
+        self.told(outcome)
+    }
+
+    /// As [`amid`](Self::amid), of a backward pass of ours.
+    fn amid_backward<R>(&self, work: impl FnOnce(&mut Engine) -> Result<R>) -> candle_core::Result<R> {
+        if self.with(|engine| engine.gradients.are_awaited()) != Some(true) {
+            candle_core::bail!(
+                "gradients of a sharded model go through its own `backward`, not through that of the loss"
+            )
+        }
+        self.amid(work)
+    }
+
+    pub(crate) fn enter(&self, at: usize) -> candle_core::Result<()> {
+        self.amid(|engine| {
+            engine.enter(at, Way::Forward)?;
+            engine.weights.count(at, 1);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn leave(&self, at: usize) -> candle_core::Result<()> {
+        self.amid(|engine| {
+            engine.weights.count(at, -1);
+            engine.settle(at)
+        })
+    }
+}
+
+/// Finds the engine while the model lives.
+fn find(hub: &Weak<Hub>) -> candle_core::Result<Arc<Hub>> {
+    hub.upgrade().ok_or_else(|| candle_core::Error::Msg("the sharded model is gone".into()))
+}
+
+/// Makes what the model has of a weight: of memory that is filled later, and whose gradient goes to the engine.
+pub(crate) struct Weight {
+    pub(crate) shape: Shape,
+    pub(crate) dtype: DType,
+    pub(crate) hub: Weak<Hub>,
+}
+
+impl CustomOp1 for Weight {
+    fn name(&self) -> &'static str {
+        "phalanx-weight"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let storage = with_element!(self.dtype,
+            T => T::to_cpu_storage_owned(Vec::new()),
+            other => candle_core::bail!("weights can't be {}", other.as_str()),
+        );
+        Ok((storage, self.shape.clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, res: &Tensor, grad_res: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        find(&self.hub)?.amid_backward(|engine| engine.arrive(res, grad_res))?;
+        Ok(None)
+    }
+}
+
+/// What goes into a unit, or comes out of it: a copy, by which the backward pass says that it has come here.
+pub(crate) struct Border {
+    pub(crate) hub: Weak<Hub>,
+    /// Of the unit.
+    pub(crate) flat: usize,
+    pub(crate) side: Side,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    In,
+    /// Where the backward pass begins with the unit. Whether it comes to the other side, too, depends on what went in.
+    Out {
+        has_in: bool,
+    },
+}
+
+impl fmt::Debug for Border {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Border").field("flat", &self.flat).field("side", &self.side).finish_non_exhaustive()
+    }
+}
+
+impl CustomOp1 for Border {
+    fn name(&self) -> &'static str {
+        "phalanx-unit"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        use candle_core::backend::BackendStorage;
+        Ok((storage.to_dtype(layout, storage.dtype())?, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, grad_res: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        find(&self.hub)?.amid_backward(|engine| {
+            match self.side {
+                Side::Out { has_in } => {
+                    engine.enter(self.flat, Way::Backward)?;
+                    engine.weights.count(self.flat, has_in.into());
+                }
+                Side::In => {
+                    engine.weights.count(self.flat, -1);
+                    engine.settle(self.flat)?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Some(grad_res.clone()))
+    }
+}

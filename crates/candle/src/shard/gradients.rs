@@ -1,0 +1,267 @@
+//! Gradients of all ranks into each rank's slice of the gradients of the global batch.
+
+use crate::element::{Shared, bytes_mut, read, replace, with_element};
+use crate::shard::flat::{Flat, kept};
+use crate::share::Part;
+use crate::{Result, Share};
+use candle_core::{CpuStorage, DType, Device, Tensor, WithDType};
+use phalanx::{Error, OpKind, ProcessGroup, ReduceOp, Work};
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::Hasher;
+use twox_hash::XxHash3_64;
+
+/// Reductions that are under way at once, at most: each holds a whole flat's gradients.
+const IN_FLIGHT_MAX: usize = 2;
+
+/// The gradients of all flats.
+#[derive(Debug)]
+pub(crate) struct Gradients {
+    /// What this rank alone has found, in the type in which weights are kept. Not sent yet.
+    whole: Vec<Option<Tensor>>,
+    /// This rank's slices of what has been reduced.
+    reduced: Vec<Option<Tensor>>,
+    in_flight: VecDeque<(usize, InFlight)>,
+    /// Whether the shares of this step are equal.
+    equal: Option<bool>,
+    pass: Option<Pass>,
+}
+
+/// A backward pass that goes on.
+#[derive(Debug)]
+struct Pass {
+    part: Part,
+    /// Of each flat, how many gradients are still to come.
+    missing: Vec<usize>,
+    /// Of each flat, whether any rank has gradients; none if nothing is sent in this pass.
+    used: Vec<bool>,
+    /// Whether a flat is sent as soon as it is complete.
+    early: bool,
+}
+
+/// Waits for this rank's slice.
+struct InFlight(Box<dyn FnOnce() -> Result<Tensor> + Send>);
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InFlight")
+    }
+}
+
+/// When gradients of a pass are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// In a later one.
+    Not,
+    /// After it.
+    After,
+    /// While it runs, each flat as soon as it is complete.
+    During,
+}
+
+impl Gradients {
+    pub(crate) fn new(flats: usize) -> Self {
+        Self {
+            whole: vec![None; flats],
+            reduced: vec![None; flats],
+            in_flight: VecDeque::new(),
+            equal: None,
+            pass: None,
+        }
+    }
+
+    /// A backward pass begins, that will complete the gradients of these members of these flats, in this order.
+    ///
+    /// Flats are sent in the order in which they are complete, which is the same on all ranks if the passes are alike. If they are not,
+    /// because a rank leaves a weight out, nothing is sent before the pass is over, and then flat by flat.
+    pub(crate) fn begin(
+        &mut self,
+        share: Share,
+        sending: Sending,
+        reached: &[(usize, usize)],
+        group: &ProcessGroup,
+    ) -> Result<()> {
+        let part = share.part()?;
+        let is_equal = part == Part::Equal;
+        if *self.equal.get_or_insert(is_equal) != is_equal {
+            let what =
+                "either all losses of a step have equal shares, or none: say how many samples each is about";
+            return Err(Error::misuse(OpKind::ReduceScatter, what).into());
+        }
+        let mut missing = vec![0; self.whole.len()];
+        let mut order = XxHash3_64::new();
+        for &(flat, member) in reached {
+            missing[flat] += 1;
+            order.write_u64(flat as u64);
+            order.write_u64(member as u64);
+        }
+        let (mut used, mut are_alike) = (vec![false; missing.len()], true);
+        if sending != Sending::Not {
+            let order = order.finish();
+            let mine = missing.iter().zip(&self.whole).map(|(&n, whole)| u64::from(n > 0 || whole.is_some()));
+            let mut all: Vec<u64> = mine.chain([order, !order]).collect();
+            group.all_reduce(&mut all, ReduceOp::Max)?;
+            let [flags @ .., most, not_least] = &all[..] else { unreachable!("two were added") };
+            are_alike = *most == !not_least;
+            used = flags.iter().map(|&flag| flag != 0).collect();
+        }
+        let early = sending == Sending::During && are_alike;
+        self.pass = Some(Pass { part, missing, used, early });
+        Ok(())
+    }
+
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// Whether the pass that goes on may still need the weights of a flat.
+    pub(crate) fn need(&self, at: usize) -> bool {
+        self.pass.as_ref().is_some_and(|pass| !pass.early || pass.missing[at] > 0)
+    }
+
+    /// Takes the gradient of a member of flat `at`, and sends the flat if that was the last one.
+    pub(crate) fn arrive(
+        &mut self,
+        at: usize,
+        member: usize,
+        grad: &Tensor,
+        flat: &Flat,
+        sender: &Sender,
+    ) -> Result<()> {
+        let Some(pass) = &mut self.pass else { return Ok(()) };
+        if pass.part.counts() {
+            let whole = match &mut self.whole[at] {
+                Some(whole) => whole,
+                none => none.insert(zeros(flat)?),
+            };
+            let weight = if let Part::Weighted(weight) = pass.part { weight } else { 1.0 };
+            add(whole, flat.members[member].place.start, grad, weight)?;
+        }
+        pass.missing[at] -= 1;
+        if pass.early && pass.missing[at] == 0 {
+            self.send(at, flat, sender)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, at: usize, flat: &Flat, sender: &Sender) -> Result<()> {
+        let whole = match self.whole[at].take() {
+            Some(whole) => whole,
+            None => zeros(flat)?,
+        };
+        if let Some(pass) = &mut self.pass {
+            pass.used[at] = false; // done
+        }
+        while self.in_flight.len() >= IN_FLIGHT_MAX {
+            self.land()?;
+        }
+        let equal = self.equal.unwrap_or(true);
+        let slice = with_element!(flat.dtype,
+            T => sender.send::<T>(whole, equal)?,
+            _ => unreachable!("weights are floats"),
+        );
+        self.in_flight.push_back((at, slice));
+        Ok(())
+    }
+
+    /// Waits for the oldest reduction.
+    fn land(&mut self) -> Result<()> {
+        if let Some((at, slice)) = self.in_flight.pop_front() {
+            let slice = slice.0()?;
+            let slice = slice.to_dtype(kept(slice.dtype()))?;
+            self.reduced[at] = Some(match self.reduced[at].take() {
+                Some(before) => (before + slice)?,
+                None => slice,
+            });
+        }
+        Ok(())
+    }
+
+    /// The pass is over: sends what is left of it, and waits for all.
+    pub(crate) fn end(&mut self, flats: &[Flat], sender: &Sender) -> Result<()> {
+        for (at, flat) in flats.iter().enumerate() {
+            if self.pass.as_ref().is_some_and(|pass| pass.used[at]) {
+                self.send(at, flat, sender)?;
+            }
+        }
+        while !self.in_flight.is_empty() {
+            self.land()?;
+        }
+        self.pass = None;
+        Ok(())
+    }
+
+    /// The step is over: this rank's slices of its gradients. None for flats of which no rank has used a weight.
+    pub(crate) fn take(&mut self) -> Vec<Option<Tensor>> {
+        self.equal = None;
+        self.reduced.iter_mut().map(Option::take).collect()
+    }
+
+    /// Forgets all of the step.
+    pub(crate) fn give_up(&mut self) {
+        *self = Self::new(self.whole.len());
+    }
+
+    /// Flats whose gradients lie here whole.
+    #[cfg(test)]
+    pub(crate) fn whole(&self) -> usize {
+        self.whole.iter().flatten().count()
+    }
+}
+
+/// How gradients are reduced.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) group: ProcessGroup,
+    /// Whether the program goes on meanwhile.
+    pub(crate) overlap: bool,
+}
+
+impl Sender {
+    /// Where sums go from rank to rank they are rounded to the type, in which those of f16 are soon infinite: they are divided before.
+    fn send<T: Shared>(&self, whole: Tensor, equal: bool) -> Result<InFlight> {
+        let wire = whole.to_dtype(<T as WithDType>::DTYPE)?;
+        drop(whole);
+        let mut all = T::cpu_storage_data(replace(&wire, CpuStorage::F4(Vec::new()))?)?;
+        let world_size = self.group.world_size();
+        let op = match equal {
+            true if wire.dtype() == DType::F16 => {
+                let part = 1.0 / world_size as f64;
+                all.iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() * part));
+                ReduceOp::Sum
+            }
+            true => ReduceOp::Avg,
+            false => ReduceOp::Sum,
+        };
+        let len = all.len() / world_size;
+        let tensor = move |slice: Vec<T>| Ok(Tensor::from_vec(slice, len, &Device::Cpu)?);
+        if self.overlap {
+            let work: Work<Vec<T>> = self.group.reduce_scatter_async(all, op)?;
+            return Ok(InFlight(Box::new(move || tensor(work.wait()?))));
+        }
+        self.group.reduce_scatter_in_place(&mut all, op)?;
+        let slice = tensor(all[self.group.rank() * len..][..len].to_vec())?;
+        Ok(InFlight(Box::new(move || Ok(slice))))
+    }
+}
+
+/// No gradients, yet.
+fn zeros(flat: &Flat) -> Result<Tensor> {
+    Ok(Tensor::zeros(flat.slice * flat.world_size, kept(flat.dtype), &Device::Cpu)?)
+}
+
+/// Adds a gradient to a flat's, from element `start`.
+fn add(whole: &Tensor, start: usize, grad: &Tensor, weight: f64) -> Result<()> {
+    let grad = grad.to_dtype(whole.dtype())?;
+    with_element!(whole.dtype(),
+        T => read::<T, _>(&grad, |grad| bytes_mut(whole, |whole| {
+            let whole: &mut [T] = bytemuck::cast_slice_mut(whole);
+            let weight = T::from_f64(weight);
+            for (sum, &grad) in whole[start..].iter_mut().zip(grad) {
+                *sum += grad * weight;
+            }
+        }))??,
+        _ => unreachable!("weights are floats"),
+    );
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! Weights as a sharded model gets them while it is built.
+
+use crate::Result;
+use crate::element::replace;
+use crate::model::{compare, entry, is_buffer};
+use crate::shard::config::Stage;
+use crate::shard::engine::{Hub, Weight};
+use crate::shard::flat::{Flat, Taken, cut, kept};
+use crate::shard::unit::{Home, Unit};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor, Var};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder, VarMap};
+use phalanx::ProcessGroup;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Makes units of parts of a model: see [`unit`](Self::unit).
+#[derive(Debug)]
+pub struct Units {
+    stage: Stage,
+    cap_bytes: usize,
+    group: ProcessGroup,
+    hub: Arc<Hub>,
+    pub(crate) shelf: Arc<Shelf>,
+}
+
+/// What the model has taken.
+pub(crate) struct Shelf {
+    pub(crate) buffers: VarMap,
+    hub: Arc<Hub>,
+    /// What all weights that the model has are made of, for candle: they have to depend on some variable.
+    root: Var,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    flats: Vec<Flat>,
+    /// Outside of units.
+    loose: Vec<Taken>,
+    /// Inside of the unit that is being made.
+    unit: Option<Open>,
+    /// Units that have been begun.
+    units: usize,
+    /// Weights by name, and the unit that has them.
+    known: HashMap<String, (Tensor, Option<usize>)>,
+    is_closed: bool,
+}
+
+/// A unit that is being made.
+#[derive(Debug)]
+struct Open {
+    number: usize,
+    name: String,
+    taken: Vec<Taken>,
+}
+
+impl fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shelf").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Shelf {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Units {
+    pub(crate) fn new(stage: Stage, cap_bytes: usize, group: &ProcessGroup, hub: &Arc<Hub>) -> Result<Self> {
+        let root = Var::zeros((), DType::F32, &Device::Cpu)?;
+        let state = Mutex::default();
+        let shelf = Arc::new(Shelf { buffers: VarMap::new(), hub: hub.clone(), root, state });
+        Ok(Self { stage, cap_bytes, group: group.clone(), hub: hub.clone(), shelf })
+    }
+
+    pub(crate) fn var_builder(&self, dtype: DType) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(Handout(self.shelf.clone())), dtype, Device::Cpu)
+    }
+
+    /// Makes a unit of what `part` makes: the weights that it takes from its `VarBuilder`, which is `vb`, come and go together. A layer is a good
+    /// unit: large enough to be sent by itself, and small enough for two of them to be in memory at once.
+    ///
+    /// Weights that belong to no unit stay. So do those that several parts of the model have in common: take them first, outside of
+    /// units.
+    ///
+    /// # Cost
+    /// With [`Stage::Weights`](crate::Stage::Weights): what rank 0 begins with is dealt out, and the whole is let go. So while a model is
+    /// built one unit's weights are in memory at a time.
+    ///
+    /// # Errors
+    /// Those of `part`. [`Error::ModelMismatch`](crate::Error::ModelMismatch) if ranks make different units. Candle's, with the name, for a unit in
+    /// another unit, a weight that two units take, and weights of two types in one unit.
+    pub fn unit<'v, M>(
+        &self,
+        vb: VarBuilder<'v>,
+        part: impl FnOnce(VarBuilder<'v>) -> candle_core::Result<M>,
+    ) -> candle_core::Result<Unit<M>> {
+        if self.stage < Stage::Weights {
+            return Ok(Unit::new(part(vb)?, None));
+        }
+        let name = vb.prefix();
+        {
+            let mut state = self.shelf.state();
+            if let Some(Open { name: outer, .. }) = &state.unit {
+                candle_core::bail!(
+                    "the unit `{name}` is made inside of the unit `{outer}`: make them side by side"
+                )
+            }
+            state.units += 1;
+            state.unit = Some(Open { number: state.units, name: name.clone(), taken: Vec::new() });
+        }
+        let part = part(vb);
+        let Open { taken, .. } = self.shelf.state().unit.take().expect("only this function changes it");
+        let part = part?;
+        if let Some(other) = taken.iter().find(|one| one.tensor.dtype() != taken[0].tensor.dtype()) {
+            let (ours, theirs) = (taken[0].tensor.dtype(), other.tensor.dtype());
+            candle_core::bail!(
+                "the unit `{name}` has weights of {ours:?} and, with `{}`, of {theirs:?}: a unit has one type",
+                other.name
+            )
+        }
+        let flat = self.hub.told(self.deal(name, taken, false))?;
+        Ok(Unit::new(part, flat.map(|flat| Home { hub: self.hub.clone(), flat })))
+    }
+
+    /// The model is built.
+    pub(crate) fn close(&self) -> Result<Vec<Flat>> {
+        let loose = std::mem::take(&mut self.shelf.state().loose);
+        self.agree(&loose)?;
+        for (at, taken) in cut(loose, self.cap_bytes).into_iter().enumerate() {
+            self.make(format!("bucket {at}"), taken, true)?;
+        }
+        let mut state = self.shelf.state();
+        state.is_closed = true;
+        state.known.clear();
+        Ok(std::mem::take(&mut state.flats))
+    }
+
+    /// Makes sure that all ranks have taken the same.
+    fn agree(&self, taken: &[Taken]) -> Result<()> {
+        let mut mine: Vec<_> = taken.iter().map(|one| entry(&one.name, &one.tensor)).collect();
+        mine.sort_by(|a, b| a.name.cmp(&b.name));
+        compare(mine, &self.group, 0)
+    }
+
+    fn deal(&self, name: String, taken: Vec<Taken>, stays: bool) -> Result<Option<usize>> {
+        self.agree(&taken)?;
+        if taken.is_empty() {
+            return Ok(None);
+        }
+        self.make(name, taken, stays).map(Some)
+    }
+
+    fn make(&self, name: String, taken: Vec<Taken>, stays: bool) -> Result<usize> {
+        let flat = Flat::new(name, taken, stays, &self.group)?;
+        if !stays {
+            flat.release()?;
+        }
+        let mut state = self.shelf.state();
+        state.flats.push(flat);
+        Ok(state.flats.len() - 1)
+    }
+}
+
+/// The backend of the `VarBuilder` that the model gets.
+struct Handout(Arc<Shelf>);
+
+impl SimpleBackend for Handout {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let shelf = &self.0;
+        if is_buffer(name) || !dtype.is_float() {
+            // The forward pass changes it, or nothing does: each rank has its own.
+            return shelf.buffers.get(shape, name, init, dtype, device);
+        }
+        let mut state = shelf.state();
+        let unit = state.unit.as_ref().map(|unit| unit.number);
+        if state.is_closed || !device.is_cpu() {
+            candle_core::bail!(
+                "`{name}` can't be taken: weights are taken on the CPU, while the model is built"
+            )
+        }
+        if let Some((tensor, owner)) = state.known.get(name) {
+            if owner.is_some() && *owner != unit {
+                candle_core::bail!(
+                    "`{name}` belongs to a unit and is taken elsewhere, too: take it first outside of units"
+                )
+            }
+            if (tensor.shape(), tensor.dtype()) != (&shape, dtype) {
+                candle_core::bail!(
+                    "`{name}` is taken as {dtype:?} {shape:?} here and as {:?} {:?} elsewhere",
+                    tensor.dtype(),
+                    tensor.shape()
+                )
+            }
+            return Ok(tensor.clone());
+        }
+        let var = init.var(shape.clone(), kept(dtype), device)?;
+        let weight = Weight { shape, dtype, hub: Arc::downgrade(&shelf.hub) };
+        let tensor = shelf.root.apply_op1(weight)?;
+        let initial = if dtype == kept(dtype) {
+            replace(&tensor, replace(&var, CpuStorage::F4(Vec::new()))?)?;
+            tensor.clone()
+        } else {
+            replace(&tensor, converted(&var, dtype)?)?;
+            var.into_inner()
+        };
+        state.known.insert(name.to_owned(), (tensor.clone(), unit));
+        let taken = Taken { name: name.to_owned(), tensor: tensor.clone(), initial };
+        let State { loose, unit, .. } = &mut *state;
+        unit.as_mut().map_or(loose, |unit| &mut unit.taken).push(taken);
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
+        match self.0.state().known.get(name) {
+            Some((tensor, _)) => Ok(tensor.clone()),
+            None => candle_core::bail!("`{name}` can't be taken without its shape before it was with it"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.state().known.contains_key(name)
+    }
+}
+
+fn converted(var: &Tensor, dtype: DType) -> candle_core::Result<CpuStorage> {
+    match &*var.storage_and_layout().0 {
+        Storage::Cpu(storage) => storage.to_dtype(var.layout(), dtype),
+        _ => unreachable!("it was made on the CPU"),
+    }
+}

@@ -1,0 +1,255 @@
+//! Training in which every rank keeps only a part of what all need.
+
+use crate::clip::{scale, sum_of_squares};
+use crate::shard::config::{ShardConfig, Stage};
+use crate::shard::engine::{Engine, Hub};
+use crate::shard::gradients::Sending;
+use crate::shard::handout::Units;
+use crate::{Result, Share, model};
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor, Var};
+use candle_nn::{VarBuilder, VarMap};
+use phalanx::{CallSite, ProcessGroup, ReduceOp};
+use std::fmt;
+use std::sync::Arc;
+
+/// Data-parallel training in which each rank keeps a part only of the optimizer's state, the gradients and the weights: see [`Stage`]. What
+/// comes out is what [`DistributedDataParallel`](crate::DistributedDataParallel) finds.
+///
+/// Weights are laid end to end, and each rank has one slice of them, in variables of one dimension: its [`shards`](Self::shards). These are what an
+/// optimizer is given, any that treats each number by itself, as candle's and [`AdamW`](crate::AdamW) do. [`backward`](Self::backward) returns
+/// the shards' gradients.
+///
+/// Construction and every `forward`, `backward` and `accumulate` are collective: each rank calls them in the same order, to
+/// evaluate the model too.
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{Linear, Module, Optimizer, VarBuilder};
+/// use phalanx::ProcessGroup;
+/// use phalanx_candle::{ShardConfig, Sharded, Stage, Unit, Units};
+///
+/// struct Model {
+///     layers: Vec<Unit<Linear>>,
+///     classes: Linear, // outside of units: its weights stay
+/// }
+///
+/// fn model(units: &Units, vb: VarBuilder<'_>) -> candle_core::Result<Model> {
+///     let layer = |i| units.unit(vb.pp(i), |vb| candle_nn::linear(8, 8, vb));
+///     let layers = (0..3).map(layer).collect::<Result<_, _>>()?;
+///     Ok(Model { layers, classes: candle_nn::linear(8, 2, vb.pp("classes"))? })
+/// }
+///
+/// fn train(group: &ProcessGroup) -> phalanx_candle::Result<()> {
+///     let config = ShardConfig::default().stage(Stage::Weights);
+///     let zero = Sharded::build(DType::F32, group, config, model)?;
+///     let mut optimizer = candle_nn::AdamW::new(zero.shards(), Default::default())?;
+///     let x = Tensor::full(1.0 + group.rank() as f32, (4, 8), &Device::Cpu)?;
+///     for _ in 0..3 {
+///         let loss = zero.forward(|Model { layers, classes }| {
+///             let mut x = x.clone();
+///             for layer in layers {
+///                 x = (&x + layer.forward(&x)?.relu()?)?;
+///             }
+///             classes.forward(&x)?.sqr()?.mean_all()
+///         })?;
+///         let grads = zero.backward(&loss)?;
+///         optimizer.step(&grads)?;
+///     }
+///     Ok(())
+/// }
+/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+/// ```
+#[doc(alias = "ZeRO")]
+#[doc(alias = "FSDP")]
+#[doc(alias = "FullyShardedDataParallel")]
+pub struct Sharded<M> {
+    model: M,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) buffers: VarMap,
+    pub(crate) group: ProcessGroup,
+    config: ShardConfig,
+}
+
+impl<M> fmt::Debug for Sharded<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharded")
+            .field("group", &self.group)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> Sharded<M> {
+    /// Makes a model that begins with rank 0's weights, dealt out.
+    ///
+    /// `model` takes its weights from the `VarBuilder` that it is given, as from candle's own, and makes [`Unit`](crate::Unit)s of its parts.
+    /// `dtype` is what it computes in. With 16 bits the shards are f32 nevertheless: gradients are computed and sent in 16
+    /// bits, and added to weights of 32.
+    ///
+    /// # Cost
+    /// Each weight is sent once. While the model is built rank 0 has all weights in memory, or, with [`Stage::Weights`], those of a unit and
+    /// those that belong to none.
+    ///
+    /// # Errors
+    /// Those of `model`; [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank when some rank has built another model; those
+    /// of [`scatter`](ProcessGroup::scatter).
+    #[track_caller]
+    pub fn build(
+        dtype: DType,
+        group: &ProcessGroup,
+        config: ShardConfig,
+        model: impl FnOnce(&Units, VarBuilder<'static>) -> candle_core::Result<M>,
+    ) -> Result<Self> {
+        let overlap = config.overlap.choose(group)?;
+        let hub = Arc::<Hub>::default();
+        let here = group.with_call_site(CallSite::caller());
+        let units = Units::new(config.stage, config.bucket_cap_bytes, &here, &hub)?;
+        let model = model(&units, units.var_builder(dtype))
+            .map_err(|error| hub.take_error().unwrap_or_else(|| error.into()))?;
+        let engine = Engine::new(units.close()?, group, overlap);
+        hub.open(engine);
+        let buffers = units.shelf.buffers.clone();
+        Ok(Self { model, hub, buffers, group: group.clone(), config })
+    }
+
+    pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> R {
+        self.hub.with(work).expect("the model is built")
+    }
+
+    /// This rank's slices of the weights, for an optimizer. Whatever changes them, the next [`forward`](Self::forward) computes with what they
+    /// are then.
+    pub fn shards(&self) -> Vec<Var> {
+        self.engine(|engine| engine.flats.iter().map(|flat| flat.shard.clone()).collect())
+    }
+
+    /// Has `work` done with the model, whose weights are what the shards are now. All use of the model goes through here.
+    ///
+    /// # Cost
+    /// For weights that stay: one all_gather if any of them has changed since the last time, and a look whether. For units see
+    /// [`Unit::run`](crate::Unit::run).
+    ///
+    /// # Errors
+    /// Those of `work`, after which, if a unit has worked, the group is aborted: the other ranks wait for this one in the next unit.
+    /// [`Error::UnitMismatch`](crate::Error::UnitMismatch), and those of [`all_gather`](ProcessGroup::all_gather).
+    #[track_caller]
+    pub fn forward<R>(&self, work: impl FnOnce(&M) -> candle_core::Result<R>) -> Result<R> {
+        let site = CallSite::caller();
+        self.engine(|engine| engine.begin_forward(site))?;
+        let outcome = work(&self.model);
+        let has_gathered = self.engine(|engine| {
+            engine.end_forward()?;
+            Ok::<_, crate::Error>(engine.weights.has_gathered)
+        })?;
+        outcome.map_err(|error| {
+            if has_gathered {
+                self.group.abort(&format!("its forward pass failed: {error}"));
+            }
+            self.hub.take_error().unwrap_or_else(|| error.into())
+        })
+    }
+
+    /// Gradients of the shards, of the mean of all ranks' losses and of those that were [accumulated](Self::accumulate).
+    ///
+    /// A weight that no rank has used has a gradient of zero, unless none of those that are sent with it was used either: then there is
+    /// none, and an optimizer leaves them alone.
+    ///
+    /// # Cost
+    /// One reduce_scatter for each flat of weights, and an all_reduce of 8 bytes a flat.
+    ///
+    /// # Determinism
+    /// The same from run to run with the same world size.
+    ///
+    /// # Errors
+    /// Those of [`reduce_scatter`](ProcessGroup::reduce_scatter), and those of candle's backward pass: the group is aborted then, whose
+    /// other ranks wait for the rest.
+    #[track_caller]
+    pub fn backward(&self, loss: &Tensor) -> Result<GradStore> {
+        self.backward_share(loss, Share::EQUAL)
+    }
+
+    /// As [`backward`](Self::backward) for local batches of different sizes: `loss` is a mean over `share`'s samples.
+    ///
+    /// # Errors
+    /// As of [`backward`](Self::backward), and [`phalanx::Error::Misuse`] for a share of more than the whole.
+    #[track_caller]
+    pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
+        let sending = if self.config.stage == Stage::Optimizer { Sending::After } else { Sending::During };
+        self.pass(loss, share, sending, CallSite::caller())?;
+        self.engine(|engine| {
+            let mut grads = GradStore::default();
+            for (flat, reduced) in engine.flats.iter().zip(engine.gradients.take()) {
+                if let Some(reduced) = reduced {
+                    grads.insert(&flat.shard, reduced);
+                }
+            }
+            Ok(grads)
+        })
+    }
+
+    /// Keeps the gradients of `loss` for the next [`backward`](Self::backward), which adds its own to them. Divide the losses by the number
+    /// of batches if the mean over them is wanted. Either all losses of a step have equal shares, or none.
+    ///
+    /// # Cost
+    /// With [`Stage::Optimizer`] nothing is sent, and all gradients stay in memory. With the others they are reduced, as in `backward`, and each
+    /// rank keeps its part.
+    ///
+    /// # Errors
+    /// As of [`backward_share`](Self::backward_share).
+    #[doc(alias = "no_sync")]
+    #[track_caller]
+    pub fn accumulate(&self, loss: &Tensor, share: Share) -> Result<()> {
+        let sending = if self.config.stage == Stage::Optimizer { Sending::Not } else { Sending::During };
+        self.pass(loss, share, sending, CallSite::caller())
+    }
+
+    fn pass(&self, loss: &Tensor, share: Share, sending: Sending, site: CallSite) -> Result<()> {
+        self.engine(|engine| engine.begin_backward(loss, share, sending, site))?;
+        // It returns the gradients of what is no weight of ours.
+        let outcome = match loss.backward() {
+            Ok(_) => self.engine(Engine::end_backward),
+            Err(error) => {
+                self.group.abort(&format!("its backward pass failed: {error}"));
+                Err(self.hub.take_error().unwrap_or_else(|| error.into()))
+            }
+        };
+        if outcome.is_err() {
+            self.engine(Engine::give_up);
+        }
+        outcome
+    }
+
+    /// Scales the shards' gradients, in place, so that the norm of all ranks' together is `max_norm` at most, and returns what it was: the same
+    /// on all ranks. A norm that is infinite or not a number is returned, and nothing is scaled. Collective.
+    ///
+    /// # Cost
+    /// One pass over this rank's gradients, two if they are scaled, and an all_reduce of one number.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce).
+    #[track_caller]
+    pub fn clip_grad_norm(&self, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
+        let shards = self.shards();
+        let mut squares = [0.0];
+        for grad in shards.iter().filter_map(|shard| grads.get(shard)) {
+            squares[0] += sum_of_squares(grad)?;
+        }
+        self.group.all_reduce(&mut squares, ReduceOp::Sum)?;
+        let norm = squares[0].sqrt();
+        if norm.is_finite() && norm > max_norm {
+            shards.iter().filter_map(|shard| grads.get(shard)).try_for_each(|g| scale(g, max_norm / norm))?;
+        }
+        Ok(norm)
+    }
+
+    /// Makes the buffers what they are on rank `root`: as
+    /// [`DistributedDataParallel::sync_buffers`](crate::DistributedDataParallel::sync_buffers). Every rank has all of them.
+    ///
+    /// # Errors
+    /// Those of [`broadcast`](ProcessGroup::broadcast).
+    #[track_caller]
+    pub fn sync_buffers(&self, root: usize) -> Result<()> {
+        model::sync_buffers(&self.buffers, &self.group, root)
+    }
+}

@@ -1,0 +1,75 @@
+//! Parts of a model whose weights come and go together.
+
+use crate::shard::engine::{Border, Hub, Side};
+use candle_core::Tensor;
+use candle_nn::Module;
+use std::fmt;
+use std::sync::Arc;
+
+/// A part of a sharded model, such as a layer, whose weights come and go together: with [`Stage::Weights`](crate::Stage::Weights) they
+/// are whole while it works, forward and backward, and dealt out otherwise. [`Units::unit`](crate::Units::unit) makes it.
+///
+/// With the other stages it is the part itself and nothing more.
+pub struct Unit<M> {
+    part: M,
+    /// None if the weights stay.
+    home: Option<Home>,
+}
+
+/// Where a unit's weights are.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) flat: usize,
+}
+
+impl<M> fmt::Debug for Unit<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unit")
+            .field("flat", &self.home.as_ref().map(|home| home.flat))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> Unit<M> {
+    pub(crate) fn new(part: M, home: Option<Home>) -> Self {
+        Self { part, home }
+    }
+
+    /// Has `work` done with the part, whose weights are whole meanwhile: it makes the unit's output of its input. All ranks let the same
+    /// units work in the same order. Units that are alike inside another's work, and one unit several times in a pass, are fine.
+    ///
+    /// What goes through the unit should be `x`, and come out of `work`. A weight that is cloned out of it can't be computed with later: candle
+    /// returns an error that complains of the type F4. The same goes in the backward pass for a weight that was detached and multiplied
+    /// with something that is neither `x` nor made of the unit's weights.
+    ///
+    /// # Cost
+    /// An all_gather of the weights, one more in the backward pass, and copies of input and output, so that the backward pass is
+    /// seen to come by.
+    ///
+    /// # Errors
+    /// Those of `work`; those of [`all_gather`](phalanx::ProcessGroup::all_gather), and
+    /// [`Error::UnitMismatch`](crate::Error::UnitMismatch) if ranks let different units work.
+    pub fn run(
+        &self,
+        x: &Tensor,
+        work: impl FnOnce(&M, &Tensor) -> candle_core::Result<Tensor>,
+    ) -> candle_core::Result<Tensor> {
+        let Some(Home { hub, flat }) = &self.home else { return work(&self.part, x) };
+        let border = |side| Border { hub: Arc::downgrade(hub), flat: *flat, side };
+        let has_in = x.track_op();
+        let x = if has_in { x.apply_op1(border(Side::In))? } else { x.clone() };
+        hub.enter(*flat)?;
+        let y = work(&self.part, &x);
+        hub.leave(*flat)?;
+        let y = y?;
+        if y.track_op() { y.apply_op1(border(Side::Out { has_in })) } else { Ok(y) }
+    }
+}
+
+/// The part's own forward pass, with weights that are whole meanwhile: see [`run`](Unit::run).
+impl<M: Module> Module for Unit<M> {
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.run(x, M::forward)
+    }
+}
