@@ -3,9 +3,9 @@
 use crate::Result;
 use crate::clip::scale;
 use crate::element::{read, with_element};
-use crate::model::{Parameter, parameters};
+use crate::model::parameters;
 use candle_core::backprop::GradStore;
-use candle_core::{Tensor, WithDType};
+use candle_core::{Tensor, Var, WithDType};
 use candle_nn::VarMap;
 
 /// Steps without overflow after which the scale is doubled.
@@ -76,17 +76,19 @@ impl LossScaler {
     /// # Errors
     /// Those of candle.
     pub fn unscale(&mut self, varmap: &VarMap, grads: &mut GradStore) -> Result<bool> {
-        let parameters = parameters(varmap);
-        for Parameter { var, .. } in &parameters {
-            if let Some(grad) = grads.get(var)
-                && !is_finite(grad)?
-            {
-                tracing::info!(scale = self.scale, "gradients overflowed: the step is skipped");
-                (self.scale, self.good) = (self.scale / 2.0, 0);
-                return Ok(false);
-            }
+        let vars: Vec<_> = parameters(varmap).into_iter().map(|parameter| parameter.var).collect();
+        let finite = are_finite(&vars, grads)?;
+        self.settle(&vars, grads, finite)
+    }
+
+    /// Ends a step whose gradients are all finite, or are not.
+    pub(crate) fn settle(&mut self, vars: &[Var], grads: &mut GradStore, finite: bool) -> Result<bool> {
+        if !finite {
+            tracing::info!(scale = self.scale, "gradients overflowed: the step is skipped");
+            (self.scale, self.good) = (self.scale / 2.0, 0);
+            return Ok(false);
         }
-        for Parameter { var, .. } in &parameters {
+        for var in vars {
             if let Some(grad) = grads.get(var) {
                 let grad = grad.contiguous()?;
                 scale(&grad, 1.0 / self.scale)?;
@@ -99,6 +101,16 @@ impl LossScaler {
         }
         Ok(true)
     }
+}
+
+/// Whether no gradient of these has an infinity, or what is not a number.
+pub(crate) fn are_finite(vars: &[Var], grads: &GradStore) -> Result<bool> {
+    for grad in vars.iter().filter_map(|var| grads.get(var)) {
+        if !is_finite(grad)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn is_finite(tensor: &Tensor) -> Result<bool> {

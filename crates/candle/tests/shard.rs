@@ -3,101 +3,15 @@
 mod common;
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
-use candle_nn::{Init, Linear, Module, Optimizer, SGD, VarBuilder, VarMap};
-use common::{SAMPLES, on_ranks, wave, worlds};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{Module, Optimizer, SGD, VarMap};
+use common::deep::{bits, config, configs, gradients, pair, plain, sharded, start, value};
+use common::{SAMPLES, on_ranks, worlds};
 use phalanx::{ProcessGroup, chunk};
 use phalanx_candle::checkpoint::{Checkpoint, Checkpoints, State, load_vars, save_vars};
-use phalanx_candle::{
-    AdamW, DdpConfig, DistributedDataParallel, Error, Overlap, ShardConfig, Sharded, Share, Stage, Unit,
-    Units, clip_grad_norm,
-};
+use phalanx_candle::{AdamW, LossScaler, Overlap, Sharded, Share, Stage, clip_grad_norm};
 use std::ops::Range;
 use std::path::Path;
-
-const STAGES: [Stage; 3] = [Stage::Optimizer, Stage::Gradients, Stage::Weights];
-
-/// A residual network: an embedding that stays and is the output layer too, and layers that can be units.
-struct Deep<L> {
-    embedding: Tensor,
-    layers: Vec<L>,
-}
-
-impl<L: Module> Deep<L> {
-    fn new(vb: VarBuilder<'_>, layer: impl Fn(VarBuilder<'_>) -> Result<L>) -> Result<Self> {
-        let embedding = vb.get_with_hints((7, 5), "embedding", Init::Const(0.5))?;
-        let layers = (0..3).map(|i| layer(vb.pp(i))).collect::<Result<_>>()?;
-        Ok(Self { embedding, layers })
-    }
-
-    fn loss(&self, rows: Range<usize>) -> Result<Tensor> {
-        let dtype = self.embedding.dtype();
-        let take = |width, salt, dtype| {
-            wave(&[SAMPLES, width], salt).narrow(0, rows.start, rows.len())?.to_dtype(dtype)
-        };
-        let mut x = take(7, 1.0, dtype)?.matmul(&self.embedding)?;
-        for layer in &self.layers {
-            x = (&x + layer.forward(&x)?.tanh()?)?;
-        }
-        let found = x.matmul(&self.embedding.t()?)?.to_dtype(DType::F32)?;
-        candle_nn::loss::mse(&found, &take(7, 2.0, DType::F32)?)
-    }
-}
-
-fn linear(vb: VarBuilder<'_>) -> Result<Linear> {
-    candle_nn::linear(5, 5, vb)
-}
-
-/// The same weights each time.
-fn start() -> VarMap {
-    let varmap = VarMap::new();
-    let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
-    Deep::new(vb, linear).unwrap();
-    for (name, var) in varmap.data().lock().unwrap().iter() {
-        let salt = name.bytes().map(f64::from).sum();
-        var.set(&(wave(var.dims(), salt) * 0.7).unwrap().to_dtype(DType::F32).unwrap()).unwrap();
-    }
-    varmap
-}
-
-fn plain(group: &ProcessGroup, dtype: DType) -> (VarMap, DistributedDataParallel<Deep<Linear>>) {
-    let (varmap, config) = (start(), DdpConfig::default().overlap(Overlap::On));
-    let ddp = DistributedDataParallel::build(&varmap, dtype, group, config, |vb| Deep::new(vb, linear));
-    (varmap, ddp.unwrap())
-}
-
-fn config(stage: Stage, overlap: Overlap) -> ShardConfig {
-    ShardConfig::default().stage(stage).overlap(overlap).bucket_cap_bytes(150)
-}
-
-fn sharded(group: &ProcessGroup, dtype: DType, config: ShardConfig) -> Sharded<Deep<Unit<Linear>>> {
-    let model = |units: &Units, vb: VarBuilder<'_>| Deep::new(vb, |vb| units.unit(vb, linear));
-    let zero = Sharded::build(dtype, group, config, model).unwrap();
-    zero.import(&start()).unwrap();
-    zero
-}
-
-/// Every stage, with and without overlap.
-fn configs() -> impl Iterator<Item = ShardConfig> {
-    STAGES.into_iter().flat_map(|stage| [Overlap::Off, Overlap::On].map(|overlap| config(stage, overlap)))
-}
-
-fn value(loss: &Tensor) -> f32 {
-    loss.to_scalar().unwrap()
-}
-
-/// The bits of all weights, by name, on rank 0.
-fn bits(varmap: Option<VarMap>) -> Vec<(String, Vec<u32>)> {
-    let varmap = varmap.unwrap_or_else(VarMap::new);
-    let data = varmap.data().lock().unwrap();
-    let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    let mut all: Vec<_> = data
-        .iter()
-        .map(|(name, var)| (name.clone(), values(var).into_iter().map(f32::to_bits).collect()))
-        .collect();
-    all.sort();
-    all
-}
 
 enum Any {
     Sgd(SGD),
@@ -131,7 +45,7 @@ fn the_loss_curve_is_that_of_ddp() {
                     let (varmap, ddp) = plain(&group, DType::F32);
                     let mut optimizer = Any::new(adam, varmap.all_vars());
                     let mut curve = Vec::new();
-                    for _ in 0..6 {
+                    for _ in 0..4 {
                         let loss = ddp.forward(|model| model.loss(mine.clone())).unwrap();
                         curve.push(value(&loss));
                         optimizer.step(&ddp.backward(&loss).unwrap());
@@ -160,16 +74,6 @@ fn the_loss_curve_is_that_of_ddp() {
             });
         }
     }
-}
-
-/// The gradients of all shards, end to end in order, as all ranks have them together.
-fn gradients<M>(zero: &Sharded<M>, grads: &GradStore, group: &ProcessGroup) -> Vec<f32> {
-    let mut all = Vec::new();
-    for shard in zero.shards() {
-        let grad = grads.get(&shard).unwrap();
-        all.extend(phalanx_candle::all_gather(group, grad).unwrap().to_vec1::<f32>().unwrap());
-    }
-    all
 }
 
 fn norm(values: &[f32]) -> f64 {
@@ -241,6 +145,49 @@ fn sixteen_bits_are_added_to_weights_of_32() {
 }
 
 #[test]
+fn an_overflow_in_the_shard_of_one_rank_is_one_for_all() {
+    for config in configs() {
+        on_ranks(2, |group| {
+            let zero = Sharded::build(DType::F16, &group, config, pair).unwrap();
+            let x = Tensor::ones((1, 2), DType::F16, &Device::Cpu).unwrap();
+            let mut scaler = LossScaler::new(65536.0);
+            let mut steps = Vec::new();
+            // Times the first scale that is more than there is in 16 bits.
+            let factors = Tensor::new(&[[0f32, 1.5]], &Device::Cpu).unwrap();
+            for _ in 0..2 {
+                let loss = zero
+                    .forward(|[_, b]| (b.forward(&x)?.to_dtype(DType::F32)? * &factors)?.sum_all())
+                    .unwrap();
+                let mut grads = zero.backward(&scaler.scale(&loss).unwrap()).unwrap();
+                let is_good = zero.unscale(&mut scaler, &mut grads).unwrap();
+                let last = zero.shards().pop().unwrap();
+                let last = phalanx_candle::all_gather(&group, grads.get(&last).unwrap()).unwrap();
+                steps.push((is_good, scaler.factor(), last.to_vec1::<f32>().unwrap().pop().unwrap()));
+            }
+            assert!(!steps[0].0, "{config:?}: {steps:?}");
+            assert_eq!(steps[1], (true, 32768.0, 1.5), "{config:?}");
+        });
+    }
+}
+
+#[test]
+fn a_rank_without_samples_counts_for_nothing() {
+    for world in worlds() {
+        world.run(2, |group| {
+            let x = if group.rank() == 0 { 1.0f32 } else { f32::NAN };
+            let x = Tensor::full(x, (1, 2), &Device::Cpu).unwrap();
+            for config in configs() {
+                let zero = Sharded::build(DType::F32, &group, config, pair).unwrap();
+                let loss = zero.forward(|[a, b]| (a.forward(&x)? + b.forward(&x)?)?.sum_all()).unwrap();
+                let share = Share::new(1 - group.rank(), 1);
+                let grads = zero.backward_share(&loss, share).unwrap();
+                assert_eq!(gradients(&zero, &grads, &group), [1.0; 12], "{config:?}");
+            }
+        });
+    }
+}
+
+#[test]
 fn whatever_changes_a_shard_the_next_forward_pass_sees_it() {
     for config in configs() {
         on_ranks(2, |group| {
@@ -256,208 +203,6 @@ fn whatever_changes_a_shard_the_next_forward_pass_sees_it() {
             let all =
                 phalanx_candle::all_gather(&group, &Tensor::new(&[after], &Device::Cpu).unwrap()).unwrap();
             assert_eq!(all.to_vec1::<f32>().unwrap(), [after; 2]);
-        });
-    }
-}
-
-/// Two layers, of which ranks use what they like.
-fn pair(units: &Units, vb: VarBuilder<'_>) -> Result<[Unit<Linear>; 2]> {
-    let unit = |name| units.unit(vb.pp(name), |vb| candle_nn::linear(2, 2, vb));
-    Ok([unit("a")?, unit("b")?])
-}
-
-#[test]
-fn what_no_rank_uses_has_no_gradient_and_what_some_use_has_their_share() {
-    for world in worlds() {
-        world.run(2, |group| {
-            let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
-            for config in configs() {
-                let zero = Sharded::build(DType::F32, &group, config.bucket_cap_bytes(0), pair).unwrap();
-                let has = |grads: &GradStore| -> Vec<bool> {
-                    zero.shards().iter().map(|shard| grads.get(shard).is_some()).collect()
-                };
-                let loss = zero.forward(|[a, _]| a.forward(&x)?.sum_all()).unwrap();
-                let found = has(&zero.backward(&loss).unwrap());
-                let expected: &[bool] =
-                    if config.stage == Stage::Weights { &[true, false] } else { &[true, true, false, false] };
-                assert_eq!(found, expected, "{config:?}");
-
-                // Both work on both ranks; rank 1 leaves out a bias.
-                let loss = zero.forward(|[a, b]| {
-                    let x = a.forward(&x)?;
-                    b.run(&x, |b, x| match group.rank() {
-                        0 => b.forward(x),
-                        _ => x.matmul(&b.weight().t()?),
-                    })?
-                    .sum_all()
-                });
-                let grads = zero.backward(&loss.unwrap()).unwrap();
-                assert!(has(&grads).iter().all(|&has| has), "{config:?}");
-                // Four weights and two biases of each, all shards full.
-                let all = gradients(&zero, &grads, &group);
-                assert_eq!(all[10..], [0.5, 0.5], "{config:?}: {all:?}");
-            }
-        });
-    }
-}
-
-#[test]
-fn frozen_units_let_gradients_through_and_shared_ones_work_twice() {
-    for world in worlds() {
-        world.run(2, |group| {
-            let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
-            let pass = |config: ShardConfig| {
-                let zero = Sharded::build(DType::F32, &group, config, pair).unwrap();
-                zero.import(&VarMap::new()).unwrap_err();
-                for (at, shard) in zero.shards().iter().enumerate() {
-                    let salt = (1 + at * 2 + group.rank()) as f64;
-                    shard.set(&wave(shard.dims(), salt).to_dtype(DType::F32).unwrap()).unwrap();
-                }
-                let loss = zero.forward(|[a, b]| {
-                    let frozen = |x: &Tensor| b.run(x, |b, x| x.matmul(&b.weight().detach()));
-                    a.forward(&frozen(&a.forward(&frozen(&a.forward(&x)?)?)?)?)?.sqr()?.sum_all()
-                });
-                let grads = zero.backward(&loss.unwrap()).unwrap();
-                gradients_of(&zero, &grads)
-            };
-            // One flat for each unit with either stage.
-            let cap = 24;
-            let expected = pass(config(Stage::Gradients, Overlap::Off).bucket_cap_bytes(cap));
-            for overlap in [Overlap::Off, Overlap::On] {
-                assert_eq!(pass(config(Stage::Weights, overlap).bucket_cap_bytes(cap)), expected);
-            }
-            assert!(expected[0].is_some() && expected[1].is_none(), "{expected:?}");
-        });
-    }
-}
-
-fn gradients_of<M>(zero: &Sharded<M>, grads: &GradStore) -> Vec<Option<Vec<f32>>> {
-    zero.shards().iter().map(|shard| Some(grads.get(shard)?.to_vec1().unwrap())).collect()
-}
-
-#[test]
-fn ranks_that_let_different_units_work_are_told_which() {
-    for world in worlds() {
-        world.run(3, |group| {
-            let zero =
-                Sharded::build(DType::F32, &group, config(Stage::Weights, Overlap::Off), pair).unwrap();
-            let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
-            let error = zero.forward(|units| units[usize::from(group.rank() == 2)].forward(&x)).unwrap_err();
-            let told = "rank 2 needs the weights of the unit `b` while rank 0 needs those of `a`";
-            // Whoever sees it first aborts the group, which may reach another rank sooner than the weights do.
-            let is_told = matches!(error, Error::UnitMismatch { rank: 2, .. } | Error::Group(_));
-            assert!(is_told && error.to_string().contains(told), "{error:?}");
-        });
-    }
-}
-
-/// Copies, and refuses to go back.
-struct Broken;
-
-impl CustomOp1 for Broken {
-    fn name(&self) -> &'static str {
-        "broken"
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((storage.clone(), layout.shape().clone()))
-    }
-}
-
-#[test]
-fn a_pass_that_fails_on_one_rank_ends_it_on_all() {
-    for world in worlds() {
-        for backward in [false, true] {
-            world.run(2, move |group| {
-                let zero = Sharded::build(DType::F32, &group, config(Stage::Weights, Overlap::Off), pair);
-                let zero = zero.unwrap();
-                let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
-                let is_unwell = group.rank() == 1;
-                let loss = zero.forward(|[a, b]| {
-                    let y = a.forward(&x)?;
-                    if is_unwell && !backward {
-                        candle_core::bail!("one is unwell")
-                    }
-                    let y = if is_unwell { y.apply_op1(Broken)? } else { y };
-                    b.forward(&y)?.sum_all()
-                });
-                let error = match loss {
-                    Ok(loss) => zero.backward(&loss).unwrap_err(),
-                    Err(error) => error,
-                };
-                let which = if backward { "backward" } else { "forward" };
-                if is_unwell {
-                    assert!(matches!(error, Error::Candle(_)), "{error}");
-                } else {
-                    assert!(error.to_string().contains("rank 1"), "{error}");
-                    assert!(error.to_string().contains(&format!("its {which} pass failed: ")), "{error}");
-                }
-            });
-        }
-    }
-}
-
-#[test]
-fn units_that_can_not_be_are_refused_by_name() {
-    on_ranks(1, |group| {
-        let refused = |model: &dyn Fn(&Units, VarBuilder<'_>) -> Result<()>| {
-            let config = config(Stage::Weights, Overlap::Off);
-            Sharded::build(DType::BF16, &group, config, model).map(drop).unwrap_err().to_string()
-        };
-        let told =
-            refused(&|units, vb| units.unit(vb.pp("out"), |vb| units.unit(vb.pp("in"), linear)).map(drop));
-        assert!(
-            told.contains("the unit `out.in` is made inside of the unit `out`: make them side by side"),
-            "{told}"
-        );
-        let told = refused(&|units, vb| {
-            units.unit(vb.pp("a"), linear)?;
-            units.unit(vb.pp("a"), linear).map(drop)
-        });
-        assert!(told.contains("`a.weight` belongs to a unit and is taken elsewhere, too"), "{told}");
-        let told = refused(&|units, vb| {
-            units.unit(vb, |vb| Ok((linear(vb.pp("a"))?, linear(vb.to_dtype(DType::F32).pp("b"))?))).map(drop)
-        });
-        assert!(
-            told.contains("has weights of BF16 and, with `b.weight`, of F32: a unit has one type"),
-            "{told}"
-        );
-    });
-}
-
-#[test]
-fn weights_are_not_to_be_had_outside_of_their_unit() {
-    for config in configs().filter(|config| config.stage == Stage::Weights) {
-        on_ranks(2, |group| {
-            let zero = Sharded::build(DType::F32, &group, config, pair).unwrap();
-            let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
-            let mut kept = None;
-            let loss = zero.forward(|[a, _]| {
-                a.run(&x, |a, x| {
-                    kept = Some(a.weight().clone());
-                    a.forward(x)
-                })?
-                .sum_all()
-            });
-            let error = x.matmul(&kept.unwrap()).unwrap_err();
-            assert!(error.to_string().contains("F4"), "{error}");
-            let error = loss.unwrap().backward().unwrap_err();
-            assert!(error.to_string().contains("go through its own `backward`"), "{error}");
-        });
-    }
-}
-
-#[test]
-fn models_that_differ_are_named() {
-    for stage in STAGES {
-        on_ranks(3, |group| {
-            let width = 2 + usize::from(group.rank() == 1);
-            let model = |units: &Units, vb: VarBuilder<'_>| {
-                units.unit(vb.pp("a"), |vb| candle_nn::linear(2, width, vb))
-            };
-            let error = Sharded::build(DType::F32, &group, config(stage, Overlap::Off), model).unwrap_err();
-            assert!(matches!(error, Error::ModelMismatch { rank: 1, .. }), "{error:?}");
-            assert!(error.to_string().contains("`a.bias`"), "{error}");
         });
     }
 }

@@ -33,8 +33,8 @@ struct Pass {
     part: Part,
     /// Of each flat, how many gradients are still to come.
     missing: Vec<usize>,
-    /// Of each flat, whether any rank has gradients; none if nothing is sent in this pass.
-    used: Vec<bool>,
+    /// Of each flat, whether it is still to be sent in this pass: any rank has gradients.
+    to_send: Vec<bool>,
     /// Whether a flat is sent as soon as it is complete.
     early: bool,
 }
@@ -95,7 +95,7 @@ impl Gradients {
             order.write_u64(flat as u64);
             order.write_u64(member as u64);
         }
-        let (mut used, mut are_alike) = (vec![false; missing.len()], true);
+        let (mut to_send, mut are_alike) = (vec![false; missing.len()], true);
         if sending != Sending::Not {
             let order = order.finish();
             let mine = missing.iter().zip(&self.whole).map(|(&n, whole)| u64::from(n > 0 || whole.is_some()));
@@ -103,10 +103,10 @@ impl Gradients {
             group.all_reduce(&mut all, ReduceOp::Max)?;
             let [flags @ .., most, not_least] = &all[..] else { unreachable!("two were added") };
             are_alike = *most == !not_least;
-            used = flags.iter().map(|&flag| flag != 0).collect();
+            to_send = flags.iter().map(|&flag| flag != 0).collect();
         }
         let early = sending == Sending::During && are_alike;
-        self.pass = Some(Pass { part, missing, used, early });
+        self.pass = Some(Pass { part, missing, to_send, early });
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Gradients {
             None => zeros(flat)?,
         };
         if let Some(pass) = &mut self.pass {
-            pass.used[at] = false; // done
+            pass.to_send[at] = false;
         }
         while self.in_flight.len() >= IN_FLIGHT_MAX {
             self.land()?;
@@ -180,7 +180,7 @@ impl Gradients {
     /// The pass is over: sends what is left of it, and waits for all.
     pub(crate) fn end(&mut self, flats: &[Flat], sender: &Sender) -> Result<()> {
         for (at, flat) in flats.iter().enumerate() {
-            if self.pass.as_ref().is_some_and(|pass| pass.used[at]) {
+            if self.pass.as_ref().is_some_and(|pass| pass.to_send[at]) {
                 self.send(at, flat, sender)?;
             }
         }

@@ -149,8 +149,10 @@ impl<M> Sharded<M> {
                 find(&name, &shape)?;
             }
             for (name, buffer) in buffers.iter() {
-                let found = find(name, buffer.shape())?.to_dtype(buffer.dtype())?;
-                buffer.set(&found)?;
+                find(name, buffer.shape())?;
+            }
+            for (name, buffer) in buffers.iter() {
+                buffer.set(&find(name, buffer.shape())?.to_dtype(buffer.dtype())?)?;
             }
             for flat in &engine.flats {
                 for Extent { name, shape, elements, in_slice } in flat.extents() {
@@ -159,7 +161,7 @@ impl<M> Sharded<M> {
                     let values = values.to_dtype(flat.shard.dtype())?;
                     let size = flat.shard.dtype().size_in_bytes();
                     let place = in_slice.start * size..in_slice.end * size;
-                    bytes_mut(&values.copy()?, |values| {
+                    bytes_mut(&values, |values| {
                         bytes_mut(&flat.shard, |slice| slice[place].copy_from_slice(values))
                     })??;
                 }

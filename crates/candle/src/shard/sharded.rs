@@ -1,11 +1,12 @@
 //! Training in which every rank keeps only a part of what all need.
 
 use crate::clip::{scale, sum_of_squares};
+use crate::scaler::are_finite;
 use crate::shard::config::{ShardConfig, Stage};
 use crate::shard::engine::{Engine, Hub};
 use crate::shard::gradients::Sending;
 use crate::shard::handout::Units;
-use crate::{Result, Share, model};
+use crate::{LossScaler, Result, Share, model, sync_model};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
@@ -111,6 +112,7 @@ impl<M> Sharded<M> {
         let engine = Engine::new(units.close()?, group, overlap);
         hub.open(engine);
         let buffers = units.shelf.buffers.clone();
+        sync_model(&buffers, &here, 0)?;
         Ok(Self { model, hub, buffers, group: group.clone(), config })
     }
 
@@ -241,6 +243,22 @@ impl<M> Sharded<M> {
             shards.iter().filter_map(|shard| grads.get(shard)).try_for_each(|g| scale(g, max_norm / norm))?;
         }
         Ok(norm)
+    }
+
+    /// Makes gradients those of the loss that `scaler` has scaled, as [`LossScaler::unscale`]: false on all ranks if the part of one of them
+    /// overflowed. Collective.
+    ///
+    /// # Cost
+    /// Two passes over this rank's gradients, and an all_reduce of one byte.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce).
+    #[track_caller]
+    pub fn unscale(&self, scaler: &mut LossScaler, grads: &mut GradStore) -> Result<bool> {
+        let shards = self.shards();
+        let mut all_finite = [u8::from(are_finite(&shards, grads)?)];
+        self.group.all_reduce(&mut all_finite, ReduceOp::Min)?;
+        scaler.settle(&shards, grads, all_finite[0] != 0)
     }
 
     /// Makes the buffers what they are on rank `root`: as

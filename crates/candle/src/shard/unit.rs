@@ -37,11 +37,10 @@ impl<M> Unit<M> {
     }
 
     /// Has `work` done with the part, whose weights are whole meanwhile: it makes the unit's output of its input. All ranks let the same
-    /// units work in the same order. Units that are alike inside another's work, and one unit several times in a pass, are fine.
+    /// units work in the same order, forward and backward. A unit may work inside another's work, and several times in a pass.
     ///
-    /// What goes through the unit should be `x`, and come out of `work`. A weight that is cloned out of it can't be computed with later: candle
-    /// returns an error that complains of the type F4. The same goes in the backward pass for a weight that was detached and multiplied
-    /// with something that is neither `x` nor made of the unit's weights.
+    /// Besides numbers, nothing that depends on weights should go in but `x`, or come out but what `work` returns. A weight that was cloned
+    /// out of it can't be computed with later: candle returns an error that complains of the type F4.
     ///
     /// # Cost
     /// An all_gather of the weights, one more in the backward pass, and copies of input and output, so that the backward pass is

@@ -1,6 +1,8 @@
 //! Jobs of several ranks inside one test, and a model to train with them.
 #![allow(dead_code, reason = "no test needs all of it")]
 
+pub(crate) mod deep;
+
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Module, VarBuilder, VarMap};
