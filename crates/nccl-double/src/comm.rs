@@ -103,7 +103,7 @@ impl Comm {
             who: rank as u64,
             count: size as u64,
             dtype: number,
-            operator: device as u64,
+            operator: device as u64 | host() << 32,
             scalar: 0.0,
             data: Vec::new(),
         };
@@ -209,4 +209,10 @@ impl Comm {
     pub(crate) fn scalar(&self, operator: c_int) -> Option<f64> {
         lock(&self.state).scalars.get(usize::try_from(operator - 5).ok()?).copied()
     }
+}
+
+/// Ranks on different hosts have different devices, and NCCL lets `NCCL_HOSTID` say which host this is.
+fn host() -> u64 {
+    let name = std::env::var("NCCL_HOSTID").unwrap_or_default();
+    name.bytes().fold(0, |hash, byte| (hash * 31 + u64::from(byte)) % (1 << 31))
 }

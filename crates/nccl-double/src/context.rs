@@ -12,6 +12,7 @@ pub(crate) const OUT_OF_MEMORY: CudaResult = 2;
 pub(crate) const NO_DEVICE: CudaResult = 100;
 pub(crate) const INVALID_DEVICE: CudaResult = 101;
 pub(crate) const INVALID_CONTEXT: CudaResult = 201;
+pub(crate) const INVALID_HANDLE: CudaResult = 400;
 pub(crate) const NOT_READY: CudaResult = 600;
 
 thread_local! {
@@ -47,6 +48,7 @@ fn words(code: CudaResult) -> (&'static CStr, &'static CStr) {
         NO_DEVICE => (c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
         INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+        INVALID_HANDLE => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
     }

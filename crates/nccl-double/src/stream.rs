@@ -1,14 +1,19 @@
 //! Streams, each a thread with a queue, and events.
 
-use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, SUCCESS, current};
+use crate::context::{
+    CudaResult, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, SUCCESS, current,
+};
 use crate::lock;
 use crate::probe::{EVENTS, STREAMS};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 pub(crate) type RawStream = *mut c_void;
 pub(crate) type RawEvent = *mut c_void;
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: c_uint = 2;
 type Task = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -112,11 +117,14 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: RawStream) -> CudaResult {
     SUCCESS
 }
 
-/// How often it was recorded, and which of those the streams have come past.
 #[derive(Default)]
 struct Event {
+    /// How often it was recorded, and which of those the streams have come past.
     counts: Mutex<(u64, u64)>,
     passed: Condvar,
+    /// Whether it is made to tell the time, and that.
+    is_timed: bool,
+    at: Mutex<Option<Instant>>,
 }
 
 unsafe fn event(raw: RawEvent) -> Arc<Event> {
@@ -127,13 +135,29 @@ unsafe fn event(raw: RawEvent) -> Arc<Event> {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(event: *mut RawEvent, _flags: c_uint) -> CudaResult {
+pub unsafe extern "C" fn cuEventCreate(event: *mut RawEvent, flags: c_uint) -> CudaResult {
     if current().is_none() {
         return INVALID_CONTEXT;
     }
     EVENTS.add(1);
+    let new = Arc::new(Event { is_timed: flags & DISABLE_TIMING == 0, ..Event::default() });
     // SAFETY: the caller's pointer.
-    unsafe { *event = Arc::into_raw(Arc::<Event>::default()).cast_mut().cast() };
+    unsafe { *event = Arc::into_raw(new).cast_mut().cast() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: RawEvent, end: RawEvent) -> CudaResult {
+    // SAFETY: the caller's event.
+    let start = unsafe { event(start) };
+    // SAFETY: the caller's event.
+    let end = unsafe { event(end) };
+    if !(start.is_timed && end.is_timed) {
+        return INVALID_HANDLE;
+    }
+    let (Some(start), Some(end)) = (*lock(&start.at), *lock(&end.at)) else { return NOT_READY };
+    // SAFETY: the caller's float.
+    unsafe { *ms = end.saturating_duration_since(start).as_secs_f32() * 1e3 };
     SUCCESS
 }
 
@@ -158,6 +182,7 @@ pub unsafe extern "C" fn cuEventRecord(raw: RawEvent, stream: RawStream) -> Cuda
     stream.push(move || {
         let mut counts = lock(&event.counts);
         counts.1 = counts.1.max(number);
+        *lock(&event.at) = Some(Instant::now());
         event.passed.notify_all();
     });
     SUCCESS

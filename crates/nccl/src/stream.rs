@@ -2,9 +2,12 @@
 
 use crate::context::Context;
 use crate::device::Device;
-use crate::sys::cuda::{EVENT_WITHOUT_TIME, NOT_READY, RawEvent, RawStream, STREAM_NON_BLOCKING};
+use crate::sys::cuda::{
+    EVENT_WITH_TIME, EVENT_WITHOUT_TIME, NOT_READY, RawEvent, RawStream, STREAM_NON_BLOCKING,
+};
 use crate::wait::wait_until;
 use phalanx_core::{Deadline, Error, Result};
+use std::ffi::c_uint;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,6 +71,16 @@ impl Stream {
     /// [`Library`](phalanx_core::Error::Library): the driver refused.
     pub fn record(&self) -> Result<Event> {
         let event = Event::new(self.device.context())?;
+        self.queue.record(&event)?;
+        Ok(event)
+    }
+
+    /// As [`record`](Self::record), to [measure](Event::since) how long the device takes; such an event is a little dearer.
+    ///
+    /// # Errors
+    /// [`Library`](phalanx_core::Error::Library): the driver refused.
+    pub fn record_time(&self) -> Result<Event> {
+        let event = Event::with(self.device.context(), EVENT_WITH_TIME)?;
         self.queue.record(&event)?;
         Ok(event)
     }
@@ -159,11 +172,15 @@ impl fmt::Debug for Event {
 impl Event {
     /// One that is over: it was recorded nowhere yet.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
+        Self::with(context, EVENT_WITHOUT_TIME)
+    }
+
+    fn with(context: &Arc<Context>, flags: c_uint) -> Result<Self> {
         let _entered = context.enter()?;
         let cuda = context.cuda;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is good for one pointer.
-        let code = unsafe { (cuda.table().event_create)(&raw mut raw, EVENT_WITHOUT_TIME) };
+        let code = unsafe { (cuda.table().event_create)(&raw mut raw, flags) };
         cuda.check("cuEventCreate", code)?;
         Ok(Self { context: context.clone(), raw })
     }
@@ -178,6 +195,19 @@ impl Event {
         // SAFETY: it lives.
         let code = unsafe { (cuda.table().event_query)(self.raw) };
         if code == NOT_READY { Ok(false) } else { cuda.check("cuEventQuery", code).map(|()| true) }
+    }
+
+    /// How long after `earlier` the device came past it, by the device's clock. Both were [recorded with the time](Stream::record_time), and are over.
+    ///
+    /// # Errors
+    /// [`Library`](phalanx_core::Error::Library): they were not, or are not.
+    pub fn since(&self, earlier: &Self) -> Result<Duration> {
+        let _entered = self.context.enter()?;
+        let (cuda, mut ms) = (self.context.cuda, 0f32);
+        let elapsed = cuda.table().event_elapsed_time.of(&cuda)?;
+        // SAFETY: both live, and `ms` is good for one float.
+        cuda.check("cuEventElapsedTime", unsafe { elapsed(&raw mut ms, earlier.raw, self.raw) })?;
+        Ok(Duration::from_secs_f32(ms.max(0.0) / 1e3))
     }
 
     /// Waits until the device has come past it; `false` when that took longer.

@@ -3,14 +3,17 @@
 #![cfg(target_os = "linux")]
 
 mod common;
+#[path = "suite/small.rs"]
+mod small;
 
-use common::{LONG, Small, delay, device, nccl, world};
+use common::{LONG, delay, device, nccl, world};
 use half::{bf16, f16};
 use phalanx_core::{Error, ReduceOp};
 use phalanx_nccl::{
     Call, Communicator, DataType, DeviceBuffer, DistributedConfig, F8E4M3, F8E5M2, Kind, Reduction, Stream,
     UniqueId,
 };
+use small::Small;
 use std::time::Duration;
 
 fn buffer<T: Small>(stream: &Stream, elements: &[u8]) -> DeviceBuffer<T> {
@@ -249,6 +252,21 @@ fn a_launch_returns_before_it_is_done() {
         assert!(stream.synchronize(LONG).unwrap());
         assert_eq!(sum.to_host(stream, LONG).unwrap(), [4.0]);
     });
+}
+
+#[test]
+fn the_device_says_how_long_it_took() {
+    const TIME: Duration = Duration::from_millis(30);
+    let stream = Stream::new(&device(0)).unwrap();
+    let before = stream.record_time().unwrap();
+    delay(&stream, TIME);
+    let after = stream.record_time().unwrap();
+    assert!(after.wait(LONG).unwrap());
+    assert!(after.since(&before).unwrap() >= TIME && before.since(&after).unwrap() == Duration::ZERO);
+    // Of others it is not known.
+    let other = stream.record().unwrap();
+    assert!(other.wait(LONG).unwrap());
+    assert!(matches!(other.since(&before), Err(Error::Library { .. })));
 }
 
 #[test]

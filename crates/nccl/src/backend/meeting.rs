@@ -35,7 +35,9 @@ pub(crate) fn check(
     fallback: Fallback,
 ) -> Result<(Option<Nccl>, Device)> {
     let of_nccl = |nccl: &Nccl| Named { key: nccl.version().to_string(), name: nccl.to_string() };
-    let of_device = |device: &Device| Named { key: device.uuid(), name: device.to_string() };
+    // As NCCL tells devices apart: by their host too, of which NCCL_HOSTID may say that it is another.
+    let host = std::env::var("NCCL_HOSTID").unwrap_or_default();
+    let of_device = |device: &Device| Named { key: device.uuid() + &host, name: device.to_string() };
     let facts = Facts {
         fallback,
         nccl: nccl.as_ref().map(of_nccl).map_err(ToString::to_string),

@@ -20,7 +20,8 @@ pub(crate) const SUCCESS: Code = 0;
 pub(crate) const NOT_READY: Code = 600;
 /// `CU_STREAM_NON_BLOCKING`: doesn't wait for the legacy default stream.
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
+/// `CU_EVENT_DEFAULT`, and `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
+pub(crate) const EVENT_WITH_TIME: c_uint = 0;
 pub(crate) const EVENT_WITHOUT_TIME: c_uint = 2;
 
 table! {
@@ -54,5 +55,7 @@ table! {
         mem_host_alloc = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint) -> Code;
         mem_free_host = "cuMemFreeHost": fn(*mut c_void) -> Code;
     }
-    optional {}
+    optional {
+        event_elapsed_time = "cuEventElapsedTime" since "CUDA 2.0": fn(*mut f32, RawEvent, RawEvent) -> Code;
+    }
 }

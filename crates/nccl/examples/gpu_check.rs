@@ -1,0 +1,111 @@
+//! What each rank of `scripts/gpu-check` runs: the part of the check that `GPU_CHECK_PART` names, on the device `GPU_CHECK_DEVICE`.
+
+#[path = "../tests/suite/mod.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod suite;
+
+use phalanx_core::{Error, ReduceOp, Result};
+use phalanx_group::ProcessGroup;
+use phalanx_nccl::{
+    Call, Communicator, Cuda, DataType, Device, DeviceBuffer, Fallback, HybridBackend, Kind, Nccl, Stream,
+    UniqueId, Work,
+};
+use std::time::Duration;
+
+/// Far more than anything takes.
+const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) fn main() -> Result<()> {
+    let part = std::env::var("GPU_CHECK_PART").unwrap_or_default();
+    if part == "facts" {
+        return facts();
+    }
+    let group = phalanx_group::init()?;
+    let named = std::env::var("GPU_CHECK_DEVICE").ok().and_then(|number| number.parse().ok());
+    let device = named.unwrap_or(group.local_rank());
+    let fallback = if part == "fallback" { Fallback::Always } else { Fallback::Never };
+    let all = HybridBackend::with_fallback(&group, device, fallback)?;
+    match &*part {
+        "suite" | "fallback" => suite::everything(&all, |_| ()),
+        "times" => times(&group, &all)?,
+        other => {
+            return Err(Error::config(format!(
+                "GPU_CHECK_PART is {other:?}: facts, suite, fallback, or times"
+            )));
+        }
+    }
+    all.finalize()
+}
+
+/// A line `gpus N`, and what there is.
+#[expect(clippy::print_stdout, reason = "a program for people")]
+fn facts() -> Result<()> {
+    let cuda = Cuda::load()?;
+    println!("gpus {}", Device::count(cuda)?);
+    println!("{}, {cuda}, {}", Device::open(cuda, 0)?, Nccl::load()?);
+    Ok(())
+}
+
+/// An all_reduce by our call and by NCCL's own, in turns, on fresh data: a line `all_reduce BYTES OURS THEIRS`, in microseconds of the device's clock, each the
+/// median of `ROUNDS`.
+#[expect(clippy::print_stdout, reason = "a program for people")]
+fn times(group: &ProcessGroup, all: &HybridBackend) -> Result<()> {
+    let largest: usize =
+        std::env::var("GPU_CHECK_BYTES").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(256 << 20);
+    let (nccl, rank) = (Nccl::load()?, group.rank());
+    let id = if rank == 0 { Some(UniqueId::new(nccl)?.as_bytes().to_vec()) } else { None };
+    let id = group.broadcast_object(id, 0)?.try_into().map(UniqueId::from_bytes);
+    let id = id.map_err(|_| Error::config("an id of another length"))?;
+    let comm = Communicator::init(nccl, all.device(), &id, rank, group.world_size(), LONG)?;
+    let sizes =
+        std::iter::successors(Some(1024), |bytes| Some(bytes * 16)).take_while(|&bytes| bytes <= largest);
+    for bytes in sizes {
+        let numbers: Vec<f32> = (0..bytes / 4).map(|i| ((i * 7919 + rank) % 1009) as f32).collect();
+        let mut buffer = DeviceBuffer::from_host(all.stream(), &numbers)?;
+        let mut rounds = [Vec::new(), Vec::new()];
+        for _ in 0..=ROUNDS {
+            rounds[0].push(ours(all, &mut buffer)?);
+            rounds[1].push(theirs(&comm, all.stream(), &buffer)?);
+        }
+        let [ours, theirs] = rounds.map(|mut times| {
+            // The first is slower.
+            times.remove(0);
+            times.sort();
+            times[ROUNDS / 2].as_secs_f64() * 1e6 / CALLS as f64
+        });
+        if rank == 0 {
+            println!("all_reduce {bytes} {ours:.2} {theirs:.2}");
+        }
+    }
+    comm.finalize(LONG)
+}
+
+const ROUNDS: usize = 9;
+/// Calls of a round, one behind the other.
+const CALLS: usize = 20;
+
+fn ours(all: &HybridBackend, buffer: &mut DeviceBuffer<f32>) -> Result<Duration> {
+    let (time, works) = timed(all.stream(), || {
+        (0..CALLS).map(|_| all.all_reduce(buffer, ReduceOp::Max)).collect::<Result<Vec<_>>>()
+    })?;
+    works.into_iter().try_for_each(Work::wait).map(|()| time)
+}
+
+fn theirs(comm: &Communicator, stream: &Stream, buffer: &DeviceBuffer<f32>) -> Result<Duration> {
+    let (kind, address) = (Kind::AllReduce(ReduceOp::Max.into()), buffer.address());
+    let call = Call { kind, from: address, to: address, count: buffer.len(), data_type: DataType::F32 };
+    let (time, ()) = timed(stream, || {
+        // SAFETY: the buffer has so many elements, and is used by nobody else until the stream is past this.
+        (0..CALLS).try_for_each(|_| unsafe { comm.launch_raw(&[call], stream, LONG) })
+    })?;
+    Ok(time)
+}
+
+/// How long the device needs for what `work` puts on `stream`.
+fn timed<R>(stream: &Stream, work: impl FnOnce() -> Result<R>) -> Result<(Duration, R)> {
+    let before = stream.record_time()?;
+    let outcome = work()?;
+    let after = stream.record_time()?;
+    after.wait(LONG)?;
+    Ok((after.since(&before)?, outcome))
+}
