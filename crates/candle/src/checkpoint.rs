@@ -96,10 +96,10 @@ pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result
 /// [`Error::Missing`] and [`Error::OtherTensor`]: the checkpoint is of another model, and nothing was changed. [`Error::Io`], after which some
 /// variables may have been changed.
 pub fn load_vars(varmap: &VarMap, prefix: &str, from: &Checkpoint) -> Result<()> {
-    let named: Vec<_> =
-        parameters(varmap).into_iter().map(|p| (format!("{prefix}.{}", p.name), p.var)).collect();
-    named.iter().try_for_each(|(name, var)| fits(name, var, from))?;
-    named.iter().try_for_each(|(name, var)| read_whole(name, var, from))
+    let parameters = parameters(varmap);
+    let named =
+        parameters.iter().map(|Parameter { name, var }| (format!("{prefix}.{name}"), var.as_tensor()));
+    restored(from, named)
 }
 
 /// Type and shape as a checkpoint knows them.
@@ -124,6 +124,16 @@ pub(crate) fn copied(tensor: &Tensor) -> impl Fn(Range<usize>) -> Result<Vec<u8>
         );
         bytes.map_err(|error| Error::Tensors(error.into()))
     }
+}
+
+/// Fills tensors from the checkpoint, in place; none if one of them does not fit.
+pub(crate) fn restored<'t>(
+    from: &Checkpoint,
+    tensors: impl Iterator<Item = (String, &'t Tensor)>,
+) -> Result<()> {
+    let tensors: Vec<_> = tensors.collect();
+    tensors.iter().try_for_each(|(name, tensor)| fits(name, tensor, from))?;
+    tensors.iter().try_for_each(|(name, tensor)| read_whole(name, tensor, from))
 }
 
 /// Whether the checkpoint has such a tensor.

@@ -1,7 +1,7 @@
 //! A checkpoint that is to be loaded.
 
 use crate::manifest::{self, Manifest};
-use crate::state::{Stateful, TensorInfo};
+use crate::state::{Stateful, TensorInfo, own_name};
 use crate::{Error, Result, file};
 use phalanx::Element;
 use serde::de::DeserializeOwned;
@@ -53,6 +53,30 @@ impl Checkpoint {
     /// How many ranks have saved it.
     pub fn world_size(&self) -> usize {
         self.manifest.world_size
+    }
+
+    /// The same checkpoint as rank `rank` has saved it: what it had for itself, as [`State::of_rank`](crate::State::of_rank) says, stands
+    /// under the names that it gave. Of a rank that was not there nothing is found.
+    #[must_use]
+    pub fn of_rank(&self, rank: usize) -> Self {
+        let mut manifest = self.manifest.clone();
+        let suffix = own_name("", rank);
+        let own: Vec<_> = manifest.tensors.keys().filter(|name| name.ends_with(&suffix)).cloned().collect();
+        for mut name in own {
+            if let Some(tensor) = manifest.tensors.remove(&name) {
+                name.truncate(name.len() - suffix.len());
+                manifest.tensors.insert(name, tensor);
+            }
+        }
+        manifest.values.extend(
+            self.manifest
+                .rank_values
+                .get(rank)
+                .into_iter()
+                .flatten()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        Self { path: self.path.clone(), manifest }
     }
 
     /// The tensors, by name.

@@ -107,15 +107,13 @@ impl Saving {
 /// Copies what `rank` writes, in the order of the layout.
 fn copy(state: &State<'_>, layout: &Layout, rank: usize) -> Result<Vec<Run>> {
     let wholes: HashMap<&str, _> = state.wholes.iter().map(|whole| (whole.name.as_str(), whole)).collect();
-    let piece = |name: &str, elements| {
-        let of_name = state.pieces.iter().find(|piece| piece.name == name && piece.elements == elements);
-        (of_name.expect("the layout is made of what each rank has").copy)()
+    let piece = |name: &str, elements: &std::ops::Range<usize>| {
+        let of_name = state.pieces.iter().find(|piece| piece.name == name && piece.elements == *elements);
+        &of_name.expect("the layout is made of what each rank has").copy
     };
     let copy = |(name, info, elements): (&str, &TensorInfo, &std::ops::Range<usize>)| {
-        let bytes = match wholes.get(name) {
-            Some(whole) => (whole.copy)(elements.clone())?,
-            None => piece(name, elements.clone())?,
-        };
+        let copy = wholes.get(name).map_or_else(|| piece(name, elements), |whole| &whole.copy);
+        let bytes = copy(elements.clone())?;
         let expected = elements.len() * info.dtype.size();
         if bytes.len() != expected {
             let what =

@@ -72,9 +72,6 @@ pub trait Stateful {
 /// Gives the bytes of a range of a tensor's elements, in row-major order and the machine's byte order.
 pub(crate) type Copy<'a> = dyn Fn(Range<usize>) -> Result<Vec<u8>> + 'a;
 
-/// Gives the bytes of all elements of a piece.
-pub(crate) type CopyAll<'a> = dyn Fn() -> Result<Vec<u8>> + 'a;
-
 /// A tensor that all ranks have alike.
 pub(crate) struct Whole<'a> {
     pub(crate) name: String,
@@ -87,7 +84,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) name: String,
     pub(crate) info: TensorInfo,
     pub(crate) elements: Range<usize>,
-    pub(crate) copy: Box<CopyAll<'a>>,
+    pub(crate) copy: Box<Copy<'a>>,
 }
 
 /// What a rank gives to be saved: tensors by name, and small values.
@@ -161,7 +158,49 @@ impl<'a> State<'a> {
         elements: Range<usize>,
         copy: impl Fn() -> Result<Vec<u8>> + 'a,
     ) {
-        self.pieces.push(Piece { name: name.into(), info, elements, copy: Box::new(copy) });
+        // It is asked for as it was given: whole.
+        self.pieces.push(Piece { name: name.into(), info, elements, copy: Box::new(move |_| copy()) });
+    }
+
+    /// Adds what `fill` adds, as rank `rank`'s own: tensors and values of which every rank has other ones under the same name, such as the
+    /// moments of an optimizer that has seen only this rank's data. Each rank writes its own, tensors as `name@rank`, and
+    /// finds them by [`Checkpoint::of_rank`].
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, Result};
+    /// # fn on(group: &phalanx::ProcessGroup, folder: &std::path::Path) -> Result<()> {
+    /// # let mut checkpoints = Checkpoints::open(folder, group)?;
+    /// use phalanx_checkpoint::State;
+    ///
+    /// let (rank, velocity) = (group.rank(), [group.rank() as f32; 10]);
+    /// let mut state = State::new();
+    /// state.of_rank(rank, |own| Ok(own.slice("velocity", &[10], &velocity)))?;
+    /// checkpoints.save(1, state)?;
+    ///
+    /// let found = checkpoints.latest_good()?.expect("it was saved");
+    /// let own = found.of_rank(rank % found.world_size()); // some rank's, where there are more now
+    /// assert_eq!(own.read::<f32>("velocity")?, velocity);
+    /// # Ok(()) }
+    /// # let folder = std::env::temp_dir().join(format!("phalanx-checkpoint-of-rank-{}", std::process::id()));
+    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { let folder = &folder; s.spawn(move || on(&group, folder).unwrap()); });
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// ```
+    pub fn of_rank(&mut self, rank: usize, fill: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let mut own = Self::new();
+        fill(&mut own)?;
+        self.pieces.extend(own.wholes.into_iter().map(|Whole { name, info, copy }| {
+            // One that is larger than memory is refused when it is saved.
+            let elements = 0..info.elements().unwrap_or_default();
+            Piece { name: own_name(&name, rank), info, elements, copy }
+        }));
+        self.pieces.append(&mut own.pieces);
+        self.rank_values.append(&mut own.values);
+        self.rank_values.append(&mut own.rank_values);
+        Ok(())
     }
 
     /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON, which has no word for
@@ -180,6 +219,11 @@ impl<'a> State<'a> {
     pub fn rank_value(&mut self, name: impl Into<String>, value: &impl Serialize) -> Result<()> {
         insert(&mut self.rank_values, name.into(), value)
     }
+}
+
+/// The name of the tensor that rank `rank` calls `name`.
+pub(crate) fn own_name(name: &str, rank: usize) -> String {
+    format!("{name}@{rank}")
 }
 
 fn insert(values: &mut BTreeMap<String, Value>, name: String, value: &impl Serialize) -> Result<()> {

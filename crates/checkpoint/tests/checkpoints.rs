@@ -127,6 +127,39 @@ fn any_number_of_ranks_loads_what_any_number_saved() {
 }
 
 #[test]
+fn what_each_rank_has_for_itself_is_found_again_by_that_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = on(&World::shm(), 3, folder.path(), |group, checkpoints| {
+        let (rank, shared) = (group.rank(), weights(1));
+        let (velocity, nothing) = ([rank as f32, 0.5], [0u8; 0]);
+        let mut state = State::new();
+        state.slice("shared", &[1200], &shared);
+        state.of_rank(rank, |own| {
+            own.slice("velocity", &[2, 1], &velocity);
+            own.slice("nothing", &[0], &nothing);
+            own.value("steps", &(10 + rank))
+        })?;
+        checkpoints.save(1, state)
+    });
+    saved.into_iter().for_each(Result::unwrap);
+    on(&World::thread(), 2, folder.path(), |_, checkpoints| {
+        let found = checkpoints.latest_good().unwrap().unwrap();
+        for rank in 0..3 {
+            let own = found.of_rank(rank);
+            assert_eq!(own.info("velocity").unwrap().shape, [2, 1]);
+            assert_eq!(own.read::<f32>("velocity").unwrap(), [rank as f32, 0.5]);
+            assert_eq!(own.read::<u8>("nothing").unwrap(), [0; 0]);
+            assert_eq!(own.value::<usize>("steps").unwrap(), 10 + rank);
+            assert_eq!(own.read::<f32>("shared").unwrap(), weights(1), "what all have is there, too");
+        }
+        for (checkpoint, name) in [(&found, "velocity"), (&found.of_rank(3), "velocity")] {
+            let error = checkpoint.read::<f32>(name).unwrap_err().to_string();
+            assert!(error.starts_with("tensor `velocity` is not in checkpoint"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn the_bytes_are_dealt_out_evenly_and_one_rank_alone_writes_whole_tensors() {
     let folder = tempfile::tempdir().unwrap();
     fn tensors() -> [Vec<f32>; 3] {
