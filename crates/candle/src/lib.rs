@@ -15,6 +15,7 @@
 //!
 //! [`Sharded`] is data-parallel training for models that need more memory than a rank has: each keeps a part of the optimizer's state, of the
 //! gradients and of the weights (ZeRO, FSDP). See `docs/sharding.md`.
+//! Where ranks are far apart, [`DiLoCo`] trains each for itself and averages them every so many steps; it takes an optimizer's place.
 //!
 //! Tensors and variables live on the CPU.
 //!
@@ -61,6 +62,7 @@ mod bucket;
 pub mod checkpoint;
 mod clip;
 mod config;
+mod diloco;
 mod element;
 mod error;
 mod handout;
@@ -81,6 +83,7 @@ mod verify;
 pub use adamw::AdamW;
 pub use clip::clip_grad_norm;
 pub use config::{DdpConfig, Overlap};
+pub use diloco::{DiLoCo, DiLoCoConfig, InnerOptimizer};
 pub use error::{Error, Result};
 pub use model::sync_model;
 pub use parallel::{DistributedDataParallel, sync_gradients};
@@ -107,3 +110,8 @@ struct Ddp;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/sharding.md")]
 struct Sharding;
+
+/// The loop of the page about training that communicates seldom, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/low-communication.md")]
+struct LowCommunication;

@@ -267,7 +267,13 @@ impl Step {
     }
 }
 
-fn all_reduce(group: &ProcessGroup, dtype: DType, bytes: &mut [u8], op: ReduceOp) -> phalanx::Result<()> {
+#[track_caller]
+pub(crate) fn all_reduce(
+    group: &ProcessGroup,
+    dtype: DType,
+    bytes: &mut [u8],
+    op: ReduceOp,
+) -> phalanx::Result<()> {
     with_element!(dtype,
         T => group.all_reduce::<T>(bytemuck::cast_slice_mut(bytes), op),
         _ => Err(unsupported_dtype(group, OpKind::AllReduce, dtype)),

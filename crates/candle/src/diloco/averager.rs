@@ -1,0 +1,143 @@
+//! Means over the ranks that are formed while the training goes on.
+
+use crate::step::{all_reduce, multiply};
+use candle_core::DType;
+use phalanx::{CallSite, Error, ProcessGroup, ReduceOp, Result, SharedBuffer};
+use phalanx_compress::{Bucket, CommHook};
+use std::fmt;
+use std::panic::resume_unwind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Pseudo-gradients that are averaged together.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    /// Which fragment.
+    pub(super) index: usize,
+    pub(super) bytes: usize,
+    pub(super) shapes: Vec<Vec<usize>>,
+    /// Where the program wanted it.
+    pub(super) site: CallSite,
+}
+
+/// Who forms means, and the memory that they travel in: registered, and large enough for any fragment.
+pub(super) struct Averager {
+    /// Nobody else calls anything on it.
+    group: ProcessGroup,
+    dtype: DType,
+    memory: SharedBuffer<u64>,
+    pub(super) hook: Option<Box<dyn CommHook>>,
+    sent: u64,
+}
+
+impl Averager {
+    /// Collective: every rank makes its own.
+    #[track_caller]
+    pub(super) fn new(group: ProcessGroup, dtype: DType, bytes: usize) -> Result<Self> {
+        let memory = group.alloc(bytes.div_ceil(size_of::<u64>()))?;
+        Ok(Self { group, dtype, memory, hook: None, sent: 0 })
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.memory)
+    }
+
+    /// Bytes that this rank has sent.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent + self.hook.as_ref().map_or(0, |hook| hook.traffic().sent)
+    }
+
+    /// Replaces what lies in the memory by its mean over the ranks.
+    fn average(&mut self, parcel: &Parcel) -> Result<()> {
+        let group = &self.group.with_call_site(parcel.site.clone());
+        let bytes = &mut bytemuck::cast_slice_mut(&mut self.memory)[..parcel.bytes];
+        match &mut self.hook {
+            Some(hook) if self.dtype == DType::F32 => {
+                multiply(self.dtype, bytes, 1.0 / group.world_size() as f64);
+                let shapes: Vec<&[usize]> = parcel.shapes.iter().map(Vec::as_slice).collect();
+                let gradients = bytemuck::cast_slice_mut(bytes);
+                hook.reduce(Bucket { index: parcel.index, gradients, shapes: &shapes }, group)
+            }
+            _ => {
+                self.sent += all_reduced(parcel.bytes, group);
+                all_reduce(group, self.dtype, bytes, ReduceOp::Avg)
+            }
+        }
+    }
+}
+
+/// What a rank sends in an all_reduce of so many bytes: each goes out twice, but for its own share.
+pub(super) fn all_reduced(bytes: usize, group: &ProcessGroup) -> u64 {
+    2 * (bytes * (group.world_size() - 1) / group.world_size()) as u64
+}
+
+/// The averager, or the thread that it is on.
+pub(super) struct Desk(Mutex<Place>);
+
+enum Place {
+    Here(Box<Averager>),
+    Away(JoinHandle<Result<Box<Averager>>>),
+    /// It will not come back: a mean that was under way has failed.
+    Lost(Error),
+}
+
+impl Desk {
+    pub(super) fn new(averager: Averager) -> Self {
+        Self(Mutex::new(Place::Here(Box::new(averager))))
+    }
+
+    /// Has `work` done with the averager, and what it has averaged: waits if it is under way.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Averager) -> R) -> Result<R> {
+        let mut place = self.place();
+        *place = match std::mem::replace(&mut *place, panicked()) {
+            Place::Away(thread) => {
+                let came_back = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+                came_back.map_or_else(Place::Lost, Place::Here)
+            }
+            settled => settled,
+        };
+        match &mut *place {
+            Place::Here(averager) => Ok(work(averager)),
+            Place::Lost(error) => Err(error.clone()),
+            Place::Away(_) => unreachable!("it was waited for"),
+        }
+    }
+
+    /// Has what lies in the averager's memory averaged.
+    pub(super) fn average(&self, parcel: Parcel) -> Result<()> {
+        self.with(|averager| averager.average(&parcel))?
+    }
+
+    /// Begins to have it averaged. What goes wrong is told by the next call.
+    ///
+    /// Hooks block, so this takes a thread; an all_reduce goes the same way.
+    pub(super) fn begin(&self, parcel: Parcel) {
+        let mut place = self.place();
+        *place = match std::mem::replace(&mut *place, panicked()) {
+            Place::Here(mut averager) => {
+                let work = move || averager.average(&parcel).map(|()| averager);
+                let thread = thread::Builder::new().name("phalanx-diloco".into()).spawn(work);
+                thread.map_or_else(
+                    |e| Place::Lost(Error::io("starting a thread that averages", e)),
+                    Place::Away,
+                )
+            }
+            busy => busy,
+        };
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is left if nobody comes back.
+fn panicked() -> Place {
+    Place::Lost(Error::Internal { what: "the thread that averages panicked".into() })
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,121 @@
+//! When what is averaged, and what becomes of it.
+
+use crate::Result;
+use phalanx::{Error, OpKind, ProcessGroup};
+use serde::{Deserialize, Serialize};
+
+/// When what is averaged, and what becomes of it. All ranks pass the same.
+///
+/// The three constructors are the published methods; what lies between them is as good a choice.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DiLoCoConfig {
+    /// Steps from one average of a weight to the next: H in the papers.
+    pub sync_every: u64,
+    /// Learning rate of the outer step.
+    pub outer_learning_rate: f64,
+    /// Nesterov momentum of the outer step.
+    pub outer_momentum: f64,
+    /// Parts of the model that are averaged one after the other, evenly over `sync_every` steps; 1 averages all of it at once.
+    pub fragments: usize,
+    /// Steps that a rank makes while an average is under way: τ in the paper. 0 waits for it. At most `sync_every / fragments`, so one is
+    /// under way at a time.
+    pub delay: u64,
+    /// How much of its own weights a rank keeps when an average arrives, from 0 to 1: α in the paper. With 0 it takes the outer weights
+    /// as they are, and loses what it did during the delay.
+    pub mix: f64,
+}
+
+impl DiLoCoConfig {
+    /// Local SGD (Stich 2018): the ranks' weights are replaced by their mean every `sync_every` steps.
+    pub fn local_sgd(sync_every: u64) -> Self {
+        Self { sync_every, outer_learning_rate: 1.0, outer_momentum: 0.0, fragments: 1, delay: 0, mix: 0.0 }
+    }
+
+    /// DiLoCo (Douillard et al. 2023): what the ranks did in `sync_every` steps is the gradient of a step with Nesterov momentum,
+    /// here with the paper's learning rate 0.7 and momentum 0.9.
+    pub fn diloco(sync_every: u64) -> Self {
+        Self { outer_learning_rate: 0.7, outer_momentum: 0.9, ..Self::local_sgd(sync_every) }
+    }
+
+    /// Streaming DiLoCo (Douillard et al. 2025): each of `fragments` parts at its own time, sent during the `delay` steps that
+    /// follow; then half of the outer weights and half of the rank's own.
+    pub fn streaming(sync_every: u64, fragments: usize, delay: u64) -> Self {
+        Self { fragments, delay, mix: 0.5, ..Self::diloco(sync_every) }
+    }
+
+    /// With another learning rate and momentum of the outer step.
+    #[must_use]
+    pub fn outer(self, learning_rate: f64, momentum: f64) -> Self {
+        Self { outer_learning_rate: learning_rate, outer_momentum: momentum, ..self }
+    }
+
+    /// With another part of its own weights that a rank keeps.
+    #[must_use]
+    pub fn mix(self, mix: f64) -> Self {
+        Self { mix, ..self }
+    }
+
+    /// The fragment whose turn comes after step number `step`, which counts from 1.
+    pub(super) fn turn(&self, step: u64) -> Option<usize> {
+        let place = (step - 1) % self.sync_every + 1;
+        let fragments = self.fragments as u64;
+        (0..self.fragments).find(|&at| (at as u64 + 1) * self.sync_every / fragments == place)
+    }
+
+    /// Refuses what makes no sense, and ranks that differ. Collective.
+    #[track_caller]
+    pub(super) fn check(&self, group: &ProcessGroup) -> Result<()> {
+        let all = group.all_gather_object(self)?;
+        let differs = || {
+            let (rank, theirs) = all.iter().enumerate().find(|(_, theirs)| **theirs != all[0])?;
+            Some(format!("rank 0 has {:?}, rank {rank} has {theirs:?}", all[0]))
+        };
+        match self.nonsense().or_else(differs) {
+            Some(what) => Err(Error::misuse(OpKind::AllReduce, what).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// What makes no sense in it.
+    fn nonsense(&self) -> Option<String> {
+        let Self { sync_every, outer_learning_rate, outer_momentum, fragments, delay, mix } = *self;
+        let interval = sync_every.checked_div(fragments as u64).unwrap_or(0);
+        if interval == 0 {
+            Some(format!(
+                "{fragments} fragments in {sync_every} steps: there must be one, and each needs a step of its own"
+            ))
+        } else if delay > interval {
+            Some(format!("a delay of {delay} steps, where the next fragment is sent after {interval}"))
+        } else if !(outer_learning_rate.is_finite() && (0.0..1.0).contains(&outer_momentum)) {
+            Some(format!(
+                "an outer step with learning rate {outer_learning_rate} and momentum {outer_momentum}"
+            ))
+        } else if !(0.0..=1.0).contains(&mix) {
+            Some(format!("a mix of {mix}, which is to be from 0 to 1"))
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fragment_has_its_turn_once_in_as_many_steps_as_were_said() {
+        for sync_every in 1..=12 {
+            for fragments in 1..=sync_every as usize {
+                let config = DiLoCoConfig::streaming(sync_every, fragments, 0);
+                let turns: Vec<_> = (1..=3 * sync_every).filter_map(|step| config.turn(step)).collect();
+                let once: Vec<_> = (0..fragments).collect();
+                assert_eq!(turns, [&once[..], &once, &once].concat());
+                assert_eq!(config.turn(sync_every), Some(fragments - 1), "the last one closes the round");
+                let moments: Vec<_> = (1..=3 * sync_every).filter(|&s| config.turn(s).is_some()).collect();
+                let closest = moments.windows(2).map(|pair| pair[1] - pair[0]).min();
+                assert!(closest.is_none_or(|steps| steps >= sync_every / fragments as u64));
+            }
+        }
+    }
+}

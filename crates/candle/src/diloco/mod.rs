@@ -1,0 +1,278 @@
+//! Training that communicates seldom: ranks train for themselves, and average what they have become.
+
+mod averager;
+mod config;
+mod fragment;
+mod state;
+
+pub use config::DiLoCoConfig;
+
+use crate::model::{self, Parameter, is_buffer, parameters};
+use crate::{AdamW, Result, sync_model};
+use averager::{Averager, Desk, Parcel, all_reduced};
+use candle_core::DType;
+use candle_core::backprop::GradStore;
+use candle_nn::VarMap;
+use fragment::Fragment;
+use phalanx::{CallSite, Error, OpKind, ProcessGroup};
+use phalanx_compress::{CommHook, Traffic};
+use std::fmt;
+
+/// What [`DiLoCo`] has the ranks train with: any optimizer of candle, ours, or one of your own.
+pub trait InnerOptimizer {
+    /// Changes the variables by this rank's gradients.
+    ///
+    /// # Errors
+    /// Its own.
+    fn inner_step(&mut self, grads: &GradStore) -> Result<()>;
+}
+
+impl<O: candle_nn::Optimizer> InnerOptimizer for O {
+    fn inner_step(&mut self, grads: &GradStore) -> Result<()> {
+        Ok(self.step(grads)?)
+    }
+}
+
+impl InnerOptimizer for AdamW {
+    fn inner_step(&mut self, grads: &GradStore) -> Result<()> {
+        self.step(grads)
+    }
+}
+
+/// An optimizer that trains each rank for itself and brings the ranks together every so many steps: Local SGD (Stich 2018), DiLoCo
+/// (Douillard et al. 2023) and streaming DiLoCo (Douillard et al. 2025), by one mechanism.
+///
+/// It takes the place of the optimizer that it is given. The gradients are the rank's own: the loss's `backward`, with no
+/// [`DistributedDataParallel`](crate::DistributedDataParallel) around the model, or one over the ranks of one site, where `group` goes
+/// across the sites.
+///
+/// All ranks hold the same *outer weights*. Every [`sync_every`](DiLoCoConfig::sync_every) steps the mean over the ranks of what each is
+/// away from them is the gradient of an *outer step* with Nesterov momentum, and the ranks go on from there. With a learning rate of 1 and
+/// no momentum that is the mean of the weights. The model may be averaged in [`fragments`](DiLoCoConfig::fragments), each at its
+/// own time, while the training goes on for [`delay`](DiLoCoConfig::delay) steps.
+///
+/// Construction, `step` and [`finish`](Self::finish) are collective: all ranks make equally many steps. One that has fewer batches makes the rest
+/// with an empty `GradStore`. In between they need not keep pace, but for the group's time limit: see
+/// [`with_timeout`](ProcessGroup::with_timeout).
+///
+/// What is dropped with an average under way leaves it to end by itself.
+///
+/// # Cost
+/// Twice the weights' memory, and once that of the largest fragment. Of n bytes of weights, on P ranks, 2n(P − 1)/P are sent in
+/// `sync_every` steps, where data-parallel training sends as much in each.
+///
+/// # Determinism
+/// The outer weights have the same bits on all ranks, and the same from run to run.
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{Module, VarBuilder, VarMap};
+/// use phalanx::ProcessGroup;
+/// use phalanx_candle::{AdamW, DiLoCo, DiLoCoConfig, verify_parameters};
+///
+/// fn train(group: &ProcessGroup) -> phalanx_candle::Result<()> {
+///     let varmap = VarMap::new();
+///     let model = candle_nn::linear(2, 1, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
+///     let adamw = AdamW::new(&varmap, Default::default())?;
+///     let mut optimizer = DiLoCo::new(adamw, &varmap, group, DiLoCoConfig::diloco(20))?;
+///     let x = Tensor::full(1.0 + group.rank() as f32, (4, 2), &Device::Cpu)?;
+///     for _ in 0..50 {
+///         let loss = model.forward(&x)?.sqr()?.mean_all()?;
+///         optimizer.step(&loss.backward()?)?; // every 20th brings the ranks together
+///     }
+///     optimizer.finish()?;
+///     verify_parameters(&varmap, group)?;
+///     assert!(optimizer.traffic().ratio() > 16.0); // 3 averages in 50 steps
+///     Ok(())
+/// }
+/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+/// ```
+pub struct DiLoCo<O> {
+    inner: O,
+    varmap: VarMap,
+    /// Of our own: what is under way must not meet the program's calls.
+    group: ProcessGroup,
+    config: DiLoCoConfig,
+    fragments: Vec<Fragment>,
+    desk: Desk,
+    flight: Option<Flight>,
+    steps: u64,
+    traffic: Traffic,
+}
+
+impl<O: fmt::Debug> fmt::Debug for DiLoCo<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiLoCo")
+            .field("inner", &self.inner)
+            .field("group", &self.group)
+            .field("config", &self.config)
+            .field("steps", &self.steps)
+            .field("flight", &self.flight)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A fragment whose mean is under way, and the step after which it is to be there.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    fragment: usize,
+    due: u64,
+}
+
+impl<O: InnerOptimizer> DiLoCo<O> {
+    /// Makes the variables of `varmap` equal to those of rank 0, which are the first outer weights. `inner` optimises the same variables.
+    ///
+    /// To begin with data-parallel training and change over later (Lin et al. 2018), make this one then.
+    ///
+    /// # Errors
+    /// As of [`sync_model`]. [`phalanx::Error::Misuse`] for a configuration that makes no sense, with fewer layers than fragments, or that is
+    /// not the same on all ranks.
+    #[track_caller]
+    pub fn new(inner: O, varmap: &VarMap, group: &ProcessGroup, config: DiLoCoConfig) -> Result<Self> {
+        config.check(group)?;
+        sync_model(varmap, group, 0)?;
+        let mut parameters = parameters(varmap);
+        // What the forward pass changes is no weight: a momentum would carry a variance below zero.
+        parameters.retain(|p| p.var.dtype().is_float() && !is_buffer(&p.name));
+        let dtype = wide(&parameters);
+        let layers = || {
+            let what = format!("fewer layers of weights than {} fragments", config.fragments);
+            Error::misuse(OpKind::AllReduce, what)
+        };
+        let dealt = fragment::deal(parameters, config.fragments).ok_or_else(layers)?;
+        let fragments =
+            dealt.into_iter().map(|members| Fragment::new(members, dtype)).collect::<Result<Vec<_>>>()?;
+        let group = group.split(Some(0), 0)?.expect("all ranks gave one colour");
+        let largest = fragments.iter().map(Fragment::bytes).max().unwrap_or(0);
+        let desk = Desk::new(Averager::new(group.clone(), dtype, largest)?);
+        tracing::debug!(fragments = fragments.len(), largest, "outer weights made");
+        let (flight, steps, traffic) = (None, 0, Traffic::default());
+        Ok(Self { inner, varmap: varmap.clone(), group, config, fragments, desk, flight, steps, traffic })
+    }
+
+    /// Has `hook` average what 32-bit weights are away from the outer ones, in fewer bytes. All ranks pass the same kind. A model
+    /// with weights of 64 bits goes without.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::{Optimizer, SGD, VarMap};
+    /// use phalanx_candle::compress::Cast;
+    /// use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1000, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// # let sgd = SGD::new(varmap.all_vars(), 0.1)?;
+    /// let config = DiLoCoConfig::streaming(10, 1, 5);
+    /// let mut optimizer = DiLoCo::new(sgd, &varmap, group, config)?.with_hook(Cast::bf16());
+    /// # for _ in 0..20 { optimizer.step(&x.sqr()?.sum_all()?.backward()?)?; }
+    /// # optimizer.finish()?;
+    /// # assert_eq!(optimizer.traffic().ratio(), 20.0);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
+    #[must_use]
+    pub fn with_hook(self, hook: impl CommHook + 'static) -> Self {
+        // Nothing has been under way yet, so nothing has failed.
+        let _ = self.desk.with(|averager| averager.hook = Some(Box::new(hook)));
+        self
+    }
+
+    /// One step of the rank's own optimizer; then, if it is their turn, what was under way arrives, and the next fragment is sent.
+    ///
+    /// # Errors
+    /// Those of the optimizer, before anything is sent. Those of [`all_reduce`](ProcessGroup::all_reduce), of one that was under way too: the rank's
+    /// weights are its own then, from before the mean came.
+    #[track_caller]
+    pub fn step(&mut self, grads: &GradStore) -> Result<()> {
+        self.inner.inner_step(grads)?;
+        self.steps += 1;
+        self.traffic.plain += all_reduced(self.fragments.iter().map(Fragment::bytes).sum(), &self.group);
+        let turn = self.config.turn(self.steps);
+        // What a checkpoint of another configuration has under way may be due after the next turn.
+        if self.flight.is_some_and(|flight| flight.due <= self.steps || turn.is_some()) {
+            self.land()?;
+        }
+        if let Some(fragment) = turn {
+            self.launch(fragment, self.config.delay, CallSite::caller())?;
+            if self.config.delay == 0 {
+                self.land()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what is under way, averages what was trained since, and leaves all ranks with the outer weights: before an evaluation, or at the
+    /// end. Buffers, such as the running statistics of batch normalisation, become those of rank 0; until then each rank has its own.
+    ///
+    /// The training may go on afterwards.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step), and those of [`broadcast`](ProcessGroup::broadcast).
+    #[track_caller]
+    pub fn finish(&mut self) -> Result<()> {
+        let site = CallSite::caller();
+        if self.flight.is_some() {
+            self.land()?;
+        }
+        for at in 0..self.fragments.len() {
+            if self.fragments[at].sent_at < self.steps {
+                self.launch(at, 0, site.clone())?;
+                self.land()?;
+            }
+        }
+        self.fragments.iter().try_for_each(|fragment| fragment.adopt(0.0))?;
+        model::sync_buffers(&self.varmap, &self.group.with_call_site(site), 0)
+    }
+
+    /// Sends a fragment's pseudo-gradients; the mean is to be there after `delay` more steps.
+    fn launch(&mut self, at: usize, delay: u64, site: CallSite) -> Result<()> {
+        let fragment = &mut self.fragments[at];
+        let gradients = fragment.pseudo_gradients()?;
+        self.desk.with(|averager| Fragment::pack(&gradients, averager.bytes()))??;
+        let parcel = Parcel { index: at, bytes: fragment.bytes(), shapes: fragment.shapes(), site };
+        match delay {
+            0 => self.desk.average(parcel)?,
+            _ => self.desk.begin(parcel),
+        }
+        fragment.sent_at = self.steps;
+        self.flight = Some(Flight { fragment: at, due: self.steps + delay });
+        Ok(())
+    }
+
+    /// Makes the outer step by the mean that was under way, and lets the rank go on from there.
+    fn land(&mut self) -> Result<()> {
+        let Some(Flight { fragment, .. }) = self.flight.take() else { return Ok(()) };
+        let fragment = &mut self.fragments[fragment];
+        let (means, sent) =
+            self.desk.with(|averager| (fragment.unpack(averager.bytes()), averager.sent()))?;
+        self.traffic.sent = sent;
+        fragment.step(&means?, &self.config)?;
+        fragment.adopt(self.config.mix)
+    }
+}
+
+impl<O> DiLoCo<O> {
+    /// What the averages that have arrived have cost this rank, beside an all_reduce of all gradients in each step.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// The rank's own optimizer.
+    pub fn inner(&self) -> &O {
+        &self.inner
+    }
+
+    /// The rank's own optimizer, to change its learning rate for example.
+    pub fn inner_mut(&mut self) -> &mut O {
+        &mut self.inner
+    }
+}
+
+/// The type of the outer weights: f64 where a weight is, else f32, of weights of 16 bits too, for what a step adds to those is often too little.
+fn wide(parameters: &[Parameter]) -> DType {
+    let is_double = parameters.iter().any(|p| p.var.dtype() == DType::F64);
+    if is_double { DType::F64 } else { DType::F32 }
+}
