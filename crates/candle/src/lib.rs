@@ -16,6 +16,7 @@
 //! [`Sharded`] is data-parallel training for models that need more memory than a rank has: each keeps a part of the optimizer's state, of the
 //! gradients and of the weights (ZeRO, FSDP). See `docs/sharding.md`.
 //! Where ranks are far apart, [`DiLoCo`] trains each for itself and averages them every so many steps; it takes an optimizer's place.
+//! [`SyncBatchNorm`] normalises over the samples of all ranks.
 //!
 //! Tensors and variables live on the CPU.
 //!
@@ -75,6 +76,7 @@ mod shard;
 mod share;
 mod slot;
 mod step;
+mod sync_batch_norm;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -93,6 +95,7 @@ pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::LossScaler;
 pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
 pub use share::Share;
+pub use sync_batch_norm::SyncBatchNorm;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
 pub use verify::{Version, verify_parameters};
 

@@ -1,7 +1,8 @@
 //! How much of the global batch a rank has worked on.
 
 use crate::Result;
-use phalanx::{Error, OpKind};
+use candle_core::Tensor;
+use phalanx::{Error, OpKind, ProcessGroup};
 
 /// This rank's part of the global batch, by which its gradients are weighed.
 ///
@@ -19,6 +20,23 @@ impl Share {
     /// nothing, but the rank still takes part.
     pub fn new(samples: usize, global: usize) -> Self {
         Self(Some((samples, global)))
+    }
+
+    /// `loss`, a mean over this share's samples, as this rank's part of what all ranks together minimise, so that an average of the
+    /// gradients over the ranks is right. [`backward_share`](crate::DistributedDataParallel::backward_share) weighs gradients instead, which comes
+    /// to the same but for layers that pass gradients from rank to rank, as [`SyncBatchNorm`](crate::SyncBatchNorm) does: with these, weigh
+    /// the loss and call [`backward`](crate::DistributedDataParallel::backward).
+    ///
+    /// A rank without any samples has no loss; it passes an empty store to
+    /// [`sync_gradients`](crate::DistributedDataParallel::sync_gradients), with an equal share, for its gradients are zero.
+    ///
+    /// # Errors
+    /// Those of candle, and [`phalanx::Error::Misuse`] for a share of more than the whole.
+    pub fn weigh(self, loss: &Tensor, group: &ProcessGroup) -> Result<Tensor> {
+        match self.part()? {
+            Part::Weighted(weight) => Ok((loss * (weight * group.world_size() as f64))?),
+            _ => Ok(loss.clone()),
+        }
     }
 
     /// What a rank with this share does in a step.

@@ -1,0 +1,311 @@
+//! Batch normalisation over the samples of all ranks.
+
+use crate::element::{Shared, read, with_element};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, Var, WithDType, bail};
+use candle_nn::{BatchNorm, BatchNormConfig, ModuleT, VarBuilder};
+use phalanx::{CallSite, ProcessGroup, ReduceOp};
+
+/// Batch normalisation (Ioffe and Szegedy 2015) with the statistics of the global batch: [`candle_nn::BatchNorm`], as if one process had the
+/// samples of all ranks. For ranks whose own batches are too small for statistics.
+///
+/// Its variables have the names of candle's: a file of one is a file of the other. In evaluation it does what candle's does, and sends nothing.
+///
+/// In training `forward_t`, and the backward pass through it, are collective: each rank goes through its layers in the same order. Ranks may
+/// have different numbers of samples. One without any passes a tensor of zero rows, and needs no backward pass. What all ranks optimise is the *sum* of their losses,
+/// for each one's output depends on everybody's samples. So its backward pass gives the gradient of that, and a rank whose batch is smaller than
+/// others' must say so in the loss: see [`Share::weigh`](crate::Share::weigh).
+///
+/// # Shape
+/// `[n, features, …]` in and out, as candle's; n is this rank's, what follows is the same on all.
+///
+/// # Cost
+/// Forward one all_gather of 16 bytes a feature and rank, backward one all_reduce of 16 bytes a feature. Where some rank has no samples, the others
+/// [split](ProcessGroup::split) off a group for the backward pass. Three passes over the input, two over its gradient.
+///
+/// # Determinism
+/// The running statistics have the same bits on all ranks. Sums are formed in f64: means first, then the squares around them, and the ranks' are put
+/// together by the formula of Chan et al. (1979), so a mean that is large beside the deviation takes nothing from the variance.
+///
+/// # Errors
+/// Those of candle's, and of the group, as candle's `Wrapped` error. Fewer than two values a feature, of all ranks together, are refused: they have no
+/// variance.
+///
+/// # Examples
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{ModuleT, VarBuilder, VarMap};
+/// use phalanx::ProcessGroup;
+/// use phalanx_candle::SyncBatchNorm;
+///
+/// fn on(group: &ProcessGroup) -> phalanx_candle::Result<()> {
+///     let varmap = VarMap::new();
+///     let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+///     // A group of its own, for all layers: their calls must not meet those of `DistributedDataParallel`.
+///     let norms = group.split(Some(0), 0)?.expect("all ranks gave one colour");
+///     let norm = SyncBatchNorm::new(1, 1e-5, vb.pp("norm"), &norms)?;
+///
+///     let mine = [vec![0f32, 2.0], vec![4.0]][group.rank()].clone(); // two samples here, one there
+///     let y = norm.forward_t(&Tensor::new(mine, &Device::Cpu)?.unsqueeze(1)?, true)?;
+///     // Of all three the mean is 2 and the deviation √(8/3).
+///     let expected = [vec![-1.2247, 0.0], vec![1.2247]][group.rank()].clone();
+///     for (y, expected) in y.flatten_all()?.to_vec1::<f32>()?.into_iter().zip(expected) {
+///         assert!((y - expected).abs() < 1e-4);
+///     }
+///     assert_eq!(norm.running_mean().to_vec1::<f32>()?, [0.2]); // a tenth of the way to 2
+///     Ok(())
+/// }
+/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
+#[derive(Debug, Clone)]
+pub struct SyncBatchNorm {
+    norm: BatchNorm,
+    remove_mean: bool,
+    /// Its calls count as made where the layer was.
+    group: ProcessGroup,
+}
+
+impl SyncBatchNorm {
+    /// As [`batch_norm`](candle_nn::batch_norm()), over the ranks of `group`. Not collective.
+    ///
+    /// Layers of one model share a group, which nothing else uses: gradients that are sent during the backward pass would meet their calls
+    /// in an order that need not be the same on all ranks.
+    ///
+    /// # Errors
+    /// Those of candle.
+    #[track_caller]
+    pub fn new(
+        num_features: usize,
+        config: impl Into<BatchNormConfig>,
+        vb: VarBuilder<'_>,
+        group: &ProcessGroup,
+    ) -> Result<Self> {
+        let config = config.into();
+        let norm = candle_nn::batch_norm(num_features, config, vb)?;
+        let group = group.with_call_site(CallSite::caller());
+        Ok(Self { norm, remove_mean: config.remove_mean, group })
+    }
+
+    /// The running mean of each feature.
+    pub fn running_mean(&self) -> &Tensor {
+        self.norm.running_mean()
+    }
+
+    /// The running variance of each feature.
+    pub fn running_var(&self) -> &Tensor {
+        self.norm.running_var()
+    }
+
+    fn forward_train(&self, x: &Tensor) -> Result<Tensor> {
+        let features = self.running_mean().dim(0)?;
+        if x.rank() < 2 || x.dim(1)? != features {
+            bail!(
+                "batch normalisation of {features} features was given {:?}, not [n, {features}, …]",
+                x.dims()
+            )
+        }
+        let x = x.contiguous()?;
+        let (moments, working) = self.moments(&x, features)?;
+        if moments.count < 2.0 {
+            bail!(
+                "batch normalisation over {} values a feature on all ranks: they have no variance",
+                moments.count
+            )
+        }
+        self.follow(&moments)?;
+        let variance = moments.squares.iter().map(|squares| squares / moments.count);
+        let standardise = Standardise {
+            inverse: variance.map(|variance| (variance + self.norm.eps()).sqrt().recip()).collect(),
+            mean: moments.mean,
+            count: moments.count,
+            remove_mean: self.remove_mean,
+            working,
+        };
+        let x = x.apply_op1(standardise)?;
+        let Some((weight, bias)) = self.norm.weight_and_bias() else { return Ok(x) };
+        let mut shape = vec![1; x.rank()];
+        shape[1] = features;
+        x.broadcast_mul(&weight.reshape(shape.as_slice())?)?.broadcast_add(&bias.reshape(shape)?)
+    }
+
+    /// Of the samples of all ranks; and the group of those that have any, for the backward pass, of which this rank may be none.
+    ///
+    /// candle leaves operations on empty tensors out of its graph: who has no samples may have no backward pass.
+    fn moments(&self, x: &Tensor, features: usize) -> Result<(Moments, Option<ProcessGroup>)> {
+        let mine = with_element!(x.dtype(),
+            T => read::<T, _>(x, |values| Moments::of(values, features, inner(x.dims()), self.remove_mean))?,
+            other => return Err(unsupported(other)),
+        );
+        let told = [&[mine.count][..], &mine.mean, &mine.squares].concat();
+        let mut all = vec![0.0; told.len() * self.group.world_size()];
+        self.group.all_gather(&told, &mut all).map_err(candle_core::Error::wrap)?;
+        let mut sum = Moments { count: 0.0, mean: vec![0.0; features], squares: vec![0.0; features] };
+        let mut everybody = true;
+        for rank in all.chunks_exact(told.len()) {
+            sum.add(rank[0], &rank[1..=features], &rank[features + 1..]);
+            everybody &= rank[0] > 0.0;
+        }
+        let working = match everybody {
+            true => Some(self.group.clone()),
+            false => {
+                self.group.split((mine.count > 0.0).then_some(0), 0).map_err(candle_core::Error::wrap)?
+            }
+        };
+        Ok((sum, working))
+    }
+
+    /// Brings the running statistics on, that of the variance without the bias of a sample.
+    fn follow(&self, moments: &Moments) -> Result<()> {
+        let unbiased = moments.squares.iter().map(|squares| squares / (moments.count - 1.0)).collect();
+        let mut statistics = vec![(self.running_var(), unbiased)];
+        if self.remove_mean {
+            statistics.push((self.running_mean(), moments.mean.clone()));
+        }
+        for (running, now) in statistics {
+            let now = Tensor::from_vec(now, running.shape(), running.device())?;
+            let (kept, momentum) = (running.detach().to_dtype(DType::F64)?, self.norm.momentum());
+            let next = ((kept * (1.0 - momentum))? + (now * momentum)?)?;
+            Var::from_tensor(running)?.set(&next.to_dtype(running.dtype())?)?;
+        }
+        Ok(())
+    }
+}
+
+impl ModuleT for SyncBatchNorm {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        if train { self.forward_train(x) } else { self.norm.forward_t(x, false) }
+    }
+}
+
+/// Elements of one sample that belong to one feature.
+fn inner(dims: &[usize]) -> usize {
+    dims[2..].iter().product()
+}
+
+/// The runs of elements of a tensor `[n, features, …]` that belong to one feature each, and which.
+fn runs<T>(values: &[T], features: usize, inner: usize) -> impl Iterator<Item = (usize, &[T])> {
+    // Without elements there are no runs, whatever their length.
+    values.chunks_exact(inner.max(1)).enumerate().map(move |(at, run)| (at % features, run))
+}
+
+fn unsupported(dtype: DType) -> candle_core::Error {
+    candle_core::Error::msg(format!("batch normalisation of {}; convert with `to_dtype`", dtype.as_str()))
+}
+
+/// What is known of some samples: values a feature; of each feature the mean, and the sum of squares around it.
+#[derive(Debug)]
+struct Moments {
+    count: f64,
+    mean: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+impl Moments {
+    /// Of this rank's samples. Without `remove_mean` means count as zero.
+    fn of<T: Shared>(values: &[T], features: usize, inner: usize, remove_mean: bool) -> Self {
+        let count = (values.len() / features.max(1)) as f64;
+        let (mut mean, mut squares) = (vec![0.0; features], vec![0.0; features]);
+        if remove_mean && count > 0.0 {
+            for (feature, run) in runs(values, features, inner) {
+                mean[feature] += run.iter().map(|x| x.to_f64()).sum::<f64>();
+            }
+            mean.iter_mut().for_each(|sum| *sum /= count);
+        }
+        for (feature, run) in runs(values, features, inner) {
+            squares[feature] += run.iter().map(|x| (x.to_f64() - mean[feature]).powi(2)).sum::<f64>();
+        }
+        Self { count, mean, squares }
+    }
+
+    /// With other samples besides.
+    fn add(&mut self, count: f64, mean: &[f64], squares: &[f64]) {
+        let all = self.count + count;
+        if count == 0.0 {
+            return;
+        }
+        for (at, (mean, squares)) in mean.iter().zip(squares).enumerate() {
+            let apart = mean - self.mean[at];
+            self.mean[at] += apart * (count / all);
+            self.squares[at] += squares + apart * apart * (self.count * count / all);
+        }
+        self.count = all;
+    }
+}
+
+/// Takes the mean away and divides by the deviation, both of which depend on the input, on all ranks.
+struct Standardise {
+    mean: Vec<f64>,
+    /// One over the deviation.
+    inverse: Vec<f64>,
+    count: f64,
+    remove_mean: bool,
+    /// The ranks that have samples, if this is one.
+    working: Option<ProcessGroup>,
+}
+
+impl Standardise {
+    fn forward<T: Shared>(&self, values: &[T], inner: usize) -> Vec<T> {
+        let mut out = Vec::with_capacity(values.len());
+        for (feature, run) in runs(values, self.mean.len(), inner) {
+            let (mean, inverse) = (self.mean[feature], self.inverse[feature]);
+            out.extend(run.iter().map(|x| T::from_f64((x.to_f64() - mean) * inverse)));
+        }
+        out
+    }
+
+    /// The gradient of the input, from that of the output g and the output y: (g − mean(g) − y mean(g y)) / deviation, with means over all
+    /// ranks' samples.
+    fn backward<T: Shared>(&self, grads: &[T], outs: &[T], inner: usize) -> phalanx::Result<Vec<T>> {
+        let features = self.mean.len();
+        let both = || runs(grads, features, inner).zip(runs(outs, features, inner).map(|(_, outs)| outs));
+        let mut sums = vec![0.0; 2 * features];
+        for ((feature, grads), outs) in both() {
+            let with_out = grads.iter().zip(outs).map(|(grad, out)| grad.to_f64() * out.to_f64());
+            sums[features + feature] += with_out.sum::<f64>();
+            if self.remove_mean {
+                sums[feature] += grads.iter().map(|grad| grad.to_f64()).sum::<f64>();
+            }
+        }
+        if let Some(group) = &self.working {
+            group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        }
+        let mut found = Vec::with_capacity(grads.len());
+        for ((feature, grads), outs) in both() {
+            let (mean, with_out) = (sums[feature] / self.count, sums[features + feature] / self.count);
+            let of = |(grad, out): (&T, &T)| {
+                T::from_f64((grad.to_f64() - mean - out.to_f64() * with_out) * self.inverse[feature])
+            };
+            found.extend(grads.iter().zip(outs).map(of));
+        }
+        Ok(found)
+    }
+}
+
+impl CustomOp1 for Standardise {
+    fn name(&self) -> &'static str {
+        "phalanx-standardise"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (start, end) = layout.contiguous_offsets().expect("it was made contiguous");
+        let out = with_element!(storage.dtype(),
+            T => {
+                let values = &T::cpu_storage_as_slice(storage)?[start..end];
+                T::to_cpu_storage_owned(self.forward(values, inner(layout.dims())))
+            },
+            other => return Err(unsupported(other)),
+        );
+        Ok((out, layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        with_element!(x.dtype(),
+            T => {
+                let backward = |grads: &[T]| read(out, |outs| self.backward::<T>(grads, outs, inner(x.dims())));
+                let found = read(grad, backward)??.map_err(candle_core::Error::wrap)?;
+                Ok(Some(Tensor::from_vec(found, x.shape(), x.device())?))
+            },
+            other => Err(unsupported(other)),
+        )
+    }
+}
