@@ -27,7 +27,15 @@ impl Cnn {
     /// # Errors
     /// Those of candle.
     pub fn new(varmap: &VarMap, seed: u64) -> Result<Self> {
-        let vb = VarBuilder::from_varmap(varmap, DTYPE, &Device::Cpu);
+        Self::of(varmap, DTYPE, seed)
+    }
+
+    /// The same with weights of another type, in which it computes.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn of(varmap: &VarMap, dtype: DType, seed: u64) -> Result<Self> {
+        let vb = VarBuilder::from_varmap(varmap, dtype, &Device::Cpu);
         let same_size = Conv2dConfig { padding: 1, ..Default::default() };
         let model = Self {
             near: candle_nn::conv2d(1, 16, 3, same_size, vb.pp("near"))?,
@@ -52,7 +60,8 @@ impl Cnn {
 impl Module for Cnn {
     /// `[n, 1, 8, 8]` to `[n, 10]`.
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let near = self.near.forward(images)?.relu()?.max_pool2d(2)?;
+        let images = images.to_dtype(self.classes.weight().dtype())?;
+        let near = self.near.forward(&images)?.relu()?.max_pool2d(2)?;
         let far = self.far.forward(&near)?.relu()?.max_pool2d(2)?;
         self.classes.forward(&far.flatten_from(1)?)
     }
