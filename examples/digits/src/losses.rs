@@ -1,6 +1,6 @@
 //! Kills ranks, so that one can see what their loss does to the training.
 
-use digits_common::progress::Seen;
+use examples_common::progress::Seen;
 use phalanx::launch::Running;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

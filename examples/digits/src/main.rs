@@ -9,7 +9,7 @@ mod train;
 
 use clap::Parser;
 use digits_common::cli::Options;
-use digits_common::progress;
+use examples_common::progress;
 use phalanx::launch::{Elastic, Launch, Outcome};
 use phalanx::{Config, Source};
 use std::path::PathBuf;

@@ -8,8 +8,9 @@ use digits_common::cli::Options;
 use digits_common::model::Cnn;
 use digits_common::optimizer::Sgd;
 use digits_common::progress::Progress;
-use digits_common::report::{Report, checksum};
+use digits_common::report::Report;
 use digits_common::{data, plot};
+use examples_common::checksum;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 

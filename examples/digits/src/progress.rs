@@ -1,73 +1,40 @@
-//! How far the training is: a bar on a terminal, a line an epoch elsewhere.
-//!
-//! A rank's output is a pipe, so it cannot draw. If the process that started the ranks has a terminal, rank 0 prints a marked line
-//! each step, and a [`Relay`] in that process makes a bar of them.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "showing progress is what this is for")]
+//! How far the training is, in epochs and images.
 
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The environment variable that asks for marked lines.
-pub const RELAY: &str = "DIGITS_RELAY_PROGRESS";
-/// What marks them.
-const MARK: &str = "@progress ";
+use examples_common::progress;
+use std::time::Duration;
 
 /// Shows epoch, loss and speed.
 #[derive(Debug)]
 pub struct Progress {
-    view: View,
+    shown: progress::Progress,
     epochs: u64,
     /// In an epoch.
     steps: u64,
     images: usize,
-    started: Instant,
-}
-
-#[derive(Debug)]
-enum View {
-    Bar(ProgressBar),
-    Marked,
-    Epochs,
 }
 
 impl Progress {
     /// Begins to show a run of `epochs` epochs of `steps` steps.
     pub fn new(epochs: u64, steps: usize) -> Self {
-        let bar = bar();
-        let view = if std::env::var_os(RELAY).is_some() {
-            View::Marked
-        } else if bar.is_hidden() {
-            View::Epochs
-        } else {
-            View::Bar(bar)
-        };
-        Self { view, epochs, steps: steps as u64, images: 0, started: Instant::now() }
+        let steps = steps as u64;
+        Self { shown: progress::Progress::new(epochs * steps), epochs, steps, images: 0 }
     }
 
     /// Step `step` of epoch `epoch` (both from 0) over `images` images is done; their mean loss was `loss`.
     pub fn step(&mut self, epoch: u64, step: usize, loss: f64, images: usize) {
         self.images += images;
-        let (step, steps) = (epoch * self.steps + step as u64 + 1, self.epochs * self.steps);
         let message = format!("{}, loss {loss:.4}, {:.0} images/s", self.epoch_of(epoch), self.speed());
-        match &self.view {
-            View::Bar(bar) => Update { step, steps, message: &message }.show(bar),
-            View::Marked => println!("{}", Update { step, steps, message: &message }.to_line()),
-            View::Epochs => {}
-        }
+        self.shown.step(epoch * self.steps + step as u64 + 1, &message);
     }
 
     /// Epoch `epoch` (from 0) is done; its mean loss was `loss`.
     pub fn epoch(&self, epoch: u64, loss: f64) {
-        if let View::Epochs = self.view {
-            println!("{}  loss {loss:.6}  {:.0} images/s", self.epoch_of(epoch), self.speed());
-        }
+        self.shown.line(&format!("{}  loss {loss:.6}  {:.0} images/s", self.epoch_of(epoch), self.speed()));
     }
 
     /// Time since the start.
     pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+        self.shown.elapsed()
     }
 
     fn epoch_of(&self, epoch: u64) -> String {
@@ -75,113 +42,6 @@ impl Progress {
     }
 
     fn speed(&self) -> f64 {
-        self.images as f64 / self.started.elapsed().as_secs_f64().max(1e-9)
-    }
-}
-
-/// A bar on the standard error output; hidden if that is not a terminal.
-fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {msg}, {eta} left").expect("the template is valid");
-    ProgressBar::new(1).with_style(style)
-}
-
-/// Passes on what the ranks print, but turns marked lines into a bar.
-#[derive(Debug)]
-pub struct Relay<W> {
-    bar: ProgressBar,
-    output: W,
-    seen: Seen,
-}
-
-/// The latest step of which a relay has read, and how many there are.
-pub type Seen = Arc<Mutex<(u64, u64)>>;
-
-/// Relays for the standard output and the standard error output that know of each other's bar.
-pub fn relays() -> (Relay<io::Stdout>, Relay<io::Stderr>) {
-    let (bar, seen) = (bar(), Seen::default());
-    let stdout = Relay { bar: bar.clone(), output: io::stdout(), seen: seen.clone() };
-    (stdout, Relay { bar, output: io::stderr(), seen })
-}
-
-impl<W> Relay<W> {
-    /// Whether there is a terminal to draw the bar on.
-    pub fn draws(&self) -> bool {
-        !self.bar.is_hidden()
-    }
-
-    /// How far the training is.
-    pub fn seen(&self) -> Seen {
-        self.seen.clone()
-    }
-}
-
-impl<W: Write> Write for Relay<W> {
-    /// Expects whole lines.
-    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        for line in lines.split_inclusive(|&byte| byte == b'\n') {
-            match std::str::from_utf8(line).ok().and_then(Update::from_line) {
-                Some(update) => {
-                    *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (update.step, update.steps);
-                    update.show(&self.bar);
-                }
-                None if self.bar.is_finished() => self.output.write_all(line)?,
-                None => self.bar.suspend(|| self.output.write_all(line))?,
-            }
-        }
-        Ok(lines.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.output.flush()
-    }
-}
-
-/// What a marked line says.
-#[derive(Debug, PartialEq)]
-struct Update<'a> {
-    step: u64,
-    steps: u64,
-    message: &'a str,
-}
-
-impl<'a> Update<'a> {
-    fn show(&self, bar: &ProgressBar) {
-        bar.set_length(self.steps);
-        bar.set_message(self.message.to_owned());
-        bar.set_position(self.step);
-        if self.step == self.steps {
-            bar.finish();
-            if !bar.is_hidden() {
-                eprintln!(); // what comes next begins on a line of its own
-            }
-        }
-    }
-
-    fn to_line(&self) -> String {
-        format!("{MARK}{} {} {}", self.step, self.steps, self.message)
-    }
-
-    /// The launcher may have put something before the mark.
-    fn from_line(line: &'a str) -> Option<Self> {
-        let mut words = line.split_once(MARK)?.1.trim_end().splitn(3, ' ');
-        let mut number = || words.next()?.parse().ok();
-        Some(Self { step: number()?, steps: number()?, message: words.next()? })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn updates_survive_the_pipe_and_other_lines_pass() {
-        let update = Update { step: 3, steps: 20, message: "epoch  1/2, loss 2.1" };
-        assert_eq!(Update::from_line(&format!("[0] {}\n", update.to_line())), Some(update));
-
-        let mut relay = Relay { bar: ProgressBar::hidden(), output: Vec::new(), seen: Seen::default() };
-        relay.write_all(b"[1] hello\n[0] @progress 2 3 on\n[0] @progress x\n").unwrap();
-        assert_eq!(relay.output, b"[1] hello\n[0] @progress x\n");
-        assert_eq!((relay.bar.position(), relay.bar.length()), (2, Some(3)));
-        assert_eq!(*relay.seen().lock().unwrap(), (2, 3));
+        self.images as f64 / self.elapsed().as_secs_f64().max(1e-9)
     }
 }

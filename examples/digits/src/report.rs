@@ -1,13 +1,9 @@
 //! What a run ends with, for people and for programs.
 
 use anyhow::Context;
-use candle_core::Result;
-use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::fmt;
 use std::path::Path;
-use std::sync::PoisonError;
 
 /// The outcome of a training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,23 +50,4 @@ impl fmt::Display for Report {
             (_, false) => f.write_str("THE RANKS HAVE DIFFERENT WEIGHTS"),
         }
     }
-}
-
-/// The first half of a SHA-256 over names and bits of all variables, in name order.
-///
-/// # Errors
-/// Those of candle.
-pub fn checksum(varmap: &VarMap) -> Result<String> {
-    let variables = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
-    let mut named: Vec<_> = variables.iter().collect();
-    named.sort_by_key(|(name, _)| name.as_str());
-    let mut hash = Sha256::new();
-    for (name, var) in named {
-        hash.update(name.as_bytes());
-        // Exact: f64 holds every f32.
-        for value in var.flatten_all()?.to_dtype(candle_core::DType::F64)?.to_vec1::<f64>()? {
-            hash.update(value.to_bits().to_le_bytes());
-        }
-    }
-    Ok(hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
 }
