@@ -1,0 +1,39 @@
+//! A small transformer learns to write like Shakespeare, on several ranks: `shakespeare --ranks 2` starts two copies of itself,
+//! which train one model together, in the way that the flags say.
+#![allow(clippy::print_stderr, reason = "a program talks to its user")]
+
+mod flags;
+mod model;
+mod rate;
+mod report;
+mod text;
+mod train;
+mod trainer;
+mod write;
+
+use clap::Parser;
+use examples_common::progress;
+use flags::Flags;
+use phalanx::launch::{Launch, Outcome};
+use phalanx::{Config, Source};
+use std::process::ExitCode;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let flags = Flags::parse();
+    if Config::from_env()?.source != Source::Alone {
+        train::train(&flags)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    flags.check()?;
+    let mut launch =
+        Launch::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).ranks(flags.ranks);
+    let (stdout, stderr) = progress::relays();
+    if stdout.draws() {
+        launch = launch.env(progress::RELAY, "1").output(stdout, stderr);
+    }
+    let outcome = launch.run()?;
+    if let Outcome::Failure(failure) = &outcome {
+        eprintln!("{failure}");
+    }
+    Ok(ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1)))
+}
