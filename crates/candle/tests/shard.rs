@@ -3,13 +3,13 @@
 mod common;
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Tensor};
-use candle_nn::{Module, Optimizer, SGD, VarMap};
+use candle_core::{DType, Device, Tensor, Var};
+use candle_nn::{Init, Module, Optimizer, SGD, VarBuilder, VarMap};
 use common::deep::{bits, config, configs, gradients, pair, plain, sharded, start, value};
 use common::{SAMPLES, on_ranks, worlds};
 use phalanx::{ProcessGroup, chunk};
 use phalanx_candle::checkpoint::{Checkpoint, Checkpoints, State, load_vars, save_vars};
-use phalanx_candle::{AdamW, LossScaler, Overlap, Sharded, Share, Stage, clip_grad_norm};
+use phalanx_candle::{AdamW, LossScaler, Overlap, Sharded, Share, Stage, Units, clip_grad_norm};
 use std::ops::Range;
 use std::path::Path;
 
@@ -183,6 +183,35 @@ fn a_rank_without_samples_counts_for_nothing() {
                 let grads = zero.backward_share(&loss, share).unwrap();
                 assert_eq!(gradients(&zero, &grads, &group), [1.0; 12], "{config:?}");
             }
+        });
+    }
+}
+
+#[test]
+fn buffers_begin_equal_are_each_ranks_own_and_become_equal_again() {
+    for world in worlds() {
+        world.run(3, |group| {
+            let random = Init::Randn { mean: 0.0, stdev: 1.0 };
+            let model = |_: &Units, vb: VarBuilder<'_>| {
+                Ok([vb.get(2, "weight")?, vb.get_with_hints(2, "running_mean", random)?])
+            };
+            let zero =
+                Sharded::build(DType::F32, &group, config(Stage::Weights, Overlap::Off), model).unwrap();
+            let mean = zero.forward(|[_, mean]| Var::from_tensor(mean)).unwrap();
+            let all = || {
+                let all = phalanx_candle::all_gather(&group, &mean).unwrap();
+                all.reshape((3, 2)).unwrap().to_vec2::<f32>().unwrap()
+            };
+            let begun = all();
+            assert!(begun.iter().all(|mean| *mean == begun[0] && mean[0] != 0.0), "{begun:?}");
+            mean.set(&Tensor::full(group.rank() as f32, 2, &Device::Cpu).unwrap()).unwrap();
+            assert_eq!(all(), [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]);
+            zero.sync_buffers(1).unwrap();
+            assert_eq!(all(), [[1.0, 1.0]; 3]);
+            let exported = bits(zero.export(2).unwrap());
+            let names: Vec<_> = exported.iter().map(|(name, _)| name.as_str()).collect();
+            let expected: &[&str] = if group.rank() == 2 { &["running_mean", "weight"] } else { &[] };
+            assert_eq!(names, expected);
         });
     }
 }

@@ -9,7 +9,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId,
 use phalanx::{CallSite, ProcessGroup};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Weights and gradients, and who moves them.
 #[derive(Debug)]
@@ -110,9 +110,7 @@ impl Hub {
 
     /// Has `work` done with the engine, if there is one yet.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
-        let mut engine: MutexGuard<'_, Option<Engine>> =
-            self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        engine.as_mut().map(work)
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(work)
     }
 
     pub(crate) fn take_error(&self) -> Option<Error> {

@@ -138,6 +138,7 @@ impl<M> Sharded<M> {
     #[track_caller]
     pub fn forward<R>(&self, work: impl FnOnce(&M) -> candle_core::Result<R>) -> Result<R> {
         let site = CallSite::caller();
+        self.hub.take_error(); // of a unit whose failure `work` went on from
         self.engine(|engine| engine.begin_forward(site))?;
         let outcome = work(&self.model);
         let has_gathered = self.engine(|engine| {
