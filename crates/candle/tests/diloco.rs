@@ -443,27 +443,26 @@ impl InnerOptimizer for Own {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_and_what_follows_fails_at_once() {
-    for config in [DiLoCoConfig::local_sgd(2), DiLoCoConfig::streaming(2, 1, 1)] {
-        for world in worlds() {
-            let world = world.timeout(Duration::from_millis(300));
-            world.run(3, move |group| {
-                let varmap = vars(DType::F32);
-                let mut optimizer = DiLoCo::new(Own(varmap.clone()), &varmap, &group, config).unwrap();
-                let mut step = |step| optimizer.step(&gradients(&varmap, group.rank(), step));
-                // Who does not come is there nevertheless.
-                let together = group.with_timeout(Duration::from_secs(60));
-                if group.rank() == 2 {
-                    step(1).unwrap();
-                    return together.barrier().unwrap();
-                }
-                let errors: Vec<_> = (1..=5).filter_map(|at| step(at).err()).collect();
-                let Error::Group(GroupError::Timeout { .. }) = &errors[0] else { panic!("{:?}", errors[0]) };
-                assert!(errors[0].to_string().contains("rank 2"), "{}", errors[0]);
-                assert!(errors.len() >= 2, "who goes on is told again: {errors:?}");
-                assert!(optimizer.finish().is_err());
-                together.barrier().unwrap();
-            });
-        }
+    let [thread, shm, tcp] = worlds();
+    let streaming = DiLoCoConfig::streaming(2, 1, 1);
+    for (world, config) in [(thread, DiLoCoConfig::local_sgd(2)), (shm, streaming), (tcp, streaming)] {
+        world.timeout(Duration::from_secs(1)).run(3, move |group| {
+            let varmap = vars(DType::F32);
+            let mut optimizer = DiLoCo::new(Own(varmap.clone()), &varmap, &group, config).unwrap();
+            let mut step = |step| optimizer.step(&gradients(&varmap, group.rank(), step));
+            // Who does not come is there nevertheless.
+            let together = group.with_timeout(Duration::from_secs(60));
+            if group.rank() == 2 {
+                step(1).unwrap();
+                return together.barrier().unwrap();
+            }
+            let errors: Vec<_> = (1..=5).filter_map(|at| step(at).err()).collect();
+            let Error::Group(GroupError::Timeout { .. }) = &errors[0] else { panic!("{:?}", errors[0]) };
+            assert!(errors[0].to_string().contains("rank 2"), "{}", errors[0]);
+            assert!(errors.len() >= 2, "who goes on is told again: {errors:?}");
+            assert!(optimizer.finish().is_err());
+            together.barrier().unwrap();
+        });
     }
 }
 
