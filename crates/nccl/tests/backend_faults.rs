@@ -219,6 +219,30 @@ fn child_is_late_and_stuck() {
     both_have_failed(&all, &error);
 }
 
+/// It is an error of that rank, which tells the others why it can't go on.
+#[test]
+fn memory_that_is_not_there_ends_nobody_but_who_says_so() {
+    ranks("child_has_little_memory", &["", "memory=65536"], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_little_memory() {
+    let (group, all) = joined();
+    let large = DeviceBuffer::<i64>::zeros(all.stream(), 10_000);
+    assert_eq!(sum(&all).unwrap(), 3);
+    group.barrier().unwrap();
+    if let Err(error) = &large {
+        assert!(matches!(error, Error::Library { .. }), "{error}");
+        all.abort(&error.to_string());
+    }
+    assert_eq!(large.is_err(), group.rank() == 1);
+    let error = sum(&all).unwrap_err();
+    assert!(matches!(error, Error::Aborted { ref peer, .. } if peer.rank == 1), "{error}");
+    assert!(error.to_string().ends_with("CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"), "{error}");
+    both_have_failed(&all, &error);
+}
+
 #[test]
 fn different_versions_are_named_before_nccl_is_asked() {
     ranks("child_has_another_version", &["", "version=22703"], "60");

@@ -5,8 +5,7 @@ use crate::operation::Operation;
 use phalanx_core::{Element, Error, OpKind, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 
-/// Performs `operation` on a chunk of `count` elements of each block: `input` and `output` are those of this rank, of an operation in place
-/// both in `output`.
+/// Performs an operation of the group on one chunk: on this rank's input and output in the host's memory. What is done in place is done in the output.
 pub(crate) type Perform = fn(&ProcessGroup, &Operation, input: &[u8], output: &mut [u8]) -> Result<()>;
 
 /// See [`Perform`].
