@@ -280,9 +280,11 @@ fn messages_of_which_chunks_are_alike_are_told_apart() {
 
 /// What fails one half, on which rank, and what the other says then.
 fn fails(fallback: Fallback, fail: fn(&HybridBackend) -> Error, is_it: fn(&Cause) -> bool) {
+    let all_is_well = Barrier::new(3);
     World::thread().timeout(LONG).run(3, move |group| {
         let all = hybrid(&group, fallback);
         assert_eq!(sum(&all).unwrap(), 6);
+        all_is_well.wait();
         let first = fail(&all);
         assert!(!matches!(first, Error::Misuse { .. } | Error::Internal { .. }), "{first}");
         // Each half says why at its first call, and refuses the others.
