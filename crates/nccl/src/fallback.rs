@@ -15,7 +15,7 @@ pub enum Fallback {
     Never,
     /// If a rank has no NCCL: on all ranks then.
     WithoutNccl,
-    /// NCCL is not even looked at: to compare the two, or where several ranks have one device.
+    /// It always does, whether there is NCCL or not: to compare the two, or where several ranks have one device.
     Always,
 }
 

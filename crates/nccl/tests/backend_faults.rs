@@ -68,7 +68,7 @@ fn child_works() {
 /// The others have nothing to complain of on their devices, and wait for the end of the group.
 #[test]
 fn a_finalize_that_hangs_is_told_to_all_ranks() {
-    ranks("child_can_not_finalize", &["", "finalize-hangs"], "2");
+    ranks("child_can_not_finalize", &["", "finalize-hangs"], "30");
 }
 
 #[test]
@@ -76,14 +76,16 @@ fn a_finalize_that_hangs_is_told_to_all_ranks() {
 fn child_can_not_finalize() {
     let (group, all) = joined();
     assert_eq!(sum(&all).unwrap(), 3);
-    let rank = group.rank();
-    let error = all.finalize().unwrap_err();
-    match rank {
+    // Who knows why gives up first; else all it could be told is that it did not come.
+    let patience = Duration::from_secs(if group.rank() == 1 { 1 } else { 30 });
+    let error = all.with_timeout(patience).finalize().unwrap_err();
+    drop(all);
+    match group.rank() {
         0 => assert!(matches!(error, Error::Aborted { ref peer, .. } if peer.rank == 1), "{error}"),
         _ => assert!(matches!(error, Error::Library { .. }), "{error}"),
     }
     assert!(error.to_string().contains("ncclCommFinalize of NCCL"), "{error}");
-    assert!(error.to_string().contains("still in progress after 2.0 s"), "{error}");
+    assert!(error.to_string().contains("still in progress after 1.0 s"), "{error}");
     nothing_is_left();
 }
 

@@ -26,8 +26,8 @@ struct Named {
     name: String,
 }
 
-/// Each rank has a device of its own, and all have a library of one version, which is returned; or none is where the data goes over the host.
-/// Collective.
+/// Each rank has a device of its own, and all have a library of one version, which is returned. Where the data goes over the host it is not, and
+/// neither is needed. Collective.
 pub(crate) fn check(
     group: &ProcessGroup,
     nccl: Result<Nccl>,
