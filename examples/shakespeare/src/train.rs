@@ -34,6 +34,13 @@ pub(crate) fn train(flags: &Flags) -> anyhow::Result<()> {
     anyhow::ensure!(ranks <= flags.batch_size, "{ranks} ranks can't share batches of {}", flags.batch_size);
     let (train, held_out, alphabet) = text::load(flags.size.context)?;
     let sampler = DistributedSampler::new(train.windows(), flags.batch_size, rank, ranks)?.seed(flags.seed);
+    anyhow::ensure!(
+        sampler.batches() > 0,
+        "the text has {} windows of {} characters, too few for one batch of {}",
+        train.windows(),
+        flags.size.context,
+        flags.batch_size
+    );
 
     let mut trainer = trainer::new(flags, alphabet.len(), &group)?;
     let mut place = Place { step: 0, data: sampler.start(), points: Vec::new(), losses: [0.0; 2] };
@@ -45,6 +52,11 @@ pub(crate) fn train(flags: &Flags) -> anyhow::Result<()> {
         if rank == 0 {
             println!("going on after step {}, saved by {} ranks", found.step(), found.world_size());
         }
+        let (done, ends) = (place.step, flags.steps);
+        anyhow::ensure!(
+            done < ends || place.points.last().is_some_and(|point| point.step == ends),
+            "step {done} is saved already, and this training is to end at step {ends}"
+        );
     }
 
     if rank == 0 {
@@ -132,11 +144,16 @@ pub(crate) fn train(flags: &Flags) -> anyhow::Result<()> {
 /// Mean loss of the first windows of the held-out text, each rank having looked at its part of them.
 fn evaluate(trainer: &dyn Trainer, held_out: &Text, group: &ProcessGroup) -> anyhow::Result<f64> {
     let (rank, ranks) = (group.rank(), group.world_size());
-    let mine: Vec<usize> = (rank..HELD_OUT.min(held_out.windows())).step_by(ranks).collect();
+    let mut mine: Vec<usize> = (rank..HELD_OUT.min(held_out.windows())).step_by(ranks).collect();
+    let counted = mine.len() as f64;
+    if mine.is_empty() {
+        // All ranks let the model work, for some have a part of it only. Here it counts for nothing.
+        mine.push(0);
+    }
     let (now, next) = held_out.batch(&mine)?;
-    let mut loss = [0.0, mine.len() as f64];
+    let mut loss = [0.0, counted];
     trainer.with_model(&mut |model| {
-        loss[0] = f64::from(model.loss(&now, &next)?.to_scalar::<f32>()?) * mine.len() as f64;
+        loss[0] = f64::from(model.loss(&now, &next)?.to_scalar::<f32>()?) * counted;
         Ok(())
     })?;
     group.all_reduce(&mut loss, ReduceOp::Sum)?;

@@ -139,6 +139,13 @@ fn a_training_that_is_killed_goes_on_from_its_checkpoint_in_another_way() {
     assert_near(&found, &expected, 1e-3);
     let curve = std::fs::read_to_string(folder.path().join("loss.svg")).unwrap();
     assert!(curve.contains("held out") && curve.matches("<polyline").count() >= 2, "two curves");
+
+    // It is at its end: there is nothing left to train, and a training that ends before is another one.
+    let (again, _) = run(program(folder.path(), &[&short[..], &saving, &["--ranks", "1"]].concat()));
+    assert_near(&again, &found, 1e-12);
+    let output = program(folder.path(), &[&["--steps", "50", "--ranks", "1"], &saving[..]].concat()).output();
+    let stderr = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(stderr.contains("step 60 is saved already, and this training is to end at step 50"), "{stderr}");
 }
 
 #[test]
@@ -146,6 +153,10 @@ fn nonsense_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     for (flags, complaint) in [
         (["--ranks", "0"], "rank"),
+        (
+            ["--context=300", "--batch-size=4000"],
+            "has 3346 windows of 300 characters, too few for one batch of 4000",
+        ),
         (["--ranks", "14"], "a batch of 13 is too small for 14 ranks"),
         (["--hook", "zip"], "zip"),
         (["--method=zero-2", "--hook=int8"], "--method zero-2 has no --hook"),
