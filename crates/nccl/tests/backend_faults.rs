@@ -5,11 +5,10 @@
 
 mod common;
 
-use common::{LONG, count, done_well, job, nothing_is_left};
+use common::{LONG, count, done_well, done_well_but_one, job, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, HybridBackend, Work};
-use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 /// What the contract gives to those who survive a death.
@@ -93,14 +92,7 @@ fn child_can_not_finalize() {
 fn a_rank_that_is_killed_in_the_middle_is_named_by_all_others() {
     let name = "child_sees_a_death";
     let (_folder, children) = job(name, &["", "", ""], "60");
-    for (rank, child) in children.into_iter().enumerate() {
-        if rank == 1 {
-            let status = child.wait_with_output().unwrap().status;
-            assert_eq!(status.signal(), Some(9), "{status}");
-        } else {
-            done_well(name, child);
-        }
-    }
+    done_well_but_one(name, children, 1);
 }
 
 #[test]
@@ -115,8 +107,7 @@ fn child_sees_a_death() {
         common::delay(all.stream(), LONG);
         let _ = all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
         std::thread::sleep(Duration::from_millis(300));
-        let kill = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-        panic!("it lives on: {kill:?}");
+        common::die();
     }
     let begun = Instant::now();
     let error = all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait).unwrap_err();

@@ -7,11 +7,10 @@ mod common;
 #[allow(dead_code, reason = "its main is for people")]
 mod example;
 
-use common::{LONG, done_well, job_with, nothing_is_left};
+use common::{LONG, done_well, done_well_but_one, job_with, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, ENABLE_FALLBACK, HybridBackend, NCCL_LIBRARY, Work};
-use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -130,14 +129,7 @@ fn child_does_not_need_nccl() {
 fn a_rank_that_is_killed_is_named_by_all_others() {
     let name = "child_sees_a_death";
     let (_folder, children) = job(name, &["", "", ""], "60");
-    for (rank, child) in children.into_iter().enumerate() {
-        if rank == 1 {
-            let status = child.wait_with_output().unwrap().status;
-            assert_eq!(status.signal(), Some(9), "{status}");
-        } else {
-            done_well(name, child);
-        }
-    }
+    done_well_but_one(name, children, 1);
 }
 
 #[test]
@@ -147,8 +139,7 @@ fn child_sees_a_death() {
     assert_eq!(sum(&all, 1).unwrap(), 6);
     group.barrier().unwrap();
     if group.rank() == 1 {
-        let kill = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
-        panic!("it lives on: {kill:?}");
+        common::die();
     }
     let begun = Instant::now();
     let error = sum(&all, 5 << 20).unwrap_err();

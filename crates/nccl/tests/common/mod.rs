@@ -8,6 +8,7 @@
 
 use phalanx_nccl::{CUDA_LIBRARY, Communicator, Cuda, Device, NCCL_LIBRARY, Nccl, Stream, UniqueId};
 use std::ffi::{CString, c_char, c_void};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -100,6 +101,24 @@ pub(crate) fn done_well(name: &str, child: Child) {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{name}: {said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("1 passed"), "{name} did not run: {said}");
+}
+
+/// Waits for the processes of a job, which must all have run one test well, but for rank `killed`, which has killed itself.
+pub(crate) fn done_well_but_one(name: &str, children: Vec<Child>, killed: usize) {
+    for (rank, child) in children.into_iter().enumerate() {
+        if rank == killed {
+            let status = child.wait_with_output().unwrap().status;
+            assert_eq!(status.signal(), Some(9), "{status}");
+        } else {
+            done_well(name, child);
+        }
+    }
+}
+
+/// Kills this process.
+pub(crate) fn die() -> ! {
+    let kill = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+    panic!("it lives on: {kill:?}");
 }
 
 /// Runs the ignored test `name` in as many processes as there are `faults`, one for each rank.
