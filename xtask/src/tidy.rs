@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("launch", &["core", "transport", "rendezvous"]),
     ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
     ("checkpoint", &["phalanx"]),
-    ("compress", &["phalanx"]),
+    ("compress", &["phalanx", "checkpoint"]),
     ("candle", &["phalanx", "checkpoint", "compress"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),

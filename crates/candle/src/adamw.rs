@@ -107,7 +107,11 @@ impl AdamW {
                 DType::F16 => update::<f16>(&rates, var, first, second, grad)?,
                 DType::BF16 => update::<bf16>(&rates, var, first, second, grad)?,
                 other => {
-                    let what = format!("AdamW can't optimise {of:?}: its elements are {}", other.as_str());
+                    let name = match of {
+                        Of::Weight(name) => format!("`{name}`"),
+                        Of::Parts(_) => "a shard".into(),
+                    };
+                    let what = format!("AdamW can't optimise {name}: its elements are {}", other.as_str());
                     return Err(candle_core::Error::Msg(what).into());
                 }
             }
@@ -149,7 +153,7 @@ impl Stateful for AdamW {
         let steps = from.value(&format!("{prefix}.steps"))?;
         for (prefix, moment, of) in self.moments(prefix) {
             match of {
-                Of::Weight(name) => fits(&format!("{prefix}.{name}"), moment, from)?,
+                Of::Weight(name) => fits(&format!("{prefix}.{name}"), info(moment)?, from)?,
                 Of::Parts(extents) => extents.iter().try_for_each(|e| e.fits(&prefix, moment, from))?,
             }
         }

@@ -132,13 +132,13 @@ pub(crate) fn restored<'t>(
     tensors: impl Iterator<Item = (String, &'t Tensor)>,
 ) -> Result<()> {
     let tensors: Vec<_> = tensors.collect();
-    tensors.iter().try_for_each(|(name, tensor)| fits(name, tensor, from))?;
+    tensors.iter().try_for_each(|(name, tensor)| fits(name, info(tensor)?, from))?;
     tensors.iter().try_for_each(|(name, tensor)| read_whole(name, tensor, from))
 }
 
 /// Whether the checkpoint has such a tensor.
-pub(crate) fn fits(name: &str, tensor: &Tensor, from: &Checkpoint) -> Result<()> {
-    let (expected, found) = (info(tensor)?, from.info(name)?.clone());
+pub(crate) fn fits(name: &str, expected: TensorInfo, from: &Checkpoint) -> Result<()> {
+    let found = from.info(name)?.clone();
     if expected == found {
         Ok(())
     } else {
@@ -148,6 +148,19 @@ pub(crate) fn fits(name: &str, tensor: &Tensor, from: &Checkpoint) -> Result<()>
 
 /// Fills a tensor from the checkpoint, in place.
 pub(crate) fn read_whole(name: &str, tensor: &Tensor, from: &Checkpoint) -> Result<()> {
-    bytes_mut(tensor, |bytes| from.read_bytes(name, 0..tensor.elem_count(), bytes))
+    read_part(name, 0..tensor.elem_count(), tensor, 0, from)
+}
+
+/// Reads `elements` of a tensor of the checkpoint into `into`, from its element `start` on.
+pub(crate) fn read_part(
+    name: &str,
+    elements: Range<usize>,
+    into: &Tensor,
+    start: usize,
+    from: &Checkpoint,
+) -> Result<()> {
+    let size = into.dtype().size_in_bytes();
+    let place = start * size..(start + elements.len()) * size;
+    bytes_mut(into, |bytes| from.read_bytes(name, elements, &mut bytes[place]))
         .map_err(|error| Error::Tensors(error.into()))?
 }

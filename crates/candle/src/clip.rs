@@ -2,9 +2,9 @@
 
 use crate::Result;
 use crate::element::{bytes_mut, read, with_element};
-use crate::model::{Parameter, parameters};
+use crate::model::parameters;
 use candle_core::backprop::GradStore;
-use candle_core::{Tensor, WithDType};
+use candle_core::{Var, WithDType};
 use candle_nn::VarMap;
 
 /// Scales the gradients of `varmap`'s variables, in place, so that the norm of all of them together is `max_norm` at most, and returns
@@ -36,37 +36,42 @@ use candle_nn::VarMap;
 /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
 /// ```
 pub fn clip_grad_norm(varmap: &VarMap, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
-    // In name order: sums of floats depend on it.
-    let parameters = parameters(varmap);
-    let of = |grads: &GradStore, Parameter { var, .. }: &Parameter| grads.get(var).cloned();
-    let mut squares = 0.0;
-    for grad in parameters.iter().filter_map(|p| of(grads, p)) {
-        squares += sum_of_squares(&grad)?;
-    }
-    let norm = squares.sqrt();
-    if norm.is_finite() && norm > max_norm {
-        for parameter in &parameters {
-            if let Some(grad) = of(grads, parameter) {
-                let grad = grad.contiguous()?;
-                scale(&grad, max_norm / norm)?;
-                grads.insert(&parameter.var, grad);
-            }
-        }
-    }
+    let vars = vars(varmap);
+    let norm = sum_of_squares(&vars, grads)?.sqrt();
+    shorten(&vars, grads, norm, max_norm)?;
     Ok(norm)
 }
 
-/// In f64, in which no square of an f32 overflows.
-pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
-    let sum = with_element!(tensor.dtype(),
-        T => read::<T, _>(tensor, |values| values.iter().map(|x| x.to_f64() * x.to_f64()).sum())?,
-        _ => 0.0, // no variable of such a type has a gradient
-    );
+/// The variables in name order: sums of floats depend on it.
+pub(crate) fn vars(varmap: &VarMap) -> Vec<Var> {
+    parameters(varmap).into_iter().map(|parameter| parameter.var).collect()
+}
+
+/// Of the gradients of `vars`, in f64, in which no square of an f32 overflows.
+pub(crate) fn sum_of_squares(vars: &[Var], grads: &GradStore) -> Result<f64> {
+    let mut sum = 0.0;
+    for grad in vars.iter().filter_map(|var| grads.get(var)) {
+        sum += with_element!(grad.dtype(),
+            T => read::<T, _>(grad, |values| values.iter().map(|x| x.to_f64() * x.to_f64()).sum::<f64>())?,
+            _ => 0.0, // no variable of such a type has a gradient
+        );
+    }
     Ok(sum)
 }
 
-/// Multiplies in place, and rounds once.
-pub(crate) fn scale(tensor: &Tensor, by: f64) -> Result<()> {
-    let dtype = tensor.dtype();
-    Ok(bytes_mut(tensor, |bytes| crate::step::multiply(dtype, bytes, by))?)
+/// Scales gradients of which all together have this norm, so that it is `max_norm` at most.
+pub(crate) fn shorten(vars: &[Var], grads: &mut GradStore, norm: f64, max_norm: f64) -> Result<()> {
+    if norm.is_finite() && norm > max_norm { scale(vars, grads, max_norm / norm) } else { Ok(()) }
+}
+
+/// Multiplies gradients in place, and rounds once.
+pub(crate) fn scale(vars: &[Var], grads: &mut GradStore, by: f64) -> Result<()> {
+    for var in vars {
+        if let Some(grad) = grads.get(var) {
+            let grad = grad.contiguous()?;
+            bytes_mut(&grad, |bytes| crate::step::multiply(grad.dtype(), bytes, by))?;
+            grads.insert(var, grad);
+        }
+    }
+    Ok(())
 }

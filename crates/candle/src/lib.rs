@@ -71,6 +71,7 @@ mod model;
 mod parallel;
 mod reducer;
 mod sampler;
+mod saved;
 mod scaler;
 mod shard;
 mod share;

@@ -35,7 +35,7 @@ pub struct DistributedDataParallel<M = ()> {
     model: M,
     copies: Vec<Copy>,
     varmap: VarMap,
-    group: ProcessGroup,
+    pub(crate) group: ProcessGroup,
     config: DdpConfig,
     ears: Arc<Ears>,
 }

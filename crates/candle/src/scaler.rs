@@ -1,12 +1,12 @@
 //! Losses that are large enough for gradients of 16 bits.
 
 use crate::Result;
-use crate::clip::scale;
+use crate::clip::{scale, vars};
 use crate::element::{read, with_element};
-use crate::model::parameters;
 use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var, WithDType};
 use candle_nn::VarMap;
+use serde::{Deserialize, Serialize};
 
 /// Steps without overflow after which the scale is doubled.
 const PATIENCE: u32 = 2000;
@@ -14,7 +14,7 @@ const PATIENCE: u32 = 2000;
 /// Scales losses, so that small gradients are not lost in 16 bits, and skips the steps for which that was too much.
 ///
 /// An overflow on one rank is one in the reduced gradients of all: so all ranks skip the same steps, and have the same
-/// scale, without asking each other.
+/// scale, without asking each other. A checkpoint keeps it as a value: `state.value("scaler", &scaler)`.
 ///
 /// # Examples
 /// ```
@@ -42,7 +42,7 @@ const PATIENCE: u32 = 2000;
 /// }
 /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LossScaler {
     scale: f64,
     /// Steps since the last overflow.
@@ -76,7 +76,7 @@ impl LossScaler {
     /// # Errors
     /// Those of candle.
     pub fn unscale(&mut self, varmap: &VarMap, grads: &mut GradStore) -> Result<bool> {
-        let vars: Vec<_> = parameters(varmap).into_iter().map(|parameter| parameter.var).collect();
+        let vars = vars(varmap);
         let finite = are_finite(&vars, grads)?;
         self.settle(&vars, grads, finite)
     }
@@ -88,13 +88,7 @@ impl LossScaler {
             (self.scale, self.good) = (self.scale / 2.0, 0);
             return Ok(false);
         }
-        for var in vars {
-            if let Some(grad) = grads.get(var) {
-                let grad = grad.contiguous()?;
-                scale(&grad, 1.0 / self.scale)?;
-                grads.insert(var, grad);
-            }
-        }
+        scale(vars, grads, 1.0 / self.scale)?;
         self.good += 1;
         if self.good == PATIENCE {
             (self.scale, self.good) = (self.scale * 2.0, 0);

@@ -8,7 +8,7 @@ use candle_nn::{Optimizer, SGD, VarMap};
 use common::{on_ranks, wave, weights, worlds};
 use phalanx::{Error as GroupError, ProcessGroup, ReduceOp};
 use phalanx_candle::checkpoint::{Checkpoints, State, load_vars};
-use phalanx_candle::compress::{Cast, CommHook, Int8};
+use phalanx_candle::compress::{Cast, CommHook, Int8, TopK};
 use phalanx_candle::{
     AdamW, DiLoCo, DiLoCoConfig, DistributedDataParallel, Error, InnerOptimizer, Share, verify_parameters,
 };
@@ -214,12 +214,21 @@ fn local_sgd_of_single_steps_is_data_parallel_training() {
 }
 
 /// Trains to step `until`, from the checkpoint in `folder` if there is one, and saves there at the end of a part of the training.
-fn train(group: &ProcessGroup, config: DiLoCoConfig, folder: &Path, until: usize, is_end: bool) -> VarMap {
+fn train(
+    group: &ProcessGroup,
+    (config, hooked): (DiLoCoConfig, bool),
+    folder: &Path,
+    until: usize,
+    is_end: bool,
+) -> VarMap {
     let varmap = vars(DType::F32);
     let norm = Var::zeros(2, DType::F32, &Device::Cpu).unwrap();
     varmap.data().lock().unwrap().insert("norm.running_mean".into(), norm.clone());
     let adamw = AdamW::new(&varmap, Default::default()).unwrap();
     let mut optimizer = DiLoCo::new(adamw, &varmap, group, config).unwrap();
+    if hooked {
+        optimizer = optimizer.with_hook(TopK::new(0.1).unwrap());
+    }
     let mut checkpoints = Checkpoints::open(folder, group).unwrap();
     let mut begin = 0;
     if let Some(found) = checkpoints.latest_good().unwrap() {
@@ -246,7 +255,8 @@ fn train(group: &ProcessGroup, config: DiLoCoConfig, folder: &Path, until: usize
 #[test]
 fn a_training_that_stops_after_any_step_goes_on_as_if_it_had_not() {
     let steps = 12;
-    for config in [DiLoCoConfig::diloco(4), DiLoCoConfig::streaming(6, 2, 3)] {
+    let streaming = DiLoCoConfig::streaming(6, 2, 3);
+    for config in [(DiLoCoConfig::diloco(4), false), (streaming, false), (streaming, true)] {
         let nothing = tempfile::tempdir().unwrap();
         let expected = on_ranks(2, |group| weights(&train(&group, config, nothing.path(), steps, true)));
         assert_eq!(expected[0], expected[1]);
@@ -264,18 +274,18 @@ fn any_number_of_ranks_goes_on_from_the_outer_weights() {
     let config = DiLoCoConfig::streaming(6, 2, 3);
     for ranks in [1, 3] {
         let folder = tempfile::tempdir().unwrap();
-        on_ranks(2, |group| train(&group, config, folder.path(), 7, false));
+        on_ranks(2, |group| train(&group, (config, false), folder.path(), 7, false));
         let ends = on_ranks(ranks, |group| {
             let found = Checkpoints::open(folder.path(), &group).unwrap().latest_good().unwrap().unwrap();
             let evaluated = vars(DType::F32);
             load_vars(&evaluated, "training.anchor", &found).unwrap();
             verify_parameters(&evaluated, &group).unwrap();
-            weights(&train(&group, config, folder.path(), 14, true))
+            weights(&train(&group, (config, false), folder.path(), 14, true))
         });
         assert!(ends.iter().all(|weights| *weights == ends[0]));
     }
     let folder = tempfile::tempdir().unwrap();
-    on_ranks(1, |group| train(&group, config, folder.path(), 7, false));
+    on_ranks(1, |group| train(&group, (config, false), folder.path(), 7, false));
     on_ranks(1, |group| {
         let varmap = vars(DType::F32);
         let adamw = AdamW::new(&varmap, Default::default()).unwrap();

@@ -3,10 +3,11 @@
 mod common;
 
 use candle_nn::{Optimizer, SGD};
-use common::{SAMPLES, net, weights, worlds};
+use common::{Net, SAMPLES, net, weights, worlds};
 use phalanx::{ProcessGroup, chunk};
-use phalanx_candle::Overlap;
+use phalanx_candle::checkpoint::{Checkpoints, State, load_vars, save_vars};
 use phalanx_candle::compress::{Cast, CommHook, Int8, PowerSgd, TopK, Traffic};
+use phalanx_candle::{DistributedDataParallel, Overlap};
 
 /// The loss on all samples after some steps, the weights, and how many times less was sent.
 fn trained(
@@ -52,6 +53,55 @@ fn hooks_train_as_well_in_fewer_bytes() {
                 );
                 assert!(saved >= &ratio, "hook {at} saves {saved}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_training_goes_on_from_a_checkpoint_with_what_its_hook_has_left_out() {
+    type Make = fn() -> Box<dyn CommHook>;
+    let hooks: [Make; 3] = [
+        || Box::new(Int8::new()),
+        || Box::new(TopK::new(0.1).unwrap()),
+        || Box::new(PowerSgd::new(1).unwrap()),
+    ];
+    for world in worlds() {
+        for hook in hooks {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().to_owned();
+            world.run(2, move |group| {
+                let begin = || {
+                    let (varmap, ddp) = net(&group, Overlap::Off, 100);
+                    let optimizer = SGD::new(varmap.all_vars(), 0.1).unwrap();
+                    (varmap, ddp.with_hook(hook()), optimizer)
+                };
+                let train = |(_, ddp, optimizer): &mut (_, DistributedDataParallel<Net>, SGD)| {
+                    for _ in 0..5 {
+                        let rows = chunk(group.rank(), group.world_size(), SAMPLES);
+                        let loss = ddp.forward(|net| net.loss(rows)).unwrap();
+                        optimizer.step(&ddp.backward(&loss).unwrap()).unwrap();
+                    }
+                };
+                let mut first = begin();
+                train(&mut first);
+                let mut state = State::new();
+                save_vars(&first.0, "model", &mut state).unwrap();
+                state.add("ddp", &first.1).unwrap();
+                let mut checkpoints = Checkpoints::open(&path, &group).unwrap();
+                checkpoints.save(5, state).unwrap();
+                train(&mut first);
+
+                let found = checkpoints.latest_good().unwrap().unwrap();
+                let [mut second, mut forgetful] = [begin(), begin()];
+                for (varmap, ..) in [&second, &forgetful] {
+                    load_vars(varmap, "model", &found).unwrap();
+                }
+                found.restore("ddp", &mut second.1).unwrap();
+                train(&mut second);
+                train(&mut forgetful);
+                assert_eq!(weights(&second.0), weights(&first.0));
+                assert_ne!(weights(&forgetful.0), weights(&first.0));
+            });
         }
     }
 }

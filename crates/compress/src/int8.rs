@@ -1,8 +1,9 @@
 //! Gradients of a byte each: blocks of 256 with a scale.
 
-use crate::feedback::{Feedback, finite};
+use crate::feedback::{Feedback, finite, predecessors};
 use crate::{Bucket, CommHook, Traffic};
 use phalanx::{ProcessGroup, Result};
+use phalanx_checkpoint::{self as checkpoint, Checkpoint, State};
 
 /// Gradients that share a scale.
 const BLOCK: usize = 256;
@@ -80,6 +81,28 @@ impl CommHook for Int8 {
 
     fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    fn save(&self, prefix: &str, group: &ProcessGroup, state: &mut State<'_>) -> checkpoint::Result<()> {
+        self.gradients_left.save(&format!("{prefix}.int8.gradients"), group, state)?;
+        self.sums_left.save(&format!("{prefix}.int8.sums"), group, state)
+    }
+
+    fn load(&mut self, prefix: &str, group: &ProcessGroup, from: &Checkpoint) -> checkpoint::Result<()> {
+        let sums = format!("{prefix}.int8.sums");
+        self.gradients_left = Feedback::load(&format!("{prefix}.int8.gradients"), group, from)?;
+        self.sums_left = Feedback::default();
+        if from.world_size() == group.world_size() {
+            self.sums_left = Feedback::of_rank(&sums, group.rank(), from)?;
+            return Ok(());
+        }
+        // The shares are others now, but what is left out of a sum may as well be left out of what is added up.
+        for rank in predecessors(group, from) {
+            for (index, left) in Feedback::of_rank(&sums, rank, from)?.into_buckets() {
+                self.gradients_left.owe_from(index, rank * left.len(), &left);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -45,6 +45,7 @@ pub use power_sgd::PowerSgd;
 pub use top_k::TopK;
 
 use phalanx::{ProcessGroup, Result};
+use phalanx_checkpoint::{self as checkpoint, Checkpoint, State};
 
 /// Gradients that are sent together.
 #[derive(Debug)]
@@ -76,6 +77,29 @@ pub trait CommHook: Send {
 
     /// What was sent until now.
     fn traffic(&self) -> Traffic;
+
+    /// Adds to `state` what this rank remembers from step to step, under names that begin with `prefix`, for [`load`](Self::load). A hook that
+    /// remembers nothing needs neither. Not collective.
+    ///
+    /// # Cost
+    /// A copy of what is remembered.
+    ///
+    /// # Errors
+    /// Those of [`State`].
+    fn save(&self, prefix: &str, group: &ProcessGroup, state: &mut State<'_>) -> checkpoint::Result<()> {
+        let _ = (prefix, group, state);
+        Ok(())
+    }
+
+    /// Remembers what hooks of this kind have saved under `prefix`, on another number of ranks too: what was left out there is
+    /// left out here, until it is sent. Where none has saved anything, it remembers nothing. Not collective.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint`].
+    fn load(&mut self, prefix: &str, group: &ProcessGroup, from: &Checkpoint) -> checkpoint::Result<()> {
+        let _ = (prefix, group, from);
+        Ok(())
+    }
 }
 
 impl<H: CommHook + ?Sized> CommHook for Box<H> {
@@ -85,6 +109,14 @@ impl<H: CommHook + ?Sized> CommHook for Box<H> {
 
     fn traffic(&self) -> Traffic {
         (**self).traffic()
+    }
+
+    fn save(&self, prefix: &str, group: &ProcessGroup, state: &mut State<'_>) -> checkpoint::Result<()> {
+        (**self).save(prefix, group, state)
+    }
+
+    fn load(&mut self, prefix: &str, group: &ProcessGroup, from: &Checkpoint) -> checkpoint::Result<()> {
+        (**self).load(prefix, group, from)
     }
 }
 
@@ -104,14 +136,19 @@ impl Traffic {
         if self.sent == 0 { 1.0 } else { self.plain as f64 / self.sent as f64 }
     }
 
-    /// A bucket of so many gradients is to be reduced.
-    fn expect(&mut self, gradients: usize, group: &ProcessGroup) {
-        self.plain += 2 * others(4 * gradients, group);
+    /// What a rank sends in an all_reduce of so many bytes: each goes out twice, but for its own share.
+    pub fn of_all_reduce(bytes: usize, group: &ProcessGroup) -> u64 {
+        2 * others(bytes, group)
     }
 
-    /// An all_reduce of so many bytes: each goes out twice, but for this rank's share.
+    /// A bucket of so many gradients is to be reduced.
+    fn expect(&mut self, gradients: usize, group: &ProcessGroup) {
+        self.plain += Self::of_all_reduce(4 * gradients, group);
+    }
+
+    /// An all_reduce of so many bytes.
     fn all_reduce(&mut self, bytes: usize, group: &ProcessGroup) {
-        self.sent += 2 * others(bytes, group);
+        self.sent += Self::of_all_reduce(bytes, group);
     }
 
     /// An all_to_all, of so many bytes in all; or an all_gather that ends with so many.

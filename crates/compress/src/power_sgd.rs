@@ -1,8 +1,9 @@
 //! Gradients as the product of two thin matrices.
 
-use crate::feedback::{Feedback, finite};
+use crate::feedback::{Feedback, finite, load_buckets, save_buckets};
 use crate::{Bucket, CommHook, Traffic};
 use phalanx::{Error, ProcessGroup, ReduceOp, Result};
+use phalanx_checkpoint::{self as checkpoint, Checkpoint, State};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -44,7 +45,11 @@ impl CommHook for PowerSgd {
         self.left.add_to(index, gradients);
 
         let right = self.right.entry(index).or_default();
-        right.resize(matrices.iter().map(|matrix| matrix.columns * self.rank).sum(), 0.0);
+        let columns = matrices.iter().map(|matrix| matrix.columns * self.rank).sum();
+        if right.len() != columns {
+            // Of another bucket, or of another number of directions.
+            *right = vec![0.0; columns];
+        }
         let rank = self.rank;
         let parts = |sides: &mut dyn Iterator<Item = usize>| ranges(&mut sides.map(|side| side * rank));
         let rights = parts(&mut matrices.iter().map(|matrix| matrix.columns));
@@ -97,6 +102,17 @@ impl CommHook for PowerSgd {
 
     fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    fn save(&self, prefix: &str, group: &ProcessGroup, state: &mut State<'_>) -> checkpoint::Result<()> {
+        self.left.save(&format!("{prefix}.power_sgd.left"), group, state)?;
+        save_buckets(&self.right, &format!("{prefix}.power_sgd.right"), state)
+    }
+
+    fn load(&mut self, prefix: &str, group: &ProcessGroup, from: &Checkpoint) -> checkpoint::Result<()> {
+        self.left = Feedback::load(&format!("{prefix}.power_sgd.left"), group, from)?;
+        self.right = load_buckets(&format!("{prefix}.power_sgd.right"), from)?;
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::feedback::{Feedback, finite};
 use crate::{Bucket, CommHook, Traffic};
 use phalanx::{Error, ProcessGroup, Result};
+use phalanx_checkpoint::{self as checkpoint, Checkpoint, State};
 
 /// Sends of each bucket only the gradients that are largest, with their places, and keeps the others for later.
 ///
@@ -74,6 +75,15 @@ impl CommHook for TopK {
 
     fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    fn save(&self, prefix: &str, group: &ProcessGroup, state: &mut State<'_>) -> checkpoint::Result<()> {
+        self.left.save(&format!("{prefix}.top_k"), group, state)
+    }
+
+    fn load(&mut self, prefix: &str, group: &ProcessGroup, from: &Checkpoint) -> checkpoint::Result<()> {
+        self.left = Feedback::load(&format!("{prefix}.top_k"), group, from)?;
+        Ok(())
     }
 }
 

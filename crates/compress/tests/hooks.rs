@@ -1,8 +1,10 @@
 //! What every hook promises, over every kind of link: the same bits on every rank, nothing lost for good, and fewer bytes.
 
 use phalanx::{ProcessGroup, ReduceOp};
+use phalanx_checkpoint::{Checkpoints, State};
 use phalanx_compress::{Bucket, Cast, CommHook, Int8, PowerSgd, TopK, Traffic};
 use phalanx_testkit::World;
+use std::path::Path;
 
 type New = fn() -> Box<dyn CommHook>;
 
@@ -190,4 +192,87 @@ fn what_has_as_few_directions_as_are_sent_arrives_whole() {
             assert!(step == 0 || apart < 1e-4 * whole, "step {step}: {apart} of {whole}");
         }
     });
+}
+
+/// Saves what `hook` remembers.
+fn save(hook: &dyn CommHook, folder: &Path, group: &ProcessGroup) {
+    let mut state = State::new();
+    hook.save("hook", group, &mut state).unwrap();
+    Checkpoints::open(folder, group).unwrap().save(1, state).unwrap();
+}
+
+/// Has `hook` remember what was saved.
+fn load(hook: &mut dyn CommHook, folder: &Path, group: &ProcessGroup) {
+    let found = Checkpoints::open(folder, group).unwrap().latest_good().unwrap().unwrap();
+    hook.load("hook", group, &found).unwrap();
+}
+
+#[test]
+fn a_hook_goes_on_from_a_checkpoint_to_the_last_bit() {
+    for world in [World::thread(), World::shm(), World::tcp()] {
+        for (name, new, _, feeds_back) in HOOKS {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().to_owned();
+            world.run(3, move |group| {
+                let (mut first, mut second, mut forgetful) = (new(), new(), new());
+                (0..3).for_each(|step| reduce(&mut *first, &mut gradients(group.rank(), step), &group));
+                save(&*first, &path, &group);
+                load(&mut *second, &path, &group);
+                for step in 3..6 {
+                    let [mut expected, mut found, mut other] =
+                        [(); 3].map(|()| gradients(group.rank(), step));
+                    reduce(&mut *first, &mut expected, &group);
+                    reduce(&mut *second, &mut found, &group);
+                    reduce(&mut *forgetful, &mut other, &group);
+                    let bits =
+                        |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(bits(&found), bits(&expected), "{name}, step {step}");
+                    assert_eq!(bits(&other) != bits(&expected), feeds_back, "{name}, step {step}");
+                }
+            });
+        }
+    }
+}
+
+/// What was left out on some ranks comes, on others, in the steps that follow.
+#[test]
+fn another_number_of_ranks_sends_what_was_left_out() {
+    for (name, new, _, feeds_back) in HOOKS {
+        for (before, after) in [(3, 2), (2, 3), (4, 1)] {
+            if !feeds_back {
+                continue;
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().to_owned();
+            // What is owed: all that was given, without what came out.
+            let saved = path.clone();
+            let owed = World::thread().run(before, move |group| {
+                let (mut hook, mut owed) = (new(), vec![0.0f64; LEN]);
+                for step in 0..4 {
+                    let mut given = gradients(group.rank(), step);
+                    let mut came = given.clone();
+                    group.all_reduce(&mut given, ReduceOp::Sum).unwrap();
+                    reduce(&mut *hook, &mut came, &group);
+                    let differences = given.iter().zip(&came).map(|(given, came)| f64::from(given - came));
+                    owed.iter_mut().zip(differences).for_each(|(owed, difference)| *owed += difference);
+                }
+                save(&*hook, &saved, &group);
+                owed
+            });
+            let owed = owed.into_iter().next().unwrap();
+            let whole = norm(owed.iter().copied());
+            assert!(whole > 0.1, "{name}: {whole}");
+            World::thread().run(after, move |group| {
+                let (mut hook, mut left) = (new(), owed.clone());
+                load(&mut *hook, &path, &group);
+                for _ in 0..80 {
+                    let mut came = vec![0.0; LEN];
+                    reduce(&mut *hook, &mut came, &group);
+                    left.iter_mut().zip(&came).for_each(|(left, came)| *left -= f64::from(*came));
+                }
+                let rest = norm(left.iter().copied());
+                assert!(rest < 0.01 * whole, "{name}, {before} ranks, then {after}: {rest} of {whole}");
+            });
+        }
+    }
 }

@@ -9,7 +9,7 @@ use clap::Parser;
 use digits_common::data;
 use digits_common::model::Cnn;
 use phalanx::{ProcessGroup, SimulatedBackend};
-use phalanx_candle::compress::{Cast, CommHook, Int8, PowerSgd, TopK};
+use phalanx_candle::compress::{Cast, CommHook, Int8, PowerSgd, TopK, Traffic};
 use phalanx_candle::{
     AdamW, DiLoCo, DiLoCoConfig, DistributedDataParallel, DistributedSampler, verify_parameters,
 };
@@ -146,13 +146,13 @@ fn train(method: Method, group: &ProcessGroup, options: &Options, seed: u64) -> 
     verify_parameters(&varmap, group)?;
 
     let weights: usize = varmap.all_vars().iter().map(|var| var.elem_count()).sum();
-    let of_all_reduces =
-        2 * (4 * weights * (ranks - 1) / ranks) * sampler.batches() * options.epochs as usize;
+    let steps = sampler.batches() as u64 * options.epochs;
+    let of_all_reduces = steps * Traffic::of_all_reduce(4 * weights, group);
     let (images, labels) = train.all()?;
     let loss = model.evaluate(&images, &labels)?.0.to_dtype(DType::F64)?.to_scalar()?;
     let (images, labels) = test.all()?;
     let accuracy = model.evaluate(&images, &labels)?.1 as f64 / test.len() as f64;
-    Ok(Outcome { sent: training.sent().unwrap_or(of_all_reduces as u64), loss, accuracy })
+    Ok(Outcome { sent: training.sent().unwrap_or(of_all_reduces), loss, accuracy })
 }
 
 /// Least, mean and most.

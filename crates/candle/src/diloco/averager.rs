@@ -3,7 +3,7 @@
 use crate::step::{all_reduce, multiply};
 use candle_core::DType;
 use phalanx::{CallSite, Error, ProcessGroup, ReduceOp, Result, SharedBuffer};
-use phalanx_compress::{Bucket, CommHook};
+use phalanx_compress::{Bucket, CommHook, Traffic};
 use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,16 +59,11 @@ impl Averager {
                 hook.reduce(Bucket { index: parcel.index, gradients, shapes: &shapes }, group)
             }
             _ => {
-                self.sent += all_reduced(parcel.bytes, group);
+                self.sent += Traffic::of_all_reduce(parcel.bytes, group);
                 all_reduce(group, self.dtype, bytes, ReduceOp::Avg)
             }
         }
     }
-}
-
-/// What a rank sends in an all_reduce of so many bytes: each goes out twice, but for its own share.
-pub(super) fn all_reduced(bytes: usize, group: &ProcessGroup) -> u64 {
-    2 * (bytes * (group.world_size() - 1) / group.world_size()) as u64
 }
 
 /// The averager, or the thread that it is on.

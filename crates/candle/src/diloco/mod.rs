@@ -9,7 +9,7 @@ pub use config::DiLoCoConfig;
 
 use crate::model::{self, Parameter, is_buffer, parameters};
 use crate::{AdamW, Result, sync_model};
-use averager::{Averager, Desk, Parcel, all_reduced};
+use averager::{Averager, Desk, Parcel};
 use candle_core::DType;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
@@ -189,7 +189,8 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
         self.inner.inner_step(grads)?;
         self.steps += 1;
-        self.traffic.plain += all_reduced(self.fragments.iter().map(Fragment::bytes).sum(), &self.group);
+        let bytes = self.fragments.iter().map(Fragment::bytes).sum();
+        self.traffic.plain += Traffic::of_all_reduce(bytes, &self.group);
         let turn = self.config.turn(self.steps);
         // What a checkpoint of another configuration has under way may be due after the next turn.
         if self.flight.is_some_and(|flight| flight.due <= self.steps || turn.is_some()) {

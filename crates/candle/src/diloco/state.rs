@@ -19,9 +19,9 @@ struct Place {
 }
 
 /// The outer weights, as `anchor.NAME` under the prefix, their momentum, the number of steps, and what is under way: all ranks hold them alike. Each
-/// rank has for itself its weights and buffers (`local.NAME`) and its optimizer (`inner`), so this saves the model, too.
+/// rank has for itself its weights and buffers (`local.NAME`), its optimizer (`inner`), and what its hook has left out (`hook`), so this saves the model, too.
 ///
-/// Any number of ranks loads it. On as many as have saved it the training goes on bit for bit, but for what a hook has left out. On another number a
+/// Any number of ranks loads it. On as many as have saved it the training goes on bit for bit. On another number a
 /// rank begins with the weights and the optimizer of one of those that were there. For an evaluation `load_vars(&varmap, "PREFIX.anchor", …)` loads the
 /// outer weights alone, where they are of the variables' type, and the model has no buffers.
 ///
@@ -41,6 +41,10 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
         let sent_at = self.fragments.iter().map(|fragment| fragment.sent_at).collect();
         let flight = self.flight.map(|flight| (flight.fragment, flight.due));
         state.value(format!("{prefix}.place"), &Place { steps: self.steps, sent_at, flight })?;
+        self.desk.with(|averager| match &averager.hook {
+            Some(hook) => hook.save(&format!("{prefix}.hook"), &self.group, state),
+            None => Ok(()),
+        })??;
         state.of_rank(self.group.rank(), |own| {
             save_vars(&self.varmap, &format!("{prefix}.local"), own)?;
             own.add(&format!("{prefix}.inner"), &self.inner)
@@ -66,6 +70,10 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
         for (fragment, sent_at) in self.fragments.iter_mut().zip(sent_at) {
             fragment.sent_at = sent_at;
         }
+        self.desk.with(|averager| match &mut averager.hook {
+            Some(hook) => hook.load(&format!("{prefix}.hook"), &self.group, from),
+            None => Ok(()),
+        })??;
         self.steps = steps;
         let own = from.of_rank(self.group.rank() % from.world_size().max(1));
         load_vars(&self.varmap, &format!("{prefix}.local"), &own)?;

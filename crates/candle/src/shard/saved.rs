@@ -1,13 +1,13 @@
 //! The weights of all ranks together: into a `VarMap`, into a checkpoint, and back.
 
 use crate::Result;
-use crate::checkpoint::{copied, info, load_vars, save_vars};
+use crate::checkpoint::{copied, fits, info, load_vars, read_part, save_vars};
 use crate::element::{bytes_mut, read, with_element};
 use crate::shard::flat::{Flat, kept, pieces};
 use crate::shard::sharded::Sharded;
 use candle_core::{Device, Shape, Tensor, Var, WithDType};
 use candle_nn::VarMap;
-use phalanx_checkpoint::{Checkpoint, Error, State, Stateful, TensorInfo};
+use phalanx_checkpoint::{Checkpoint, State, Stateful, TensorInfo};
 use std::ops::Range;
 use std::sync::PoisonError;
 
@@ -58,9 +58,7 @@ impl Extent {
         slice: &Tensor,
         from: &Checkpoint,
     ) -> phalanx_checkpoint::Result<()> {
-        let name = format!("{prefix}.{}", self.name);
-        let (expected, found) = (self.info(slice)?, from.info(&name)?.clone());
-        if expected == found { Ok(()) } else { Err(Error::OtherTensor { name, expected, found }) }
+        fits(&format!("{prefix}.{}", self.name), self.info(slice)?, from)
     }
 
     /// Reads what this rank has of it into `slice`.
@@ -70,13 +68,8 @@ impl Extent {
         slice: &Tensor,
         from: &Checkpoint,
     ) -> phalanx_checkpoint::Result<()> {
-        let size = slice.dtype().size_in_bytes();
-        let Range { start, end } = self.in_slice;
         let name = format!("{prefix}.{}", self.name);
-        bytes_mut(slice, |bytes| {
-            from.read_bytes(&name, self.elements.clone(), &mut bytes[start * size..end * size])
-        })
-        .map_err(|error| Error::Tensors(error.into()))?
+        read_part(&name, self.elements.clone(), slice, self.in_slice.start, from)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Training in which every rank keeps only a part of what all need.
 
-use crate::clip::{scale, sum_of_squares};
+use crate::clip::{shorten, sum_of_squares};
 use crate::scaler::are_finite;
 use crate::shard::config::{ShardConfig, Stage};
 use crate::shard::engine::{Engine, Hub};
@@ -234,15 +234,10 @@ impl<M> Sharded<M> {
     #[track_caller]
     pub fn clip_grad_norm(&self, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
         let shards = self.shards();
-        let mut squares = [0.0];
-        for grad in shards.iter().filter_map(|shard| grads.get(shard)) {
-            squares[0] += sum_of_squares(grad)?;
-        }
+        let mut squares = [sum_of_squares(&shards, grads)?];
         self.group.all_reduce(&mut squares, ReduceOp::Sum)?;
         let norm = squares[0].sqrt();
-        if norm.is_finite() && norm > max_norm {
-            shards.iter().filter_map(|shard| grads.get(shard)).try_for_each(|g| scale(g, max_norm / norm))?;
-        }
+        shorten(&shards, grads, norm, max_norm)?;
         Ok(norm)
     }
 

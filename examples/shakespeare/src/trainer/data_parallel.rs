@@ -6,7 +6,7 @@ use crate::model::{Transformer, initialise};
 use candle_core::Tensor;
 use candle_nn::VarMap;
 use phalanx::ProcessGroup;
-use phalanx_candle::checkpoint::{Checkpoint, State, load_vars, save_vars};
+use phalanx_candle::checkpoint::{Checkpoint, Error, State, load_vars, save_vars};
 use phalanx_candle::{AdamW, DdpConfig, DistributedDataParallel, LossScaler, Result, Share, clip_grad_norm};
 
 /// Data-parallel training, with compressed or 16-bit gradients if the flags say so.
@@ -61,11 +61,18 @@ impl Trainer for DataParallel {
 
     fn save<'a>(&'a self, state: &mut State<'a>) -> Result<()> {
         save_vars(&self.varmap, "model", state)?;
-        Ok(state.add("optimizer", &self.optimizer)?)
+        state.add("optimizer", &self.optimizer)?;
+        state.value("scaler", &self.scaler)?;
+        Ok(state.add("hook", &self.ddp)?)
     }
 
     fn load(&mut self, from: &Checkpoint) -> Result<()> {
         load_vars(&self.varmap, "model", from)?;
-        Ok(from.restore("optimizer", &mut self.optimizer)?)
+        from.restore("optimizer", &mut self.optimizer)?;
+        match from.value("scaler") {
+            Err(Error::Missing { .. }) => {} // it was saved by another method
+            scaler => self.scaler = scaler?,
+        }
+        Ok(from.restore("hook", &mut self.ddp)?)
     }
 }
