@@ -69,7 +69,7 @@ pub(crate) fn scale(vars: &[Var], grads: &mut GradStore, by: f64) -> Result<()> 
     for var in vars {
         if let Some(grad) = grads.get(var) {
             let grad = grad.contiguous()?;
-            bytes_mut(&grad, |bytes| crate::step::multiply(grad.dtype(), bytes, by))?;
+            bytes_mut(&grad, |bytes| crate::adapter::multiply(grad.dtype(), bytes, by))?;
             grads.insert(var, grad);
         }
     }

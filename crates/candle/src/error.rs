@@ -1,6 +1,7 @@
 //! What can go wrong between candle and the group.
 
 use crate::Version;
+use phalanx_train::Error as Train;
 
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -49,11 +50,32 @@ pub enum Error {
     },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group
     /// is fine.
-    #[error("parameter `{name}` differs between ranks: {}", crate::verify::listed(versions))]
+    #[error("parameter `{name}` differs between ranks: {}", listed(versions))]
     ParameterMismatch {
         /// The first parameter, in name order, that is not the same on all ranks.
         name: String,
         /// What there is of it, by the lowest rank that holds it; at least two versions.
         versions: Vec<Version>,
     },
+}
+
+impl From<Train> for Error {
+    fn from(error: Train) -> Self {
+        match error {
+            Train::Group(error) => Self::Group(error),
+            Train::ModelMismatch { name, root, expected, rank, found } => {
+                Self::ModelMismatch { name, root, expected, rank, found }
+            }
+            Train::ParameterMismatch { name, versions } => Self::ParameterMismatch { name, versions },
+            Train::Tensors(error) => Self::Candle(match error.downcast() {
+                Ok(candles) => *candles,
+                Err(other) => candle_core::Error::wrap(other),
+            }),
+            other => Self::Candle(candle_core::Error::wrap(other)),
+        }
+    }
+}
+
+fn listed(versions: &[Version]) -> String {
+    versions.iter().map(Version::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -56,13 +56,9 @@ impl Ears {
 
     /// The gradient of `var` is complete: it goes to the step that is being made, or back to candle.
     fn hear(&self, var: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let outcome = match self.reducer() {
-            Some(mut reducer) => reducer.arrive(var.id(), grad),
-            None => Ok(Some(grad.clone())),
-        };
-        match outcome {
-            Ok(Some(grad)) => Ok(Some(grad.to_dtype(var.dtype())?)),
-            Ok(None) => Ok(None),
+        match self.reducer().map_or(Ok(false), |mut reducer| reducer.arrive(var.id(), grad)) {
+            Ok(true) => Ok(None),
+            Ok(false) => Ok(Some(grad.to_dtype(var.dtype())?)),
             Err(error) => {
                 let what = error.to_string();
                 *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -59,10 +59,9 @@
 //! With processes instead of threads only one line changes: `let group = phalanx::init()?`.
 
 mod adamw;
-mod bucket;
+mod adapter;
 pub mod checkpoint;
 mod clip;
-mod config;
 mod diloco;
 mod element;
 mod error;
@@ -70,35 +69,29 @@ mod handout;
 mod model;
 mod parallel;
 mod reducer;
-mod sampler;
 mod saved;
 mod scaler;
 mod shard;
-mod share;
-mod slot;
-mod step;
 mod sync_batch_norm;
 mod tensor;
 #[cfg(test)]
 mod tests;
-mod verify;
 
 pub use adamw::AdamW;
 pub use clip::clip_grad_norm;
-pub use config::{DdpConfig, Overlap};
 pub use diloco::{DiLoCo, DiLoCoConfig, InnerOptimizer};
 pub use error::{Error, Result};
-pub use model::sync_model;
+pub use model::{sync_model, verify_parameters};
 pub use parallel::{DistributedDataParallel, sync_gradients};
 /// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`].
 pub use phalanx_compress as compress;
-pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
+pub use phalanx_train::{
+    Batch, DdpConfig, DistributedSampler, Epoch, Overlap, SamplerState, Share, Tail, Version,
+};
 pub use scaler::LossScaler;
 pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
-pub use share::Share;
 pub use sync_batch_norm::SyncBatchNorm;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
-pub use verify::{Version, verify_parameters};
 
 /// The snippets of the guide for newcomers, as tests.
 #[cfg(doctest)]

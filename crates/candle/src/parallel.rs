@@ -1,11 +1,9 @@
 //! Data-parallel training: every rank has the whole model and a part of each batch.
 
-use crate::config::DdpConfig;
 use crate::handout::{Copy, Ears, Handout};
 use crate::model::{self, Parameter, parameters};
-use crate::reducer::Reducer;
-use crate::share::Part;
-use crate::{Overlap, Result, Share, sync_model, verify_parameters};
+use crate::reducer::{Reducer, average};
+use crate::{DdpConfig, Overlap, Result, Share, sync_model, verify_parameters};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor};
 use candle_nn::{VarBuilder, VarMap};
@@ -176,12 +174,12 @@ impl<M> DistributedDataParallel<M> {
 
     /// What the hook has sent until now, if there is one.
     pub fn traffic(&self) -> Option<Traffic> {
-        self.reducer().hook.as_ref().map(CommHook::traffic)
+        self.reducer().traffic()
     }
 
     /// Whether gradients are sent while the backward pass still runs.
     pub fn overlaps(&self) -> bool {
-        self.reducer().overlap
+        self.reducer().overlaps()
     }
 
     /// Has `work` done with the model, whose weights are what the variables are now. All use of the model goes through here, to
@@ -227,25 +225,16 @@ impl<M> DistributedDataParallel<M> {
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         // Candle makes some of the calls, and passes no call site on.
         let group = &self.group.with_call_site(CallSite::caller());
-        let part = share.part()?;
-        let overlaps = {
-            let mut reducer = self.reducer();
-            reducer.prepare(group, |reducer| reducer.reached(loss))?;
-            let used = if reducer.overlap { reducer.reached(loss) } else { Vec::new() };
-            reducer.begin(group, part, &used)?;
-            reducer.overlap
-        };
+        self.reducer().begin(share, loss)?;
         let mut grads = match loss.backward() {
             Ok(grads) => grads,
             Err(error) => {
-                self.reducer().give_up();
-                if overlaps {
-                    group.abort(&format!("its backward pass failed: {error}"));
-                }
+                self.reducer().give_up(&format!("its backward pass failed: {error}"));
                 return Err(self.ears.take_error().unwrap_or_else(|| error.into()));
             }
         };
-        self.finish(group, &mut grads)?;
+        self.reducer().finish(&mut grads)?;
+        self.sync_buffers_after_step(group)?;
         Ok(grads)
     }
 
@@ -284,15 +273,8 @@ impl<M> DistributedDataParallel<M> {
     #[track_caller]
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
         let group = &self.group.with_call_site(CallSite::caller());
-        let part = share.part()?;
-        {
-            let mut reducer = self.reducer();
-            let used = reducer.check(grads, group)?;
-            reducer.prepare(group, |_| used.clone())?;
-            reducer.begin(group, part, &used)?;
-        }
-        self.finish(group, grads)?;
-        Ok(())
+        self.reducer().reduce(grads, share)?;
+        self.sync_buffers_after_step(group)
     }
 
     /// For a rank that has no more batches while others have: takes part in one of their steps without gradients of its own. Call
@@ -327,25 +309,16 @@ impl<M> DistributedDataParallel<M> {
     #[track_caller]
     pub fn join(&self) -> Result<Option<GradStore>> {
         let group = &self.group.with_call_site(CallSite::caller());
-        {
-            let mut reducer = self.reducer();
-            reducer.prepare(group, |_| Vec::new())?;
-            reducer.begin(group, Part::Done, &[])?;
+        let joined = self.reducer().join()?;
+        if joined.is_some() {
+            self.sync_buffers_after_step(group)?;
         }
-        let mut grads = GradStore::default();
-        Ok(self.finish(group, &mut grads)?.then_some(grads))
+        Ok(joined)
     }
 
-    fn finish(&self, group: &ProcessGroup, grads: &mut GradStore) -> Result<bool> {
-        let outcome = self.reducer().finish(grads);
-        if outcome.is_err() {
-            self.reducer().give_up();
-        }
-        let somebody_works = outcome?;
-        if somebody_works && self.config.broadcast_buffers {
-            model::sync_buffers(&self.varmap, group, 0)?;
-        }
-        Ok(somebody_works)
+    #[track_caller]
+    fn sync_buffers_after_step(&self, group: &ProcessGroup) -> Result<()> {
+        if self.config.broadcast_buffers { model::sync_buffers(&self.varmap, group, 0) } else { Ok(()) }
     }
 
     /// Makes the buffers what they are on rank `root`: what the forward pass itself changes, which is every variable whose name ends in
@@ -432,12 +405,5 @@ impl<M> DistributedDataParallel<M> {
 /// Those of [`all_reduce`](ProcessGroup::all_reduce); after one some gradients may be averaged, others not.
 #[track_caller]
 pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
-    let group = &group.with_call_site(CallSite::caller());
-    let cap = DdpConfig::default().bucket_cap_bytes;
-    let mut reducer = Reducer::new(parameters(varmap), |p| p.var.dtype(), cap, false, group)?;
-    reducer.prepare_alone();
-    let used = reducer.check(grads, group)?;
-    reducer.begin(group, Part::Equal, &used)?;
-    reducer.finish(grads)?;
-    Ok(())
+    average(parameters(varmap), grads, group)
 }

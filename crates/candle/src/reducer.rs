@@ -1,258 +1,185 @@
-//! Gradients of all ranks into gradients of the global batch.
+//! The gradients of candle's backward pass, by the places that their variables have among all.
 
-use crate::Result;
-use crate::bucket::{Bucket, Item, plan};
-use crate::element::{require_cpu, with_element};
+use crate::adapter::{Candle, sent_as};
 use crate::model::Parameter;
-use crate::share::Part;
-use crate::slot::{Slot, slot};
-use crate::step::Step;
+use crate::{Result, Share};
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, TensorId};
-use phalanx::{Error, OpKind, ProcessGroup, SharedBuffer};
-use phalanx_compress::CommHook;
+use candle_core::{DType, Tensor, TensorId, Var};
+use phalanx::{OpKind, ProcessGroup};
+use phalanx_compress::{CommHook, Traffic};
+use phalanx_train::Gradients;
 use std::collections::HashMap;
-use std::fmt;
-use std::ops::Range;
 
-/// The variables that can have a gradient, the buckets their gradients travel in, and the step that is being made.
+/// The variables that can have a gradient, and what reduces these.
+#[derive(Debug)]
 pub(crate) struct Reducer {
-    pub(crate) parameters: Vec<Parameter>,
-    /// What travels for each.
-    pub(crate) items: Vec<Item>,
+    inner: phalanx_train::Reducer<Candle>,
+    group: ProcessGroup,
+    variables: Variables,
+    /// What was accumulated for tensors that are none of our variables.
+    others: GradStore,
+}
+
+/// In the order of their names.
+#[derive(Debug)]
+struct Variables {
+    vars: Vec<Var>,
     /// Where a variable stands among them.
     places: HashMap<TensorId, usize>,
-    cap_bytes: usize,
-    /// Whether buckets are sent as soon as they are complete.
-    pub(crate) overlap: bool,
-    plan: Option<Plan>,
-    step: Option<Step>,
-    /// Gradients of earlier losses that the next step sends, too.
-    kept: GradStore,
-    /// What adds up gradients of 32 bits, in place of an all_reduce.
-    pub(crate) hook: Option<Box<dyn CommHook>>,
 }
 
-/// Which gradients travel together, and where.
-pub(crate) struct Plan {
-    pub(crate) buckets: Vec<Bucket>,
-    /// Of each variable: its bucket, and its bytes in there.
-    pub(crate) homes: Vec<(usize, Range<usize>)>,
-    pub(crate) memory: Memory,
-}
-
-/// What buckets travel in.
-pub(crate) enum Memory {
-    /// One after the other in the same: a small one that stays in the cache. A gradient that is alone travels from where it lies.
-    One(SharedBuffer<u64>),
-    /// As `One`, where nothing is kept from step to step.
-    Private(Vec<u64>),
-    /// Each in its own, for they are in flight together.
-    Each(Vec<Box<dyn Slot>>),
-}
-
-impl fmt::Debug for Reducer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let buckets = self.plan.as_ref().map(|plan| &plan.buckets);
-        f.debug_struct("Reducer")
-            .field("overlap", &self.overlap)
-            .field("buckets", &buckets)
-            .finish_non_exhaustive()
+impl Variables {
+    /// Those that `loss` depends on, in the order in which the backward pass completes their gradients.
+    fn reached(&self, loss: &Tensor) -> Vec<usize> {
+        loss.sorted_nodes().iter().filter_map(|node| self.places.get(&node.id()).copied()).collect()
     }
+}
+
+/// The floating-point variables among `parameters`: others, such as counters, never have a gradient.
+fn differentiable(
+    parameters: Vec<Parameter>,
+    wire: impl Fn(&Parameter) -> DType,
+    group: &ProcessGroup,
+) -> Result<(Vec<Var>, Vec<phalanx_train::Parameter<candle_core::Device>>)> {
+    let mut all = (Vec::new(), Vec::new());
+    for parameter in parameters.into_iter().filter(|p| p.var.dtype().is_float()) {
+        let tensor = Candle::new(group, OpKind::AllReduce, &parameter.var)?;
+        let wire = sent_as(group, OpKind::AllReduce, wire(&parameter))?;
+        all.1.push(phalanx_train::Parameter::of(parameter.name, &tensor).wire(wire));
+        all.0.push(parameter.var);
+    }
+    Ok(all)
 }
 
 impl Reducer {
     /// For the floating-point variables of `parameters`, which are in name order. `wire` says in what type the gradients of one travel.
     pub(crate) fn new(
-        mut parameters: Vec<Parameter>,
+        parameters: Vec<Parameter>,
         wire: impl Fn(&Parameter) -> DType,
         cap_bytes: usize,
         overlap: bool,
         group: &ProcessGroup,
     ) -> Result<Self> {
-        // Others, such as counters, never have a gradient.
-        parameters.retain(|p| p.var.dtype().is_float());
-        for Parameter { var, .. } in &parameters {
-            require_cpu(group, OpKind::AllReduce, var.device())?;
-        }
-        let items =
-            parameters.iter().map(|p| Item { dtype: wire(p), elements: p.var.elem_count() }).collect();
-        let places = parameters.iter().enumerate().map(|(at, p)| (p.var.id(), at)).collect();
-        let kept = GradStore::default();
-        Ok(Self { parameters, items, places, cap_bytes, overlap, plan: None, step: None, kept, hook: None })
+        let (vars, parameters) = differentiable(parameters, wire, group)?;
+        let inner = phalanx_train::Reducer::new(parameters, group, cap_bytes, overlap)?;
+        let places = vars.iter().enumerate().map(|(at, var)| (var.id(), at)).collect();
+        let variables = Variables { vars, places };
+        Ok(Self { inner, group: group.clone(), variables, others: GradStore::default() })
     }
 
-    /// Has `hook` add up gradients from the next step on. It blocks, so nothing overlaps.
     pub(crate) fn set_hook(&mut self, hook: Box<dyn CommHook>) {
-        self.hook = Some(hook);
-        self.overlap = false;
-        self.plan = None;
+        self.inner.set_hook(hook);
     }
 
-    /// The variables that `loss` depends on, in the order in which the backward pass completes their gradients.
-    pub(crate) fn reached(&self, loss: &Tensor) -> Vec<usize> {
-        loss.sorted_nodes().iter().filter_map(|node| self.places.get(&node.id()).copied()).collect()
+    pub(crate) fn hook_mut(&mut self) -> Option<&mut dyn CommHook> {
+        self.inner.hook_mut()
     }
 
-    /// Plans the buckets, if that has not been done: in `order`, as rank 0 gives it. Collective then.
+    pub(crate) fn traffic(&self) -> Option<Traffic> {
+        self.inner.traffic()
+    }
+
+    pub(crate) fn overlaps(&self) -> bool {
+        self.inner.overlaps()
+    }
+
+    /// Begins a step with the gradients of `loss`.
     #[track_caller]
-    pub(crate) fn prepare(
-        &mut self,
-        group: &ProcessGroup,
-        order: impl FnOnce(&Self) -> Vec<usize>,
-    ) -> Result<()> {
-        if self.plan.is_some() {
-            return Ok(());
-        }
-        let mut told = vec![u32::MAX; self.items.len()];
-        if group.rank() == 0 {
-            order(self).into_iter().zip(&mut told).for_each(|(index, told)| *told = index as u32);
-        }
-        group.broadcast(&mut told, 0)?;
-        let mut known = vec![false; self.items.len()];
-        let order: Vec<usize> = told
-            .into_iter()
-            .map(|index| index as usize)
-            .filter(|&index| known.get_mut(index).is_some_and(|known| !std::mem::replace(known, true)))
-            .collect();
-        let buckets = plan(&self.items, &order, self.cap_bytes);
-        tracing::debug!(
-            buckets = buckets.len(),
-            ready = order.len(),
-            overlap = self.overlap,
-            "buckets planned"
-        );
-        let memory = if self.overlap {
-            let slots = buckets.iter().map(|bucket| {
-                with_element!(bucket.dtype, T => slot::<T>(group, bucket.elements), _ => unreachable!("floats only"))
-            });
-            Memory::Each(slots.collect::<phalanx::Result<_>>()?)
-        } else {
-            Memory::One(group.alloc(room(&buckets))?)
+    pub(crate) fn begin(&mut self, share: Share, loss: &Tensor) -> Result<()> {
+        let Self { inner, variables, .. } = self;
+        let coming = std::iter::once_with(|| variables.reached(loss)).flatten();
+        Ok(inner.begin(share, coming)?)
+    }
+
+    /// Takes the gradient of a variable, complete but for what was accumulated, as the backward pass reports it. False if it is for candle, because no
+    /// step is being made.
+    pub(crate) fn arrive(&mut self, id: TensorId, grad: &Tensor) -> Result<bool> {
+        let Some(&index) = self.variables.places.get(&id).filter(|_| self.inner.has_begun()) else {
+            return Ok(false);
         };
-        self.plan = Some(self.homes(buckets, memory));
-        Ok(())
+        self.inner.ready(index, Candle::new(&self.group, OpKind::AllReduce, grad)?)?;
+        Ok(true)
     }
 
-    /// Plans the buckets by name, for one step.
-    pub(crate) fn prepare_alone(&mut self) {
-        let order: Vec<usize> = (0..self.items.len()).collect();
-        let buckets = plan(&self.items, &order, self.cap_bytes);
-        let memory = Memory::Private(vec![0; room(&buckets)]);
-        self.plan = Some(self.homes(buckets, memory));
-    }
-
-    fn homes(&self, buckets: Vec<Bucket>, memory: Memory) -> Plan {
-        let mut homes = vec![(0, 0..0); self.items.len()];
-        for (at, bucket) in buckets.iter().enumerate() {
-            let mut end = 0;
-            for &member in &bucket.members {
-                let start = end;
-                end += self.items[member].bytes();
-                homes[member] = (at, start..end);
+    /// Ends the step: `grads` has more gradients of this rank, and then those of the global batch.
+    pub(crate) fn finish(&mut self, grads: &mut GradStore) -> Result<()> {
+        for (index, var) in self.variables.vars.iter().enumerate() {
+            if let Some(grad) = grads.remove(var) {
+                let grad = Candle::new(&self.group, OpKind::AllReduce, &grad)?;
+                self.inner.ready(index, grad)?;
             }
         }
-        Plan { buckets, homes, memory }
+        let reduced = self.inner.finish()?;
+        self.give(reduced, grads)
     }
 
-    /// Begins a step, for which this rank has gradients of the variables `used`, and of those that it has kept.
-    pub(crate) fn begin(&mut self, group: &ProcessGroup, part: Part, used: &[usize]) -> Result<()> {
-        let mut mine = vec![false; self.items.len()];
-        if part.counts() {
-            used.iter().for_each(|&index| mine[index] = true);
-            for (mine, Parameter { var, .. }) in mine.iter_mut().zip(&self.parameters) {
-                *mine |= self.kept.get(var).is_some();
-            }
-        } else {
-            self.kept = GradStore::default();
-        }
-        let plan = self.plan.as_mut().ok_or_else(unprepared)?;
-        self.step = Some(Step::begin(group, part, mine, self.hook.is_some(), plan)?);
-        Ok(())
+    /// A whole step for gradients that are there already.
+    #[track_caller]
+    pub(crate) fn reduce(&mut self, grads: &mut GradStore, share: Share) -> Result<()> {
+        let mine = gradients(&self.variables.vars, grads, &self.group)?;
+        let reduced = self.inner.reduce(mine, share)?;
+        self.give(reduced, grads)
     }
 
-    /// Takes the gradient of a variable, complete but for what was kept, as the backward pass reports it; gives it back if no step is
-    /// being made.
-    pub(crate) fn arrive(&mut self, id: TensorId, grad: &Tensor) -> Result<Option<Tensor>> {
-        let (Some(step), Some(plan), Some(&index)) = (&mut self.step, &mut self.plan, self.places.get(&id))
-        else {
-            return Ok(Some(grad.clone()));
-        };
-        let var = &self.parameters[index].var;
-        let grad = match self.kept.remove(var) {
-            Some(kept) => kept.add(&grad.to_dtype(var.dtype())?)?,
-            None => grad.clone(),
-        };
-        step.arrive(index, grad.to_dtype(self.items[index].dtype)?.contiguous()?, plan)?;
-        Ok(None)
+    /// `None` if no rank takes part any more.
+    #[track_caller]
+    pub(crate) fn join(&mut self) -> Result<Option<GradStore>> {
+        self.others = GradStore::default();
+        let Some(reduced) = self.inner.join()? else { return Ok(None) };
+        let mut grads = GradStore::default();
+        self.give(reduced, &mut grads)?;
+        Ok(Some(grads))
     }
 
-    /// Ends the step: `grads` has more gradients of this rank, and then those of the global batch. False if no rank takes part any more:
-    /// nothing was sent then.
-    pub(crate) fn finish(&mut self, grads: &mut GradStore) -> Result<bool> {
-        for index in 0..self.parameters.len() {
-            let var = self.parameters[index].var.clone();
-            if let Some(grad) = grads.remove(&var).or_else(|| self.kept.remove(&var)) {
-                self.arrive(var.id(), &grad)?;
-            }
-        }
-        // What was kept for others than our variables.
-        grads.extend(std::mem::take(&mut self.kept))?;
-        let plan = self.plan.as_mut().ok_or_else(unprepared)?;
-        let step = self.step.take().ok_or_else(unprepared)?;
-        step.finish(&self.parameters, plan, &mut self.hook, grads)
-    }
-
-    /// No step is being made any more.
-    pub(crate) fn give_up(&mut self) {
-        self.step = None;
+    fn give(&mut self, reduced: Gradients<Candle>, grads: &mut GradStore) -> Result<()> {
+        put(&self.variables.vars, reduced, grads);
+        Ok(grads.extend(std::mem::take(&mut self.others))?)
     }
 
     /// Adds gradients to those that the next step sends.
-    pub(crate) fn keep(&mut self, grads: GradStore) -> Result<()> {
-        Ok(self.kept.extend(grads)?)
+    pub(crate) fn keep(&mut self, mut grads: GradStore) -> Result<()> {
+        for (index, var) in self.variables.vars.iter().enumerate() {
+            if let Some(grad) = grads.remove(var) {
+                self.inner.keep(index, Candle::new(&self.group, OpKind::AllReduce, &grad)?)?;
+            }
+        }
+        Ok(self.others.extend(grads)?)
+    }
+
+    /// The backward pass has failed.
+    pub(crate) fn give_up(&mut self, reason: &str) {
+        self.inner.give_up(reason);
     }
 
     /// Buckets under way.
     #[cfg(test)]
     pub(crate) fn launched(&self) -> usize {
-        self.step.as_ref().map_or(0, Step::launched)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn memory(&self) -> Option<&Memory> {
-        self.plan.as_ref().map(|plan| &plan.memory)
-    }
-
-    /// Which variables have a gradient in `grads`. Refuses those that do not fit their variables before anything is sent.
-    pub(crate) fn check(&self, grads: &GradStore, group: &ProcessGroup) -> Result<Vec<usize>> {
-        let mut used = Vec::new();
-        for (index, Parameter { name, var }) in self.parameters.iter().enumerate() {
-            let Some(grad) = grads.get(var) else { continue };
-            require_cpu(group, OpKind::AllReduce, grad.device())?;
-            if (grad.dtype(), grad.shape()) != (var.dtype(), var.shape()) {
-                let what = format!(
-                    "the gradient of `{name}` is {:?} {:?}, but the variable is {:?} {:?}",
-                    grad.dtype(),
-                    grad.dims(),
-                    var.dtype(),
-                    var.dims()
-                );
-                return Err(Error::misuse(OpKind::AllReduce, what).into());
-            }
-            used.push(index);
-        }
-        Ok(used)
+        self.inner.launched()
     }
 }
 
-/// Words of memory that the largest bucket of several gradients needs; one that is alone travels from where it lies.
-fn room(buckets: &[Bucket]) -> usize {
-    let shared = buckets.iter().filter(|bucket| bucket.members.len() > 1);
-    let bytes = shared.map(|bucket| bucket.elements * bucket.dtype.size_in_bytes()).max().unwrap_or(0);
-    bytes.div_ceil(size_of::<u64>())
+/// Replaces this rank's gradients by the means over all ranks, without anything that is kept from step to step.
+#[track_caller]
+pub(crate) fn average(parameters: Vec<Parameter>, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
+    let (vars, parameters) = differentiable(parameters, |p| p.var.dtype(), group)?;
+    let mine = gradients(&vars, grads, group)?;
+    let reduced = phalanx_train::sync_gradients(parameters, mine, group)?;
+    put(&vars, reduced, grads);
+    Ok(())
 }
 
-fn unprepared() -> Error {
-    Error::misuse(OpKind::AllReduce, "a step was begun without buckets, or ended without a beginning")
+/// This rank's gradients of the variables.
+fn gradients(vars: &[Var], grads: &GradStore, group: &ProcessGroup) -> Result<Gradients<Candle>> {
+    let of = |var: &Var| grads.get(var).map(|grad| Candle::new(group, OpKind::AllReduce, grad)).transpose();
+    Ok(vars.iter().map(of).collect::<phalanx::Result<_>>()?)
+}
+
+/// Gives the variables these gradients, and no others.
+fn put(vars: &[Var], reduced: Gradients<Candle>, grads: &mut GradStore) {
+    for (var, grad) in vars.iter().zip(reduced) {
+        match grad {
+            Some(grad) => grads.insert(var, grad.into_tensor()),
+            None => grads.remove(var),
+        };
+    }
 }

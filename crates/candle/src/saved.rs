@@ -19,6 +19,6 @@ impl<M> Stateful for DistributedDataParallel<M> {
 
 impl<M> DistributedDataParallel<M> {
     fn hook(&self, work: impl FnOnce(&mut dyn CommHook, &phalanx::ProcessGroup) -> Result<()>) -> Result<()> {
-        self.reducer().hook.as_mut().map_or(Ok(()), |hook| work(hook, &self.group))
+        self.reducer().hook_mut().map_or(Ok(()), |hook| work(hook, &self.group))
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::element::{Shared, bytes_mut, read, replace, with_element};
 use crate::shard::flat::{Flat, kept};
-use crate::share::Part;
 use crate::{Result, Share};
 use candle_core::{CpuStorage, DType, Device, Tensor, WithDType};
 use phalanx::{Error, OpKind, ProcessGroup, ReduceOp, Work};
+use phalanx_train::Part;
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::Hasher;

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::element::replace;
-use crate::model::{compare, entry, is_buffer};
+use crate::model::is_buffer;
 use crate::shard::config::Stage;
 use crate::shard::engine::{Hub, Weight};
 use crate::shard::flat::{Flat, Taken, cut, kept};
@@ -12,6 +12,7 @@ use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, VarMap};
 use phalanx::ProcessGroup;
+use phalanx_train::model::{Entry, compare};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,9 +143,8 @@ impl Units {
 
     /// Makes sure that all ranks have taken the same.
     fn agree(&self, taken: &[Taken]) -> Result<()> {
-        let mut mine: Vec<_> = taken.iter().map(|one| entry(&one.name, &one.tensor)).collect();
-        mine.sort_by(|a, b| a.name.cmp(&b.name));
-        compare(mine, &self.group, 0)
+        let entry = |one: &Taken| Entry::new(&*one.name, one.tensor.dtype().as_str(), one.tensor.dims());
+        Ok(compare(taken.iter().map(entry).collect(), &self.group, 0)?)
     }
 
     fn deal(&self, name: String, taken: Vec<Taken>, stays: bool) -> Result<Option<usize>> {

@@ -1,10 +1,7 @@
 //! Whether all ranks hold the same weights, and if not, who holds which.
 
-use crate::element::{read, require_cpu, unsupported_dtype, with_element};
-use crate::model::{Parameter, parameters};
-use crate::{Error, Result};
-use candle_nn::VarMap;
-use phalanx::{OpKind, ProcessGroup};
+use crate::{Error, Result, Tensor};
+use phalanx::ProcessGroup;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,28 +32,35 @@ impl fmt::Display for Version {
     }
 }
 
-/// One sentence for all of them.
+/// All of them, in one line.
 pub(crate) fn listed(versions: &[Version]) -> String {
     versions.iter().map(Version::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Makes sure that all ranks hold the same parameters in `varmap`: names, types, shapes, and every bit of the values.
+/// Makes sure that all ranks hold the same tensors under the same names: types, shapes, and every bit of the values.
 ///
-/// Collective. What the forward pass itself changes, such as the running means of batch normalisation, is among the
-/// parameters of a `VarMap` too, and differs unless [`sync_model`](crate::sync_model) has made it equal.
+/// Collective. What the forward pass itself changes, such as the running means of batch normalisation, differs unless
+/// [`sync_model`](crate::sync_model) or [`sync_buffers`](crate::sync_buffers) has made it equal.
 ///
 /// # Cost
-/// One pass over the parameters (XXH3, about as fast as memory is read) and one all_gather of 8 bytes a rank. Only where
-/// something differs, one object more a rank, of a line for each parameter.
+/// One pass over the tensors (XXH3, about as fast as memory is read) and one all_gather of 8 bytes a rank. Only where
+/// something differs, one object more a rank, of a line for each tensor.
 ///
 /// # Errors
 /// [`Error::ParameterMismatch`] on every rank, with who holds which version of the first parameter, by name, that differs;
-/// the group is fine. [`phalanx::Error::Unsupported`] for variables that are not on the CPU or of a type that cannot be
-/// sent; nothing was sent. Those of [`all_gather`](ProcessGroup::all_gather).
+/// the group is fine. Those of the library, before anything is sent, and of [`all_gather`](ProcessGroup::all_gather).
 #[track_caller]
-pub fn verify_parameters(varmap: &VarMap, group: &ProcessGroup) -> Result<()> {
-    let mine: Vec<Entry> =
-        parameters(varmap).iter().map(|parameter| entry(parameter, group)).collect::<Result<_>>()?;
+pub fn verify_parameters<'m, T: Tensor>(
+    model: impl IntoIterator<Item = (&'m str, &'m T)>,
+    group: &ProcessGroup,
+) -> Result<()> {
+    let mut mine = Vec::new();
+    for (name, tensor) in model {
+        let hash = tensor.read(XxHash3_64::oneshot)?;
+        let kind = format!("{} {:?}", tensor.dtype(), tensor.dims());
+        mine.push(Entry { name: name.to_owned(), kind, hash });
+    }
+    mine.sort_by(|a, b| a.name.cmp(&b.name));
     let mut digests = vec![0u64; group.world_size()];
     group.all_gather(&[digest(&mine)], &mut digests)?;
     // All ranks see the same digests, so all go on or none.
@@ -76,16 +80,6 @@ struct Entry {
     name: String,
     kind: String,
     hash: u64,
-}
-
-fn entry(Parameter { name, var }: &Parameter, group: &ProcessGroup) -> Result<Entry> {
-    let op = OpKind::AllGather;
-    require_cpu(group, op, var.device())?;
-    let hash = with_element!(var.dtype(),
-        T => read::<T, _>(var, |values| XxHash3_64::oneshot(bytemuck::cast_slice(values)))?,
-        _ => return Err(unsupported_dtype(group, op, var.dtype()).into()),
-    );
-    Ok(Entry { name: name.clone(), kind: format!("{} {:?}", var.dtype().as_str(), var.dims()), hash })
 }
 
 /// The whole model in 64 bits. Lengths go first, so that no two models make the same text.

@@ -1,8 +1,8 @@
 //! How much of the global batch a rank has worked on.
 
 use crate::Result;
-use candle_core::Tensor;
 use phalanx::{Error, OpKind, ProcessGroup};
+use std::ops::Mul;
 
 /// This rank's part of the global batch, by which its gradients are weighed.
 ///
@@ -23,24 +23,36 @@ impl Share {
     }
 
     /// `loss`, a mean over this share's samples, as this rank's part of what all ranks together minimise, so that an average of the
-    /// gradients over the ranks is right. [`backward_share`](crate::DistributedDataParallel::backward_share) weighs gradients instead, which comes
-    /// to the same but for layers that pass gradients from rank to rank, as [`SyncBatchNorm`](crate::SyncBatchNorm) does: with these, weigh
-    /// the loss and call [`backward`](crate::DistributedDataParallel::backward).
+    /// gradients over the ranks is right. A step with this share weighs gradients instead, which comes to the same but for layers that pass
+    /// gradients from rank to rank, as a batch normalisation over all ranks does: with these, weigh the loss and make steps with
+    /// [equal](Self::EQUAL) shares.
     ///
-    /// A rank without any samples has no loss; it passes an empty store to
-    /// [`sync_gradients`](crate::DistributedDataParallel::sync_gradients), with an equal share, for its gradients are zero.
+    /// A rank without any samples has no loss; it has no gradients for the step, with an equal share, for they are zero.
+    ///
+    /// This is for libraries whose operators return a `Result`. Otherwise multiply by the weight of the [`part`](Self::part), times the number of ranks.
     ///
     /// # Errors
-    /// Those of candle, and [`phalanx::Error::Misuse`] for a share of more than the whole.
-    pub fn weigh(self, loss: &Tensor, group: &ProcessGroup) -> Result<Tensor> {
+    /// Those of the library, and [`phalanx::Error::Misuse`] for a share of more than the whole.
+    pub fn weigh<'l, L, E>(self, loss: &'l L, group: &ProcessGroup) -> Result<L>
+    where
+        L: Clone,
+        &'l L: Mul<f64, Output = std::result::Result<L, E>>,
+        E: std::error::Error + Send + Sync + 'static,
+    {
         match self.part()? {
-            Part::Weighted(weight) => Ok((loss * (weight * group.world_size() as f64))?),
+            Part::Weighted(weight) => {
+                let weighed = loss * (weight * group.world_size() as f64);
+                weighed.map_err(|error| crate::Error::Tensors(error.into()))
+            }
             _ => Ok(loss.clone()),
         }
     }
 
     /// What a rank with this share does in a step.
-    pub(crate) fn part(self) -> Result<Part> {
+    ///
+    /// # Errors
+    /// [`Misuse`](phalanx::Error::Misuse) for a share of more than the whole.
+    pub fn part(self) -> phalanx::Result<Part> {
         match self.0 {
             None => Ok(Part::Equal),
             Some((0, _)) => Ok(Part::Weighted(0.0)),
@@ -49,7 +61,7 @@ impl Share {
             }
             Some((samples, global)) => {
                 let what = format!("a share of {samples} samples is more than the global batch of {global}");
-                Err(Error::misuse(OpKind::AllReduce, what).into())
+                Err(Error::misuse(OpKind::AllReduce, what))
             }
         }
     }
@@ -57,7 +69,7 @@ impl Share {
 
 /// What a rank does in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Part {
+pub enum Part {
     /// Its gradients count as much as everybody's.
     Equal,
     /// They count so much.
@@ -68,7 +80,7 @@ pub(crate) enum Part {
 
 impl Part {
     /// Whether this rank's gradients are asked for at all.
-    pub(crate) fn counts(self) -> bool {
+    pub fn counts(self) -> bool {
         !matches!(self, Self::Done | Self::Weighted(0.0))
     }
 }

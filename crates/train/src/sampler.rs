@@ -1,7 +1,7 @@
 //! Which samples this rank sees: the same global batches for any number of ranks.
 
-use crate::{Result, Share};
-use phalanx::{Error, chunk};
+use crate::Share;
+use phalanx::{Error, Result, chunk};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,8 @@ pub enum Tail {
 ///
 /// # Examples
 /// ```
-/// use phalanx_candle::{DistributedSampler, Tail};
-/// # fn main() -> phalanx_candle::Result<()> {
+/// use phalanx_train::{DistributedSampler, Tail};
+/// # fn main() -> phalanx::Result<()> {
 /// let sampler = |rank, world_size| {
 ///     DistributedSampler::new(1000, 64, rank, world_size).map(|s| s.seed(7).tail(Tail::Uneven))
 /// };
@@ -63,8 +63,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How much of the global batch this is, for
-    /// [`backward_share`](crate::DistributedDataParallel::backward_share).
+    /// How much of the global batch this is, for a step with batches of different sizes.
     pub fn share(&self) -> Share {
         Share::new(self.indices.len(), self.global_len)
     }
@@ -80,11 +79,10 @@ impl DistributedSampler {
         if samples == 0 || global_batch == 0 {
             return Err(Error::config(format!(
                 "a sampler needs at least one sample and one sample a batch, got {samples} and {global_batch}"
-            ))
-            .into());
+            )));
         }
         if rank >= world_size {
-            return Err(Error::config(format!("rank {rank} is not in a world of {world_size}")).into());
+            return Err(Error::config(format!("rank {rank} is not in a world of {world_size}")));
         }
         Ok(Self { samples, global_batch, rank, world_size, seed: 0, tail: Tail::Drop })
     }
@@ -140,8 +138,7 @@ impl DistributedSampler {
             return Err(Error::config(format!(
                 "a sampler of {} samples with seed {} can't go on after sample {next} of {samples} with seed {seed}",
                 self.samples, self.seed
-            ))
-            .into());
+            )));
         }
         Ok(Epoch { next, ..self.epoch(epoch) })
     }
@@ -162,8 +159,8 @@ pub struct SamplerState {
 ///
 /// # Examples
 /// ```
-/// use phalanx_candle::DistributedSampler;
-/// # fn main() -> phalanx_candle::Result<()> {
+/// use phalanx_train::DistributedSampler;
+/// # fn main() -> phalanx::Result<()> {
 /// let sampler = DistributedSampler::new(100, 10, 0, 2)?;
 /// let mut batches = sampler.epoch(4);
 /// let done: Vec<_> = batches.by_ref().take(3).collect();

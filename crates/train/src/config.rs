@@ -1,7 +1,6 @@
 //! How gradients are sent.
 
-use crate::Result;
-use phalanx::{ProcessGroup, ReduceOp};
+use phalanx::{ProcessGroup, ReduceOp, Result};
 
 /// How gradients are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +12,8 @@ pub struct DdpConfig {
     pub bucket_cap_bytes: usize,
     /// Whether gradients are sent while the backward pass still runs. Default: [`Overlap::Auto`].
     pub overlap: Overlap,
-    /// Whether each step ends with a broadcast of rank 0's buffers, as of
-    /// [`sync_buffers`](crate::DistributedDataParallel::sync_buffers). Default: no.
+    /// Whether each step ends with a broadcast of rank 0's buffers, as of [`sync_buffers`](crate::sync_buffers), by whoever knows the model: a
+    /// [`Reducer`](crate::Reducer) has gradients only. Default: no.
     pub broadcast_buffers: bool,
 }
 
@@ -59,8 +58,11 @@ impl Default for DdpConfig {
 
 impl Overlap {
     /// The choice for `group`. Collective: all ranks choose alike, and overlap if one of them wants to.
+    ///
+    /// # Errors
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce).
     #[track_caller]
-    pub(crate) fn choose(self, group: &ProcessGroup) -> Result<bool> {
+    pub fn choose(self, group: &ProcessGroup) -> Result<bool> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted = match self {
             Self::Auto => group.backend_name() != "shm" || group.local_world_size() < cores,

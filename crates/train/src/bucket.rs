@@ -1,8 +1,8 @@
 //! Which gradients travel together: planning only, no tensor and no network in sight.
 
-use candle_core::DType;
+use phalanx::DType;
 
-/// What planning needs to know of one variable.
+/// What planning needs to know of one parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) dtype: DType,
@@ -11,18 +11,27 @@ pub(crate) struct Item {
 
 impl Item {
     pub(crate) fn bytes(self) -> usize {
-        self.elements.saturating_mul(self.dtype.size_in_bytes())
+        self.elements.saturating_mul(self.dtype.size())
     }
 }
 
-/// Variables whose gradients are laid end to end in one buffer and reduced by one operation.
+/// Parameters whose gradients lie end to end and are reduced by one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bucket {
-    pub(crate) dtype: DType,
-    /// Indices of the variables, in the order of the plan.
-    pub(crate) members: Vec<usize>,
+#[non_exhaustive]
+pub struct Bucket {
+    /// What the gradients are made of while they travel.
+    pub dtype: DType,
+    /// Indices of the parameters, in the order of the plan.
+    pub members: Vec<usize>,
     /// Elements of all members together.
-    pub(crate) elements: usize,
+    pub elements: usize,
+}
+
+impl Bucket {
+    /// Bytes of all members together.
+    pub fn bytes(&self) -> usize {
+        self.elements * self.dtype.size()
+    }
 }
 
 /// At both ends of a plan buckets are this small: so that something is under way soon, and so that little is still to be sent
@@ -87,7 +96,6 @@ impl Launches {
         Self { missing, next: 0 }
     }
 
-    #[cfg(test)]
     pub(crate) fn launched(&self) -> usize {
         self.next
     }
@@ -143,7 +151,7 @@ mod tests {
             for bucket in &buckets {
                 prop_assert!(bucket.members.iter().all(|&m| items[m].dtype == bucket.dtype));
                 prop_assert_eq!(bucket.elements, bucket.members.iter().map(|&m| items[m].elements).sum::<usize>());
-                let bytes = bucket.elements * bucket.dtype.size_in_bytes();
+                let bytes = bucket.elements * bucket.dtype.size();
                 prop_assert!(bytes <= cap || bucket.members.len() == 1);
                 let is_named = |m: &usize| order[..named].contains(m);
                 prop_assert!(bucket.members.iter().all(is_named) || !bucket.members.iter().any(is_named));

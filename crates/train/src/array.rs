@@ -1,0 +1,181 @@
+//! Tensors in plain memory, for programs that have no library of tensors.
+
+use crate::element::{Float, with_float};
+use crate::{Error, Result, Tensor};
+use half::{bf16, f16};
+use phalanx::{DType, Element};
+
+/// Numbers in a `Vec`, in row-major order, with dimensions.
+///
+/// A `Vec` becomes one, and one becomes a `Vec`, without copying: so gradients go into a [`Reducer`](crate::Reducer) and come out of it as
+/// what a program computes with.
+///
+/// # Examples
+/// ```
+/// use phalanx_train::Array;
+///
+/// let mut matrix = Array::from(vec![1f32, 2.0, 3.0, 4.0, 5.0, 6.0]).shaped(&[2, 3])?;
+/// matrix.as_mut_slice::<f32>().unwrap()[5] = 7.0;
+/// assert_eq!(matrix.as_slice::<f64>(), None); // it is of f32
+/// let numbers: Vec<f32> = matrix.try_into()?;
+/// assert_eq!(numbers, [1.0, 2.0, 3.0, 4.0, 5.0, 7.0]);
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    numbers: Numbers,
+    dims: Vec<usize>,
+}
+
+impl Array {
+    /// The same numbers with other dimensions.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] for dimensions of more or fewer numbers.
+    pub fn shaped(self, dims: &[usize]) -> Result<Self> {
+        let len = self.numbers.bytes().len() / self.numbers.dtype().size();
+        if dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)) != Some(len) {
+            return Err(Error::Tensors(format!("{len} numbers are no {dims:?}").into()));
+        }
+        Ok(Self { dims: dims.to_vec(), ..self })
+    }
+
+    /// The numbers, if they are of this type.
+    pub fn as_slice<E: Element>(&self) -> Option<&[E]> {
+        (self.dtype() == E::DTYPE).then(|| bytemuck::cast_slice(self.numbers.bytes()))
+    }
+
+    /// The numbers, to change them, if they are of this type.
+    pub fn as_mut_slice<E: Element>(&mut self) -> Option<&mut [E]> {
+        (self.dtype() == E::DTYPE).then(|| bytemuck::cast_slice_mut(self.numbers.bytes_mut()))
+    }
+}
+
+macro_rules! numbers {
+    ($($name:ident $type:ty),*) => {
+        #[derive(Debug, Clone, PartialEq)]
+        enum Numbers {
+            $($name(Vec<$type>)),*
+        }
+
+        impl Numbers {
+            fn zeros(dtype: DType, len: usize) -> Option<Self> {
+                Some(match dtype {
+                    $(DType::$name => Self::$name(vec![<$type>::default(); len]),)*
+                    _ => return None,
+                })
+            }
+
+            fn dtype(&self) -> DType {
+                match self {
+                    $(Self::$name(_) => DType::$name),*
+                }
+            }
+
+            fn bytes(&self) -> &[u8] {
+                match self {
+                    $(Self::$name(numbers) => bytemuck::cast_slice(numbers)),*
+                }
+            }
+
+            fn bytes_mut(&mut self) -> &mut [u8] {
+                match self {
+                    $(Self::$name(numbers) => bytemuck::cast_slice_mut(numbers)),*
+                }
+            }
+        }
+
+        $(
+            impl From<Vec<$type>> for Array {
+                fn from(numbers: Vec<$type>) -> Self {
+                    let dims = vec![numbers.len()];
+                    Self { numbers: Numbers::$name(numbers), dims }
+                }
+            }
+
+            impl TryFrom<Array> for Vec<$type> {
+                type Error = Error;
+
+                fn try_from(array: Array) -> Result<Self> {
+                    match array.numbers {
+                        Numbers::$name(numbers) => Ok(numbers),
+                        other => Err(Error::Tensors(format!("numbers of {} are no {}", other.dtype(), DType::$name).into())),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+numbers!(F32 f32, F64 f64, F16 f16, BF16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64);
+
+impl Tensor for Array {
+    type Device = ();
+
+    fn dtype(&self) -> DType {
+        self.numbers.dtype()
+    }
+
+    fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    fn device(&self) {}
+
+    fn zeros(dtype: DType, dims: &[usize], (): &()) -> Result<Self> {
+        let numbers = Numbers::zeros(dtype, dims.iter().product());
+        let numbers =
+            numbers.ok_or_else(|| Error::Tensors(format!("there is no array of {dtype}").into()))?;
+        Ok(Self { numbers, dims: dims.to_vec() })
+    }
+
+    fn to_dtype(self, dtype: DType) -> Result<Self> {
+        if self.dtype() == dtype {
+            return Ok(self);
+        }
+        let no_floats = |from: DType| Error::Tensors(format!("{from} is not converted to {dtype}").into());
+        let mut converted = Self::zeros(dtype, &self.dims, &())?;
+        let (from, to) = (self.numbers.bytes(), converted.numbers.bytes_mut());
+        with_float!(self.dtype(),
+            F => with_float!(dtype,
+                T => {
+                    let (from, to): (&[F], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+                    to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f64(from.to_f64()));
+                },
+                _ => return Err(no_floats(self.dtype())),
+            ),
+            other => return Err(no_floats(other)),
+        );
+        Ok(converted)
+    }
+
+    fn add(mut self, other: Self) -> Result<Self> {
+        if (self.dtype(), &self.dims) != (other.dtype(), &other.dims) {
+            let what = format!(
+                "{} {:?} and {} {:?} have no sum",
+                self.dtype(),
+                self.dims,
+                other.dtype(),
+                other.dims
+            );
+            return Err(Error::Tensors(what.into()));
+        }
+        with_float!(self.dtype(),
+            T => {
+                let more: &[T] = bytemuck::cast_slice(other.numbers.bytes());
+                let sum: &mut [T] = bytemuck::cast_slice_mut(self.numbers.bytes_mut());
+                sum.iter_mut().zip(more).for_each(|(sum, &more)| *sum += more);
+            },
+            dtype => return Err(Error::Tensors(format!("arrays of {dtype} are not added up").into())),
+        );
+        Ok(self)
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        Ok(read(self.numbers.bytes()))
+    }
+
+    fn write<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        Ok(write(self.numbers.bytes_mut()))
+    }
+}

@@ -1,0 +1,127 @@
+//! From element types at run time to Rust's types.
+
+use half::{bf16, f16};
+use phalanx::{DType, Element, Error, OpKind, ProcessGroup, ReduceOp};
+
+/// Evaluates `$body` with `$T` as the Rust type of `$dtype`, or `$otherwise` for a type of later versions.
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr, $other:pat => $otherwise:expr $(,)?) => {
+        $crate::element::with_element!(@ $dtype, $T, $body, $other, $otherwise,
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16,
+            I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64)
+    };
+    (@ $dtype:expr, $T:ident, $body:expr, $other:pat, $otherwise:expr, $($name:ident $type:ty),*) => {
+        match $dtype {
+            $(phalanx::DType::$name => {
+                type $T = $type;
+                $body
+            })*
+            $other => $otherwise,
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// As [`with_element`], of the types that gradients can have.
+macro_rules! with_float {
+    ($dtype:expr, $T:ident => $body:expr, $other:pat => $otherwise:expr $(,)?) => {
+        $crate::element::with_element!(@ $dtype, $T, $body, $other, $otherwise,
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16)
+    };
+}
+pub(crate) use with_float;
+
+/// A number that gradients are made of.
+pub(crate) trait Float: Element {
+    fn to_f64(self) -> f64;
+    /// Rounds to the nearest.
+    fn from_f64(wide: f64) -> Self;
+}
+
+impl Float for f32 {
+    fn to_f64(self) -> f64 {
+        self.into()
+    }
+
+    fn from_f64(wide: f64) -> Self {
+        wide as Self
+    }
+}
+
+impl Float for f64 {
+    fn to_f64(self) -> f64 {
+        self
+    }
+
+    fn from_f64(wide: f64) -> Self {
+        wide
+    }
+}
+
+impl Float for f16 {
+    fn to_f64(self) -> f64 {
+        self.into()
+    }
+
+    fn from_f64(wide: f64) -> Self {
+        Self::from_f64(wide)
+    }
+}
+
+impl Float for bf16 {
+    fn to_f64(self) -> f64 {
+        self.into()
+    }
+
+    fn from_f64(wide: f64) -> Self {
+        Self::from_f64(wide)
+    }
+}
+
+/// [`ProcessGroup::all_reduce`] of elements that are known at run time.
+///
+/// # Errors
+/// Those of the group.
+///
+/// # Panics
+/// If `bytes` are not aligned as such elements are, or are no whole number of them.
+#[track_caller]
+pub fn all_reduce(group: &ProcessGroup, dtype: DType, bytes: &mut [u8], op: ReduceOp) -> phalanx::Result<()> {
+    with_element!(dtype,
+        T => group.all_reduce::<T>(bytemuck::cast_slice_mut(bytes), op),
+        _ => Err(unsupported(group, OpKind::AllReduce, dtype)),
+    )
+}
+
+/// [`ProcessGroup::broadcast`] of elements that are known at run time.
+#[track_caller]
+pub(crate) fn broadcast(
+    group: &ProcessGroup,
+    dtype: DType,
+    bytes: &mut [u8],
+    root: usize,
+) -> phalanx::Result<()> {
+    with_element!(dtype,
+        T => group.broadcast::<T>(bytemuck::cast_slice_mut(bytes), root),
+        _ => Err(unsupported(group, OpKind::Broadcast, dtype)),
+    )
+}
+
+/// The error for a type that can't be sent, or not by this operation.
+pub(crate) fn unsupported(group: &ProcessGroup, op: OpKind, dtype: DType) -> Error {
+    let hint = format!("elements of type {dtype} cannot be sent; convert them");
+    Error::Unsupported { op, backend: group.backend_name(), hint }
+}
+
+/// Multiplies elements, and rounds once. Integers, which no gradient is made of, stay.
+///
+/// # Panics
+/// As [`all_reduce`].
+pub fn multiply(dtype: DType, bytes: &mut [u8], by: f64) {
+    with_float!(dtype,
+        T => for x in bytemuck::cast_slice_mut::<u8, T>(bytes) {
+            *x = T::from_f64(x.to_f64() * by);
+        },
+        _ => {}
+    );
+}

@@ -1,0 +1,84 @@
+//! Data-parallel training over [phalanx], for any library of tensors.
+//!
+//! A [`Reducer`] makes the gradients of several ranks those of the whole batch, in buckets that are on their way while the backward pass finds
+//! more of them. [`sync_model`] lets ranks begin with the same weights, [`verify_parameters`] tells whether they still have them, and
+//! [`DistributedSampler`] deals out the data.
+//!
+//! All of it knows tensors by the trait [`Tensor`] alone: element type, dimensions, memory, zeros, conversion, sum. A library joins by
+//! an adapter, which implements that and tells the reducer when a gradient is complete; `phalanx-candle` is one. For programs that have their numbers in
+//! `Vec`s there is [`Array`]. `docs/train.md` says how an adapter is written.
+//!
+//! What is not here: graphs, layers, optimizers, and what works inside of a graph or an optimizer. Sharded training (ZeRO), DiLoCo and
+//! batch normalisation over ranks are in `phalanx-candle`, made of candle's own operations.
+//!
+//! # Examples
+//! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them, with gradients written by hand:
+//!
+//! ```
+//! use phalanx::{ProcessGroup, SimulatedBackend};
+//! use phalanx_train::{Array, DdpConfig, Parameter, Reducer, Share, sync_model};
+//!
+//! fn train(group: &ProcessGroup) -> phalanx_train::Result<Vec<f32>> {
+//!     let start = 10.0 * group.rank() as f32; // different on each rank
+//!     let (mut bias, mut slope) = (Array::from(vec![start]), Array::from(vec![start]));
+//!     sync_model([("bias", &mut bias), ("slope", &mut slope)], group, 0)?; // now equal
+//!
+//!     let parameters = [Parameter::of("bias", &bias), Parameter::of("slope", &slope)];
+//!     let config = DdpConfig::default();
+//!     let overlap = config.overlap.choose(group)?;
+//!     let mut reducer = Reducer::new(parameters, group, config.bucket_cap_bytes, overlap)?;
+//!
+//!     let (mut bias, mut slope): (Vec<f32>, Vec<f32>) = (bias.try_into()?, slope.try_into()?);
+//!     let mine = [[-1.0f32, 0.0], [1.0, 2.0]][group.rank()];
+//!     for _ in 0..200 {
+//!         // Of the mean over two points of (slope × x + bias − y)².
+//!         let errors = mine.map(|x| slope[0] * x + bias[0] - (3.0 * x + 1.0));
+//!         reducer.begin(Share::EQUAL, [0, 1])?;
+//!         reducer.ready(0, Array::from(vec![errors[0] + errors[1]]))?;
+//!         reducer.ready(1, Array::from(vec![errors[0] * mine[0] + errors[1] * mine[1]]))?;
+//!         for (weight, grad) in [&mut bias, &mut slope].into_iter().zip(reducer.finish()?) {
+//!             let grad: Vec<f32> = grad.expect("both ranks have one").try_into()?; // of all four points
+//!             weight[0] -= 0.1 * grad[0];
+//!         }
+//!     }
+//!     Ok([slope, bias].concat())
+//! }
+//!
+//! let fitted: Vec<Vec<f32>> = std::thread::scope(|s| {
+//!     let ranks: Vec<_> =
+//!         SimulatedBackend::create_group(2).into_iter().map(|group| s.spawn(move || train(&group).unwrap())).collect();
+//!     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+//! });
+//! assert_eq!(fitted[0], fitted[1]); // to the last bit
+//! assert!((fitted[0][0] - 3.0).abs() < 1e-3 && (fitted[0][1] - 1.0).abs() < 1e-3);
+//! ```
+
+mod array;
+mod bucket;
+mod config;
+mod element;
+mod error;
+pub mod memory;
+pub mod model;
+mod plan;
+mod reducer;
+mod sampler;
+mod share;
+mod step;
+mod tensor;
+mod verify;
+
+pub use array::Array;
+pub use bucket::Bucket;
+pub use config::{DdpConfig, Overlap};
+pub use element::{all_reduce, multiply};
+pub use error::{Error, Result};
+pub use model::{sync_buffers, sync_model};
+/// Ways to send gradients in fewer bytes, for [`Reducer::set_hook`].
+pub use phalanx_compress as compress;
+pub use plan::{Parameter, Plan};
+pub use reducer::{Gradients, Reducer, sync_gradients};
+pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
+pub use share::{Part, Share};
+pub use tensor::Tensor;
+pub use verify::{Version, verify_parameters};

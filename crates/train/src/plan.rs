@@ -1,0 +1,122 @@
+//! What is trained, and in which buckets its gradients travel.
+
+use crate::bucket::{Bucket, Item, plan};
+use crate::{Result, Tensor};
+use phalanx::{DType, Error, OpKind};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A weight of the model that has gradients: what is known of it, not its values. `D` is the [`Device`](Tensor::Device) of the library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Parameter<D> {
+    /// What it is called, for errors and for the order of a model.
+    pub name: String,
+    /// What its gradients are made of.
+    pub dtype: DType,
+    /// Its dimensions.
+    pub dims: Vec<usize>,
+    /// Where it is.
+    pub device: D,
+    /// What its gradients are made of while they travel.
+    pub wire: DType,
+}
+
+impl<D> Parameter<D> {
+    /// A weight of `tensor`'s type, shape and place.
+    pub fn of<T: Tensor<Device = D>>(name: impl Into<String>, tensor: &T) -> Self {
+        let (dtype, dims, device) = (tensor.dtype(), tensor.dims().to_vec(), tensor.device());
+        Self { name: name.into(), dtype, dims, device, wire: dtype }
+    }
+
+    /// Sends its gradients as `dtype`.
+    #[must_use]
+    pub fn wire(self, dtype: DType) -> Self {
+        Self { wire: dtype, ..self }
+    }
+
+    fn item(&self) -> Item {
+        Item { dtype: self.wire, elements: self.dims.iter().product() }
+    }
+
+    /// Refuses what is no gradient of this.
+    pub(crate) fn check<T: Tensor<Device = D>>(&self, grad: &T) -> Result<()> {
+        let (dtype, dims) = (grad.dtype(), grad.dims());
+        if dims == self.dims && (dtype == self.dtype || dtype == self.wire) {
+            return Ok(());
+        }
+        let what = format!(
+            "the gradient of `{}` is {dtype:?} {dims:?}, but the variable is {:?} {:?}",
+            self.name, self.dtype, self.dims
+        );
+        Err(Error::misuse(OpKind::AllReduce, what).into())
+    }
+}
+
+/// Refuses lists of parameters whose order may differ between ranks, and what can't be reduced.
+pub(crate) fn check<D>(parameters: &[Parameter<D>]) -> Result<()> {
+    let misuse = |what: String| Err(Error::misuse(OpKind::AllReduce, what).into());
+    if let Some(pair) = parameters.windows(2).find(|pair| pair[0].name >= pair[1].name) {
+        return misuse(format!(
+            "`{}` comes before `{}`: pass parameters in the order of their names, which all ranks have alike, each once",
+            pair[0].name, pair[1].name
+        ));
+    }
+    match parameters.iter().find(|p| !p.dtype.is_float() || !p.wire.is_float()) {
+        Some(p) => misuse(format!(
+            "`{}` has no gradients, for it is {}, and they travel as {}",
+            p.name, p.dtype, p.wire
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Which gradients travel together, and where: the same on all ranks.
+#[derive(Debug)]
+pub struct Plan<D> {
+    parameters: Arc<[Parameter<D>]>,
+    buckets: Vec<Bucket>,
+    homes: Vec<(usize, Range<usize>)>,
+}
+
+impl<D> Plan<D> {
+    /// As [`plan`](crate::bucket::plan) deals the gradients, which are ready in `order`.
+    pub(crate) fn new(parameters: &Arc<[Parameter<D>]>, order: &[usize], cap_bytes: usize) -> Self {
+        let items: Vec<_> = parameters.iter().map(Parameter::item).collect();
+        let buckets = plan(&items, order, cap_bytes);
+        let mut homes = vec![(0, 0..0); items.len()];
+        for (at, bucket) in buckets.iter().enumerate() {
+            let mut end = 0;
+            for &member in &bucket.members {
+                let start = end;
+                end += items[member].bytes();
+                homes[member] = (at, start..end);
+            }
+        }
+        Self { parameters: parameters.clone(), buckets, homes }
+    }
+
+    /// All that has gradients, in name order.
+    pub fn parameters(&self) -> &[Parameter<D>] {
+        &self.parameters
+    }
+
+    /// The buckets, in the order in which they are sent.
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// The bucket of a parameter's gradients, and their bytes in there.
+    pub fn home(&self, parameter: usize) -> (usize, Range<usize>) {
+        self.homes[parameter].clone()
+    }
+
+    /// The gradients of a parameter, as zeros, as they travel.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn zeros<T: Tensor<Device = D>>(&self, parameter: usize) -> Result<T> {
+        let Parameter { wire, dims, device, .. } = &self.parameters[parameter];
+        T::zeros(*wire, dims, device)
+    }
+}

@@ -1,0 +1,358 @@
+//! Gradients of all ranks into gradients of the global batch.
+
+use crate::memory::{Memory, Sending};
+use crate::plan::{self, Parameter, Plan};
+use crate::share::{Part, Share};
+use crate::step::Step;
+use crate::{Result, Tensor};
+use phalanx::{CallSite, Error, OpKind, ProcessGroup};
+use phalanx_compress::{CommHook, Traffic};
+use std::fmt;
+use std::sync::Arc;
+
+/// The gradients of all parameters, by their index; `None` where there is none.
+pub type Gradients<T> = Vec<Option<T>>;
+
+/// Makes this rank's gradients those of the global batch, while a backward pass still finds more of them, or after it.
+///
+/// It knows parameters by their place in the list that it is made with, and nothing of graphs, optimizers or models. A step is
+/// [`begin`](Self::begin), [`ready`](Self::ready) for each gradient, and [`finish`](Self::finish); [`reduce`](Self::reduce) is all three, for
+/// gradients that are there already. Each of these is collective: all ranks make the same steps, with the same parameters. Parameters
+/// that are not used on a rank count as zeros there; those that no rank has used have no gradient afterwards.
+///
+/// Gradients are reduced in their own memory: what shares it sees the change. They travel in buckets, which are planned at the first step, in the
+/// order that rank 0 gives then.
+///
+/// # Determinism
+/// The same bits on every rank, from run to run with the same world size, and whether they overlap or not.
+///
+/// # Errors
+/// Of all steps: those of the group, after which some gradients may be reduced, others not; those of the library; and
+/// [`phalanx::Error::Misuse`] for gradients that do not fit their parameters.
+///
+/// # Examples
+/// Weights in plain memory, of two layers; the gradients of the second are ready first:
+///
+/// ```
+/// use phalanx_train::{Array, Parameter, Reducer, Share};
+///
+/// fn step(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+///     let weights = [Array::from(vec![0f32; 6]), Array::from(vec![0f32; 2])];
+///     let parameters = [Parameter::of("1", &weights[0]), Parameter::of("2", &weights[1])];
+///     let mut reducer = Reducer::new(parameters, group, 4 << 20, true)?;
+///
+///     let mine = 1.0 + group.rank() as f32;
+///     reducer.begin(Share::EQUAL, [1, 0])?;
+///     reducer.ready(1, Array::from(vec![mine; 2]))?; // is sent while the next is found
+///     reducer.ready(0, Array::from(vec![10.0 * mine; 6]))?;
+///     let grads = reducer.finish()?;
+///     assert_eq!(grads, [Some(Array::from(vec![15f32; 6])), Some(Array::from(vec![1.5f32; 2]))]);
+///     Ok(())
+/// }
+/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || step(&group).unwrap()); });
+/// ```
+pub struct Reducer<T: Tensor> {
+    group: ProcessGroup,
+    parameters: Arc<[Parameter<T::Device>]>,
+    cap_bytes: usize,
+    sending: Sending,
+    planned: Option<Planned<T>>,
+    step: Option<Step>,
+    /// Gradients of earlier losses that the next step sends, too.
+    kept: Gradients<T>,
+    /// What adds up gradients of 32 bits, in place of an all_reduce.
+    hook: Option<Box<dyn CommHook>>,
+}
+
+/// The buckets, and where they are.
+struct Planned<T: Tensor> {
+    plan: Arc<Plan<T::Device>>,
+    memory: Box<dyn Memory<T>>,
+}
+
+impl<T: Tensor> fmt::Debug for Reducer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buckets = self.planned.as_ref().map(|planned| planned.plan.buckets());
+        f.debug_struct("Reducer")
+            .field("group", &self.group)
+            .field("sending", &self.sending)
+            .field("buckets", &buckets)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Tensor> Reducer<T> {
+    /// For `parameters`, in the order of their names, whose gradients travel in buckets of at most `cap_bytes`, as
+    /// [`DdpConfig::bucket_cap_bytes`](crate::DdpConfig::bucket_cap_bytes) says: each as soon as it is complete if they `overlap`. All ranks pass
+    /// the same; [`sync_model`](crate::sync_model) finds out whether they do. [`Overlap::choose`](crate::Overlap::choose) knows where it helps to overlap.
+    ///
+    /// # Cost
+    /// Memory for the largest bucket, or, if they overlap, for all gradients, from the first step on.
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Misuse`] for parameters in another order, and for those that are no floating-point numbers.
+    pub fn new(
+        parameters: impl Into<Arc<[Parameter<T::Device>]>>,
+        group: &ProcessGroup,
+        cap_bytes: usize,
+        overlap: bool,
+    ) -> Result<Self> {
+        let sending = if overlap { Sending::During } else { Sending::After };
+        Self::sending(parameters.into(), group, cap_bytes, sending)
+    }
+
+    fn sending(
+        parameters: Arc<[Parameter<T::Device>]>,
+        group: &ProcessGroup,
+        cap_bytes: usize,
+        sending: Sending,
+    ) -> Result<Self> {
+        plan::check(&parameters)?;
+        let kept = parameters.iter().map(|_| None).collect();
+        let (planned, step, hook) = (None, None, None);
+        Ok(Self { group: group.clone(), parameters, cap_bytes, sending, planned, step, kept, hook })
+    }
+
+    /// Has `hook` add up the gradients of f32 from the next step on, in fewer bytes. All ranks pass the same kind. It blocks, so
+    /// nothing overlaps any more. Gradients of other types travel as they are.
+    pub fn set_hook(&mut self, hook: Box<dyn CommHook>) {
+        self.hook = Some(hook);
+        self.sending = Sending::After;
+        self.planned = None;
+    }
+
+    /// The hook, if there is one: what it has left out is part of a checkpoint.
+    pub fn hook_mut(&mut self) -> Option<&mut dyn CommHook> {
+        self.hook.as_mut().map(|hook| &mut **hook as &mut dyn CommHook)
+    }
+
+    /// What the hook has sent until now, if there is one.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.hook.as_ref().map(CommHook::traffic)
+    }
+
+    /// Whether buckets are sent as soon as they are complete.
+    pub fn overlaps(&self) -> bool {
+        self.sending == Sending::During
+    }
+
+    /// Begins a step. Who adds gradients that it has [kept](Self::keep) counts them as part of the same share.
+    ///
+    /// `coming` are the parameters whose gradients are to come, in the order in which they are expected: not more are
+    /// accepted where they overlap, and those that do not come count as zeros. It is iterated over only where that matters:
+    /// if gradients overlap, and at the first step on rank 0, whose order all buckets have from then on.
+    ///
+    /// # Cost
+    /// One all_reduce of 4 bytes a parameter, which is waited for in [`finish`](Self::finish); at the first step a broadcast of as many, and the
+    /// [memory](crate::memory::on_host) for the buckets.
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Misuse`] for a share of more than the whole, and for parameters that there are not.
+    #[track_caller]
+    pub fn begin(&mut self, share: Share, coming: impl IntoIterator<Item = usize>) -> Result<()> {
+        self.start(share.part()?, coming, CallSite::caller())
+    }
+
+    fn start(&mut self, part: Part, coming: impl IntoIterator<Item = usize>, site: CallSite) -> Result<()> {
+        let group = self.group.with_call_site(site);
+        let mut mine = vec![false; self.parameters.len()];
+        let tells = self.planned.is_none() && self.sending != Sending::Once && group.rank() == 0;
+        let coming: Vec<usize> =
+            if self.overlaps() || tells { coming.into_iter().collect() } else { Vec::new() };
+        for &index in &coming {
+            self.parameter(index)?;
+            mine[index] = true;
+        }
+        self.prepare(&group, &coming)?;
+        let Some(Planned { plan, memory }) = &mut self.planned else { return Err(unprepared()) };
+        if part.counts() {
+            mine.iter_mut().zip(&self.kept).for_each(|(mine, kept)| *mine |= kept.is_some());
+        } else {
+            mine.fill(false);
+            self.kept.fill_with(|| None);
+        }
+        let (hooked, overlap) = (self.hook.is_some(), self.sending == Sending::During);
+        self.step = Some(Step::begin(group, part, mine, hooked, overlap, plan, &mut **memory)?);
+        Ok(())
+    }
+
+    /// Plans the buckets, if that has not been done, in the order that rank 0 gives. Collective then.
+    #[track_caller]
+    fn prepare(&mut self, group: &ProcessGroup, order: &[usize]) -> Result<()> {
+        if self.planned.is_some() {
+            return Ok(());
+        }
+        let all = self.parameters.len();
+        let order: Vec<usize> = if self.sending == Sending::Once {
+            (0..all).collect()
+        } else {
+            let mut told = vec![u32::MAX; all];
+            if group.rank() == 0 {
+                order.iter().zip(&mut told).for_each(|(&index, told)| *told = index as u32);
+            }
+            group.broadcast(&mut told, 0)?;
+            let mut known = vec![false; all];
+            let is_new =
+                |index: &usize| known.get_mut(*index).is_some_and(|known| !std::mem::replace(known, true));
+            told.into_iter().map(|index| index as usize).filter(is_new).collect()
+        };
+        let plan = Arc::new(Plan::new(&self.parameters, &order, self.cap_bytes));
+        tracing::debug!(
+            buckets = plan.buckets().len(),
+            ready = order.len(),
+            sending = ?self.sending,
+            "buckets planned"
+        );
+        let memory = T::memory(plan.clone(), self.sending, group)?;
+        self.planned = Some(Planned { plan, memory });
+        Ok(())
+    }
+
+    /// Whether a step has begun, and is not finished.
+    pub fn has_begun(&self) -> bool {
+        self.step.is_some()
+    }
+
+    /// Takes the gradient of a parameter, complete but for what was kept. Its bucket is sent if it was the last one.
+    ///
+    /// # Errors
+    /// As of all steps. The step is [given up](Self::give_up) then.
+    pub fn ready(&mut self, index: usize, grad: T) -> Result<()> {
+        let outcome = self.take(index, grad);
+        if let Err(error) = &outcome {
+            self.give_up(&format!("its step failed: {error}"));
+        }
+        outcome
+    }
+
+    fn take(&mut self, index: usize, grad: T) -> Result<()> {
+        let parameter = self.parameter(index)?;
+        parameter.check(&grad)?;
+        let (dtype, wire) = (parameter.dtype, parameter.wire);
+        let (Some(step), Some(Planned { plan, memory })) = (&mut self.step, &mut self.planned) else {
+            return Err(unprepared());
+        };
+        let grad = match self.kept[index].take() {
+            Some(kept) => kept.add(grad.to_dtype(dtype)?)?,
+            None => grad,
+        };
+        step.arrive(index, grad.to_dtype(wire)?, plan, &mut **memory)
+    }
+
+    /// Ends the step: the gradients of the global batch, as their parameters' types are.
+    ///
+    /// # Errors
+    /// As of all steps. Nothing is left of this one then.
+    pub fn finish(&mut self) -> Result<Gradients<T>> {
+        Ok(self.end()?.unwrap_or_else(|| self.parameters.iter().map(|_| None).collect()))
+    }
+
+    /// `None` if no rank takes part any more: nothing was sent then.
+    fn end(&mut self) -> Result<Option<Gradients<T>>> {
+        let step = self.step.take();
+        let (Some(mut step), Some(Planned { plan, memory })) = (step, &mut self.planned) else {
+            return Err(unprepared());
+        };
+        let memory = &mut **memory;
+        for (index, kept) in self.kept.iter_mut().enumerate() {
+            if let Some(kept) = kept.take_if(|_| !step.has(index)) {
+                step.arrive(index, kept.to_dtype(self.parameters[index].wire)?, plan, memory)?;
+            }
+        }
+        step.finish(plan, memory, &mut self.hook)
+    }
+
+    /// A whole step for gradients that are there already, as many as there are parameters.
+    ///
+    /// # Errors
+    /// As of all steps; of those that do not fit before anything is sent.
+    #[track_caller]
+    pub fn reduce(&mut self, grads: Gradients<T>, share: Share) -> Result<Gradients<T>> {
+        if grads.len() != self.parameters.len() {
+            let what = format!("{} gradients for {} parameters", grads.len(), self.parameters.len());
+            return Err(Error::misuse(OpKind::AllReduce, what).into());
+        }
+        for (grad, parameter) in grads.iter().zip(&*self.parameters) {
+            grad.iter().try_for_each(|grad| parameter.check(grad))?;
+        }
+        let here = |(index, grad): (usize, &Option<T>)| grad.as_ref().map(|_| index);
+        self.start(share.part()?, grads.iter().enumerate().filter_map(here), CallSite::caller())?;
+        for (index, grad) in grads.into_iter().enumerate() {
+            if let Some(grad) = grad {
+                self.ready(index, grad)?;
+            }
+        }
+        self.finish()
+    }
+
+    /// For a rank that has no more batches while others have: takes part in one of their steps without gradients of its own.
+    /// `None` when no rank has batches any more.
+    ///
+    /// The gradients are the means over those that still have some.
+    ///
+    /// # Errors
+    /// As of all steps: a timeout if the others neither make a step nor join in their turn.
+    #[track_caller]
+    pub fn join(&mut self) -> Result<Option<Gradients<T>>> {
+        self.start(Part::Done, [], CallSite::caller())?;
+        self.end()
+    }
+
+    /// Keeps a gradient for the next step, which adds its own to it: accumulation over several batches with communication in the
+    /// last alone. Nothing is sent here.
+    ///
+    /// # Errors
+    /// Those of the library, and [`phalanx::Error::Misuse`] for a gradient that does not fit its parameter.
+    #[doc(alias = "no_sync")]
+    pub fn keep(&mut self, index: usize, grad: T) -> Result<()> {
+        let parameter = self.parameter(index)?;
+        parameter.check(&grad)?;
+        let grad = grad.to_dtype(parameter.dtype)?;
+        self.kept[index] = Some(match self.kept[index].take() {
+            Some(kept) => kept.add(grad)?,
+            None => grad,
+        });
+        Ok(())
+    }
+
+    /// Ends the step, if there is one, without its gradients, because something failed on this rank. If gradients overlap, the group is
+    /// aborted with `reason`, which the other ranks are told: they wait for the rest.
+    pub fn give_up(&mut self, reason: &str) {
+        if let Some(step) = self.step.take()
+            && self.overlaps()
+        {
+            step.group().abort(reason);
+        }
+    }
+
+    /// Of the step that goes on, how many buckets have been sent, or, because no rank needs them, left out.
+    pub fn launched(&self) -> usize {
+        self.step.as_ref().map_or(0, Step::launched)
+    }
+
+    fn parameter(&self, index: usize) -> Result<&Parameter<T::Device>> {
+        let all = self.parameters.len();
+        let what = || Error::misuse(OpKind::AllReduce, format!("parameter {index} of {all}"));
+        Ok(self.parameters.get(index).ok_or_else(what)?)
+    }
+}
+
+/// Averages gradients over the group: one step of a [`Reducer`], without its state. Collective.
+///
+/// The parameters must be the same on all ranks, which is not checked at each call: see [`sync_model`](crate::sync_model).
+///
+/// # Errors
+/// As of [`Reducer::reduce`].
+#[track_caller]
+pub fn sync_gradients<T: Tensor>(
+    parameters: impl Into<Arc<[Parameter<T::Device>]>>,
+    grads: Gradients<T>,
+    group: &ProcessGroup,
+) -> Result<Gradients<T>> {
+    let cap_bytes = crate::DdpConfig::default().bucket_cap_bytes;
+    Reducer::sending(parameters.into(), group, cap_bytes, Sending::Once)?.reduce(grads, Share::EQUAL)
+}
+
+fn unprepared() -> crate::Error {
+    Error::misuse(OpKind::AllReduce, "no step has begun: call `begin` first").into()
+}

@@ -1,0 +1,238 @@
+//! One step: whose gradients are there, which buckets are on their way, and what comes of them.
+
+use crate::bucket::Launches;
+use crate::memory::{Memory, Reduction};
+use crate::share::Part;
+use crate::{Gradients, Plan, Result, Tensor};
+use phalanx::{DType, Error, OpKind, ProcessGroup, ReduceOp, Work};
+use phalanx_compress::CommHook;
+
+/// A step that is being made. The operations of all ranks are the same whether they overlap or not: one that counts who has which
+/// gradients, then the buckets in the order of the plan, without those that nobody uses.
+#[derive(Debug)]
+pub(crate) struct Step {
+    group: ProcessGroup,
+    part: Part,
+    /// Which gradients this rank has said it has.
+    mine: Vec<bool>,
+    /// Which of them have come.
+    laid: Vec<bool>,
+    launches: Launches,
+    counts: Counts,
+    /// Whether a hook adds up the gradients of 32 bits.
+    hooked: bool,
+    /// Whether buckets are sent as soon as they are complete.
+    overlap: bool,
+}
+
+/// How many ranks have which gradients.
+#[derive(Debug)]
+enum Counts {
+    /// Asked for after the backward pass.
+    Later,
+    Asked(Work<Vec<u32>>),
+    Known(Known),
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    /// Of each variable: ranks with a gradient.
+    users: Vec<u32>,
+    /// Ranks that take part, and those of them whose shares are not equal.
+    working: u32,
+    weighted: u32,
+}
+
+impl Known {
+    fn is_used(&self, members: &[usize]) -> bool {
+        members.iter().any(|&member| self.users[member] > 0)
+    }
+}
+
+/// What this rank says of itself: for a sum over the ranks.
+fn question(mine: &[bool], part: Part) -> Vec<u32> {
+    let own = [part != Part::Done, matches!(part, Part::Weighted(_))];
+    mine.iter().chain(&own).map(|&yes| yes.into()).collect()
+}
+
+fn answer(mut sums: Vec<u32>) -> Known {
+    let weighted = sums.pop().unwrap_or(0);
+    let working = sums.pop().unwrap_or(0);
+    Known { users: sums, working, weighted }
+}
+
+impl Step {
+    /// `mine`: the parameters of which this rank has a gradient. Where nothing overlaps, those count whose gradients come.
+    pub(crate) fn begin<T: Tensor>(
+        group: ProcessGroup,
+        part: Part,
+        mine: Vec<bool>,
+        hooked: bool,
+        overlap: bool,
+        plan: &Plan<T::Device>,
+        memory: &mut dyn Memory<T>,
+    ) -> Result<Self> {
+        let mut counts = Counts::Later;
+        let mut missing = vec![0; plan.buckets().len()];
+        if overlap {
+            counts = Counts::Asked(group.all_reduce_async(question(&mine, part), ReduceOp::Sum)?);
+            for (index, &mine) in mine.iter().enumerate() {
+                if mine {
+                    missing[plan.home(index).0] += 1;
+                } else {
+                    memory.skip(index)?;
+                }
+            }
+        }
+        let laid = vec![false; mine.len()];
+        Ok(Self { group, part, mine, laid, launches: Launches::new(missing), counts, hooked, overlap })
+    }
+
+    pub(crate) fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
+    /// Whether the gradient of a parameter has come.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.laid[index]
+    }
+
+    /// Takes the gradient of a parameter, in the type in which it travels.
+    pub(crate) fn arrive<T: Tensor>(
+        &mut self,
+        index: usize,
+        grad: T,
+        plan: &Plan<T::Device>,
+        memory: &mut dyn Memory<T>,
+    ) -> Result<()> {
+        if !self.part.counts() {
+            return Ok(());
+        }
+        if self.laid[index] || (self.overlap && !self.mine[index]) {
+            let name = &plan.parameters()[index].name;
+            let what = match self.laid[index] {
+                true => format!("a second gradient of `{name}` in one step; add them up before"),
+                false => {
+                    format!("a gradient of `{name}`, which was not among those to come when the step began")
+                }
+            };
+            return Err(Error::misuse(OpKind::AllReduce, what).into());
+        }
+        let scale = self.operator(grad.dtype()).0;
+        memory.lay(index, grad, scale)?;
+        self.laid[index] = true;
+        if self.overlap {
+            self.launches.arrived(plan.home(index).0);
+        }
+        self.launch(plan, memory)
+    }
+
+    /// Sends the buckets whose turn has come.
+    fn launch<T: Tensor>(&mut self, plan: &Plan<T::Device>, memory: &mut dyn Memory<T>) -> Result<()> {
+        if !self.overlap {
+            return Ok(());
+        }
+        while let Some(at) = self.launches.next() {
+            let bucket = &plan.buckets()[at];
+            // What is used here is sent. Whether the rest is, the others have to say.
+            let is_used = bucket.members.iter().any(|&member| self.mine[member])
+                || self.known()?.is_used(&bucket.members);
+            if is_used {
+                let op = self.operator(bucket.dtype).1;
+                memory.launch(at, Reduction { group: &self.group, op, hook: None })?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn launched(&self) -> usize {
+        self.launches.launched()
+    }
+
+    fn known(&mut self) -> Result<&Known> {
+        self.counts = match std::mem::replace(&mut self.counts, Counts::Later) {
+            Counts::Later => {
+                let mut sums = question(&self.mine, self.part);
+                self.group.all_reduce(&mut sums, ReduceOp::Sum)?;
+                Counts::Known(answer(sums))
+            }
+            Counts::Asked(work) => Counts::Known(answer(work.wait()?)),
+            Counts::Known(known) => Counts::Known(known),
+        };
+        match &self.counts {
+            Counts::Known(known) => Ok(known),
+            _ => unreachable!("they are known by now"),
+        }
+    }
+
+    /// By what gradients are multiplied before they are combined, and how they are.
+    ///
+    /// An average needs no pass of its own over the gradients. But where sums go from rank to rank they are rounded to the type, in
+    /// which those of f16 are soon infinite.
+    fn operator(&self, dtype: DType) -> (Option<f64>, ReduceOp) {
+        let equal = match (self.part, &self.counts) {
+            (Part::Equal, _) => true,
+            (Part::Weighted(_), _) => false,
+            // It does as the others do.
+            (Part::Done, Counts::Known(known)) => known.weighted == 0,
+            (Part::Done, _) => true,
+        };
+        match self.part {
+            _ if equal && dtype != DType::F16 && !(self.hooked && dtype == DType::F32) => {
+                (None, ReduceOp::Avg)
+            }
+            Part::Weighted(weight) => (Some(weight), ReduceOp::Sum),
+            _ => (Some(1.0 / self.group.world_size() as f64), ReduceOp::Sum),
+        }
+    }
+
+    /// Waits for all gradients, and gives those that any rank has. `None` if no rank takes part.
+    pub(crate) fn finish<T: Tensor>(
+        mut self,
+        plan: &Plan<T::Device>,
+        memory: &mut dyn Memory<T>,
+        hook: &mut Option<Box<dyn CommHook>>,
+    ) -> Result<Option<Gradients<T>>> {
+        for index in 0..self.mine.len() {
+            let (is_announced, is_here) = (self.mine[index], self.laid[index]);
+            if self.overlap && is_announced && !is_here {
+                // The backward pass had nothing for it.
+                memory.skip(index)?;
+                self.launches.arrived(plan.home(index).0);
+            } else if !self.overlap && !is_here {
+                memory.skip(index)?;
+            }
+        }
+        if !self.overlap {
+            self.mine.clone_from(&self.laid);
+        }
+        let known = self.known()?.clone();
+        if known.working == 0 {
+            return Ok(None);
+        }
+        self.launch(plan, memory)?;
+        // The mean over those that take part, where some do not any more.
+        let missing = known.weighted == 0 && (known.working as usize) < self.group.world_size();
+        let factor = missing.then(|| self.group.world_size() as f64 / f64::from(known.working));
+        let mut grads: Gradients<T> = self.mine.iter().map(|_| None).collect();
+        for (at, bucket) in plan.buckets().iter().enumerate() {
+            if !known.is_used(&bucket.members) {
+                continue;
+            }
+            if !self.overlap {
+                let op = self.operator(bucket.dtype).1;
+                let hook = hook.as_mut().map(|hook| &mut **hook as &mut dyn CommHook);
+                memory.launch(at, Reduction { group: &self.group, op, hook })?;
+            }
+            memory.land(at)?;
+            for &index in bucket.members.iter().filter(|&&index| known.users[index] > 0) {
+                let mut grad = memory.lift(index)?;
+                if let Some(factor) = factor {
+                    grad.multiply(factor)?;
+                }
+                grads[index] = Some(grad.to_dtype(plan.parameters()[index].dtype)?);
+            }
+        }
+        Ok(Some(grads))
+    }
+}

@@ -1,0 +1,79 @@
+//! What data-parallel training needs of a tensor.
+
+use crate::memory::{self, Memory, Sending};
+use crate::{Plan, Result, element};
+use phalanx::{DType, ProcessGroup};
+use std::fmt;
+use std::sync::Arc;
+
+/// A tensor of some library, as far as data-parallel training is concerned.
+///
+/// An adapter for a library wraps its tensors in a type of its own, implements this for it, and translates between the library's
+/// way to name weights and gradients and the places in a list that the [`Reducer`](crate::Reducer) knows. [`Array`](crate::Array) is the
+/// implementation for plain memory; the one of `phalanx-candle` is as short.
+///
+/// Errors of the library go into [`Error::Tensors`](crate::Error::Tensors), from which the adapter can take them out again.
+pub trait Tensor: Sized + Send + 'static {
+    /// Where tensors are. `()` where there is only one such place.
+    type Device: Clone + fmt::Debug + Send + Sync + 'static;
+
+    /// The type of its elements.
+    fn dtype(&self) -> DType;
+
+    /// Its dimensions.
+    fn dims(&self) -> &[usize];
+
+    /// Where it is.
+    fn device(&self) -> Self::Device;
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// The library's.
+    fn zeros(dtype: DType, dims: &[usize], device: &Self::Device) -> Result<Self>;
+
+    /// The same numbers in another type, rounded to the nearest, and in row-major order. If nothing has to be done, itself.
+    ///
+    /// # Errors
+    /// The library's.
+    fn to_dtype(self, dtype: DType) -> Result<Self>;
+
+    /// The sum of two of one type and shape. The memory of neither is changed, unless nobody else sees it.
+    ///
+    /// # Errors
+    /// The library's.
+    fn add(self, other: Self) -> Result<Self>;
+
+    /// Passes the elements on, as bytes in row-major order, aligned as elements are.
+    ///
+    /// # Errors
+    /// The library's, and those of tensors whose memory the host can't see.
+    fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Result<R>;
+
+    /// As [`read`](Self::read), for `write` to change them where they are. What shares this memory sees the change.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read), and for elements that do not lie in row-major order.
+    fn write<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
+
+    /// Multiplies each element, in place, and rounds once.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    fn multiply(&mut self, by: f64) -> Result<()> {
+        let dtype = self.dtype();
+        self.write(|bytes| element::multiply(dtype, bytes, by))
+    }
+
+    /// Where gradients are reduced: the seam for memory that the host can't see. Collective.
+    ///
+    /// # Errors
+    /// Those of the group.
+    fn memory(
+        plan: Arc<Plan<Self::Device>>,
+        sending: Sending,
+        group: &ProcessGroup,
+    ) -> Result<Box<dyn Memory<Self>>> {
+        memory::on_host(plan, sending, group)
+    }
+}

@@ -1,0 +1,198 @@
+//! What does not fit is refused by name, on the ranks that need to know, and nobody waits in vain.
+
+mod common;
+
+use common::{ALL, array, everywhere, gradient, gradients, parameters, reducer, sums};
+use phalanx::{ProcessGroup, ReduceOp};
+use phalanx_train::{Array, Error, Parameter, Reducer, Share, sync_buffers, sync_model, verify_parameters};
+
+fn is_usable(group: &ProcessGroup) -> bool {
+    let mut ones = [1u32];
+    group.all_reduce(&mut ones, ReduceOp::Sum).is_ok() && ones == [group.world_size() as u32]
+}
+
+#[track_caller]
+fn assert_misuse<R: std::fmt::Debug>(outcome: Result<R, Error>, says: &str) {
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Group(phalanx::Error::Misuse { .. })), "{error:?}");
+    assert!(error.to_string().contains(says), "{error}");
+}
+
+#[test]
+fn every_tensor_becomes_that_of_the_root() {
+    everywhere(3, |group, _| {
+        let own = 1.0 + group.rank() as f64;
+        let mut floats: Vec<Array> = (0..ALL).map(|index| array(index, |i| own * i as f64)).collect();
+        let mut steps = Array::from(vec![group.rank() as u64; 2]);
+        let mut named: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].into_iter().zip(&mut floats).collect();
+        named.push(("steps", &mut steps));
+        named.rotate_left(group.rank()); // in whatever order a rank has them
+        sync_model(named, &group, 2).unwrap();
+        assert_eq!(floats, (0..ALL).map(|index| array(index, |i| 3.0 * i as f64)).collect::<Vec<_>>());
+        assert_eq!(steps, Array::from(vec![2u64; 2]));
+
+        let mut means = [Array::from(vec![own]), Array::from(vec![own as f32; 3])];
+        sync_buffers(&mut means, &group, 1).unwrap();
+        assert_eq!(means, [Array::from(vec![2f64]), Array::from(vec![2f32; 3])]);
+    });
+}
+
+#[test]
+fn a_model_that_differs_is_named_on_all_ranks() {
+    everywhere(3, |group, _| {
+        let mut weight = Array::from(vec![1f32; 6]).shaped(&[2, 3]).unwrap();
+        let mut bias = if group.rank() < 2 { Array::from(vec![1f32]) } else { Array::from(vec![2f64]) };
+        let error = sync_model([("weight", &mut weight), ("bias", &mut bias)], &group, 0).unwrap_err();
+        let expected = "parameter `bias` differs between ranks: rank 0 has f32 [1], rank 2 has f64 [1]";
+        assert_eq!(error.to_string(), expected);
+        let error = sync_model([(["x", "y", "x"][group.rank()], &mut weight)], &group, 0).unwrap_err();
+        let Error::ModelMismatch { name, rank, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((&name[..], *rank), ("x", 1), "{error}");
+        assert!(is_usable(&group));
+    });
+}
+
+#[test]
+fn one_bit_on_one_rank_is_found() {
+    everywhere(3, |group, _| {
+        let (first, mut second) = (array(0, |i| i as f64), array(5, |_| 7.0));
+        let verify = |second: &Array| verify_parameters([("b", second), ("a", &first)], &group);
+        verify(&second).unwrap();
+        if group.rank() == 1 {
+            let numbers = second.as_mut_slice::<f32>().unwrap();
+            numbers[39] = f32::from_bits(numbers[39].to_bits() ^ 1);
+        }
+        let error = verify(&second).unwrap_err();
+        let Error::ParameterMismatch { name, versions } = &error else { panic!("{error:?}") };
+        assert_eq!(name, "b");
+        assert_eq!(versions.iter().map(|v| &v.ranks[..]).collect::<Vec<_>>(), [&[0, 2][..], &[1]]);
+        assert!(error.to_string().ends_with(" on rank 1"), "{error}");
+        assert!(is_usable(&group));
+    });
+}
+
+#[test]
+fn parameters_have_an_order_that_no_rank_can_mistake() {
+    everywhere(1, |group, _| {
+        let of = |names: [&str; 2]| {
+            let parameters = names.map(|name| Parameter::of(name, &Array::from(vec![0f32])));
+            Reducer::<Array>::new(parameters, &group, 0, false)
+        };
+        of(["a", "b"]).unwrap();
+        assert_misuse(of(["b", "a"]), "`b` comes before `a`");
+        assert_misuse(of(["a", "a"]), "each once");
+        let counter = [Parameter::of("steps", &Array::from(vec![0u32]))];
+        assert_misuse(Reducer::<Array>::new(counter, &group, 0, false), "`steps` has no gradients");
+    });
+}
+
+#[test]
+fn gradients_and_shares_that_do_not_fit_are_refused_before_anything_is_sent() {
+    everywhere(2, |group, mode| {
+        let mut reducer = reducer(&group, 100, mode);
+        let with = |index: usize, grad: Array| {
+            let mut mine = vec![None; ALL];
+            mine[index] = Some(grad);
+            mine
+        };
+        let longer = with(4, Array::from(vec![1f32; 2]));
+        assert_misuse(
+            reducer.reduce(longer, Share::EQUAL),
+            "the gradient of `e` is F32 [2], but the variable is F32 [1]",
+        );
+        let wider = with(4, Array::from(vec![1f64]));
+        assert_misuse(reducer.reduce(wider, Share::EQUAL), "the gradient of `e` is F64 [1]");
+        assert_misuse(reducer.reduce(vec![None], Share::EQUAL), "1 gradients for 7 parameters");
+        assert_misuse(reducer.reduce(vec![None; ALL], Share::new(3, 2)), "more than the global batch");
+        assert_misuse(reducer.keep(ALL, Array::from(vec![1f32])), "parameter 7 of 7");
+        assert_misuse(reducer.ready(0, gradient(0, 0, 0, 1.0)), "no step has begun");
+        assert_misuse(reducer.finish(), "no step has begun");
+        let found = reducer.reduce(gradients(group.rank(), 0, 2.0), Share::EQUAL).unwrap();
+        assert_eq!(found, sums(2, 0), "the group works on");
+    });
+}
+
+#[test]
+fn a_step_that_goes_wrong_ends_on_all_ranks() {
+    everywhere(2, |group, mode| {
+        let mut reducer = reducer(&group, 0, mode);
+        reducer.begin(Share::EQUAL, 0..ALL - 1).unwrap();
+        reducer.ready(3, gradient(3, group.rank(), 0, 2.0)).unwrap();
+        let outcome = match group.rank() {
+            // A second time what was sent.
+            1 => reducer.ready(3, gradient(3, 1, 0, 2.0)).map(|()| Vec::new()),
+            _ => reducer.finish(),
+        };
+        let error = outcome.unwrap_err();
+        if group.rank() == 1 {
+            assert!(error.to_string().contains("a second gradient of `d` in one step"), "{error}");
+            if !mode {
+                // Nothing was sent, and the other rank waits: the program has to say so.
+                group.abort("it gives up");
+            }
+        } else {
+            let Error::Group(phalanx::Error::Aborted { .. }) = &error else { panic!("{error:?}") };
+            assert!(error.to_string().contains("rank 1"), "{error}");
+            let reason = if mode { "its step failed: " } else { "it gives up" };
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_gradient_that_nobody_was_told_of_is_refused() {
+    everywhere(1, |group, _| {
+        let mut reducer = reducer(&group, 0, true);
+        assert_misuse(reducer.begin(Share::EQUAL, [ALL]), "parameter 7 of 7");
+        reducer.begin(Share::EQUAL, [0]).unwrap();
+        assert_misuse(
+            reducer.ready(4, gradient(4, 0, 0, 1.0)),
+            "a gradient of `e`, which was not among those",
+        );
+    });
+}
+
+#[test]
+fn a_failed_backward_pass_is_told_to_all_that_wait() {
+    everywhere(2, |group, mode| {
+        let mut reducer = reducer(&group, 0, mode);
+        reducer.begin(Share::EQUAL, 0..ALL).unwrap();
+        reducer.ready(6, gradient(6, group.rank(), 0, 2.0)).unwrap();
+        if !mode {
+            // Nothing has been sent, so nobody waits, and the next step is a step.
+            reducer.give_up("its backward pass failed");
+            let found = reducer.reduce(gradients(group.rank(), 1, 2.0), Share::EQUAL).unwrap();
+            assert_eq!(found, sums(2, 1));
+        } else if group.rank() == 1 {
+            reducer.give_up("its backward pass failed");
+        } else {
+            let error = reducer.finish().unwrap_err().to_string();
+            assert!(error.contains("rank 1") && error.contains("its backward pass failed"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn ranks_that_do_different_things_are_told_where_in_the_program() {
+    everywhere(2, |group, mode| {
+        let mut reducer = reducer(&group, 0, mode);
+        reducer.reduce(gradients(group.rank(), 0, 2.0), Share::EQUAL).unwrap();
+        let (error, line) = match group.rank() {
+            0 => (reducer.reduce(gradients(0, 1, 2.0), Share::EQUAL).unwrap_err(), line!()),
+            _ => (group.barrier().unwrap_err().into(), line!()),
+        };
+        let Error::Group(phalanx::Error::Mismatch { left, right, .. }) = &error else { panic!("{error:?}") };
+        let site = &[left, right].into_iter().find(|side| side.0.rank == group.rank()).unwrap().1.site;
+        assert!(site.file.ends_with("tests/refusals.rs"), "{error}");
+        assert_eq!(site.line, line, "{error}");
+    });
+}
+
+#[test]
+fn a_model_without_parameters_is_fine() {
+    everywhere(2, |group, mode| {
+        let mut reducer = Reducer::<Array>::new([], &group, 0, mode).unwrap();
+        assert_eq!(reducer.reduce(Vec::new(), Share::EQUAL).unwrap(), []);
+        assert_eq!(parameters().len(), ALL);
+    });
+}
