@@ -4,11 +4,12 @@ mod common;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Module, VarMap};
-use common::on_ranks;
+use common::{everywhere, worlds};
 use phalanx::ProcessGroup;
 use phalanx_candle::checkpoint::{Checkpoints, Error, State, load_vars, save_vars};
 use phalanx_candle::{AdamW, DistributedDataParallel, DistributedSampler, Tail};
 use std::path::Path;
+use std::sync::Arc;
 
 const EPOCHS: u64 = 3;
 
@@ -78,29 +79,35 @@ fn train(group: &ProcessGroup, folder: &Path, steps: u64) -> (Vec<f64>, u64) {
 
 #[test]
 fn a_training_that_is_stopped_ends_with_the_weights_of_one_that_is_not() {
-    let plain = tempfile::tempdir().unwrap();
-    let expected = on_ranks(2, |group| train(&group, plain.path(), u64::MAX)).swap_remove(0);
-    assert_eq!(expected.1, EPOCHS * 5);
-    for stops in [[(2, 1), (2, 6), (2, 5), (2, 9)], [(1, 3), (4, 4), (3, 2), (2, 9)]] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut last = (Vec::new(), 0);
-        for &(ranks, steps) in &stops {
-            last = on_ranks(ranks, |group| train(&group, folder.path(), steps)).swap_remove(0);
+    for world in worlds() {
+        // Ends with what rank 0 has.
+        let trained = |ranks: usize, folder: &Path, steps: u64| {
+            let folder = folder.to_owned();
+            world.run(ranks, move |group| train(&group, &folder, steps)).swap_remove(0)
+        };
+        let plain = tempfile::tempdir().unwrap();
+        let expected = trained(2, plain.path(), u64::MAX);
+        assert_eq!(expected.1, EPOCHS * 5);
+        for stops in [[(2, 1), (2, 6), (2, 5), (2, 9)], [(1, 3), (4, 4), (3, 2), (2, 9)]] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut last = (Vec::new(), 0);
+            for &(ranks, steps) in &stops {
+                last = trained(ranks, folder.path(), steps);
+            }
+            let (found, steps) = last;
+            assert_eq!(steps, expected.1);
+            if stops.iter().all(|&(ranks, _)| ranks == 2) {
+                assert_eq!(found, expected.0, "to the last bit");
+            }
+            // Other numbers of ranks add up in another order.
+            let apart = found.iter().zip(&expected.0).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(apart < 1e-12, "{apart}");
         }
-        let (found, steps) = last;
-        assert_eq!(steps, expected.1);
-        if stops.iter().all(|&(ranks, _)| ranks == 2) {
-            assert_eq!(found, expected.0, "to the last bit");
-        }
-        // Other numbers of ranks add up in another order.
-        let apart = found.iter().zip(&expected.0).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(apart < 1e-12, "{apart}");
     }
 }
 
 #[test]
 fn a_model_of_another_kind_is_refused_and_stays_as_it_is() {
-    let folder = tempfile::tempdir().unwrap();
     let model = |shape: &[usize], dtype: DType, more: bool| {
         let varmap = VarMap::new();
         let mut data = varmap.data().lock().unwrap();
@@ -112,7 +119,8 @@ fn a_model_of_another_kind_is_refused_and_stays_as_it_is() {
         drop(data);
         varmap
     };
-    on_ranks(2, |group| {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    everywhere(2, move |group| {
         let mut checkpoints = Checkpoints::open(folder.path(), &group).unwrap();
         let saved = model(&[3, 5], DType::BF16, false);
         for parameter in saved.all_vars() {

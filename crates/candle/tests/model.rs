@@ -4,7 +4,7 @@ mod common;
 
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::VarMap;
-use common::on_ranks;
+use common::everywhere;
 use phalanx::ReduceOp;
 use phalanx_candle::{DistributedDataParallel, Error, all_reduce, sync_model};
 
@@ -24,7 +24,7 @@ fn filled(value: f64, shape: &[usize], dtype: DType) -> Tensor {
 
 #[test]
 fn every_variable_becomes_that_of_the_root() {
-    on_ranks(3, |group| {
+    everywhere(3, |group| {
         let own = 1.0 + group.rank() as f64;
         // Many names, so that candle's hash map has another order on each rank.
         let mut vars: Vec<_> = (0..40)
@@ -52,21 +52,25 @@ fn a_model_that_differs_is_named_on_all_ranks() {
     let other_type = [ours[0].clone(), ("b.weight", filled(2.0, &[10, 128], DType::F64))];
     let one_more = [ours[0].clone(), ours[1].clone(), ("b.bias", filled(2.0, &[10], DType::F32))];
     let one_less = [ours[0].clone()];
-    let cases: [(&[(&str, Tensor)], &str); 4] = [
+    let cases: [(Vec<(&str, Tensor)>, &str); 4] = [
         (
-            &other_shape,
+            other_shape.to_vec(),
             "parameter `b.weight` differs between ranks: rank 0 has f32 [10, 128], rank 2 has f32 [10, 64]",
         ),
         (
-            &other_type,
+            other_type.to_vec(),
             "parameter `b.weight` differs between ranks: rank 0 has f32 [10, 128], rank 2 has f64 [10, 128]",
         ),
-        (&one_more, "parameter `b.bias` differs between ranks: rank 0 has none, rank 2 has f32 [10]"),
-        (&one_less, "parameter `b.weight` differs between ranks: rank 0 has f32 [10, 128], rank 2 has none"),
+        (one_more.to_vec(), "parameter `b.bias` differs between ranks: rank 0 has none, rank 2 has f32 [10]"),
+        (
+            one_less.to_vec(),
+            "parameter `b.weight` differs between ranks: rank 0 has f32 [10, 128], rank 2 has none",
+        ),
     ];
     for (theirs, message) in cases {
-        on_ranks(4, |group| {
-            let varmap = model(if group.rank() < 2 { &ours } else { theirs });
+        let ours = ours.clone();
+        everywhere(4, move |group| {
+            let varmap = model(if group.rank() < 2 { &ours } else { &theirs });
             let error = DistributedDataParallel::new(&varmap, &group, Default::default()).unwrap_err();
             assert!(matches!(error, Error::ModelMismatch { rank: 2, root: 0, .. }), "{error:?}");
             assert_eq!(error.to_string(), message);

@@ -28,6 +28,13 @@ pub(crate) fn worlds() -> [World; 3] {
     [World::thread(), World::shm(), World::tcp()]
 }
 
+/// Runs `rank` once on each of `world_size` ranks, over every transport.
+pub(crate) fn everywhere(world_size: usize, rank: impl Fn(ProcessGroup) + Clone + Send + Sync + 'static) {
+    for world in worlds() {
+        world.run(world_size, rank.clone());
+    }
+}
+
 /// Gradients sent after the backward pass, and during it.
 pub(crate) const MODES: [Overlap; 2] = [Overlap::Off, Overlap::On];
 
