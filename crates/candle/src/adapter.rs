@@ -19,6 +19,12 @@ impl Candle {
         Ok(Self { tensor: tensor.clone(), dtype: sent_as(group, op, tensor.dtype())? })
     }
 
+    /// For work on this rank alone.
+    pub(crate) fn local(tensor: &Tensor) -> Result<Self> {
+        let dtype = known(tensor.dtype()).ok_or_else(|| unknown(tensor.dtype().as_str()))?;
+        Ok(Self { tensor: tensor.contiguous().map_err(told)?, dtype })
+    }
+
     pub(crate) fn into_tensor(self) -> Tensor {
         self.tensor
     }
@@ -77,11 +83,13 @@ fn unknown(dtype: &str) -> Error {
 }
 
 /// candle's type as phalanx knows it.
+fn known(dtype: candle_core::DType) -> Option<DType> {
+    with_element!(dtype, T => Some(<T as Element>::DTYPE), _ => None)
+}
+
+/// As [`known`], with an error of `op`.
 pub(crate) fn sent_as(group: &ProcessGroup, op: OpKind, dtype: candle_core::DType) -> phalanx::Result<DType> {
-    with_element!(dtype,
-        T => Ok(<T as Element>::DTYPE),
-        other => Err(unsupported_dtype(group, op, other)),
-    )
+    known(dtype).ok_or_else(|| unsupported_dtype(group, op, dtype))
 }
 
 /// phalanx's type as candle knows it.
@@ -102,8 +110,7 @@ pub(crate) fn all_reduce(
 
 /// Multiplies elements, and rounds once.
 pub(crate) fn multiply(dtype: candle_core::DType, bytes: &mut [u8], by: f64) {
-    with_element!(dtype,
-        T => phalanx_train::multiply(<T as Element>::DTYPE, bytes, by),
-        _ => {} // `all_reduce` refuses it in a moment
-    );
+    if let Some(dtype) = known(dtype) {
+        phalanx_train::multiply(dtype, bytes, by);
+    }
 }

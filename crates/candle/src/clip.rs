@@ -1,11 +1,13 @@
 //! Gradients that are too large.
 
 use crate::Result;
-use crate::element::{bytes_mut, read, with_element};
+use crate::adapter::Candle;
 use crate::model::parameters;
+use crate::reducer::put;
+use candle_core::Var;
 use candle_core::backprop::GradStore;
-use candle_core::{Var, WithDType};
 use candle_nn::VarMap;
+use phalanx_train::Gradients;
 
 /// Scales the gradients of `varmap`'s variables, in place, so that the norm of all of them together is `max_norm` at most, and returns
 /// what it was.
@@ -47,31 +49,34 @@ pub(crate) fn vars(varmap: &VarMap) -> Vec<Var> {
     parameters(varmap).into_iter().map(|parameter| parameter.var).collect()
 }
 
-/// Of the gradients of `vars`, in f64, in which no square of an f32 overflows.
+/// Has `work` done with the gradients of `vars`, in place.
+pub(crate) fn with_gradients<R>(
+    vars: &[Var],
+    grads: &mut GradStore,
+    work: impl FnOnce(&mut [Option<Candle>]) -> phalanx_train::Result<R>,
+) -> Result<R> {
+    let mut all = local(vars, grads)?;
+    let outcome = work(&mut all)?;
+    put(vars, all, grads);
+    Ok(outcome)
+}
+
+fn local(vars: &[Var], grads: &GradStore) -> Result<Gradients<Candle>> {
+    let of = |var: &Var| grads.get(var).map(Candle::local).transpose();
+    Ok(vars.iter().map(of).collect::<phalanx_train::Result<_>>()?)
+}
+
+/// Of the gradients of `vars`.
 pub(crate) fn sum_of_squares(vars: &[Var], grads: &GradStore) -> Result<f64> {
-    let mut sum = 0.0;
-    for grad in vars.iter().filter_map(|var| grads.get(var)) {
-        sum += with_element!(grad.dtype(),
-            T => read::<T, _>(grad, |values| values.iter().map(|x| x.to_f64() * x.to_f64()).sum::<f64>())?,
-            _ => 0.0, // no variable of such a type has a gradient
-        );
-    }
-    Ok(sum)
+    Ok(phalanx_train::sum_of_squares(&local(vars, grads)?)?)
+}
+
+/// Whether no gradient of these has an infinity, or what is not a number.
+pub(crate) fn are_finite(vars: &[Var], grads: &GradStore) -> Result<bool> {
+    Ok(phalanx_train::are_finite(&local(vars, grads)?)?)
 }
 
 /// Scales gradients of which all together have this norm, so that it is `max_norm` at most.
 pub(crate) fn shorten(vars: &[Var], grads: &mut GradStore, norm: f64, max_norm: f64) -> Result<()> {
-    if norm.is_finite() && norm > max_norm { scale(vars, grads, max_norm / norm) } else { Ok(()) }
-}
-
-/// Multiplies gradients in place, and rounds once.
-pub(crate) fn scale(vars: &[Var], grads: &mut GradStore, by: f64) -> Result<()> {
-    for var in vars {
-        if let Some(grad) = grads.get(var) {
-            let grad = grad.contiguous()?;
-            bytes_mut(&grad, |bytes| crate::adapter::multiply(grad.dtype(), bytes, by))?;
-            grads.insert(var, grad);
-        }
-    }
-    Ok(())
+    with_gradients(vars, grads, |grads| phalanx_train::shorten(grads, norm, max_norm))
 }

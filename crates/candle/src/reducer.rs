@@ -175,7 +175,7 @@ fn gradients(vars: &[Var], grads: &GradStore, group: &ProcessGroup) -> Result<Gr
 }
 
 /// Gives the variables these gradients, and no others.
-fn put(vars: &[Var], reduced: Gradients<Candle>, grads: &mut GradStore) {
+pub(crate) fn put(vars: &[Var], reduced: Gradients<Candle>, grads: &mut GradStore) {
     for (var, grad) in vars.iter().zip(reduced) {
         match grad {
             Some(grad) => grads.insert(var, grad.into_tensor()),

@@ -1,15 +1,11 @@
 //! Losses that are large enough for gradients of 16 bits.
 
 use crate::Result;
-use crate::clip::{scale, vars};
-use crate::element::{read, with_element};
+use crate::clip::{vars, with_gradients};
 use candle_core::backprop::GradStore;
-use candle_core::{Tensor, Var, WithDType};
+use candle_core::{Tensor, Var};
 use candle_nn::VarMap;
 use serde::{Deserialize, Serialize};
-
-/// Steps without overflow after which the scale is doubled.
-const PATIENCE: u32 = 2000;
 
 /// Scales losses, so that small gradients are not lost in 16 bits, and skips the steps for which that was too much.
 ///
@@ -43,21 +39,17 @@ const PATIENCE: u32 = 2000;
 /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LossScaler {
-    scale: f64,
-    /// Steps since the last overflow.
-    good: u32,
-}
+pub struct LossScaler(phalanx_train::LossScaler);
 
 impl LossScaler {
     /// Begins with this scale: 65536 is usual, and 1 for bf16, whose range is that of f32.
     pub fn new(scale: f64) -> Self {
-        Self { scale, good: 0 }
+        Self(phalanx_train::LossScaler::new(scale))
     }
 
     /// By what losses are multiplied now.
     pub fn factor(&self) -> f64 {
-        self.scale
+        self.0.factor()
     }
 
     /// The loss to call [`backward`](crate::DistributedDataParallel::backward) with: in f32, or the scaled loss overflows itself.
@@ -65,7 +57,7 @@ impl LossScaler {
     /// # Errors
     /// Those of candle.
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
-        Ok((loss * self.scale)?)
+        Ok((loss * self.factor())?)
     }
 
     /// Makes reduced gradients those of the loss that was scaled. False if one of them is infinite or not a number: skip the step; the next
@@ -76,41 +68,11 @@ impl LossScaler {
     /// # Errors
     /// Those of candle.
     pub fn unscale(&mut self, varmap: &VarMap, grads: &mut GradStore) -> Result<bool> {
-        let vars = vars(varmap);
-        let finite = are_finite(&vars, grads)?;
-        self.settle(&vars, grads, finite)
+        with_gradients(&vars(varmap), grads, |grads| self.0.unscale(grads))
     }
 
     /// Ends a step whose gradients are all finite, or are not.
     pub(crate) fn settle(&mut self, vars: &[Var], grads: &mut GradStore, finite: bool) -> Result<bool> {
-        if !finite {
-            tracing::info!(scale = self.scale, "gradients overflowed: the step is skipped");
-            (self.scale, self.good) = (self.scale / 2.0, 0);
-            return Ok(false);
-        }
-        scale(vars, grads, 1.0 / self.scale)?;
-        self.good += 1;
-        if self.good == PATIENCE {
-            (self.scale, self.good) = (self.scale * 2.0, 0);
-        }
-        Ok(true)
+        with_gradients(vars, grads, |grads| self.0.settle(grads, finite))
     }
-}
-
-/// Whether no gradient of these has an infinity, or what is not a number.
-pub(crate) fn are_finite(vars: &[Var], grads: &GradStore) -> Result<bool> {
-    for grad in vars.iter().filter_map(|var| grads.get(var)) {
-        if !is_finite(grad)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn is_finite(tensor: &Tensor) -> Result<bool> {
-    let finite = with_element!(tensor.dtype(),
-        T => read::<T, _>(tensor, |values| values.iter().all(|x| x.to_f64().is_finite()))?,
-        _ => true,
-    );
-    Ok(finite)
 }

@@ -125,3 +125,19 @@ pub fn multiply(dtype: DType, bytes: &mut [u8], by: f64) {
         _ => {}
     );
 }
+
+/// In f64. Integers, which no gradient is made of, count for nothing.
+pub(crate) fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
+    with_float!(dtype,
+        T => bytemuck::cast_slice::<u8, T>(bytes).iter().map(|x| x.to_f64() * x.to_f64()).sum(),
+        _ => 0.0,
+    )
+}
+
+/// Whether all are numbers, and no infinities.
+pub(crate) fn is_finite(dtype: DType, bytes: &[u8]) -> bool {
+    with_float!(dtype,
+        T => bytemuck::cast_slice::<u8, T>(bytes).iter().all(|x| x.to_f64().is_finite()),
+        _ => true,
+    )
+}

@@ -55,6 +55,7 @@
 
 mod array;
 mod bucket;
+mod clip;
 mod config;
 mod element;
 mod error;
@@ -63,6 +64,7 @@ pub mod model;
 mod plan;
 mod reducer;
 mod sampler;
+mod scaler;
 mod share;
 mod step;
 mod tensor;
@@ -70,6 +72,7 @@ mod verify;
 
 pub use array::Array;
 pub use bucket::Bucket;
+pub use clip::{clip_grad_norm, shorten, sum_of_squares};
 pub use config::{DdpConfig, Overlap};
 pub use element::{all_reduce, multiply};
 pub use error::{Error, Result};
@@ -79,6 +82,7 @@ pub use phalanx_compress as compress;
 pub use plan::{Parameter, Plan};
 pub use reducer::{Gradients, Reducer, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
+pub use scaler::{LossScaler, are_finite};
 pub use share::{Part, Share};
 pub use tensor::Tensor;
 pub use verify::{Version, verify_parameters};

@@ -65,6 +65,22 @@ pub trait Tensor: Sized + Send + 'static {
         self.write(|bytes| element::multiply(dtype, bytes, by))
     }
 
+    /// The sum of the squares of all elements, in f64, in which no square of an f32 overflows.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    fn sum_of_squares(&self) -> Result<f64> {
+        self.read(|bytes| element::sum_of_squares(self.dtype(), bytes))
+    }
+
+    /// Whether no element is infinite, or not a number.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    fn is_finite(&self) -> Result<bool> {
+        self.read(|bytes| element::is_finite(self.dtype(), bytes))
+    }
+
     /// Where gradients are reduced: the seam for memory that the host can't see. Collective.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! Training in which every rank keeps only a part of what all need.
 
-use crate::clip::{shorten, sum_of_squares};
-use crate::scaler::are_finite;
+use crate::clip::{are_finite, shorten, sum_of_squares};
 use crate::shard::config::{ShardConfig, Stage};
 use crate::shard::engine::{Engine, Hub};
 use crate::shard::gradients::Sending;
