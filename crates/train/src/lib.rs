@@ -86,3 +86,8 @@ pub use scaler::{LossScaler, are_finite};
 pub use share::{Part, Share};
 pub use tensor::Tensor;
 pub use verify::{Version, verify_parameters};
+
+/// The adapter of the page about this crate, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/train.md")]
+struct Train;
