@@ -165,11 +165,9 @@ impl<T: Tensor> Reducer<T> {
         }
         self.prepare(&group, &coming)?;
         let Some(Planned { plan, memory }) = &mut self.planned else { return Err(unprepared()) };
-        if part.counts() {
-            mine.iter_mut().zip(&self.kept).for_each(|(mine, kept)| *mine |= kept.is_some());
-        } else {
+        mine.iter_mut().zip(&self.kept).for_each(|(mine, kept)| *mine |= kept.is_some());
+        if !part.counts() {
             mine.fill(false);
-            self.kept.fill_with(|| None);
         }
         let (hooked, overlap) = (self.hook.is_some(), self.sending == Sending::During);
         self.step = Some(Step::begin(group, part, mine, hooked, overlap, plan, &mut **memory)?);
@@ -255,6 +253,7 @@ impl<T: Tensor> Reducer<T> {
         };
         let memory = &mut **memory;
         for (index, kept) in self.kept.iter_mut().enumerate() {
+            // What was kept after its gradient had come is for the next step.
             if let Some(kept) = kept.take_if(|_| !step.has(index)) {
                 step.arrive(index, kept.to_dtype(self.parameters[index].wire)?, plan, memory)?;
             }

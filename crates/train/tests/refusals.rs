@@ -116,14 +116,16 @@ fn gradients_and_shares_that_do_not_fit_are_refused_before_anything_is_sent() {
 fn a_step_that_goes_wrong_ends_on_all_ranks() {
     everywhere(2, |group, mode| {
         let mut reducer = reducer(&group, 0, mode);
-        reducer.begin(Share::EQUAL, 0..ALL - 1).unwrap();
-        reducer.ready(3, gradient(3, group.rank(), 0, 2.0)).unwrap();
-        let outcome = match group.rank() {
-            // A second time what was sent.
-            1 => reducer.ready(3, gradient(3, 1, 0, 2.0)).map(|()| Vec::new()),
-            _ => reducer.finish(),
+        // The other rank may hear of it at any moment.
+        let mut step = || {
+            reducer.begin(Share::EQUAL, 0..ALL - 1)?;
+            reducer.ready(3, gradient(3, group.rank(), 0, 2.0))?;
+            if group.rank() == 1 {
+                reducer.ready(3, gradient(3, 1, 0, 2.0))?; // a second time what was sent
+            }
+            reducer.finish()
         };
-        let error = outcome.unwrap_err();
+        let error = step().unwrap_err();
         if group.rank() == 1 {
             assert!(error.to_string().contains("a second gradient of `d` in one step"), "{error}");
             if !mode {
@@ -131,10 +133,10 @@ fn a_step_that_goes_wrong_ends_on_all_ranks() {
                 group.abort("it gives up");
             }
         } else {
-            let Error::Group(phalanx::Error::Aborted { .. }) = &error else { panic!("{error:?}") };
-            assert!(error.to_string().contains("rank 1"), "{error}");
+            // `Aborted`, or `Poisoned` by that, if it came between two operations.
             let reason = if mode { "its step failed: " } else { "it gives up" };
-            assert!(error.to_string().contains(reason), "{error}");
+            assert!(error.to_string().contains("rank 1 "), "{error}");
+            assert!(error.to_string().contains(&format!("aborted the group: {reason}")), "{error}");
         }
     });
 }
@@ -156,17 +158,25 @@ fn a_gradient_that_nobody_was_told_of_is_refused() {
 fn a_failed_backward_pass_is_told_to_all_that_wait() {
     everywhere(2, |group, mode| {
         let mut reducer = reducer(&group, 0, mode);
-        reducer.begin(Share::EQUAL, 0..ALL).unwrap();
-        reducer.ready(6, gradient(6, group.rank(), 0, 2.0)).unwrap();
+        // The other rank may hear of it at any moment.
+        let mut step = |fails: bool| {
+            reducer.begin(Share::EQUAL, 0..ALL)?;
+            reducer.ready(6, gradient(6, group.rank(), 0, 2.0))?;
+            if fails {
+                reducer.give_up("its backward pass failed");
+                return Ok(Vec::new());
+            }
+            reducer.finish()
+        };
         if !mode {
             // Nothing has been sent, so nobody waits, and the next step is a step.
-            reducer.give_up("its backward pass failed");
+            step(true).unwrap();
             let found = reducer.reduce(gradients(group.rank(), 1, 2.0), Share::EQUAL).unwrap();
             assert_eq!(found, sums(2, 1));
         } else if group.rank() == 1 {
-            reducer.give_up("its backward pass failed");
+            step(true).unwrap();
         } else {
-            let error = reducer.finish().unwrap_err().to_string();
+            let error = step(false).unwrap_err().to_string();
             assert!(error.contains("rank 1") && error.contains("its backward pass failed"), "{error}");
         }
     });
@@ -181,10 +191,9 @@ fn ranks_that_do_different_things_are_told_where_in_the_program() {
             0 => (reducer.reduce(gradients(0, 1, 2.0), Share::EQUAL).unwrap_err(), line!()),
             _ => (group.barrier().unwrap_err().into(), line!()),
         };
-        let Error::Group(phalanx::Error::Mismatch { left, right, .. }) = &error else { panic!("{error:?}") };
-        let site = &[left, right].into_iter().find(|side| side.0.rank == group.rank()).unwrap().1.site;
-        assert!(site.file.ends_with("tests/refusals.rs"), "{error}");
-        assert_eq!(site.line, line, "{error}");
+        // A `Mismatch`, or, where the counts are asked for ahead, what a bucket that comes after it hears of it.
+        assert!(error.to_string().contains("ranks disagree at operation #"), "{error}");
+        assert!(error.to_string().contains(&format!("tests/refusals.rs:{line}")), "{error}");
     });
 }
 

@@ -53,27 +53,30 @@ fn gradients_that_are_there_already_take_one_call() {
 
 #[test]
 fn parameters_may_be_used_here_or_there_or_nowhere_and_differently_in_each_step() {
-    everywhere(3, |group, mode| {
-        let mut reducer = reducer(&group, 30, mode);
-        for step in 0..4 {
-            // The last is used in the last step only; the others by all ranks but one, by one, or by all.
-            let uses = |index: usize, rank: usize| match index {
-                _ if index == ALL - 1 => step == 3,
-                0 => !(rank + step).is_multiple_of(3),
-                1 => (rank + step) % 3 == 1,
-                2 => rank == 2,
-                _ => true,
-            };
-            let used = || (0..ALL).filter(|&index| uses(index, group.rank()));
-            reducer.begin(Share::EQUAL, used()).unwrap();
-            used().for_each(|i| reducer.ready(i, gradient(i, group.rank(), step, 3.0)).unwrap());
-            for (index, found) in reducer.finish().unwrap().into_iter().enumerate() {
-                let users: Vec<usize> = (0..3).filter(|&rank| uses(index, rank)).collect();
-                let expected = (!users.is_empty()).then(|| sum(index, &users, step));
-                assert_eq!(found, expected, "{} in step {step}", MODEL[index].0);
+    // The last is used in the last step only; the others by all ranks but one, by one, or by all.
+    let uses = |index: usize, rank: usize, step: usize| match index {
+        _ if index == ALL - 1 => step == 3,
+        0 => !(rank + step).is_multiple_of(3),
+        1 => (rank + step) % 3 == 1,
+        2 => rank == 2,
+        _ => true,
+    };
+    // Alone in their buckets, and with others that are used.
+    for cap_bytes in [30, 1 << 20] {
+        everywhere(3, move |group, mode| {
+            let mut reducer = reducer(&group, cap_bytes, mode);
+            for step in 0..4 {
+                let used = || (0..ALL).filter(|&index| uses(index, group.rank(), step));
+                reducer.begin(Share::EQUAL, used()).unwrap();
+                used().for_each(|i| reducer.ready(i, gradient(i, group.rank(), step, 3.0)).unwrap());
+                for (index, found) in reducer.finish().unwrap().into_iter().enumerate() {
+                    let users: Vec<usize> = (0..3).filter(|&rank| uses(index, rank, step)).collect();
+                    let expected = (!users.is_empty()).then(|| sum(index, &users, step));
+                    assert_eq!(found, expected, "{} in step {step}", MODEL[index].0);
+                }
             }
-        }
-    });
+        });
+    }
 }
 
 #[test]
@@ -174,6 +177,20 @@ fn what_was_kept_is_added_to_the_next_step_and_to_no_other() {
         }
         let found = reducer.reduce(gradients(rank, 13, 2.0), Share::EQUAL).unwrap();
         assert_eq!(found, sums(2, 13));
+    });
+}
+
+#[test]
+fn what_was_kept_by_a_rank_without_samples_counts_for_nothing() {
+    everywhere(2, |group, mode| {
+        let rank = group.rank();
+        let mut reducer = reducer(&group, 100, mode);
+        reducer.keep(4, gradient(4, rank, 10, 8.0)).unwrap();
+        let share = Share::new([8, 0][rank], 8);
+        let found = reducer.reduce(vec![None; ALL], share).unwrap();
+        assert_eq!(found[4], Some(array(4, |e| 8.0 * number(4, 0, 10, e))));
+        let found = reducer.reduce(gradients(rank, 11, 2.0), Share::EQUAL).unwrap();
+        assert_eq!(found, sums(2, 11), "nor later");
     });
 }
 
