@@ -18,6 +18,9 @@
 //! Where ranks are far apart, [`DiLoCo`] trains each for itself and averages them every so many steps; it takes an optimizer's place.
 //! [`SyncBatchNorm`] normalises over the samples of all ranks.
 //!
+//! This is the adapter of [`phalanx_train`] for candle: what steps, buckets and samplers do is there, and the same for other libraries. What works
+//! inside of candle's graph and optimizers is here.
+//!
 //! Tensors and variables live on the CPU.
 //!
 //! # Example

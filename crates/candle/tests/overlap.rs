@@ -174,3 +174,22 @@ fn two_uses_of_a_variable_have_one_type() {
         assert!(error.contains("`a` is used as F16 here and as F32 elsewhere"), "{error}");
     });
 }
+
+#[test]
+fn a_variable_that_is_used_beside_its_copy_is_named() {
+    for world in worlds() {
+        world.run(2, |group| {
+            let varmap = VarMap::new();
+            let config = DdpConfig::default().overlap(Overlap::On);
+            let build = |vb: VarBuilder<'_>| vb.get(4, "a");
+            let step = || {
+                let ddp = DistributedDataParallel::build(&varmap, DType::F32, &group, config, build)?;
+                let own = varmap.all_vars().remove(0);
+                ddp.backward(&ddp.forward(|a| (a * own.as_tensor())?.sum_all())?)
+            };
+            // On the rank that finds it first, and, with its words, on the other, however far that is.
+            let error = step().unwrap_err().to_string();
+            assert!(error.contains("a second gradient of `a` in one step"), "{error}");
+        });
+    }
+}

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ALL, MODEL, MODES, array, everywhere, gradient, gradients, number, reducer, sum, sums};
+use common::{ALL, MODEL, MODES, array, everywhere, gradient, gradients, number, reducer, sum, sums, worlds};
 use phalanx::DType;
 use phalanx_testkit::World;
 use phalanx_train::compress::{Cast, PowerSgd};
@@ -11,7 +11,7 @@ use phalanx_train::{Array, Reducer, Share, sync_gradients};
 
 #[test]
 fn gradients_are_the_means_of_all_ranks() {
-    for world in [World::thread(), World::shm(), World::tcp()] {
+    for world in worlds() {
         for world_size in 1..=4 {
             for cap_bytes in [0, 100, 1 << 20] {
                 world.run(world_size, move |group| {

@@ -71,12 +71,17 @@ pub(crate) fn gradients(rank: usize, step: usize, factor: f64) -> Gradients<Arra
     (0..ALL).map(|index| Some(gradient(index, rank, step, factor))).collect()
 }
 
+/// Ranks over every transport, and over two at once.
+pub(crate) fn worlds() -> [World; 4] {
+    [World::thread(), World::shm(), World::tcp(), World::hosts(2)]
+}
+
 /// Runs `rank` on so many ranks, over every transport, with gradients that overlap and that do not.
 pub(crate) fn everywhere(
     world_size: usize,
     rank: impl Fn(ProcessGroup, bool) + Clone + Send + Sync + 'static,
 ) {
-    for world in [World::thread(), World::shm(), World::tcp()] {
+    for world in worlds() {
         for mode in MODES {
             let rank = rank.clone();
             world.run(world_size, move |group| rank(group, mode));
