@@ -1,7 +1,7 @@
 //! The driver's devices and contexts. A context is its device's number plus one, made a pointer.
 
-use crate::fault;
 use crate::probe::CONTEXTS;
+use crate::{fault, stream};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -13,7 +13,9 @@ pub(crate) const NO_DEVICE: CudaResult = 100;
 pub(crate) const INVALID_DEVICE: CudaResult = 101;
 pub(crate) const INVALID_CONTEXT: CudaResult = 201;
 pub(crate) const INVALID_HANDLE: CudaResult = 400;
+pub(crate) const NOT_FOUND: CudaResult = 500;
 pub(crate) const NOT_READY: CudaResult = 600;
+pub(crate) const NOT_SUPPORTED: CudaResult = 801;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -49,6 +51,7 @@ fn words(code: CudaResult) -> (&'static CStr, &'static CStr) {
         INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         INVALID_HANDLE => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
+        NOT_FOUND => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
     }
@@ -105,6 +108,19 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) 
     SUCCESS
 }
 
+/// Memory pools there are; of the rest nobody here asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    _device: c_int,
+) -> CudaResult {
+    const MEMORY_POOLS_SUPPORTED: c_int = 115;
+    // SAFETY: the caller's int.
+    unsafe { *value = c_int::from(attribute == MEMORY_POOLS_SUPPORTED) };
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> CudaResult {
     CONTEXTS.add(1);
@@ -129,5 +145,12 @@ pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> CudaResul
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> CudaResult {
     CURRENT.set(context as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSynchronize() -> CudaResult {
+    let Some(device) = current() else { return INVALID_CONTEXT };
+    stream::synchronize(device);
     SUCCESS
 }

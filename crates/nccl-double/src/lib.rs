@@ -10,6 +10,9 @@
 //! - Calls that differ between ranks in operation or length never end, and those that differ in type or operator give wrong numbers, as those of NCCL may.
 //! - Work of a rank that has died does not end either.
 //!
+//! - For tests of candle on CUDA it also has what cudarc calls of the driver, of cuBLAS and of cuRAND, and candle's kernels by name, see `kernels`. Pageable
+//!   memory is read before a copy returns and written before it returns, as by the driver, and each thread has a default stream.
+//!
 //! `PHALANX_DOUBLE` tells it to fail, see `fault.rs`. Beside the symbols of the two libraries it has those of `probe.rs`.
 
 #![cfg(target_os = "linux")]
@@ -21,6 +24,8 @@ mod context;
 mod fault;
 mod group;
 mod hub;
+mod kernels;
+mod libraries;
 mod memory;
 mod nccl;
 mod number;

@@ -4,7 +4,7 @@ use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, 
 use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED};
 use crate::stream::{self, RawStream};
 use crate::{fault, lock};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 const RUBBISH: u8 = 0xa5;
 
 /// Every piece that lives, device memory and pinned.
-static PIECES: Mutex<Option<HashMap<usize, Vec<u64>>>> = Mutex::new(None);
+static PIECES: Mutex<BTreeMap<usize, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
 /// An address that streams carry with them.
 #[derive(Clone, Copy)]
@@ -24,12 +24,19 @@ unsafe impl Send for Address {}
 fn allocate(len: usize) -> usize {
     let piece = vec![u64::from_ne_bytes([RUBBISH; 8]); len.div_ceil(8)];
     let address = piece.as_ptr() as usize;
-    lock(&PIECES).get_or_insert_default().insert(address, piece);
+    lock(&PIECES).insert(address, piece);
     address
 }
 
 fn free(address: usize) -> Option<usize> {
-    lock(&PIECES).get_or_insert_default().remove(&address).map(|piece| piece.len() * 8)
+    lock(&PIECES).remove(&address).map(|piece| piece.len() * 8)
+}
+
+/// Whether a piece begins at this address or before, and ends behind it. What does not is pageable memory of the host.
+fn is_ours(address: usize) -> bool {
+    let pieces = lock(&PIECES);
+    let before = pieces.range(..=address).next_back();
+    before.is_some_and(|(start, piece)| address < start + piece.len() * 8)
 }
 
 #[unsafe(no_mangle)]
@@ -101,6 +108,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize, stream: RawStream) -> C
     SUCCESS
 }
 
+/// What comes from pageable memory is read before the call returns, as by the driver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: u64,
@@ -108,10 +116,24 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     len: usize,
     stream: RawStream,
 ) -> CudaResult {
+    if len > 0 && !is_ours(from as usize) {
+        // SAFETY: the caller's bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }.to_vec();
+        let to = Address(to as *mut u8);
+        // SAFETY: the caller's stream.
+        let stream = unsafe { stream::of(stream) };
+        stream.push(move || {
+            let to = to;
+            // SAFETY: the caller keeps it until the stream is past this.
+            unsafe { to.0.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        });
+        return SUCCESS;
+    }
     // SAFETY: as the caller says.
     unsafe { copy(to as *mut u8, from.cast(), len, stream) }
 }
 
+/// What goes to pageable memory is there when the call returns, as by the driver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     to: *mut c_void,
@@ -121,7 +143,23 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 ) -> CudaResult {
     COPIES_TO_HOST.add(1);
     // SAFETY: as the caller says.
-    unsafe { copy(to.cast(), from as *const u8, len, stream) }
+    let outcome = unsafe { copy(to.cast(), from as *const u8, len, stream) };
+    if len > 0 && !is_ours(to as usize) {
+        // SAFETY: the caller's stream.
+        unsafe { stream::of(stream) }.synchronize();
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: u64,
+    from: u64,
+    len: usize,
+    stream: RawStream,
+) -> CudaResult {
+    // SAFETY: as the caller says.
+    unsafe { copy(to as *mut u8, from as *const u8, len, stream) }
 }
 
 #[unsafe(no_mangle)]

@@ -3,12 +3,13 @@
 use crate::context::{
     CudaResult, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, SUCCESS, current,
 };
-use crate::lock;
 use crate::probe::{EVENTS, STREAMS};
+use crate::{fault, lock};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) type RawStream = *mut c_void;
 pub(crate) type RawEvent = *mut c_void;
@@ -53,10 +54,15 @@ impl Stream {
 
     fn run(&self) {
         let mut queue = lock(&self.queue);
+        let mut random = std::ptr::from_ref(self) as u64 | 1;
         loop {
             if let Some(task) = queue.tasks.pop_front() {
                 queue.at_work = true;
                 drop(queue);
+                if let Some(most) = fault::number("slow") {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    std::thread::sleep(Duration::from_micros((random >> 33) % most.max(1)));
+                }
                 task();
                 queue = lock(&self.queue);
                 queue.at_work = false;
@@ -69,7 +75,12 @@ impl Stream {
         }
     }
 
-    fn synchronize(&self) {
+    fn destroy(&self) {
+        lock(&self.queue).destroyed = true;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn synchronize(&self) {
         let mut queue = lock(&self.queue);
         while queue.at_work || !queue.tasks.is_empty() {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -83,11 +94,41 @@ pub(crate) fn synchronize(device: c_int) {
     all.iter().filter(|stream| stream.device == device).for_each(|stream| stream.synchronize());
 }
 
+/// `CU_STREAM_PER_THREAD`: of each thread its own, which is what candle computes on.
+const PER_THREAD: usize = 2;
+
+/// The streams of a thread, one a device; they end with it, when they have done what they were given.
+#[derive(Default)]
+struct OfThread(Vec<Arc<Stream>>);
+
+impl Drop for OfThread {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|stream| stream.destroy());
+    }
+}
+
+thread_local! {
+    static OF_THREAD: RefCell<OfThread> = RefCell::default();
+}
+
 /// The stream that a caller means; null is the default stream.
 pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
     static DEFAULT: OnceLock<Arc<Stream>> = OnceLock::new();
     if raw.is_null() {
         return DEFAULT.get_or_init(|| Stream::start(0)).clone();
+    }
+    if raw as usize == PER_THREAD {
+        let device = current().unwrap_or_default();
+        // A thread that ends may still free what it has.
+        let own = OF_THREAD.try_with(|streams| {
+            let streams = &mut streams.borrow_mut().0;
+            let known = streams.iter().find(|stream| stream.device == device).cloned();
+            known.unwrap_or_else(|| {
+                streams.push(Stream::start(device));
+                streams[streams.len() - 1].clone()
+            })
+        });
+        return own.unwrap_or_else(|_| DEFAULT.get_or_init(|| Stream::start(0)).clone());
     }
     // SAFETY: it came from `cuStreamCreate`, and lives until `cuStreamDestroy`.
     unsafe { Arc::increment_strong_count(raw.cast::<Stream>()) };
@@ -112,8 +153,14 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: RawStream) -> CudaResult {
     STREAMS.add(-1);
     // SAFETY: it came from `cuStreamCreate`, and the caller gives it up.
     let stream = unsafe { Arc::from_raw(stream.cast::<Stream>()) };
-    lock(&stream.queue).destroyed = true;
-    stream.changed.notify_all();
+    stream.destroy();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSynchronize(stream: RawStream) -> CudaResult {
+    // SAFETY: the caller's stream.
+    unsafe { of(stream) }.synchronize();
     SUCCESS
 }
 
@@ -194,6 +241,18 @@ pub unsafe extern "C" fn cuEventQuery(raw: RawEvent) -> CudaResult {
     let event = unsafe { event(raw) };
     let counts = lock(&event.counts);
     if counts.1 >= counts.0 { SUCCESS } else { NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventSynchronize(raw: RawEvent) -> CudaResult {
+    // SAFETY: the caller's event.
+    let event = unsafe { event(raw) };
+    let mut counts = lock(&event.counts);
+    let number = counts.0;
+    while counts.1 < number {
+        counts = event.passed.wait(counts).unwrap_or_else(PoisonError::into_inner);
+    }
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
