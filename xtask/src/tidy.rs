@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("checkpoint", &["phalanx"]),
     ("compress", &["phalanx", "checkpoint"]),
     ("train", &["phalanx", "compress"]),
-    ("candle", &["phalanx", "checkpoint", "compress", "train"]),
+    ("candle", &["phalanx", "checkpoint", "compress", "train", "nccl"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
     ("nccl", &["core", "group"]),

@@ -92,15 +92,19 @@ impl AdamW {
     /// One step; variables without a gradient stay as they are, and so do their moments.
     ///
     /// # Cost
-    /// One pass over variables, moments and gradients, in place.
+    /// One pass over variables, moments and gradients, in place; on a GPU the operations of candle's own, with new memory for moments.
     ///
     /// # Errors
-    /// Those of candle, also for variables that are not on the CPU. Some variables may have been changed then, others not.
+    /// Those of candle. Some variables may have been changed then, others not.
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
         self.steps += 1;
         let rates = Rates::at_step(self.steps, &self.params);
-        for Slot { var, of, first, second } in &self.slots {
+        for Slot { var, of, first, second } in &mut self.slots {
             let Some(grad) = grads.get(var) else { continue };
+            if !var.device().is_cpu() {
+                (*first, *second) = update_on_device(&rates, var, first, second, grad)?;
+                continue;
+            }
             match var.dtype() {
                 DType::F32 => update::<f32>(&rates, var, first, second, grad)?,
                 DType::F64 => update::<f64>(&rates, var, first, second, grad)?,
@@ -235,6 +239,23 @@ fn update<T: Float>(
             })
         })
     })???
+}
+
+/// The step in candle's own operations. Returns the moments.
+fn update_on_device(
+    rates: &Rates,
+    var: &Var,
+    first: &Tensor,
+    second: &Tensor,
+    grad: &Tensor,
+) -> candle_core::Result<(Tensor, Tensor)> {
+    let first = ((first * rates.first)? + (grad * (1.0 - rates.first))?)?;
+    let second = ((second * rates.second)? + (grad.sqr()? * (1.0 - rates.second))?)?;
+    let slope = (&first * rates.first_scale)?;
+    let size = ((&second * rates.second_scale)?.sqrt()? + rates.eps)?;
+    let kept = (var.as_detached_tensor() * (1.0 - rates.decay))?;
+    var.set(&(kept - ((slope / size)? * rates.learning)?)?)?;
+    Ok((first, second))
 }
 
 /// The step on a run of elements: any part of the whole gives the same bits.

@@ -1,28 +1,46 @@
 //! candle's tensors, as `phalanx-train` knows tensors.
 
-use crate::element::{bytes_mut, read, require_cpu, unsupported_dtype, with_element};
-use candle_core::{Device, Tensor};
+use crate::Group;
+use crate::element::{bytes_mut_anywhere, on_host, read, unsupported_dtype, with_element};
+use crate::group::Place;
+use candle_core::{Tensor, WithDType};
 use phalanx::{DType, Element, OpKind, ProcessGroup, ReduceOp};
+#[cfg(feature = "cuda")]
+use phalanx_train::Plan;
+#[cfg(feature = "cuda")]
+use phalanx_train::memory::{Memory, Sending};
 use phalanx_train::{Error, Result};
 
-/// A tensor on the CPU, of a type that can be sent.
+/// A tensor of a type that can be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Candle {
     tensor: Tensor,
     dtype: DType,
+    place: Place,
 }
 
 impl Candle {
     /// Refuses what can't be sent, with an error of `op`.
-    pub(crate) fn new(group: &ProcessGroup, op: OpKind, tensor: &Tensor) -> phalanx::Result<Self> {
-        require_cpu(group, op, tensor.device())?;
-        Ok(Self { tensor: tensor.clone(), dtype: sent_as(group, op, tensor.dtype())? })
+    pub(crate) fn new(group: &impl Group, op: OpKind, tensor: &Tensor) -> phalanx::Result<Self> {
+        let place = Place::of(group, op, tensor.device())?;
+        Ok(Self { tensor: tensor.clone(), dtype: sent_as(group.host(), op, tensor.dtype())?, place })
     }
 
     /// For work on this rank alone.
     pub(crate) fn local(tensor: &Tensor) -> Result<Self> {
         let dtype = known(tensor.dtype()).ok_or_else(|| unknown(tensor.dtype().as_str()))?;
-        Ok(Self { tensor: tensor.contiguous().map_err(told)?, dtype })
+        let place = Place::alone(tensor.device());
+        Ok(Self { tensor: tensor.contiguous().map_err(told)?, dtype, place })
+    }
+
+    pub(crate) fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    /// The same in other memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn copied(self) -> Result<Self> {
+        Ok(Self { tensor: self.tensor.force_contiguous().map_err(told)?, ..self })
     }
 
     pub(crate) fn into_tensor(self) -> Tensor {
@@ -31,7 +49,7 @@ impl Candle {
 }
 
 impl phalanx_train::Tensor for Candle {
-    type Device = Device;
+    type Device = Place;
 
     fn dtype(&self) -> DType {
         self.dtype
@@ -41,38 +59,86 @@ impl phalanx_train::Tensor for Candle {
         self.tensor.dims()
     }
 
-    fn device(&self) -> Device {
-        self.tensor.device().clone()
+    fn device(&self) -> Place {
+        self.place.clone()
     }
 
-    fn zeros(dtype: DType, dims: &[usize], device: &Device) -> Result<Self> {
-        let tensor = Tensor::zeros(dims, candles(dtype)?, device).map_err(told)?;
-        Ok(Self { tensor, dtype })
+    fn zeros(dtype: DType, dims: &[usize], place: &Place) -> Result<Self> {
+        let tensor = Tensor::zeros(dims, candles(dtype)?, place.device()).map_err(told)?;
+        Ok(Self { tensor, dtype, place: place.clone() })
     }
 
     fn to_dtype(self, dtype: DType) -> Result<Self> {
         let tensor = self.tensor.to_dtype(candles(dtype)?).and_then(|tensor| tensor.contiguous());
-        Ok(Self { tensor: tensor.map_err(told)?, dtype })
+        Ok(Self { tensor: tensor.map_err(told)?, dtype, place: self.place })
     }
 
     fn add(self, other: Self) -> Result<Self> {
-        Ok(Self { tensor: (self.tensor + other.tensor).map_err(told)?, dtype: self.dtype })
+        Ok(Self { tensor: (self.tensor + other.tensor).map_err(told)?, ..self })
     }
 
     fn read<R>(&self, look: impl FnOnce(&[u8]) -> R) -> Result<R> {
         with_element!(self.tensor.dtype(),
-            T => read::<T, _>(&self.tensor, |values| look(bytemuck::cast_slice(values))).map_err(told),
+            T => on_host(&self.tensor).and_then(|here| read::<T, _>(&here, |values| look(bytemuck::cast_slice(values)))).map_err(told),
             other => Err(unknown(other.as_str())),
         )
     }
 
     fn write<R>(&mut self, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
-        bytes_mut(&self.tensor, change).map_err(told)
+        bytes_mut_anywhere(&self.tensor, change).map_err(told)
+    }
+
+    /// On a GPU by candle, into new memory.
+    fn multiply(&mut self, by: f64) -> Result<()> {
+        if self.tensor.device().is_cpu() {
+            let dtype = self.dtype;
+            return self.write(|bytes| phalanx_train::multiply(dtype, bytes, by));
+        }
+        self.tensor = (&self.tensor * by).map_err(told)?;
+        Ok(())
+    }
+
+    /// On a GPU by candle.
+    fn sum_of_squares(&self) -> Result<f64> {
+        if self.tensor.device().is_cpu() {
+            return with_element!(self.tensor.dtype(),
+                T => read::<T, _>(&self.tensor, |all| all.iter().map(|x| x.to_f64() * x.to_f64()).sum()).map_err(told),
+                _ => Ok(0.0), // no variable of such a type has a gradient
+            );
+        }
+        let squares = || self.tensor.to_dtype(candle_core::DType::F64)?.sqr()?.sum_all()?.to_scalar();
+        squares().map_err(told)
+    }
+
+    /// On a GPU by candle.
+    fn is_finite(&self) -> Result<bool> {
+        if self.tensor.device().is_cpu() {
+            return with_element!(self.tensor.dtype(),
+                T => read::<T, _>(&self.tensor, |all| all.iter().all(|x| x.to_f64().is_finite())).map_err(told),
+                _ => Ok(true),
+            );
+        }
+        // Zero times what is not finite is not a number.
+        let nothing =
+            || (self.tensor.to_dtype(candle_core::DType::F64)? * 0.0)?.sum_all()?.to_scalar::<f64>();
+        Ok(nothing().map_err(told)? == 0.0)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn memory(
+        plan: std::sync::Arc<Plan<Place>>,
+        sending: Sending,
+        group: &ProcessGroup,
+    ) -> Result<Box<dyn Memory<Self>>> {
+        match crate::cuda::memory(&plan, sending)? {
+            Some(gradients) => Ok(Box::new(gradients)),
+            None => phalanx_train::memory::on_host(plan, sending, group),
+        }
     }
 }
 
 /// An error of candle, until [`Error`](crate::Error) takes it out again.
-fn told(error: candle_core::Error) -> Error {
+pub(crate) fn told(error: candle_core::Error) -> Error {
     Error::Tensors(error.into())
 }
 

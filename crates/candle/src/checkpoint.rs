@@ -71,7 +71,7 @@
 
 pub use phalanx_checkpoint::{Checkpoint, Checkpoints, Error, Result, State, Stateful, TensorInfo};
 
-use crate::element::{bytes_mut, read, with_element};
+use crate::element::{bytes_mut_anywhere, on_host, read, with_element};
 use crate::model::{Parameter, parameters};
 use candle_core::Tensor;
 use candle_nn::VarMap;
@@ -117,13 +117,21 @@ pub(crate) fn info(tensor: &Tensor) -> Result<TensorInfo> {
 /// Copies ranges of its elements when it is asked to.
 pub(crate) fn copied(tensor: &Tensor) -> impl Fn(Range<usize>) -> Result<Vec<u8>> + use<> {
     let tensor = tensor.clone();
-    move |range| {
-        let bytes = with_element!(tensor.dtype(),
-            T => read::<T, _>(&tensor, |all| bytemuck::cast_slice(&all[range]).to_vec()),
-            _ => unreachable!("`info` has refused it"),
-        );
-        bytes.map_err(|error| Error::Tensors(error.into()))
-    }
+    move |range| part(&tensor, range).map_err(|error| Error::Tensors(error.into()))
+}
+
+/// The bytes of some elements. Of a tensor on a device these alone are copied to the host.
+fn part(tensor: &Tensor, range: Range<usize>) -> candle_core::Result<Vec<u8>> {
+    let (tensor, range) = if tensor.device().is_cpu() {
+        (tensor.clone(), range)
+    } else {
+        let part = tensor.flatten_all()?.narrow(0, range.start, range.len())?.force_contiguous()?;
+        (on_host(&part)?, 0..range.len())
+    };
+    with_element!(tensor.dtype(),
+        T => read::<T, _>(&tensor, |all| bytemuck::cast_slice(&all[range]).to_vec()),
+        _ => unreachable!("`info` has refused it"),
+    )
 }
 
 /// Fills tensors from the checkpoint, in place; none if one of them does not fit.
@@ -161,6 +169,6 @@ pub(crate) fn read_part(
 ) -> Result<()> {
     let size = into.dtype().size_in_bytes();
     let place = start * size..(start + elements.len()) * size;
-    bytes_mut(into, |bytes| from.read_bytes(name, elements, &mut bytes[place]))
+    bytes_mut_anywhere(into, |bytes| from.read_bytes(name, elements, &mut bytes[place]))
         .map_err(|error| Error::Tensors(error.into()))?
 }

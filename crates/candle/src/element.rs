@@ -61,13 +61,39 @@ pub(crate) fn unsupported_dtype(group: &ProcessGroup, op: OpKind, dtype: DType) 
     Error::Unsupported { op, backend: group.backend_name(), hint }
 }
 
-/// Refuses tensors on another device than the CPU.
+/// Refuses tensors on another device than the CPU, for what is done there alone.
 pub(crate) fn require_cpu(group: &ProcessGroup, op: OpKind, device: &Device) -> phalanx::Result<()> {
     if device.is_cpu() {
         return Ok(());
     }
     let hint = format!("the tensor is on {:?}; move it with `to_device(&Device::Cpu)`", device.location());
     Err(Error::Unsupported { op, backend: group.backend_name(), hint })
+}
+
+/// The elements in memory of the host, in row-major order: the tensor itself, or a copy of what is on a device, for which this thread waits.
+pub(crate) fn on_host(tensor: &Tensor) -> candle_core::Result<Tensor> {
+    // In order first: what is copied is all of the tensor's memory.
+    tensor.contiguous()?.to_device(&Device::Cpu)
+}
+
+/// Gives a tensor the elements of another, of that type and number, in its own memory, wherever that is.
+pub(crate) fn assign(tensor: &Tensor, elements: &Tensor) -> candle_core::Result<()> {
+    let elements = elements.to_device(tensor.device())?.flatten_all()?.contiguous()?;
+    tensor.flatten_all()?.slice_set(&elements, 0, 0)
+}
+
+/// As [`bytes_mut`], on a copy if the tensor is on a device.
+pub(crate) fn bytes_mut_anywhere<R>(
+    tensor: &Tensor,
+    use_it: impl FnOnce(&mut [u8]) -> R,
+) -> candle_core::Result<R> {
+    if tensor.device().is_cpu() {
+        return bytes_mut(tensor, use_it);
+    }
+    let copy = on_host(tensor)?;
+    let outcome = bytes_mut(&copy, use_it)?;
+    assign(tensor, &copy)?;
+    Ok(outcome)
 }
 
 /// Passes the elements of `tensor` to `read`, in row-major order, copying only when they do not lie in that order.

@@ -1,12 +1,12 @@
 //! Variables as a model gets them, so that the backward pass says when the gradient of each is complete, or so that the
 //! model computes in another type than the one that its weights are kept in.
 
-use crate::element::{bytes_mut, read, with_element};
+use crate::element::{assign, bytes_mut, read, with_element};
 use crate::model::is_buffer;
 use crate::reducer::Reducer;
 use crate::{Error, Result};
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, VarMap};
 use std::collections::BTreeMap;
@@ -22,6 +22,9 @@ impl Copy {
     /// Makes the copy what the variable is.
     pub(crate) fn refresh(&self) -> Result<()> {
         let fresh = self.var.as_detached_tensor().to_dtype(self.tensor.dtype())?;
+        if !fresh.device().is_cpu() {
+            return Ok(assign(&self.tensor, &fresh)?);
+        }
         let dtype = fresh.dtype();
         Ok(bytes_mut(&self.tensor, |bytes| {
             with_element!(dtype,
@@ -78,8 +81,8 @@ pub(crate) struct Handout {
 }
 
 impl Handout {
-    pub(crate) fn var_builder(self, dtype: DType) -> VarBuilder<'static> {
-        VarBuilder::from_backend(Box::new(self), dtype, Device::Cpu)
+    pub(crate) fn var_builder(self, dtype: DType, device: &Device) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(self), dtype, device.clone())
     }
 }
 
@@ -100,7 +103,7 @@ impl SimpleBackend for Handout {
         let kept = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
         let var = self.varmap.get(shape, name, init, kept, device)?;
         let is_listened_to = self.overlap && var.dtype().is_float();
-        if !device.is_cpu() || (var.dtype() == dtype && !is_listened_to) {
+        if device.is_metal() || (var.dtype() == dtype && !is_listened_to) {
             return Ok(var);
         }
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,6 +143,10 @@ impl CustomOp1 for Identity {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((storage.to_dtype(layout, self.dtype)?, layout.shape().clone()))
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
         Ok((storage.to_dtype(layout, self.dtype)?, layout.shape().clone()))
     }
 

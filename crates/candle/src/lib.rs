@@ -21,7 +21,7 @@
 //! This is the adapter of [`phalanx_train`] for candle: what steps, buckets and samplers do is there, and the same for other libraries. What works
 //! inside of candle's graph and optimizers is here.
 //!
-//! Tensors and variables live on the CPU.
+//! Tensors and variables live on the CPU; with the feature `cuda` also on NVIDIA GPUs, as far as `docs/cuda.md` says.
 //!
 //! # Example
 //! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them:
@@ -65,9 +65,12 @@ mod adamw;
 mod adapter;
 pub mod checkpoint;
 mod clip;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod diloco;
 mod element;
 mod error;
+mod group;
 mod handout;
 mod model;
 mod parallel;
@@ -84,10 +87,14 @@ pub use adamw::AdamW;
 pub use clip::clip_grad_norm;
 pub use diloco::{DiLoCo, DiLoCoConfig, InnerOptimizer};
 pub use error::{Error, Result};
+pub use group::Group;
 pub use model::{sync_model, verify_parameters};
 pub use parallel::{DistributedDataParallel, sync_gradients};
 /// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`].
 pub use phalanx_compress as compress;
+/// A group for tensors on GPUs.
+#[cfg(feature = "cuda")]
+pub use phalanx_nccl::HybridBackend;
 pub use phalanx_train::{
     Batch, DdpConfig, DistributedSampler, Epoch, Overlap, SamplerState, Share, Tail, Version,
 };

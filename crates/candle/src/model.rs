@@ -1,10 +1,12 @@
 //! The variables of a model, by name.
 
-use crate::Result;
 use crate::adapter::Candle;
+use crate::{Group, Result, broadcast};
 use candle_core::Var;
 use candle_nn::VarMap;
 use phalanx::{OpKind, ProcessGroup};
+use phalanx_train::Tensor;
+use phalanx_train::model::{Entry, compare};
 use std::sync::PoisonError;
 
 /// A named variable.
@@ -26,7 +28,7 @@ pub(crate) fn parameters(varmap: &VarMap) -> Vec<Parameter> {
 /// As what can be sent, with an error of `op` for what can't.
 fn sendable(
     parameters: Vec<Parameter>,
-    group: &ProcessGroup,
+    group: &impl Group,
     op: OpKind,
 ) -> phalanx::Result<Vec<(String, Candle)>> {
     parameters.into_iter().map(|p| Ok((p.name, Candle::new(group, op, &p.var)?))).collect()
@@ -42,12 +44,17 @@ fn sendable(
 ///
 /// # Errors
 /// [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank when some rank has built another model; nothing was changed.
-/// [`phalanx::Error::Unsupported`] for variables that are not on the CPU or of a type that cannot be sent.
+/// [`phalanx::Error::Unsupported`] for variables that the group does not reach or of a type that cannot be sent.
 #[track_caller]
-pub fn sync_model(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<()> {
-    let mut model = sendable(parameters(varmap), group, OpKind::Broadcast)?;
-    let model = model.iter_mut().map(|(name, var)| (name.as_str(), var));
-    Ok(phalanx_train::sync_model(model, group, root)?)
+pub fn sync_model(varmap: &VarMap, group: &impl Group, root: usize) -> Result<()> {
+    let model = sendable(parameters(varmap), group, OpKind::Broadcast)?;
+    let entries = model.iter().map(|(name, var)| Entry::new(name, var.dtype(), var.dims()));
+    compare(entries.collect(), group.host(), root)?;
+    for (_, var) in &model {
+        broadcast(group, var.tensor(), root)?;
+    }
+    tracing::debug!(parameters = model.len(), root, "model synchronised");
+    Ok(())
 }
 
 /// Whether the forward pass changes the variable of this name, as candle's batch normalisation does its running statistics.
@@ -55,13 +62,14 @@ pub(crate) fn is_buffer(name: &str) -> bool {
     matches!(name.rsplit('.').next(), Some("running_mean" | "running_var"))
 }
 
-/// Copies the buffers of rank `root` to all ranks, in one operation.
+/// Copies the buffers of rank `root` to all ranks, in one operation on the host: those on a device are copied there and back.
 #[track_caller]
 pub(crate) fn sync_buffers(varmap: &VarMap, group: &ProcessGroup, root: usize) -> Result<()> {
     let mut parameters = parameters(varmap);
     parameters.retain(|p| is_buffer(&p.name));
-    let mut buffers = sendable(parameters, group, OpKind::Broadcast)?;
-    Ok(phalanx_train::sync_buffers(buffers.iter_mut().map(|(_, var)| var), group, root)?)
+    let buffers = parameters.iter().map(|p| Candle::local(&p.var));
+    let mut buffers: Vec<_> = buffers.collect::<phalanx_train::Result<_>>()?;
+    Ok(phalanx_train::sync_buffers(&mut buffers, group, root)?)
 }
 
 /// Makes sure that all ranks hold the same parameters in `varmap`: names, types, shapes, and every bit of the values.
@@ -71,15 +79,15 @@ pub(crate) fn sync_buffers(varmap: &VarMap, group: &ProcessGroup, root: usize) -
 ///
 /// # Cost
 /// One pass over the parameters (XXH3, about as fast as memory is read) and one all_gather of 8 bytes a rank. Only where
-/// something differs, one object more a rank, of a line for each parameter.
+/// something differs, one object more a rank, of a line for each parameter. Parameters on a GPU are copied to the host for it.
 ///
 /// # Errors
 /// [`Error::ParameterMismatch`](crate::Error::ParameterMismatch) on every rank, with who holds which version of the first parameter, by
-/// name, that differs; the group is fine. [`phalanx::Error::Unsupported`] for variables that are not on the CPU or of a type that cannot be
+/// name, that differs; the group is fine. [`phalanx::Error::Unsupported`] for variables that the group does not reach or of a type that cannot be
 /// sent; nothing was sent. Those of [`all_gather`](ProcessGroup::all_gather).
 #[track_caller]
-pub fn verify_parameters(varmap: &VarMap, group: &ProcessGroup) -> Result<()> {
+pub fn verify_parameters(varmap: &VarMap, group: &impl Group) -> Result<()> {
     let model = sendable(parameters(varmap), group, OpKind::AllGather)?;
     let model = model.iter().map(|(name, var)| (name.as_str(), var));
-    Ok(phalanx_train::verify_parameters(model, group)?)
+    Ok(phalanx_train::verify_parameters(model, group.host())?)
 }

@@ -1,11 +1,12 @@
 //! Data-parallel training: every rank has the whole model and a part of each batch.
 
+use crate::group::{Ranks, Reach};
 use crate::handout::{Copy, Ears, Handout};
 use crate::model::{self, Parameter, parameters};
 use crate::reducer::{Reducer, average};
-use crate::{DdpConfig, Overlap, Result, Share, sync_model, verify_parameters};
+use crate::{DdpConfig, Group, Overlap, Result, Share, sync_model, verify_parameters};
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use phalanx::{CallSite, OpKind, ProcessGroup};
 use phalanx_compress::{CommHook, Traffic};
@@ -33,7 +34,7 @@ pub struct DistributedDataParallel<M = ()> {
     model: M,
     copies: Vec<Copy>,
     varmap: VarMap,
-    pub(crate) group: ProcessGroup,
+    pub(crate) group: Ranks,
     config: DdpConfig,
     ears: Arc<Ears>,
 }
@@ -59,12 +60,12 @@ impl DistributedDataParallel {
     /// # Errors
     /// As of [`sync_model`]; [`phalanx::Error::Misuse`] for [`Overlap::On`], which only [`build`](Self::build) can do.
     #[track_caller]
-    pub fn new(varmap: &VarMap, group: &ProcessGroup, config: DdpConfig) -> Result<Self> {
+    pub fn new(varmap: &VarMap, group: &impl Group, config: DdpConfig) -> Result<Self> {
         if config.overlap == Overlap::On {
             let what = "gradients of a model that is there already can't be overlapped: let `build` make it";
             return Err(phalanx::Error::misuse(OpKind::AllReduce, what).into());
         }
-        Self::wrap((), BTreeMap::new(), Arc::default(), false, varmap, group, config)
+        Self::wrap((), BTreeMap::new(), Arc::default(), false, varmap, Ranks::of(group), config)
     }
 }
 
@@ -113,17 +114,40 @@ impl<M> DistributedDataParallel<M> {
     pub fn build(
         varmap: &VarMap,
         dtype: DType,
-        group: &ProcessGroup,
+        group: &impl Group,
         config: DdpConfig,
         model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
     ) -> Result<Self> {
-        let overlap = config.overlap.choose(group)?;
+        Self::build_on(&Device::Cpu, varmap, dtype, group, config, model)
+    }
+
+    /// As [`build`](Self::build), with the variables on `device`, which the group reaches. On a GPU [`Overlap::Auto`] is on: sending is no work of
+    /// the cores there.
+    ///
+    /// # Errors
+    /// As of [`build`](Self::build).
+    #[track_caller]
+    pub fn build_on(
+        device: &Device,
+        varmap: &VarMap,
+        dtype: DType,
+        group: &impl Group,
+        config: DdpConfig,
+        model: impl FnOnce(VarBuilder<'static>) -> candle_core::Result<M>,
+    ) -> Result<Self> {
+        let ranks = Ranks::of(group);
+        Reach::of(&ranks, OpKind::AllReduce, device)?;
+        let overlap = match config.overlap {
+            Overlap::Auto if !device.is_cpu() => Overlap::On,
+            overlap => overlap,
+        };
+        let overlap = overlap.choose(ranks.host())?;
         let (ears, copies) = (Arc::<Ears>::default(), Arc::<Mutex<_>>::default());
         let handout =
             Handout { varmap: varmap.clone(), overlap, ears: ears.clone(), copies: Arc::clone(&copies) };
-        let model = model(handout.var_builder(dtype))?;
+        let model = model(handout.var_builder(dtype, device))?;
         let copies = std::mem::take(&mut *copies.lock().unwrap_or_else(PoisonError::into_inner));
-        Self::wrap(model, copies, ears, overlap, varmap, group, config)
+        Self::wrap(model, copies, ears, overlap, varmap, ranks, config)
     }
 
     #[track_caller]
@@ -133,15 +157,15 @@ impl<M> DistributedDataParallel<M> {
         ears: Arc<Ears>,
         overlap: bool,
         varmap: &VarMap,
-        group: &ProcessGroup,
+        group: Ranks,
         config: DdpConfig,
     ) -> Result<Self> {
-        sync_model(varmap, group, 0)?;
+        sync_model(varmap, &group, 0)?;
         let wire = |p: &Parameter| copies.get(&p.name).map_or(p.var.dtype(), |copy| copy.tensor.dtype());
-        let reducer = Reducer::new(parameters(varmap), wire, config.bucket_cap_bytes, overlap, group)?;
+        let reducer = Reducer::new(parameters(varmap), wire, config.bucket_cap_bytes, overlap, &group)?;
         ears.open(reducer);
         let copies = copies.into_values().collect();
-        Ok(Self { model, copies, varmap: varmap.clone(), group: group.clone(), config, ears })
+        Ok(Self { model, copies, varmap: varmap.clone(), group, config, ears })
     }
 
     /// Has `hook` add up the gradients of 32 bits instead of an all_reduce: in fewer bytes, for networks that are slower than the
@@ -224,7 +248,7 @@ impl<M> DistributedDataParallel<M> {
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         // Candle makes some of the calls, and passes no call site on.
-        let group = &self.group.with_call_site(CallSite::caller());
+        let group = &self.group.host().with_call_site(CallSite::caller());
         self.reducer().begin(share, loss)?;
         let mut grads = match loss.backward() {
             Ok(grads) => grads,
@@ -272,7 +296,7 @@ impl<M> DistributedDataParallel<M> {
     /// As of [`backward_share`](Self::backward_share). After an error of the group some gradients may be averaged, others not.
     #[track_caller]
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
-        let group = &self.group.with_call_site(CallSite::caller());
+        let group = &self.group.host().with_call_site(CallSite::caller());
         self.reducer().reduce(grads, share)?;
         self.sync_buffers_after_step(group)
     }
@@ -308,7 +332,7 @@ impl<M> DistributedDataParallel<M> {
     /// ```
     #[track_caller]
     pub fn join(&self) -> Result<Option<GradStore>> {
-        let group = &self.group.with_call_site(CallSite::caller());
+        let group = &self.group.host().with_call_site(CallSite::caller());
         let joined = self.reducer().join()?;
         if joined.is_some() {
             self.sync_buffers_after_step(group)?;
@@ -348,7 +372,7 @@ impl<M> DistributedDataParallel<M> {
     /// ```
     #[track_caller]
     pub fn sync_buffers(&self, root: usize) -> Result<()> {
-        model::sync_buffers(&self.varmap, &self.group, root)
+        model::sync_buffers(&self.varmap, self.group.host(), root)
     }
 
     pub(crate) fn reducer(&self) -> MutexGuard<'_, Reducer> {
@@ -404,6 +428,6 @@ impl<M> DistributedDataParallel<M> {
 /// # Errors
 /// Those of [`all_reduce`](ProcessGroup::all_reduce); after one some gradients may be averaged, others not.
 #[track_caller]
-pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
+pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &impl Group) -> Result<()> {
     average(parameters(varmap), grads, group)
 }

@@ -1,11 +1,12 @@
 //! The gradients of candle's backward pass, by the places that their variables have among all.
 
 use crate::adapter::{Candle, sent_as};
+use crate::group::{Place, Ranks};
 use crate::model::Parameter;
-use crate::{Result, Share};
+use crate::{Group, Result, Share};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
-use phalanx::{OpKind, ProcessGroup};
+use phalanx::OpKind;
 use phalanx_compress::{CommHook, Traffic};
 use phalanx_train::Gradients;
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(crate) struct Reducer {
     inner: phalanx_train::Reducer<Candle>,
-    group: ProcessGroup,
+    group: Ranks,
     variables: Variables,
     /// What was accumulated for tensors that are none of our variables.
     others: GradStore,
@@ -39,12 +40,12 @@ impl Variables {
 fn differentiable(
     parameters: Vec<Parameter>,
     wire: impl Fn(&Parameter) -> DType,
-    group: &ProcessGroup,
-) -> Result<(Vec<Var>, Vec<phalanx_train::Parameter<candle_core::Device>>)> {
+    group: &impl Group,
+) -> Result<(Vec<Var>, Vec<phalanx_train::Parameter<Place>>)> {
     let mut all = (Vec::new(), Vec::new());
     for parameter in parameters.into_iter().filter(|p| p.var.dtype().is_float()) {
         let tensor = Candle::new(group, OpKind::AllReduce, &parameter.var)?;
-        let wire = sent_as(group, OpKind::AllReduce, wire(&parameter))?;
+        let wire = sent_as(group.host(), OpKind::AllReduce, wire(&parameter))?;
         all.1.push(phalanx_train::Parameter::of(parameter.name, &tensor).wire(wire));
         all.0.push(parameter.var);
     }
@@ -58,10 +59,10 @@ impl Reducer {
         wire: impl Fn(&Parameter) -> DType,
         cap_bytes: usize,
         overlap: bool,
-        group: &ProcessGroup,
+        group: &Ranks,
     ) -> Result<Self> {
         let (vars, parameters) = differentiable(parameters, wire, group)?;
-        let inner = phalanx_train::Reducer::new(parameters, group, cap_bytes, overlap)?;
+        let inner = phalanx_train::Reducer::new(parameters, group.host(), cap_bytes, overlap)?;
         let places = vars.iter().enumerate().map(|(at, var)| (var.id(), at)).collect();
         let variables = Variables { vars, places };
         Ok(Self { inner, group: group.clone(), variables, others: GradStore::default() })
@@ -160,16 +161,16 @@ impl Reducer {
 
 /// Replaces this rank's gradients by the means over all ranks, without anything that is kept from step to step.
 #[track_caller]
-pub(crate) fn average(parameters: Vec<Parameter>, grads: &mut GradStore, group: &ProcessGroup) -> Result<()> {
+pub(crate) fn average(parameters: Vec<Parameter>, grads: &mut GradStore, group: &impl Group) -> Result<()> {
     let (vars, parameters) = differentiable(parameters, |p| p.var.dtype(), group)?;
     let mine = gradients(&vars, grads, group)?;
-    let reduced = phalanx_train::sync_gradients(parameters, mine, group)?;
+    let reduced = phalanx_train::sync_gradients(parameters, mine, group.host())?;
     put(&vars, reduced, grads);
     Ok(())
 }
 
 /// This rank's gradients of the variables.
-fn gradients(vars: &[Var], grads: &GradStore, group: &ProcessGroup) -> Result<Gradients<Candle>> {
+fn gradients(vars: &[Var], grads: &GradStore, group: &impl Group) -> Result<Gradients<Candle>> {
     let of = |var: &Var| grads.get(var).map(|grad| Candle::new(group, OpKind::AllReduce, grad)).transpose();
     Ok(vars.iter().map(of).collect::<phalanx::Result<_>>()?)
 }

@@ -1,6 +1,7 @@
 //! What data-parallel training remembers from step to step, for checkpoints: what its hook has left out.
 
 use crate::DistributedDataParallel;
+use crate::Group;
 use crate::checkpoint::{Checkpoint, Result, State, Stateful};
 use phalanx_compress::CommHook;
 
@@ -19,6 +20,6 @@ impl<M> Stateful for DistributedDataParallel<M> {
 
 impl<M> DistributedDataParallel<M> {
     fn hook(&self, work: impl FnOnce(&mut dyn CommHook, &phalanx::ProcessGroup) -> Result<()>) -> Result<()> {
-        self.reducer().hook_mut().map_or(Ok(()), |hook| work(hook, &self.group))
+        self.reducer().hook_mut().map_or(Ok(()), |hook| work(hook, self.group.host()))
     }
 }

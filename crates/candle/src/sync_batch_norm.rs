@@ -1,10 +1,10 @@
 //! Batch normalisation over the samples of all ranks.
 
-use crate::element::{Shared, read, with_element};
+use crate::element::{Shared, read, require_cpu, with_element};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, Var, WithDType, bail};
 use candle_nn::{BatchNorm, BatchNormConfig, ModuleT, VarBuilder};
-use phalanx::{CallSite, ProcessGroup, ReduceOp};
+use phalanx::{CallSite, OpKind, ProcessGroup, ReduceOp};
 
 /// Batch normalisation (Ioffe and Szegedy 2015) with the statistics of the global batch: [`candle_nn::BatchNorm`], as if one process had the
 /// samples of all ranks. For ranks whose own batches are too small for statistics.
@@ -72,7 +72,7 @@ impl SyncBatchNorm {
     /// in an order that need not be the same on all ranks.
     ///
     /// # Errors
-    /// Those of candle.
+    /// Those of candle; [`phalanx::Error::Unsupported`], wrapped, if the variables are not on the CPU.
     #[track_caller]
     pub fn new(
         num_features: usize,
@@ -80,6 +80,7 @@ impl SyncBatchNorm {
         vb: VarBuilder<'_>,
         group: &ProcessGroup,
     ) -> Result<Self> {
+        require_cpu(group, OpKind::AllGather, vb.device()).map_err(candle_core::Error::wrap)?;
         let config = config.into();
         let norm = candle_nn::batch_norm(num_features, config, vb)?;
         let group = group.with_call_site(CallSite::caller());

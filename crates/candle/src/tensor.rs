@@ -1,20 +1,29 @@
 //! Collectives on candle tensors.
 //!
 //! The functions follow the methods of [`ProcessGroup`] of the same names, with the same contract among ranks. Tensors
-//! live on the CPU and hold any type that candle and phalanx share: f32, f64, f16, bf16, u8, u32, i16, i32 and i64. They are
-//! seen as flat rows of elements: ranks must agree on type and number, not on shape.
+//! live where the [`Group`] reaches them and hold any type that candle and phalanx share: f32, f64, f16, bf16, u8, u32, i16, i32 and i64.
+//! They are seen as flat rows of elements: ranks must agree on type, number and place, not on shape.
 //!
 //! None of them is recorded for the backward pass.
 //!
+//! # On a GPU
+//! An operation is put behind what candle has enqueued, and ahead of what it enqueues next; the call does not wait for it. What goes wrong later is
+//! an error of the next call, and of `HybridBackend::synchronize`.
+//!
 //! # Errors
-//! Of all functions here, besides the group's own errors: [`phalanx::Error::Unsupported`] for a tensor on another
-//! device or of another type, and [`phalanx::Error::Misuse`] for one that cannot be changed in place
+//! Of all functions here, besides the group's own errors: [`phalanx::Error::Unsupported`] for a tensor on a device that the group does not
+//! reach, or of a type that it has not there, and [`phalanx::Error::Misuse`] for one that cannot be changed in place
 //! because its elements do not lie in row-major order. In both cases nothing was sent.
 
-use crate::Result;
-use crate::element::{bytes_mut, read, require_cpu, unsupported_dtype, with_element};
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::element::{bytes_mut, read, unsupported_dtype, with_element};
+use crate::group::Reach;
+use crate::{Group, Result};
 use candle_core::{Device, Tensor};
 use phalanx::{CallSite, Element, Error, OpKind, ProcessGroup, ReduceOp};
+#[cfg(feature = "cuda")]
+use phalanx_nccl::{Batch, DeviceBuffer};
 
 /// Combines `tensor` over the group, in place; every rank ends with the same bits.
 ///
@@ -36,7 +45,7 @@ use phalanx::{CallSite, Element, Error, OpKind, ProcessGroup, ReduceOp};
 /// });
 /// ```
 #[track_caller]
-pub fn all_reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result<()> {
+pub fn all_reduce(group: &impl Group, tensor: &Tensor, op: ReduceOp) -> Result<()> {
     Collective::AllReduce(op).run(group, tensor)
 }
 
@@ -44,14 +53,14 @@ pub fn all_reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result
 ///
 /// Views that share the tensor's memory see the change.
 #[track_caller]
-pub fn broadcast(group: &ProcessGroup, tensor: &Tensor, root: usize) -> Result<()> {
+pub fn broadcast(group: &impl Group, tensor: &Tensor, root: usize) -> Result<()> {
     Collective::Broadcast { root }.run(group, tensor)
 }
 
 /// Combines `tensor` over the group into the one on rank `root`, in place. On the other ranks its contents are
 /// unspecified afterwards.
 #[track_caller]
-pub fn reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp, root: usize) -> Result<()> {
+pub fn reduce(group: &impl Group, tensor: &Tensor, op: ReduceOp, root: usize) -> Result<()> {
     Collective::Reduce { op, root }.run(group, tensor)
 }
 
@@ -60,22 +69,26 @@ pub fn reduce(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp, root: usize) 
 /// # Shape
 /// `[n, …]` on each rank becomes `[world_size * n, …]`; a scalar becomes `[world_size]`.
 #[track_caller]
-pub fn all_gather(group: &ProcessGroup, tensor: &Tensor) -> Result<Tensor> {
-    require_cpu(group, OpKind::AllGather, tensor.device())?;
+pub fn all_gather(group: &impl Group, tensor: &Tensor) -> Result<Tensor> {
+    let world_size = group.host().world_size();
     let mut shape = tensor.dims().to_vec();
     match shape.first_mut() {
-        Some(rows) => *rows *= group.world_size(),
-        None => shape.push(group.world_size()),
+        Some(rows) => *rows *= world_size,
+        None => shape.push(world_size),
     }
-    with_element!(tensor.dtype(),
-        T => {
-            let mine = read(tensor, <[T]>::to_vec)?;
-            let mut all = vec![T::default(); mine.len() * group.world_size()];
-            group.all_gather(&mine, &mut all)?;
-            Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
-        },
-        _ => Err(unsupported_dtype(group, OpKind::AllGather, tensor.dtype()).into()),
-    )
+    match Reach::of(group, OpKind::AllGather, tensor.device())? {
+        Reach::Host(group) => with_element!(tensor.dtype(),
+            T => {
+                let mine = read(tensor, <[T]>::to_vec)?;
+                let mut all = vec![T::default(); mine.len() * world_size];
+                group.all_gather(&mine, &mut all)?;
+                Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
+            },
+            _ => Err(unsupported_dtype(group, OpKind::AllGather, tensor.dtype()).into()),
+        ),
+        #[cfg(feature = "cuda")]
+        Reach::Device(hybrid) => cuda::all_gather(hybrid, tensor, shape, CallSite::caller()),
+    }
 }
 
 /// Combines the tensors of all ranks and deals the result out along the first dimension: rank `r` gets the `r`-th of
@@ -83,11 +96,13 @@ pub fn all_gather(group: &ProcessGroup, tensor: &Tensor) -> Result<Tensor> {
 ///
 /// # Shape
 /// `[world_size * n, …]` on each rank becomes `[n, …]`.
+/// # Cost
+/// On a GPU, a copy of the tensor besides.
 /// # Errors
 /// [`phalanx::Error::Misuse`] if the first dimension is not a multiple of the world size.
 #[track_caller]
-pub fn reduce_scatter(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Result<Tensor> {
-    require_cpu(group, OpKind::ReduceScatter, tensor.device())?;
+pub fn reduce_scatter(group: &impl Group, tensor: &Tensor, op: ReduceOp) -> Result<Tensor> {
+    let (reach, group) = (Reach::of(group, OpKind::ReduceScatter, tensor.device())?, group.host());
     let mut shape = tensor.dims().to_vec();
     match shape.first_mut() {
         Some(rows) if rows.is_multiple_of(group.world_size()) => *rows /= group.world_size(),
@@ -99,15 +114,19 @@ pub fn reduce_scatter(group: &ProcessGroup, tensor: &Tensor, op: ReduceOp) -> Re
             return Err(Error::misuse(OpKind::ReduceScatter, what).into());
         }
     }
-    with_element!(tensor.dtype(),
-        T => {
-            let all = read(tensor, <[T]>::to_vec)?;
-            let mut mine = vec![T::default(); all.len() / group.world_size()];
-            group.reduce_scatter(&all, &mut mine, op)?;
-            Ok(Tensor::from_vec(mine, shape, &Device::Cpu)?)
-        },
-        _ => Err(unsupported_dtype(group, OpKind::ReduceScatter, tensor.dtype()).into()),
-    )
+    match reach {
+        Reach::Host(group) => with_element!(tensor.dtype(),
+            T => {
+                let all = read(tensor, <[T]>::to_vec)?;
+                let mut mine = vec![T::default(); all.len() / group.world_size()];
+                group.reduce_scatter(&all, &mut mine, op)?;
+                Ok(Tensor::from_vec(mine, shape, &Device::Cpu)?)
+            },
+            _ => Err(unsupported_dtype(group, OpKind::ReduceScatter, tensor.dtype()).into()),
+        ),
+        #[cfg(feature = "cuda")]
+        Reach::Device(hybrid) => cuda::reduce_scatter(hybrid, tensor, shape, op, CallSite::caller()),
+    }
 }
 
 /// A collective that reads and overwrites one buffer.
@@ -135,18 +154,39 @@ impl Collective {
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn put<'b, T: cuda::OnGpu>(
+        self,
+        batch: &mut Batch<'b>,
+        buffer: &'b mut DeviceBuffer<T>,
+    ) -> phalanx::Result<()> {
+        match self {
+            Self::AllReduce(op) => batch.all_reduce(buffer, op),
+            Self::Broadcast { root } => batch.broadcast(buffer, root),
+            Self::Reduce { op, root } => batch.reduce(buffer, op, root),
+        }
+    }
+
     #[track_caller]
-    fn run(self, group: &ProcessGroup, tensor: &Tensor) -> Result<()> {
-        // Candle makes the call, and passes no call site on.
-        let group = &group.with_call_site(CallSite::caller());
-        require_cpu(group, self.kind(), tensor.device())?;
+    fn run(self, group: &impl Group, tensor: &Tensor) -> Result<()> {
+        let (site, reach) = (CallSite::caller(), Reach::of(group, self.kind(), tensor.device())?);
         if !tensor.is_contiguous() {
             let what = "the elements do not lie in row-major order; pass `tensor.contiguous()?` and use that";
             return Err(Error::misuse(self.kind(), what).into());
         }
+        // Candle makes the call, and passes no call site on.
+        let host = &group.host().with_call_site(site.clone());
         with_element!(tensor.dtype(),
-            T => Ok(bytes_mut(tensor, |bytes| self.perform::<T>(group, bytemuck::cast_slice_mut(bytes)))??),
-            _ => Err(unsupported_dtype(group, self.kind(), tensor.dtype()).into()),
+            T => match reach {
+                Reach::Host(_) => {
+                    Ok(bytes_mut(tensor, |bytes| self.perform::<T>(host, bytemuck::cast_slice_mut(bytes)))??)
+                }
+                #[cfg(feature = "cuda")]
+                Reach::Device(hybrid) => {
+                    cuda::in_place::<T>(hybrid, tensor, site, |batch, buffer| self.put(batch, buffer))
+                }
+            },
+            _ => Err(unsupported_dtype(host, self.kind(), tensor.dtype()).into()),
         )
     }
 }

@@ -108,9 +108,9 @@ impl ProcessGroup {
         Self { site: Some(site), ..self.clone() }
     }
 
-    /// Where the program calls.
+    /// Where the program calls: what [`with_call_site`](Self::with_call_site) has said, or the caller.
     #[track_caller]
-    pub(crate) fn site(&self) -> CallSite {
+    pub fn site(&self) -> CallSite {
         match &self.site {
             Some(site) => site.clone(),
             None => CallSite::caller(),

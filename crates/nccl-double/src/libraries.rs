@@ -242,43 +242,39 @@ pub unsafe extern "C" fn curandSetGeneratorOffset(_generator: *mut c_void, _offs
     SUCCESS
 }
 
-/// Fills memory by `next`, which is given bits.
+/// Fills memory with `next`, which may draw as many numbers in (0, 1] as it needs.
 unsafe fn fill(
     generator: *mut c_void,
     to: *mut c_void,
     dtype: Type,
     len: usize,
-    next: fn(u64) -> f64,
+    next: impl Fn(&mut dyn FnMut() -> f64) -> f64,
 ) -> c_int {
     // SAFETY: the caller's generator, which nobody else uses meanwhile.
     let handle = unsafe { &mut *generator.cast::<Handle>() };
     let to = Address(to.cast());
-    let numbers: Vec<f64> = (0..len)
-        .map(|_| {
-            handle.random =
-                handle.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            next(handle.random >> 11)
-        })
-        .collect();
+    let mut draw = || {
+        handle.random = handle.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((handle.random >> 11) + 1) as f64 / (1u64 << 53) as f64
+    };
+    let numbers: Vec<f64> = (0..len).map(|_| next(&mut draw)).collect();
     // SAFETY: the stream that the caller has set.
     unsafe { stream::of(handle.stream) }.push(move || {
         let to = to;
-        for (i, x) in numbers.into_iter().enumerate() {
-            dtype.write(to, i, x);
-        }
+        numbers.into_iter().enumerate().for_each(|(i, x)| dtype.write(to, i, x));
     });
     SUCCESS
 }
 
-/// In (0, 1], as cuRAND's.
-fn uniform(bits: u64) -> f64 {
-    (bits + 1) as f64 / (1u64 << 53) as f64
+/// Of mean 0 and deviation 1 (Box and Muller 1958).
+fn normal(draw: &mut dyn FnMut() -> f64) -> f64 {
+    (-2.0 * draw().ln()).sqrt() * (std::f64::consts::TAU * draw()).cos()
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn curandGenerateUniform(generator: *mut c_void, to: *mut c_void, len: usize) -> c_int {
     // SAFETY: as the caller says.
-    unsafe { fill(generator, to, Type::F32, len, uniform) }
+    unsafe { fill(generator, to, Type::F32, len, |draw| draw()) }
 }
 
 #[unsafe(no_mangle)]
@@ -288,5 +284,30 @@ pub unsafe extern "C" fn curandGenerateUniformDouble(
     len: usize,
 ) -> c_int {
     // SAFETY: as the caller says.
-    unsafe { fill(generator, to, Type::F64, len, uniform) }
+    unsafe { fill(generator, to, Type::F64, len, |draw| draw()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn curandGenerateNormal(
+    generator: *mut c_void,
+    to: *mut c_void,
+    len: usize,
+    mean: f32,
+    deviation: f32,
+) -> c_int {
+    let next = |draw: &mut dyn FnMut() -> f64| f64::from(mean) + f64::from(deviation) * normal(draw);
+    // SAFETY: as the caller says.
+    unsafe { fill(generator, to, Type::F32, len, next) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn curandGenerateNormalDouble(
+    generator: *mut c_void,
+    to: *mut c_void,
+    len: usize,
+    mean: f64,
+    deviation: f64,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { fill(generator, to, Type::F64, len, |draw| mean + deviation * normal(draw)) }
 }

@@ -16,11 +16,11 @@ use std::time::Duration;
 /// Each use of it is put on a stream and waits there for the use before, on the device. So streams need not be ordered by hand, and a
 /// buffer may be dropped while a stream still uses it: the memory is freed later.
 pub struct DeviceBuffer<T> {
-    device: Device,
+    pub(crate) device: Device,
     /// None of no elements.
-    memory: Option<OnDevice>,
-    len: usize,
-    elements: PhantomData<T>,
+    pub(crate) memory: Option<OnDevice>,
+    pub(crate) len: usize,
+    pub(crate) elements: PhantomData<T>,
 }
 
 impl<T> fmt::Debug for DeviceBuffer<T> {

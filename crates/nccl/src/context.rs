@@ -67,6 +67,12 @@ impl Context {
         format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
     }
 
+    /// The `CUcontext`.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn raw(&self) -> RawContext {
+        self.raw
+    }
+
     /// Makes it that of this thread, until the guard goes.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let mut before = std::ptr::null_mut();

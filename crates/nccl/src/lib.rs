@@ -55,6 +55,8 @@ mod maps;
 mod memory;
 mod operation;
 mod result;
+#[cfg(feature = "cudarc")]
+mod slice;
 mod staging;
 mod stream;
 mod sys;

@@ -59,6 +59,16 @@ impl Memory {
         queue.wait_for(&self.last_use())
     }
 
+    /// Later work on `stream` comes behind all uses here.
+    #[cfg(feature = "cudarc")]
+    fn hand_over(&self, stream: &Stream) -> Result<()> {
+        if !self.is_lost() {
+            return self.order(stream.queue());
+        }
+        let what = "memory that an operation may still use, which could not be begun or ended".to_owned();
+        Err(Error::Unavailable { what, tried: format!("to hand it over to {stream:?}") })
+    }
+
     fn last_use(&self) -> MutexGuard<'_, Event> {
         self.last_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,9 +78,23 @@ impl Memory {
 pub(crate) struct OnDevice {
     device: Device,
     memory: Memory,
-    /// Allocated here, so freed here.
-    is_ours: bool,
+    owner: Owner,
 }
+
+/// Whose memory it is.
+enum Owner {
+    /// Allocated here, so freed here.
+    Here,
+    /// Somebody keeps it.
+    Another,
+    /// It was given away by what kept it, and is used again on that one's stream, or freed there.
+    #[cfg(feature = "cudarc")]
+    Lender(Keeper, Stream),
+}
+
+/// What keeps memory, and frees it on its stream when it is dropped.
+#[cfg(feature = "cudarc")]
+pub(crate) type Keeper = Box<dyn std::any::Any + Send + Sync>;
 
 impl OnDevice {
     /// With anything in it.
@@ -84,7 +108,7 @@ impl OnDevice {
         // SAFETY: `address` is good for one pointer.
         let code = unsafe { (device.cuda().table().mem_alloc_async)(&raw mut address, len, queue.raw) };
         device.cuda().check("cuMemAllocAsync", code)?;
-        let new = Self { device: device.clone(), memory: Memory::new(address, last_use), is_ours: true };
+        let new = Self { device: device.clone(), memory: Memory::new(address, last_use), owner: Owner::Here };
         queue.record(&new.memory.last_use())?;
         Ok(new)
     }
@@ -92,7 +116,36 @@ impl OnDevice {
     /// Memory of somebody else, whose last use is what `stream` was given so far.
     pub(crate) fn of_another(stream: &Stream, address: RawPointer) -> Result<Self> {
         let memory = Memory::new(address, stream.record()?);
-        Ok(Self { device: stream.device().clone(), memory, is_ours: false })
+        Ok(Self { device: stream.device().clone(), memory, owner: Owner::Another })
+    }
+
+    /// As [`of_another`](Self::of_another), with what keeps the memory.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn lent(stream: &Stream, address: RawPointer, keeper: Keeper) -> Result<Self> {
+        let mut lent = Self::of_another(stream, address)?;
+        lent.owner = Owner::Lender(keeper, stream.clone());
+        Ok(lent)
+    }
+
+    /// What keeps the memory, if it was lent. Its stream uses it behind the last use here.
+    ///
+    /// # Errors
+    /// The memory can't be given back, and must not be freed either: it is never known when its last use is over.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn give_back(mut self) -> Result<Option<Keeper>> {
+        match std::mem::replace(&mut self.owner, Owner::Another) {
+            Owner::Lender(keeper, stream) => match self.memory.hand_over(&stream) {
+                Ok(()) => Ok(Some(keeper)),
+                Err(error) => {
+                    std::mem::forget(keeper);
+                    Err(error)
+                }
+            },
+            owner => {
+                self.owner = owner;
+                Ok(None)
+            }
+        }
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -102,8 +155,19 @@ impl OnDevice {
 
 impl Drop for OnDevice {
     fn drop(&mut self) {
+        match std::mem::replace(&mut self.owner, Owner::Another) {
+            Owner::Here => {}
+            Owner::Another => return,
+            #[cfg(feature = "cudarc")]
+            Owner::Lender(keeper, stream) => {
+                if self.memory.hand_over(&stream).is_err() {
+                    std::mem::forget(keeper);
+                }
+                return;
+            }
+        }
         let queue = self.device.freeing();
-        if !self.is_ours || self.memory.is_lost() || self.memory.order(queue).is_err() {
+        if self.memory.is_lost() || self.memory.order(queue).is_err() {
             return;
         }
         let Ok(_entered) = self.device.enter() else { return };

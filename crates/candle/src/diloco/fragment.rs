@@ -2,9 +2,9 @@
 
 use super::DiLoCoConfig;
 use crate::Result;
-use crate::element::bytes_mut;
+use crate::element::{bytes_mut, on_host};
 use crate::model::Parameter;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use std::collections::BTreeMap;
 
 /// Variables that are averaged together.
@@ -55,7 +55,7 @@ impl Fragment {
     pub(super) fn pack(tensors: &[Tensor], place: &mut [u8]) -> Result<()> {
         let mut rest = place;
         for tensor in tensors {
-            bytes_mut(tensor, |bytes| {
+            bytes_mut(&on_host(tensor)?, |bytes| {
                 let (place, behind) = std::mem::take(&mut rest).split_at_mut(bytes.len());
                 place.copy_from_slice(bytes);
                 rest = behind;
@@ -67,13 +67,13 @@ impl Fragment {
     /// Tensors like the members, of what lies end to end.
     pub(super) fn unpack(&self, mut rest: &[u8]) -> Result<Vec<Tensor>> {
         let tensor = |member: &Member| {
-            let tensor = member.anchor.zeros_like()?;
+            let tensor = Tensor::zeros(member.anchor.shape(), member.anchor.dtype(), &Device::Cpu)?;
             bytes_mut(&tensor, |bytes| {
                 let (place, behind) = rest.split_at(bytes.len());
                 bytes.copy_from_slice(place);
                 rest = behind;
             })?;
-            Ok(tensor)
+            Ok(tensor.to_device(member.anchor.device())?)
         };
         self.members.iter().map(tensor).collect()
     }
@@ -133,7 +133,7 @@ pub(super) fn deal(parameters: Vec<Parameter>, fragments: usize) -> Option<Vec<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{Device, Var};
+    use candle_core::Var;
 
     fn dealt(names: &[(&str, usize)], fragments: usize) -> Option<Vec<Vec<String>>> {
         let parameter = |&(name, elements): &(&str, usize)| Parameter {

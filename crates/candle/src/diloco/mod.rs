@@ -8,7 +8,7 @@ mod state;
 pub use config::DiLoCoConfig;
 
 use crate::model::{self, Parameter, is_buffer, parameters};
-use crate::{AdamW, Result, sync_model};
+use crate::{AdamW, Group, Result, sync_model};
 use averager::{Averager, Desk, Parcel};
 use candle_core::DType;
 use candle_core::backprop::GradStore;
@@ -129,9 +129,10 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// As of [`sync_model`]. [`phalanx::Error::Misuse`] for a configuration that makes no sense, with fewer layers than fragments, or that is
     /// not the same on all ranks.
     #[track_caller]
-    pub fn new(inner: O, varmap: &VarMap, group: &ProcessGroup, config: DiLoCoConfig) -> Result<Self> {
-        config.check(group)?;
+    pub fn new(inner: O, varmap: &VarMap, group: &impl Group, config: DiLoCoConfig) -> Result<Self> {
+        config.check(group.host())?;
         sync_model(varmap, group, 0)?;
+        let group = group.host();
         let mut parameters = parameters(varmap);
         // What the forward pass changes is no weight: a momentum would carry a variance below zero.
         parameters.retain(|p| p.var.dtype().is_float() && !is_buffer(&p.name));

@@ -206,7 +206,11 @@ impl HybridBackend {
         self.launch_at(batch, CallSite::caller())
     }
 
-    fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
+    /// As [`launch`](Self::launch), called at `site`: for libraries, in whose errors the program's call is to stand.
+    ///
+    /// # Errors
+    /// As for `launch`.
+    pub fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.launch_at(batch, site),
             Devices::OverHost(staging) => staging.launch_at(batch, &site),
