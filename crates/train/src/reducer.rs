@@ -136,7 +136,7 @@ impl<T: Tensor> Reducer<T> {
         self.sending == Sending::During
     }
 
-    /// Begins a step. Who adds gradients that it has [kept](Self::keep) counts them as part of the same share.
+    /// Begins a step, of which this rank has a share. One that was begun before and sent nothing is forgotten.
     ///
     /// `coming` are the parameters whose gradients are to come, in the order in which they are expected: not more are
     /// accepted where they overlap, and those that do not come count as zeros. It is iterated over only where that matters:
@@ -147,13 +147,18 @@ impl<T: Tensor> Reducer<T> {
     /// [memory](crate::memory::on_host) for the buckets.
     ///
     /// # Errors
-    /// [`phalanx::Error::Misuse`] for a share of more than the whole, and for parameters that there are not.
+    /// [`phalanx::Error::Misuse`] for a share of more than the whole, for parameters that there are not, and for a step in the middle of another whose
+    /// gradients overlap.
     #[track_caller]
     pub fn begin(&mut self, share: Share, coming: impl IntoIterator<Item = usize>) -> Result<()> {
         self.start(share.part()?, coming, CallSite::caller())
     }
 
     fn start(&mut self, part: Part, coming: impl IntoIterator<Item = usize>, site: CallSite) -> Result<()> {
+        if self.overlaps() && self.has_begun() {
+            let what = "a step has begun already: call `finish`, or `give_up`, before the next";
+            return Err(Error::misuse(OpKind::AllReduce, what).into());
+        }
         let group = self.group.with_call_site(site);
         let mut mine = vec![false; self.parameters.len()];
         let tells = self.planned.is_none() && self.sending != Sending::Once && group.rank() == 0;
@@ -165,9 +170,11 @@ impl<T: Tensor> Reducer<T> {
         }
         self.prepare(&group, &coming)?;
         let Some(Planned { plan, memory }) = &mut self.planned else { return Err(unprepared()) };
-        mine.iter_mut().zip(&self.kept).for_each(|(mine, kept)| *mine |= kept.is_some());
-        if !part.counts() {
+        if part.counts() {
+            mine.iter_mut().zip(&self.kept).for_each(|(mine, kept)| *mine |= kept.is_some());
+        } else {
             mine.fill(false);
+            self.kept.fill_with(|| None);
         }
         let (hooked, overlap) = (self.hook.is_some(), self.sending == Sending::During);
         self.step = Some(Step::begin(group, part, mine, hooked, overlap, plan, &mut **memory)?);
@@ -251,14 +258,22 @@ impl<T: Tensor> Reducer<T> {
         let (Some(mut step), Some(Planned { plan, memory })) = (step, &mut self.planned) else {
             return Err(unprepared());
         };
+        let group = step.group().clone();
         let memory = &mut **memory;
+        let mut outcome = Ok(());
         for (index, kept) in self.kept.iter_mut().enumerate() {
-            // What was kept after its gradient had come is for the next step.
-            if let Some(kept) = kept.take_if(|_| !step.has(index)) {
-                step.arrive(index, kept.to_dtype(self.parameters[index].wire)?, plan, memory)?;
+            // What was kept since the step began, and does not belong to it, is for the next.
+            if let Some(kept) = kept.take_if(|_| outcome.is_ok() && step.awaits(index)) {
+                let wire = self.parameters[index].wire;
+                outcome = kept.to_dtype(wire).and_then(|kept| step.arrive(index, kept, plan, memory));
             }
         }
-        step.finish(plan, memory, &mut self.hook)
+        let outcome = outcome.and_then(|()| step.finish(plan, memory, &mut self.hook));
+        if let Err(error @ crate::Error::Tensors(_)) = &outcome {
+            // The other ranks wait for the rest. Of the group's own errors they hear anyway.
+            group.abort(&format!("its step failed: {error}"));
+        }
+        outcome
     }
 
     /// A whole step for gradients that are there already, as many as there are parameters.

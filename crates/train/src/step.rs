@@ -92,9 +92,9 @@ impl Step {
         &self.group
     }
 
-    /// Whether the gradient of a parameter has come.
-    pub(crate) fn has(&self, index: usize) -> bool {
-        self.laid[index]
+    /// Whether the gradient of a parameter may still come.
+    pub(crate) fn awaits(&self, index: usize) -> bool {
+        !self.laid[index] && (self.mine[index] || !self.overlap)
     }
 
     /// Takes the gradient of a parameter, in the type in which it travels.

@@ -3,8 +3,9 @@
 mod common;
 
 use common::{ALL, array, everywhere, gradient, gradients, parameters, reducer, sums};
-use phalanx::{ProcessGroup, ReduceOp};
-use phalanx_train::{Array, Error, Parameter, Reducer, Share, sync_buffers, sync_model, verify_parameters};
+use phalanx::{DType, ProcessGroup, ReduceOp};
+use phalanx_train::{Array, Error, Parameter, Reducer, Share, Tensor};
+use phalanx_train::{sync_buffers, sync_model, verify_parameters};
 
 fn is_usable(group: &ProcessGroup) -> bool {
     let mut ones = [1u32];
@@ -178,6 +179,91 @@ fn a_failed_backward_pass_is_told_to_all_that_wait() {
         } else {
             let error = step(false).unwrap_err().to_string();
             assert!(error.contains("rank 1") && error.contains("its backward pass failed"), "{error}");
+        }
+    });
+}
+
+/// An array of a library that may find nothing to convert it with.
+struct Brittle(Array, bool);
+
+impl Tensor for Brittle {
+    type Device = ();
+
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    fn dims(&self) -> &[usize] {
+        self.0.dims()
+    }
+
+    fn device(&self) {}
+
+    fn zeros(dtype: DType, dims: &[usize], device: &()) -> phalanx_train::Result<Self> {
+        Ok(Self(Array::zeros(dtype, dims, device)?, false))
+    }
+
+    fn to_dtype(self, dtype: DType) -> phalanx_train::Result<Self> {
+        if self.1 && dtype == DType::F32 {
+            return Err(Error::Tensors("out of memory".into()));
+        }
+        Ok(Self(self.0.to_dtype(dtype)?, self.1))
+    }
+
+    fn add(self, other: Self) -> phalanx_train::Result<Self> {
+        Ok(Self(self.0.add(other.0)?, self.1))
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> phalanx_train::Result<R> {
+        self.0.read(read)
+    }
+
+    fn write<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> phalanx_train::Result<R> {
+        self.0.write(write)
+    }
+}
+
+#[test]
+fn a_library_that_fails_on_one_rank_ends_the_step_on_all() {
+    everywhere(2, |group, mode| {
+        let array = || Array::from(vec![1f32; 10]);
+        let parameters =
+            ["a", "b"].map(|name| Parameter::of(name, &Brittle(array(), false)).wire(DType::F16));
+        let mut reducer = Reducer::new(parameters, &group, 0, mode).unwrap();
+        // The second step of the other rank may find the group failed, or the first.
+        let mut step = || {
+            let mine = || Some(Brittle(array(), group.rank() == 1));
+            reducer.reduce(vec![mine(), mine()], Share::EQUAL)
+        };
+        let error = step().and_then(|_| step()).map(drop).unwrap_err();
+        if group.rank() == 1 {
+            assert!(matches!(error, Error::Tensors(_)), "{error:?}");
+            assert_eq!(error.to_string(), "out of memory");
+        } else {
+            assert!(error.to_string().contains("rank 1 "), "{error}");
+            assert!(
+                error.to_string().contains("aborted the group: its step failed: out of memory"),
+                "{error}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_step_in_the_middle_of_another_is_refused_where_that_has_sent_something() {
+    everywhere(2, |group, mode| {
+        let mut reducer = reducer(&group, 0, mode);
+        reducer.begin(Share::EQUAL, 0..ALL).unwrap();
+        reducer.ready(2, gradient(2, group.rank(), 0, 2.0)).unwrap();
+        let again = reducer.begin(Share::EQUAL, 0..ALL);
+        if mode {
+            assert_misuse(again, "a step has begun already");
+            reducer.keep(0, gradient(0, group.rank(), 1, 2.0)).unwrap(); // part of this one, for it is awaited
+            let found = reducer.finish().unwrap();
+            assert_eq!((&found[0], &found[2]), (&sums(2, 1)[0], &sums(2, 0)[2]));
+        } else {
+            again.unwrap();
+            assert!(reducer.finish().unwrap().iter().all(Option::is_none), "it is forgotten");
         }
     });
 }

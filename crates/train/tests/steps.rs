@@ -177,6 +177,13 @@ fn what_was_kept_is_added_to_the_next_step_and_to_no_other() {
         }
         let found = reducer.reduce(gradients(rank, 13, 2.0), Share::EQUAL).unwrap();
         assert_eq!(found, sums(2, 13));
+
+        // What is kept during a step that does not wait for it is for the next one.
+        reducer.begin(Share::EQUAL, [1]).unwrap();
+        reducer.ready(1, gradient(1, rank, 14, 2.0)).unwrap();
+        reducer.keep(1, gradient(1, rank, 15, 2.0)).unwrap();
+        assert_eq!(reducer.finish().unwrap()[1], sums(2, 14)[1]);
+        assert_eq!(reducer.reduce(vec![None; ALL], Share::EQUAL).unwrap()[1], sums(2, 15)[1]);
     });
 }
 
