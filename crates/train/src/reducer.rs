@@ -27,8 +27,8 @@ pub type Gradients<T> = Vec<Option<T>>;
 /// The same bits on every rank, from run to run with the same world size, and whether they overlap or not.
 ///
 /// # Errors
-/// Of all steps: those of the group, after which some gradients may be reduced, others not; those of the library; and
-/// [`phalanx::Error::Misuse`] for gradients that do not fit their parameters.
+/// Of all steps: those of the group, after which some gradients may be reduced, others not; those of the library, after which the group is
+/// aborted if other ranks wait for this one; and [`phalanx::Error::Misuse`] for gradients that do not fit their parameters.
 ///
 /// # Examples
 /// Weights in plain memory, of two layers; the gradients of the second are ready first:
