@@ -3,11 +3,13 @@
 //! `plain.rs` is the same program before it was distributed; `train.rs` shows what had to change.
 #![allow(clippy::print_stderr, reason = "a program talks to its user")]
 
+mod device;
 mod elastic;
 mod losses;
 mod train;
 
 use clap::Parser;
+use device::Place;
 use digits_common::cli::Options;
 use examples_common::progress;
 use phalanx::launch::{Elastic, Launch, Outcome};
@@ -32,6 +34,10 @@ struct Cli {
     #[arg(long, value_name = "N", requires = "elastic", default_value_t = 0)]
     lose: usize,
 
+    /// Where to train: cpu, cuda for the GPU that is a rank's own, or cuda:N for a certain one.
+    #[arg(long, default_value = "cpu", conflicts_with = "elastic")]
+    device: Place,
+
     #[command(flatten)]
     saving: Saving,
 
@@ -52,12 +58,12 @@ struct Saving {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Cli { ranks, elastic, lose, saving, options } = Cli::parse();
+    let Cli { ranks, elastic, lose, device, saving, options } = Cli::parse();
     let config = Config::from_env()?;
     if config.source != Source::Alone {
         match config.elastic {
             Some(_) => elastic::train(&options)?,
-            None => train::train(&options, &saving)?,
+            None => device.train(&options, &saving)?,
         }
         return Ok(ExitCode::SUCCESS);
     }

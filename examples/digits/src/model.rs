@@ -30,12 +30,24 @@ impl Cnn {
         Self::of(varmap, DTYPE, seed)
     }
 
+    /// The same on another device.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn on(device: &Device, varmap: &VarMap, seed: u64) -> Result<Self> {
+        Self::with(varmap, DTYPE, device, seed)
+    }
+
     /// The same with weights of another type, in which it computes.
     ///
     /// # Errors
     /// Those of candle.
     pub fn of(varmap: &VarMap, dtype: DType, seed: u64) -> Result<Self> {
-        let vb = VarBuilder::from_varmap(varmap, dtype, &Device::Cpu);
+        Self::with(varmap, dtype, &Device::Cpu, seed)
+    }
+
+    fn with(varmap: &VarMap, dtype: DType, device: &Device, seed: u64) -> Result<Self> {
+        let vb = VarBuilder::from_varmap(varmap, dtype, device);
         let same_size = Conv2dConfig { padding: 1, ..Default::default() };
         let model = Self {
             near: candle_nn::conv2d(1, 16, 3, same_size, vb.pp("near"))?,
@@ -46,11 +58,13 @@ impl Cnn {
         Ok(model)
     }
 
-    /// Mean cross entropy over a batch, and how many of its images are recognised.
+    /// Mean cross entropy over a batch, which is brought to where the weights are, and how many of its images are recognised.
     ///
     /// # Errors
     /// Those of candle.
     pub fn evaluate(&self, images: &Tensor, labels: &Tensor) -> Result<(Tensor, usize)> {
+        let device = self.classes.weight().device();
+        let (images, labels) = (&images.to_device(device)?, &labels.to_device(device)?);
         let logits = self.forward(images)?;
         let right = logits.argmax(D::Minus1)?.eq(labels)?.to_dtype(DType::U32)?.sum_all()?;
         Ok((candle_nn::loss::cross_entropy(&logits, labels)?, right.to_scalar::<u32>()? as usize))
@@ -82,7 +96,8 @@ fn initialise(varmap: &VarMap, seed: u64) -> Result<()> {
         let uniform = |random: &mut ChaCha8Rng| (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let values: Vec<f64> =
             (0..var.elem_count()).map(|_| bound * (2.0 * uniform(&mut random) - 1.0)).collect();
-        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?.to_dtype(var.dtype())?)?;
+        let values = Tensor::from_vec(values, var.shape(), &Device::Cpu)?.to_dtype(var.dtype())?;
+        var.set(&values.to_device(var.device())?)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
 use crate::Saving;
+use candle_core::Device;
 use candle_nn::VarMap;
 use digits_common::cli::Options;
 use digits_common::model::Cnn;
@@ -12,7 +13,7 @@ use digits_common::{data, plot};
 use examples_common::checksum;
 use phalanx::ReduceOp;
 use phalanx_candle::checkpoint::{Checkpoints, State, load_vars, save_vars};
-use phalanx_candle::{DistributedDataParallel, DistributedSampler, SamplerState};
+use phalanx_candle::{DistributedDataParallel, DistributedSampler, Group, SamplerState};
 use serde::{Deserialize, Serialize};
 
 /// How far the training is: what goes into a checkpoint besides weights and velocities.
@@ -25,20 +26,25 @@ struct Place {
     sum: f64,
 }
 
-/// Trains as one of the ranks that the environment tells of.
-pub(crate) fn train(options: &Options, saving: &Saving) -> anyhow::Result<()> {
+/// Trains as one of the ranks of `all`, with the model on `device`.
+pub(crate) fn train(
+    all: &impl Group,
+    device: &Device,
+    options: &Options,
+    saving: &Saving,
+) -> anyhow::Result<()> {
     let Options { epochs, batch_size, seed, lr, plot, json } = options;
-    let group = phalanx::init()?;
+    let group = all.host();
     let (rank, ranks) = (group.rank(), group.world_size());
     let (train, test) = data::load()?;
 
     let varmap = VarMap::new();
-    let model = Cnn::new(&varmap, *seed)?;
+    let model = Cnn::on(device, &varmap, *seed)?;
     let mut optimizer = Sgd::new(&varmap, *lr)?;
     let sampler = DistributedSampler::new(train.len(), *batch_size, rank, ranks)?.seed(*seed);
 
     let mut place = Place { step: 0, data: sampler.start(), epoch_losses: Vec::new(), sum: 0.0 };
-    let open = |folder| Checkpoints::open(folder, &group).map(|checkpoints| checkpoints.keep(2));
+    let open = |folder| Checkpoints::open(folder, group).map(|checkpoints| checkpoints.keep(2));
     let mut checkpoints = saving.checkpoint.as_deref().map(open).transpose()?;
     if let Some(found) = checkpoints.as_mut().map(Checkpoints::latest_good).transpose()?.flatten() {
         load_vars(&varmap, "model", &found)?;
@@ -48,10 +54,10 @@ pub(crate) fn train(options: &Options, saving: &Saving) -> anyhow::Result<()> {
             println!("going on after step {}, saved by {} ranks", found.step(), found.world_size());
         }
     }
-    let ddp = DistributedDataParallel::new(&varmap, &group, Default::default())?;
+    let ddp = DistributedDataParallel::new(&varmap, all, Default::default())?;
 
     if rank == 0 {
-        println!("gradients are all_reduced over {}", group.describe());
+        println!("gradients are all_reduced over {}", all.describe());
     }
     let mut progress = (rank == 0).then(|| Progress::new(*epochs, sampler.batches()));
     while place.data.epoch < *epochs {
@@ -112,6 +118,5 @@ pub(crate) fn train(options: &Options, saving: &Saving) -> anyhow::Result<()> {
         json.as_deref().map_or(Ok(()), |path| report.save(path))?;
         anyhow::ensure!(report.weights_agree(), "the ranks have different weights");
     }
-    group.finalize()?;
     Ok(())
 }
