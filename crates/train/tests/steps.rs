@@ -192,10 +192,10 @@ fn what_was_kept_by_a_rank_without_samples_counts_for_nothing() {
     everywhere(2, |group, mode| {
         let rank = group.rank();
         let mut reducer = reducer(&group, 100, mode);
-        reducer.keep(4, gradient(4, rank, 10, 8.0)).unwrap();
+        reducer.keep(5, gradient(5, rank, 10, 8.0)).unwrap();
         let share = Share::new([8, 0][rank], 8);
         let found = reducer.reduce(vec![None; ALL], share).unwrap();
-        assert_eq!(found[4], Some(array(4, |e| 8.0 * number(4, 0, 10, e))));
+        assert_eq!(found[5], Some(array(5, |e| 8.0 * number(5, 0, 10, e))));
         let found = reducer.reduce(gradients(rank, 11, 2.0), Share::EQUAL).unwrap();
         assert_eq!(found, sums(2, 11), "nor later");
     });
