@@ -40,6 +40,12 @@ impl<T: OnGpu> Loan<T> {
         // Something must be in its place.
         let slice = exchange::<T>(tensor, gpu.alloc_zeros(1)?)?;
         let len = slice.len();
+        if len < end {
+            // What was there is in place of memory that is away.
+            exchange(tensor, slice)?;
+            let what = "the tensor's memory is with another operation; use a tensor in one thread";
+            return Err(candle_core::Error::msg(what).into());
+        }
         let mut loan = Self { tensor: tensor.clone(), gpu, len, buffer: None };
         match DeviceBuffer::from_slice(hybrid.device(), slice, start..end) {
             Ok(buffer) => loan.buffer = Some(buffer),
