@@ -474,6 +474,34 @@ mod gradients {
     }
 
     #[test]
+    fn a_rank_that_gives_up_ends_the_training_of_the_others() {
+        std::thread::scope(|s| {
+            for group in SimulatedBackend::create_group(2) {
+                s.spawn(move || {
+                    let all = HybridBackend::new(&group, group.rank()).unwrap();
+                    let gpu = Device::new_cuda(group.rank()).unwrap();
+                    let varmap = VarMap::new();
+                    let config = DdpConfig::default().overlap(Overlap::On);
+                    let build = |vb: VarBuilder<'_>| candle_nn::linear(4, 2, vb);
+                    let build =
+                        DistributedDataParallel::build_on(&gpu, &varmap, DType::F32, &all, config, build);
+                    let (ddp, x) = (build.unwrap(), Tensor::ones((3, 4), DType::F32, &gpu).unwrap());
+                    let step = || ddp.backward(&ddp.forward(|net| net.forward(&x)?.sqr()?.mean_all())?);
+                    step().unwrap();
+                    all.barrier().unwrap(); // the devices are done, too
+                    if group.rank() == 1 {
+                        return all.abort("out of memory");
+                    }
+                    let error = std::iter::from_fn(|| Some(step())).find_map(Result::err).unwrap();
+                    assert!(error.to_string().contains("out of memory"), "{error}");
+                    // candle goes on: nothing of it is away.
+                    assert_eq!(values(&(x * 2.0).unwrap()), [2.0; 12]);
+                });
+            }
+        });
+    }
+
+    #[test]
     fn hooks_are_refused_and_the_group_works_on() {
         on_gpus(2, |all, gpu| {
             let varmap = VarMap::new();
