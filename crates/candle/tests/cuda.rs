@@ -172,6 +172,21 @@ fn what_cannot_be_done_is_refused_and_the_group_works_on() {
 }
 
 #[test]
+fn what_is_for_the_cpu_alone_says_so_when_it_is_made() {
+    use candle_nn::{VarBuilder, VarMap};
+    on_gpus(1, |all, gpu| {
+        let vb = || VarBuilder::from_varmap(&VarMap::new(), DType::F32, gpu);
+        let refused = phalanx_candle::SyncBatchNorm::new(3, 1e-5, vb(), all.host()).unwrap_err().to_string();
+        assert!(refused.contains("not supported"), "{refused}");
+        let build = |_: &phalanx_candle::Units, vb: VarBuilder<'static>| {
+            candle_nn::linear(2, 2, vb.set_device(gpu.clone()))
+        };
+        let refused = phalanx_candle::Sharded::build(DType::F32, all.host(), Default::default(), build);
+        assert!(refused.unwrap_err().to_string().contains("weights are taken on the CPU"));
+    });
+}
+
+#[test]
 fn ranks_that_differ_hear_of_it() {
     let errors = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|s| {
