@@ -3,13 +3,13 @@
 use crate::Group;
 use crate::element::{bytes_mut_anywhere, on_host, read, unsupported_dtype, with_element};
 use crate::group::Place;
-use candle_core::{Tensor, WithDType};
+use candle_core::Tensor;
 use phalanx::{DType, Element, OpKind, ProcessGroup, ReduceOp};
 #[cfg(feature = "cuda")]
 use phalanx_train::Plan;
 #[cfg(feature = "cuda")]
 use phalanx_train::memory::{Memory, Sending};
-use phalanx_train::{Error, Result};
+use phalanx_train::{Error, Result, element};
 
 /// A tensor of a type that can be sent.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl phalanx_train::Tensor for Candle {
     fn multiply(&mut self, by: f64) -> Result<()> {
         if self.tensor.device().is_cpu() {
             let dtype = self.dtype;
-            return self.write(|bytes| phalanx_train::multiply(dtype, bytes, by));
+            return self.write(|bytes| element::multiply(dtype, bytes, by));
         }
         self.tensor = (&self.tensor * by).map_err(told)?;
         Ok(())
@@ -101,10 +101,7 @@ impl phalanx_train::Tensor for Candle {
     /// On a GPU by candle.
     fn sum_of_squares(&self) -> Result<f64> {
         if self.tensor.device().is_cpu() {
-            return with_element!(self.tensor.dtype(),
-                T => read::<T, _>(&self.tensor, |all| all.iter().map(|x| x.to_f64() * x.to_f64()).sum()).map_err(told),
-                _ => Ok(0.0), // no variable of such a type has a gradient
-            );
+            return self.read(|bytes| element::sum_of_squares(self.dtype, bytes));
         }
         let squares = || self.tensor.to_dtype(candle_core::DType::F64)?.sqr()?.sum_all()?.to_scalar();
         squares().map_err(told)
@@ -113,10 +110,7 @@ impl phalanx_train::Tensor for Candle {
     /// On a GPU by candle.
     fn is_finite(&self) -> Result<bool> {
         if self.tensor.device().is_cpu() {
-            return with_element!(self.tensor.dtype(),
-                T => read::<T, _>(&self.tensor, |all| all.iter().all(|x| x.to_f64().is_finite())).map_err(told),
-                _ => Ok(true),
-            );
+            return self.read(|bytes| element::is_finite(self.dtype, bytes));
         }
         // Zero times what is not finite is not a number.
         let nothing =
@@ -171,12 +165,12 @@ pub(crate) fn all_reduce(
     bytes: &mut [u8],
     op: ReduceOp,
 ) -> phalanx::Result<()> {
-    phalanx_train::all_reduce(group, sent_as(group, OpKind::AllReduce, dtype)?, bytes, op)
+    element::all_reduce(group, sent_as(group, OpKind::AllReduce, dtype)?, bytes, op)
 }
 
 /// Multiplies elements, and rounds once.
 pub(crate) fn multiply(dtype: candle_core::DType, bytes: &mut [u8], by: f64) {
     if let Some(dtype) = known(dtype) {
-        phalanx_train::multiply(dtype, bytes, by);
+        element::multiply(dtype, bytes, by);
     }
 }

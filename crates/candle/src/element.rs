@@ -78,6 +78,10 @@ pub(crate) fn on_host(tensor: &Tensor) -> candle_core::Result<Tensor> {
 
 /// Gives a tensor the elements of another, of that type and number, in its own memory, wherever that is.
 pub(crate) fn assign(tensor: &Tensor, elements: &Tensor) -> candle_core::Result<()> {
+    if !tensor.is_contiguous() {
+        // Flattened it would be a copy, and what is written there would be lost.
+        candle_core::bail!("the elements do not lie in row-major order");
+    }
     let elements = elements.to_device(tensor.device())?.flatten_all()?.contiguous()?;
     tensor.flatten_all()?.slice_set(&elements, 0, 0)
 }
@@ -170,5 +174,20 @@ impl<F: FnOnce(&mut [u8]) -> R, R> InplaceOp1 for Task<F, R> {
         let use_it = self.use_it.take().expect("candle performs an operation once");
         *self.outcome.borrow_mut() = Some(use_it(bytes));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_to_a_tensors_own_memory_or_not_at_all() {
+        let whole = Tensor::zeros((2, 3), DType::F32, &Device::Cpu).unwrap();
+        let row = Tensor::new(&[1f32, 2.0, 3.0], &Device::Cpu).unwrap();
+        assign(&whole.narrow(0, 1, 1).unwrap(), &row).unwrap();
+        assert_eq!(whole.to_vec2::<f32>().unwrap(), [[0.0; 3], [1.0, 2.0, 3.0]]);
+        let refused = assign(&whole.t().unwrap(), &whole).unwrap_err().to_string();
+        assert!(refused.contains("do not lie in row-major order"), "{refused}");
     }
 }

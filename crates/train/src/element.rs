@@ -1,4 +1,4 @@
-//! From element types at run time to Rust's types.
+//! Work on elements whose type is known at run time, for adapters whose tensors the host sees.
 
 use half::{bf16, f16};
 use phalanx::{DType, Element, Error, OpKind, ProcessGroup, ReduceOp};
@@ -126,8 +126,11 @@ pub fn multiply(dtype: DType, bytes: &mut [u8], by: f64) {
     );
 }
 
-/// In f64. Integers, which no gradient is made of, count for nothing.
-pub(crate) fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
+/// In f64, in which no square of an f32 overflows. Integers, which no gradient is made of, count for nothing.
+///
+/// # Panics
+/// As [`all_reduce`].
+pub fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
     with_float!(dtype,
         T => bytemuck::cast_slice::<u8, T>(bytes).iter().map(|x| x.to_f64() * x.to_f64()).sum(),
         _ => 0.0,
@@ -135,7 +138,10 @@ pub(crate) fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
 }
 
 /// Whether all are numbers, and no infinities.
-pub(crate) fn is_finite(dtype: DType, bytes: &[u8]) -> bool {
+///
+/// # Panics
+/// As [`all_reduce`].
+pub fn is_finite(dtype: DType, bytes: &[u8]) -> bool {
     with_float!(dtype,
         T => bytemuck::cast_slice::<u8, T>(bytes).iter().all(|x| x.to_f64().is_finite()),
         _ => true,

@@ -57,7 +57,7 @@ mod array;
 mod bucket;
 mod clip;
 mod config;
-mod element;
+pub mod element;
 mod error;
 pub mod memory;
 pub mod model;
@@ -74,7 +74,6 @@ pub use array::Array;
 pub use bucket::Bucket;
 pub use clip::{clip_grad_norm, shorten, sum_of_squares};
 pub use config::{DdpConfig, Overlap};
-pub use element::{all_reduce, multiply};
 pub use error::{Error, Result};
 pub use model::{sync_buffers, sync_model};
 /// Ways to send gradients in fewer bytes, for [`Reducer::set_hook`].

@@ -4,8 +4,9 @@ mod common;
 
 use common::{ALL, MODEL, everywhere, gradient, number, parameters, sum};
 use phalanx::{DType, ProcessGroup};
+use phalanx_train::element::all_reduce;
 use phalanx_train::memory::{Memory, Reduction, Sending};
-use phalanx_train::{Array, Error, Plan, Reducer, Result, Share, Tensor, all_reduce, clip_grad_norm};
+use phalanx_train::{Array, Error, Plan, Reducer, Result, Share, Tensor, clip_grad_norm};
 use std::sync::Arc;
 
 /// An array whose numbers nobody but its own library sees.
