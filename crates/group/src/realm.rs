@@ -62,7 +62,7 @@ pub(crate) trait Realm: Send + Sync + Debug {
         Err(Error::Unavailable { what: "memory shared between processes".into(), tried })
     }
 
-    /// Whether this host has more ranks than cores.
+    /// Whether this host has more ranks than cores that this one may use. Others may say otherwise.
     fn ranks_share_cores(&self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.place().local_world_size > cores

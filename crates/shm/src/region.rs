@@ -92,12 +92,17 @@ pub const fn segment_len(world_size: usize) -> usize {
 }
 
 impl Region {
-    pub(crate) fn map(file: impl AsFd, rank: usize, world_size: usize, crowded: bool) -> Result<Self> {
-        let slots = if crowded { SLOTS_CROWDED } else { SLOTS };
-        let region = Self { memory: Memory::map(file, segment_len(world_size))?, world_size, slots };
-        region.memory.populate(0, controls_len(world_size));
-        region.memory.populate(region.staging_offset(rank, 0), slots as usize * SLOT_LEN);
-        Ok(region)
+    pub(crate) fn map(file: impl AsFd, world_size: usize) -> Result<Self> {
+        let memory = Memory::map(file, segment_len(world_size))?;
+        memory.populate(0, controls_len(world_size));
+        Ok(Self { memory, world_size, slots: SLOTS_CROWDED })
+    }
+
+    /// How many slots are used depends on whether ranks share cores: the same on all ranks, before the first piece that would lie
+    /// in another slot.
+    pub(crate) fn use_slots(&mut self, rank: usize, crowded: bool) {
+        self.slots = if crowded { SLOTS_CROWDED } else { SLOTS };
+        self.memory.populate(self.staging_offset(rank, 0), self.slots as usize * SLOT_LEN);
     }
 
     /// How many pieces a rank may be ahead of the slowest.
@@ -185,7 +190,8 @@ mod tests {
     #[test]
     fn ranks_see_each_others_lines_and_slots() {
         let file = create(segment_len(3)).unwrap();
-        let regions: Vec<_> = (0..3).map(|r| Region::map(&file, r, 3, false).unwrap()).collect();
+        let mut regions: Vec<_> = (0..3).map(|_| Region::map(&file, 3).unwrap()).collect();
+        regions.iter_mut().enumerate().for_each(|(rank, region)| region.use_slots(rank, false));
         for (rank, region) in regions.iter().enumerate() {
             region.control(rank).done.0.publish(rank as u32);
             region.slot(rank, 13).posted.publish(13);

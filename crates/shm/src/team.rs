@@ -57,7 +57,9 @@ pub struct Team {
 
 impl Team {
     /// Joins a team whose segment `file` is: [`create`](crate::create)d with [`segment_len`](crate::segment_len) by one
-    /// rank and given to the others. Collective among the `world_size` ranks; `crowded` says that ranks outnumber cores.
+    /// rank and given to the others. Collective among the `world_size` ranks; `crowded` says that ranks outnumber the cores that
+    /// this one may use. All do as where ranks share cores if one of them says so: what is posted where, and who looks at
+    /// whom, depends on it.
     ///
     /// # Errors
     /// [`Fault::Failed`] if the memory cannot be mapped; [`Fault::Stopped`] if the others did not come.
@@ -69,7 +71,7 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<Self, Fault> {
         let mut team = Self {
-            region: Region::map(file, rank, world_size, crowded)?,
+            region: Region::map(file, world_size)?,
             rank,
             world_size,
             patience: Patience::new(crowded),
@@ -88,17 +90,20 @@ impl Team {
             scratch: Vec::new(),
         };
         team.cores.begin(rank);
-        team.run(call, Self::meet)?;
+        team.run(call, |team, call| team.meet(crowded, call))?;
         Ok(team)
     }
 
     /// Finds out which processes the others are, and whether all can reach the memory of all and should.
-    fn meet(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
+    fn meet(&mut self, crowded: bool, call: &mut Call<'_>) -> Result<(), Fault> {
         let mut secret = (self.rank as u64 ^ PROBE).to_ne_bytes();
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
         self.region.control(self.rank).pid.0.store(std::process::id(), Ordering::Relaxed);
-        let addrs = self.exchange([probe.addr(), 0, 0], call)?;
+        let met = self.exchange([probe.addr(), u64::from(crowded), 0], call)?;
+        let crowded = met.iter().any(|words| words[1] != 0);
+        self.patience = Patience::new(crowded);
+        self.region.use_slots(self.rank, crowded);
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
         let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(|r| Process::open(pid(r))).collect();
         let found = opened.is_ok();
@@ -106,7 +111,7 @@ impl Team {
             let mut read = [0; 8];
             // SAFETY: the array outlives the call that uses the span.
             let into = unsafe { Span::new(read.as_mut_ptr(), read.len()) };
-            process.read(addrs[peer][0], into).is_ok() && u64::from_ne_bytes(read) == peer as u64 ^ PROBE
+            process.read(met[peer][0], into).is_ok() && u64::from_ne_bytes(read) == peer as u64 ^ PROBE
         };
         self.processes = opened.unwrap_or_default();
         // The right to write is the right to read.

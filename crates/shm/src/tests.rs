@@ -41,10 +41,20 @@ fn signature(op: OpKind, count: usize) -> Signature {
 }
 
 fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Rank) + Sync) {
+    on_team_where(world_size, |_| crowded, reach, body);
+}
+
+/// `crowded` says what each rank thinks.
+fn on_team_where(
+    world_size: usize,
+    crowded: impl Fn(usize) -> bool,
+    reach: Reach,
+    body: impl Fn(&mut Rank) + Sync,
+) {
     let file = create(segment_len(world_size)).unwrap();
     std::thread::scope(|scope| {
         for rank in 0..world_size {
-            let (file, body) = (&file, &body);
+            let (file, body, crowded) = (&file, &body, crowded(rank));
             scope.spawn(move || {
                 let mut lookout = Patient(Duration::from_secs(30));
                 let signature = signature(OpKind::Init, 0);
@@ -199,32 +209,39 @@ impl Rank {
 const LENGTHS: [usize; 16] =
     [0, 1, 2, 3, 12, 13, 100, 511, 1000, 4096, 4099, 16_384, 33_000, 70_001, 150_000, 700_007];
 
-fn every_operation(world_size: usize, crowded: bool, reach: Reach) {
-    on_team(world_size, crowded, reach, |rank| {
-        for (n, len) in LENGTHS.into_iter().enumerate() {
-            let mut buffer = vec![0u32; len];
-            rank.all_reduce_in(bytes_mut(&mut buffer), n, None);
-            rank.all_reduce_in(bytes_mut(&mut buffer), n, Some(n % world_size));
-            rank.reduce_scatter(len, n);
-            rank.all_gather(len, n);
-            rank.broadcast(len, n, n % world_size);
-            rank.all_to_all(len / world_size, n);
-            rank.barrier();
-        }
-    });
+fn every_operation(rank: &mut Rank) {
+    let world_size = rank.world_size;
+    for (n, len) in LENGTHS.into_iter().enumerate() {
+        let mut buffer = vec![0u32; len];
+        rank.all_reduce_in(bytes_mut(&mut buffer), n, None);
+        rank.all_reduce_in(bytes_mut(&mut buffer), n, Some(n % world_size));
+        rank.reduce_scatter(len, n);
+        rank.all_gather(len, n);
+        rank.broadcast(len, n, n % world_size);
+        rank.all_to_all(len / world_size, n);
+        rank.barrier();
+    }
 }
 
 #[test]
 fn every_operation_with_copies_between_address_spaces() {
     for world_size in 1..=5 {
-        every_operation(world_size, world_size > 3, Reach::Memory);
+        on_team(world_size, world_size > 3, Reach::Memory, every_operation);
     }
 }
 
 #[test]
 fn every_operation_through_staging() {
     for world_size in 2..=5 {
-        every_operation(world_size, world_size != 3, Reach::Staging);
+        on_team(world_size, world_size != 3, Reach::Staging, every_operation);
+    }
+}
+
+/// One may run on one core, another on two.
+#[test]
+fn ranks_may_disagree_about_cores() {
+    for crowded in 0..3 {
+        on_team_where(3, |rank| rank == crowded, Reach::Staging, every_operation);
     }
 }
 
