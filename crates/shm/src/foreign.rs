@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 /// Another process of the team (or this one, where ranks are threads).
 #[derive(Debug)]
@@ -87,6 +88,11 @@ impl Process {
             let _ = pidfd_send_signal(&self.handle, Signal::KILL);
         }
     }
+}
+
+/// Among whom the number of a process means what it means here. 0 where that is everybody: a system without such namespaces.
+pub(crate) fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 #[cfg(test)]

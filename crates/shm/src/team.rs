@@ -7,7 +7,7 @@
 
 use crate::cores::Cores;
 use crate::counter::{Counter, has_reached, needed};
-use crate::foreign::Process;
+use crate::foreign::{Process, pid_namespace};
 use crate::patience::Patience;
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
 use crate::span::Span;
@@ -17,6 +17,7 @@ use crate::window::Windows;
 use crate::worth::kernel_copies_are_worth_it;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,8 @@ pub struct Team {
     pub(crate) world_size: usize,
     patience: Patience,
     cores: Cores,
-    /// The other ranks' processes (this one stands for itself); empty where the system has no process descriptors.
+    /// The other ranks' processes (this one stands for itself); empty where they are not known: the system
+    /// has no process descriptors, or they are in containers that count processes apart.
     pub(crate) processes: Vec<Process>,
     /// Whether large parts are copied between the ranks' memories: all may, and rank 0 found it worth it.
     pub(crate) reaches_memory: bool,
@@ -100,12 +102,17 @@ impl Team {
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
         self.region.control(self.rank).pid.0.store(std::process::id(), Ordering::Relaxed);
-        let met = self.exchange([probe.addr(), u64::from(crowded), 0], call)?;
+        let met = self.exchange([probe.addr(), u64::from(crowded), pid_namespace()], call)?;
         let crowded = met.iter().any(|words| words[1] != 0);
         self.patience = Patience::new(crowded);
         self.region.use_slots(self.rank, crowded);
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
-        let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(|r| Process::open(pid(r))).collect();
+        // In another container the number means another process: often this one.
+        let is_here = |rank: usize| met[rank][2] == met[self.rank][2];
+        let open = |rank| {
+            if is_here(rank) { Process::open(pid(rank)) } else { Err(ErrorKind::NotFound.into()) }
+        };
+        let opened: std::io::Result<Vec<_>> = (0..self.world_size).map(open).collect();
         let found = opened.is_ok();
         let can_read = |(peer, process): (usize, &Process)| {
             let mut read = [0; 8];

@@ -1,5 +1,7 @@
 //! Teams of threads, each with a mapping of its own: random operations of random lengths, against plain arithmetic.
 
+mod namespaces;
+
 use crate::{
     Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len,
 };
