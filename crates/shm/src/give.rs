@@ -2,7 +2,7 @@
 //!
 //! What is small travels through staging, in steps; large parts are read where they
 //! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
-//! finds out before it returns.
+//! finds out as soon as it has read (`Team::was_given`).
 
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
 use crate::span::Span;

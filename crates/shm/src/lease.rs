@@ -4,6 +4,9 @@
 //! error meanwhile (its deadline has passed, a third rank has died), its buffer is its caller's again. So a rank writes foreign memory only
 //! under a lease, chunk by chunk, and no lease is given once the team is closed. Who closes it waits until the leases
 //! that were out have been returned, or their holders have ended.
+//!
+//! Reading needs no lease: nothing breaks if the memory is another's meanwhile. But who has read looks afterwards whether the team was
+//! open, or else it would take for a gift what the giver's caller has put there since.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -26,6 +29,16 @@ impl Closed {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether what was just read of another's memory is what that rank gave. It is not if the rank gave up before and has put
+    /// something else there.
+    ///
+    /// Who gives up closes the team before its memory is its caller's again. Pairs with the fence in `close`: who has read any of what
+    /// was written after that sees here that the team is closed.
+    pub(crate) fn was_open(&self) -> bool {
+        fence(Ordering::Acquire);
+        !self.is_closed()
     }
 }
 
@@ -96,6 +109,24 @@ mod model {
             // SAFETY: loom checks what is claimed here.
             buffer.with_mut(|b| unsafe { *b += 1 });
             writer.join().unwrap();
+        });
+    }
+
+    /// One reads the other's buffer without a lease; the other closes the team and writes something else there.
+    #[test]
+    fn who_reads_what_was_written_later_knows_it() {
+        loom::model(|| {
+            let team = Arc::new((Closed(AtomicU32::new(0)), [0, 1].map(|_| AtomicU32::new(1))));
+            let reader = team.clone();
+            let reader = thread::spawn(move || {
+                let (closed, buffer) = &*reader;
+                let read = [0, 1].map(|i: usize| buffer[i].load(Ordering::Relaxed));
+                assert!(read == [1, 1] || !closed.was_open(), "{read:?}");
+            });
+            let (closed, buffer) = &*team;
+            closed.close();
+            buffer.iter().for_each(|word| word.store(2, Ordering::Relaxed));
+            reader.join().unwrap();
         });
     }
 }

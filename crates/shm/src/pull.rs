@@ -224,6 +224,7 @@ impl Team {
             }
             Found::Mapped(part) => {
                 output.part(place).copy_from(part);
+                self.was_given()?;
                 Ok(false)
             }
             Found::Memory(addr) => {

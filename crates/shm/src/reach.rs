@@ -29,7 +29,13 @@ impl Team {
     /// Reads at an address of another.
     pub(crate) fn reach(&self, peer: usize, addr: u64, into: Span) -> Result<(), Fault> {
         let read = self.processes[peer].read(addr, into);
+        self.was_given()?;
         read.map_err(|error| Fault::Unreachable { peer, error })
+    }
+
+    /// Follows whatever reads another's own memory, in its address space or in a window: see `lease.rs`.
+    pub(crate) fn was_given(&self) -> Result<(), Fault> {
+        if self.region.closed().was_open() { Ok(()) } else { Err(Fault::Closed) }
     }
 
     /// Writes at an address of another; one that gives up meanwhile waits for that: see `lease.rs`.

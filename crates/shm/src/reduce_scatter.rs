@@ -131,7 +131,8 @@ impl Team {
             };
         }
         Span::reduce(&[output.part(range)], sources.as_slice(), &reduction.kernel, self.world_size);
-        Ok(())
+        let in_a_window = from.found.iter().any(|found| matches!(found, Found::Mapped(_)));
+        if in_a_window { self.was_given() } else { Ok(()) }
     }
 }
 

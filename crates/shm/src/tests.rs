@@ -1,5 +1,6 @@
 //! Teams of threads, each with a mapping of its own: random operations of random lengths, against plain arithmetic.
 
+mod giving_up;
 mod namespaces;
 
 use crate::{
@@ -7,6 +8,7 @@ use crate::{
 };
 use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
 use phalanx_kernels::Kernel;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
