@@ -136,7 +136,7 @@ impl Team {
     }
 
     /// The same range of all ranks' slots, in rank order; of this rank's own the buffer itself.
-    fn contributions(&self, piece: u32, range: Range<usize>, own: Span) -> List<Span> {
+    fn contributions(&self, piece: u64, range: Range<usize>, own: Span) -> List<Span> {
         let contribution = |rank| {
             if rank == self.rank { own } else { self.region.staging(rank, piece).part(range.clone()) }
         };
@@ -158,8 +158,8 @@ impl Team {
         let per_piece = per_piece.min(SLOT_LEN) / element * element;
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.piece;
-        self.piece = first.wrapping_add(pieces as u32);
-        let number = |i: usize| first.wrapping_add(i as u32);
+        self.piece = first + pieces as u64;
+        let number = |i: usize| first + i as u64;
         let part = |i: usize| buffer.part(i * per_piece..((i + 1) * per_piece).min(buffer.len()));
         for step in 0..pieces + 2 {
             if step < pieces {
@@ -179,9 +179,9 @@ impl Team {
     }
 
     /// Where a rank may be when it learns that the others don't do as it does: two pieces after the first.
-    fn begin_anew(&mut self, first: u32) {
-        self.done(first.wrapping_add(1));
-        self.piece = first.wrapping_add(2);
+    fn begin_anew(&mut self, first: u64) {
+        self.done(first + 1);
+        self.piece = first + 2;
     }
 
     fn slice(&self, rank: usize, bytes: usize, element: usize) -> Range<usize> {
@@ -190,7 +190,7 @@ impl Team {
     }
 
     /// Shows the others their slices of `part`.
-    fn stage(&mut self, piece: u32, part: Span, element: usize, call: &mut Call<'_>) -> Result<(), Fault> {
+    fn stage(&mut self, piece: u64, part: Span, element: usize, call: &mut Call<'_>) -> Result<(), Fault> {
         self.reserve(piece, call)?;
         let slot = self.region.staging(self.rank, piece);
         let own = self.slice(self.rank, part.len(), element);
@@ -204,7 +204,7 @@ impl Team {
     /// `false` if another rank has posted an address instead of data.
     fn combine(
         &mut self,
-        piece: u32,
+        piece: u64,
         part: Span,
         reduction: Reduction,
         call: &mut Call<'_>,
@@ -227,7 +227,7 @@ impl Team {
 
     fn collect(
         &mut self,
-        piece: u32,
+        piece: u64,
         part: Span,
         reduction: Reduction,
         call: &mut Call<'_>,

@@ -84,7 +84,7 @@ impl Team {
         offer: Offer<'_>,
         way: Way,
         step: usize,
-        piece: u32,
+        piece: u64,
         call: &mut Call<'_>,
     ) -> Result<bool, Fault> {
         self.reserve(piece, call)?;
@@ -117,7 +117,7 @@ impl Team {
     }
 
     /// Whether the readers are to hand the lines back.
-    fn stage_parts(&mut self, offer: Offer<'_>, len: usize, step: usize, piece: u32) -> bool {
+    fn stage_parts(&mut self, offer: Offer<'_>, len: usize, step: usize, piece: u64) -> bool {
         let slot = self.region.staging(self.rank, piece);
         let readers = self.peers();
         let fill = |past_caches: bool| {
@@ -153,7 +153,7 @@ impl Team {
         len: usize,
         same: bool,
         staged: Span,
-        piece: u32,
+        piece: u64,
         call: &mut Call<'_>,
     ) -> Result<Found, Fault> {
         let words = self.arrived_with(giver, piece, staged, call)?.words();
@@ -176,14 +176,14 @@ impl Team {
     }
 
     /// Hands back to `giver` the lines in which it staged what this rank has read, if it wants them.
-    pub(crate) fn hand_back(&self, giver: usize, piece: u32, staged: Span) {
+    pub(crate) fn hand_back(&self, giver: usize, piece: u64, staged: Span) {
         if self.region.slot(giver, piece).words()[0] == STAGED_HAND_BACK {
             staged.own_lines();
         }
     }
 
     /// Where the bytes of this step that a giver has staged for this rank lie.
-    pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u32) -> Span {
+    pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u64) -> Span {
         let at = if same { 0 } else { self.rank * len };
         self.region.staging(giver, piece).part(at..at + bytes)
     }

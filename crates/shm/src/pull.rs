@@ -124,18 +124,18 @@ impl Team {
         let offer = Offer { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
         let steps = Self::steps(way, pull.largest);
         let first = self.piece;
-        self.piece = first.wrapping_add(steps as u32);
+        self.piece = first + steps as u64;
         let gives = (pull.gives)(self.rank);
         let mut shows_memory = false;
         // Whose data come through staging.
         let mut staged = List::new((0..self.world_size).map(&pull.gives), false);
         for step in 0..=steps {
-            let piece = first.wrapping_add(step as u32);
+            let piece = first + step as u64;
             if step < steps && gives && !shows_memory {
                 shows_memory = self.give(offer, way, step, piece, call)?;
             }
             let Some(step) = step.checked_sub(1) else { continue };
-            let piece = first.wrapping_add(step as u32);
+            let piece = first + step as u64;
             if let Some(place) = pull.place {
                 for giver in self.peers() {
                     if staged.as_slice()[giver] {
@@ -148,7 +148,7 @@ impl Team {
             self.done(piece);
         }
         if shows_memory {
-            self.all_done(first.wrapping_add(steps as u32 - 1), call)?;
+            self.all_done(first + steps as u64 - 1, call)?;
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Team {
         giver: usize,
         way: Way,
         step: usize,
-        piece: u32,
+        piece: u64,
         same: bool,
         output: Span,
         place: Range<usize>,

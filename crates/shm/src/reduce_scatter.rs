@@ -56,16 +56,16 @@ impl Team {
         let own = (offer.part)(self.rank);
         let steps = Self::steps(way, largest);
         let first = self.piece;
-        self.piece = first.wrapping_add(steps as u32);
+        self.piece = first + steps as u64;
         let mut shows_memory = false;
         let mut found = List::new((0..self.world_size).map(|_| Found::Staged), Found::Staged);
         for step in 0..=steps {
-            let piece = first.wrapping_add(step as u32);
+            let piece = first + step as u64;
             if step < steps && !shows_memory {
                 shows_memory = self.give(offer, way, step, piece, call)?;
             }
             let Some(step) = step.checked_sub(1) else { continue };
-            let piece = first.wrapping_add(step as u32);
+            let piece = first + step as u64;
             for giver in self.peers() {
                 let data = match way {
                     Way::Staged(len) => self.staged(giver, len, false, within(&own, len, step).len(), piece),
@@ -99,7 +99,7 @@ impl Team {
             self.done(piece);
         }
         if shows_memory {
-            self.all_done(first.wrapping_add(steps as u32 - 1), call)?;
+            self.all_done(first + steps as u64 - 1, call)?;
         }
         Ok(())
     }
@@ -142,5 +142,5 @@ struct Sources<'a> {
     /// This rank's own.
     input: Span,
     way: Way,
-    piece: u32,
+    piece: u64,
 }

@@ -47,7 +47,6 @@ pub(crate) struct Line<T>(pub(crate) T);
 pub(crate) struct Slot {
     /// The piece's number plus one, once the rest is valid.
     pub(crate) posted: Counter,
-    _unused: AtomicU32,
     pub(crate) fingerprint: AtomicU64,
     /// Small contributions whole, or where to find large ones.
     pub(crate) words: [AtomicU64; LINE_WORDS],
@@ -79,7 +78,7 @@ pub(crate) struct Region {
     memory: Memory,
     world_size: usize,
     /// How many slots of a rank are used, a power of two.
-    slots: u32,
+    slots: u64,
 }
 
 const fn controls_len(world_size: usize) -> usize {
@@ -95,18 +94,18 @@ impl Region {
     pub(crate) fn map(file: impl AsFd, world_size: usize) -> Result<Self> {
         let memory = Memory::map(file, segment_len(world_size))?;
         memory.populate(0, controls_len(world_size));
-        Ok(Self { memory, world_size, slots: SLOTS_CROWDED })
+        Ok(Self { memory, world_size, slots: SLOTS_CROWDED.into() })
     }
 
     /// How many slots are used depends on whether ranks share cores: the same on all ranks, before the first piece that would lie
     /// in another slot.
     pub(crate) fn use_slots(&mut self, rank: usize, crowded: bool) {
-        self.slots = if crowded { SLOTS_CROWDED } else { SLOTS };
+        self.slots = if crowded { SLOTS_CROWDED } else { SLOTS }.into();
         self.memory.populate(self.staging_offset(rank, 0), self.slots as usize * SLOT_LEN);
     }
 
     /// How many pieces a rank may be ahead of the slowest.
-    pub(crate) fn slots(&self) -> u32 {
+    pub(crate) fn slots(&self) -> u64 {
         self.slots
     }
 
@@ -129,7 +128,7 @@ impl Region {
     }
 
     /// The slot in which `rank` stages the data of `piece`.
-    pub(crate) fn staging(&self, rank: usize, piece: u32) -> Span {
+    pub(crate) fn staging(&self, rank: usize, piece: u64) -> Span {
         let offset = self.staging_offset(rank, (piece & (self.slots - 1)) as usize);
         let at = self.memory.at(offset, SLOT_LEN);
         // SAFETY: mapped for as long as the region, which the team keeps while it works; slots are written between
@@ -139,7 +138,7 @@ impl Region {
     }
 
     /// What `rank` posts for `piece`.
-    pub(crate) fn slot(&self, rank: usize, piece: u32) -> &Slot {
+    pub(crate) fn slot(&self, rank: usize, piece: u64) -> &Slot {
         &self.control(rank).slots[(piece & (self.slots - 1)) as usize]
     }
 }
@@ -193,14 +192,14 @@ mod tests {
         let mut regions: Vec<_> = (0..3).map(|_| Region::map(&file, 3).unwrap()).collect();
         regions.iter_mut().enumerate().for_each(|(rank, region)| region.use_slots(rank, false));
         for (rank, region) in regions.iter().enumerate() {
-            region.control(rank).done.0.publish(rank as u32);
+            region.control(rank).done.0.publish(rank as u64);
             region.slot(rank, 13).posted.publish(13);
             region.control(rank).keep_signature(17, &[rank as u8; 9]);
         }
         for region in &regions {
             for rank in 0..3 {
-                assert_eq!(region.control(rank).done.0.value(), rank as u32 + 1);
-                assert_eq!(region.slot(rank, 13 - SLOTS).posted.value(), 14);
+                assert_eq!(region.control(rank).done.0.value(), rank as u64 + 1);
+                assert_eq!(region.slot(rank, 13 - u64::from(SLOTS)).posted.value(), 14);
                 assert_eq!(
                     region.control(rank).signature(17)[..10],
                     [[rank as u8; 9].as_slice(), &[0]].concat()

@@ -6,7 +6,7 @@
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
 use crate::cores::Cores;
-use crate::counter::{Counter, has_reached, needed};
+use crate::counter::{Counter, needed};
 use crate::foreign::{Process, pid_namespace};
 use crate::patience::Patience;
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
@@ -40,9 +40,9 @@ pub struct Team {
     pub(crate) windows: Windows,
     pub(crate) stores: Stores,
     /// The next piece.
-    pub(crate) piece: u32,
+    pub(crate) piece: u64,
     /// Pieces below this may be posted: all are done with what was in their slots.
-    granted: u32,
+    granted: u64,
     /// The running operation.
     seq: u64,
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
@@ -201,32 +201,29 @@ impl Team {
     }
 
     /// Takes the number of a new piece.
-    pub(crate) fn next_piece(&mut self) -> u32 {
+    pub(crate) fn next_piece(&mut self) -> u64 {
         let piece = self.piece;
-        self.piece = piece.wrapping_add(1);
+        self.piece = piece + 1;
         piece
     }
 
     /// Waits until the own slot for `piece` may be filled.
-    pub(crate) fn reserve(&mut self, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
+    pub(crate) fn reserve(&mut self, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
         let needed = needed(piece, self.region.slots());
-        if has_reached(self.granted, needed) {
+        if self.granted >= needed {
             return Ok(());
         }
         let mut least = self.piece;
         for peer in self.peers() {
             self.wait(peer, needed, call, |team, peer| &team.region.control(peer).done.0)?;
-            let done = self.region.control(peer).done.0.value();
-            if has_reached(least, done) {
-                least = done;
-            }
+            least = least.min(self.region.control(peer).done.0.value());
         }
         self.granted = least;
         Ok(())
     }
 
     /// Shows the others the own slot for `piece`, with `words` in its line.
-    pub(crate) fn post(&mut self, piece: u32, words: &[u64]) {
+    pub(crate) fn post(&mut self, piece: u64, words: &[u64]) {
         let slot = self.region.slot(self.rank, piece);
         for (to, from) in slot.words.iter().zip(words) {
             to.store(*from, Ordering::Relaxed);
@@ -239,7 +236,7 @@ impl Team {
     }
 
     /// Waits for what `peer` posts for `piece`.
-    pub(crate) fn arrived(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<&Slot, Fault> {
+    pub(crate) fn arrived(&mut self, peer: usize, piece: u64, call: &mut Call<'_>) -> Result<&Slot, Fault> {
         self.arrived_with(peer, piece, Span::EMPTY, call)
     }
 
@@ -247,11 +244,11 @@ impl Team {
     pub(crate) fn arrived_with(
         &mut self,
         peer: usize,
-        piece: u32,
+        piece: u64,
         data: Span,
         call: &mut Call<'_>,
     ) -> Result<&Slot, Fault> {
-        let posted = piece.wrapping_add(1);
+        let posted = piece + 1;
         self.wait_with(peer, posted, data, call, |team, peer| &team.region.slot(peer, piece).posted)?;
         let slot = self.region.slot(peer, piece);
         if slot.fingerprint.load(Ordering::Relaxed) != self.fingerprint {
@@ -267,34 +264,34 @@ impl Team {
     }
 
     /// Says that this rank has combined its part of `piece`.
-    pub(crate) fn combined(&mut self, piece: u32) {
+    pub(crate) fn combined(&mut self, piece: u64) {
         self.region.control(self.rank).combined.0.publish(piece);
         self.unheard = true;
     }
 
-    pub(crate) fn has_combined(&mut self, peer: usize, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
-        self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.control(peer).combined.0)
+    pub(crate) fn has_combined(&mut self, peer: usize, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
+        self.wait(peer, piece + 1, call, |team, peer| &team.region.control(peer).combined.0)
     }
 
     /// Says that this rank needs nobody's data of `piece`, or of those before, any more.
-    pub(crate) fn done(&mut self, piece: u32) {
+    pub(crate) fn done(&mut self, piece: u64) {
         self.region.control(self.rank).done.0.publish(piece);
         self.unheard = true;
     }
 
     /// Waits until all others are done with `piece`.
-    pub(crate) fn all_done(&mut self, piece: u32, call: &mut Call<'_>) -> Result<(), Fault> {
+    pub(crate) fn all_done(&mut self, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
         for peer in self.peers() {
-            self.wait(peer, piece.wrapping_add(1), call, |team, peer| &team.region.control(peer).done.0)?;
+            self.wait(peer, piece + 1, call, |team, peer| &team.region.control(peer).done.0)?;
         }
-        self.granted = piece.wrapping_add(1);
+        self.granted = piece + 1;
         Ok(())
     }
 
     fn wait(
         &mut self,
         peer: usize,
-        value: u32,
+        value: u64,
         call: &mut Call<'_>,
         counter: impl Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {
@@ -304,7 +301,7 @@ impl Team {
     fn wait_with(
         &mut self,
         peer: usize,
-        value: u32,
+        value: u64,
         data: Span,
         call: &mut Call<'_>,
         counter: impl Fn(&Self, usize) -> &Counter,
@@ -333,7 +330,7 @@ impl Team {
     fn wait_longer(
         &mut self,
         peer: usize,
-        value: u32,
+        value: u64,
         call: &mut Call<'_>,
         counter: &dyn Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {

@@ -249,6 +249,24 @@ fn ranks_may_disagree_about_cores() {
     }
 }
 
+/// Counters that this team has not raised yet are so far behind then.
+#[test]
+fn after_billions_of_pieces_no_counter_that_is_behind_has_reached_them() {
+    let all_are_there = Barrier::new(2);
+    on_team(2, true, Reach::Staging, |rank| {
+        let team = &mut rank.team;
+        all_are_there.wait();
+        team.piece = 3 << 30;
+        (team.piece - 8..team.piece).for_each(|piece| team.post(piece, &[]));
+        team.done(team.piece - 1);
+        all_are_there.wait();
+        for n in 0..20 {
+            let mut buffer = vec![0u32; 300_000];
+            rank.all_reduce_in(bytes_mut(&mut buffer), n, None);
+        }
+    });
+}
+
 fn window(rank: &mut Rank, file: &std::os::fd::OwnedFd, len: usize) -> Window {
     rank.team.window(file, len).unwrap()
 }
