@@ -167,6 +167,7 @@ impl Team {
         let this = call.signature.fingerprint() ^ call.seq;
         self.fingerprint = (self.fingerprint.rotate_left(29) ^ this).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.show(call.signature);
+        self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
         let result = operation(running.team, call);
         running.succeeded = result.is_ok();

@@ -289,6 +289,25 @@ fn windows_are_reduced_where_they_lie() {
 }
 
 #[test]
+fn windows_that_all_have_dropped_are_given_back() {
+    let (file, dropped) = (create(window_len(2, 4096).unwrap()).unwrap(), Barrier::new(2));
+    on_team(2, true, Reach::Memory, |rank| {
+        let window = window(rank, &file, 4096);
+        if rank.rank == 0 {
+            drop(window);
+            rank.barrier();
+            assert_eq!(rank.team.windows.len(), 1, "the other may still use it");
+        } else {
+            rank.barrier();
+            drop(window);
+        }
+        dropped.wait();
+        rank.barrier();
+        assert_eq!(rank.team.windows.len(), 0);
+    });
+}
+
+#[test]
 fn ranks_may_disagree_about_windows() {
     let lengths = [400usize, 1000, 5000, 20_000, 40_000, 60_000, 100_000];
     for (world_size, reach) in [(2, Reach::Memory), (3, Reach::Staging), (4, Reach::Memory)] {

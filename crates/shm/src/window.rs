@@ -15,7 +15,8 @@ const PAGE: usize = 4096;
 /// One rank's part of memory in which every rank of a team has a part of the same length.
 ///
 /// The part is this rank's own, like a `Vec`: the others touch it only in operations that this rank takes part in with it.
-/// It is zero at first. The memory is given back when the last rank has dropped its window.
+/// It is zero at first. When the last rank has dropped its window the memory is given back: by each rank as it begins the team's next
+/// operation, or drops the team.
 #[derive(Debug)]
 pub struct Window(Arc<Shared>);
 
@@ -27,6 +28,8 @@ struct Shared {
     /// Bytes of a part that are used, and from one part to the next.
     len: usize,
     part_len: usize,
+    /// Those of [`Windows`].
+    idle: Arc<AtomicU32>,
 }
 
 fn part_len(len: usize) -> Option<usize> {
@@ -65,6 +68,7 @@ impl Shared {
 impl Drop for Window {
     fn drop(&mut self) {
         self.0.dropped(self.0.rank).store(1, Ordering::Relaxed);
+        self.0.idle.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -91,6 +95,8 @@ pub(crate) struct Windows {
     entries: Vec<(u64, Arc<Shared>)>,
     /// Windows are made together, so their numbers are the same on all ranks. The first is 1.
     made: u64,
+    /// How many of the entries this rank has dropped.
+    idle: Arc<AtomicU32>,
 }
 
 impl Windows {
@@ -104,6 +110,12 @@ impl Windows {
         })
     }
 
+    /// How many are mapped.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// A range of a rank's part, if there is such a window and it is that large.
     pub(crate) fn part(&self, number: u64, rank: usize, offset: u64, len: usize) -> Option<Span> {
         let (_, shared) = self.entries.iter().find(|(n, _)| *n == number)?;
@@ -115,7 +127,12 @@ impl Windows {
 
     /// Gives back what nobody has any more. Cheap while this rank has dropped nothing.
     pub(crate) fn tidy(&mut self) {
+        if self.idle.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let before = self.entries.len();
         self.entries.retain(|(_, shared)| !shared.is_dropped_here() || !shared.is_dropped_everywhere());
+        self.idle.fetch_sub((before - self.entries.len()) as u32, Ordering::Relaxed);
     }
 }
 
@@ -126,14 +143,14 @@ impl Team {
     /// # Errors
     /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
     pub fn window(&mut self, file: impl AsFd, len: usize) -> Result<Window> {
-        self.windows.tidy();
         self.windows.made += 1;
         let (rank, world_size) = (self.rank, self.world_size);
         let all = window_len(world_size, len).unwrap_or(usize::MAX);
         let part_len = part_len(len).unwrap_or(usize::MAX);
         let memory = Memory::map(file, all)?;
         memory.populate(rank * part_len, part_len);
-        let shared = Arc::new(Shared { memory, rank, world_size, len, part_len });
+        let idle = self.windows.idle.clone();
+        let shared = Arc::new(Shared { memory, rank, world_size, len, part_len, idle });
         self.windows.entries.push((self.windows.made, shared.clone()));
         Ok(Window(shared))
     }
