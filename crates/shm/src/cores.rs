@@ -13,29 +13,26 @@ use std::time::{Duration, Instant};
 /// How often a waiting rank looks where the others are.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The cores this rank may use.
-#[derive(Debug)]
+fn cores_in(set: &CpuSet) -> impl Iterator<Item = usize> {
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core))
+}
+
+/// Where rank `rank` begins: side by side on one core is how they are started.
+pub(crate) fn begin(rank: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let nth = rank.checked_rem(allowed.count() as usize);
+    if let Some(core) = nth.and_then(|nth| cores_in(&allowed).nth(nth)) {
+        move_to(core, &allowed);
+    }
+}
+
+/// When this rank looks where the others are.
+#[derive(Debug, Default)]
 pub(crate) struct Cores {
-    set: CpuSet,
-    /// The same as a list.
-    allowed: Vec<usize>,
     look_after: Option<Instant>,
 }
 
 impl Cores {
-    pub(crate) fn allowed() -> Self {
-        let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-        let allowed = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
-        Self { set, allowed, look_after: None }
-    }
-
-    /// Where rank `rank` begins: side by side on one core is how they are started.
-    pub(crate) fn begin(&self, rank: usize) {
-        if !self.allowed.is_empty() {
-            move_to(self.allowed[rank % self.allowed.len()], &self.set);
-        }
-    }
-
     /// Shows the others where this rank is, and moves it if too many are there.
     pub(crate) fn look(&mut self, now: Instant, region: &Region, rank: usize, world_size: usize) {
         if self.look_after.is_some_and(|after| now < after) {
@@ -47,13 +44,38 @@ impl Cores {
         let core_of = |rank| (region.control(rank).core.0.load(Ordering::Relaxed) as usize).wrapping_sub(1);
         let ranks_on = |core| (0..world_size).filter(|&r| core_of(r) == core).count();
         // One of them moves, not all.
-        if (rank + 1..world_size).any(|r| core_of(r) == here) {
+        if ranks_on(here) < 2 || (rank + 1..world_size).any(|r| core_of(r) == here) {
             return;
         }
-        let Some(emptiest) = self.allowed.iter().copied().min_by_key(|&core| ranks_on(core)) else { return };
+        // Those of this thread, now: another may have others, and the program may have bound this one since.
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let Some(emptiest) = cores_in(&allowed).min_by_key(|&core| ranks_on(core)) else { return };
         if ranks_on(here) >= ranks_on(emptiest) + 2 {
-            move_to(emptiest, &self.set);
+            move_to(emptiest, &allowed);
             region.control(rank).core.0.store(emptiest as u32 + 1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::create;
+    use crate::region::segment_len;
+    use rustix::thread::sched_setaffinity;
+
+    /// It shows only where there are several cores.
+    #[test]
+    fn a_thread_that_the_user_has_bound_stays_so() {
+        let region = Region::map(create(segment_len(3)).unwrap(), 3).unwrap();
+        let mut cores = Cores::default();
+        let mut own = CpuSet::new();
+        own.set(sched_getcpu());
+        sched_setaffinity(None, &own).unwrap();
+        for others in [0, 1] {
+            region.control(others).core.0.store(sched_getcpu() as u32 + 1, Ordering::Relaxed);
+        }
+        cores.look(Instant::now(), &region, 2, 3);
+        assert_eq!(sched_getaffinity(None).unwrap(), own);
     }
 }

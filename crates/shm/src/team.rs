@@ -5,7 +5,7 @@
 //! The others **await** what it posted, check that it belongs to the same call, and read. When a rank needs nobody's data of
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
-use crate::cores::Cores;
+use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::foreign::{Process, pid_namespace};
 use crate::patience::Patience;
@@ -77,7 +77,7 @@ impl Team {
             rank,
             world_size,
             patience: Patience::new(crowded),
-            cores: Cores::allowed(),
+            cores: Cores::default(),
             processes: Vec::new(),
             reaches_memory: false,
             windows: Windows::default(),
@@ -91,7 +91,7 @@ impl Team {
             unheard: false,
             scratch: Vec::new(),
         };
-        team.cores.begin(rank);
+        cores::begin(rank);
         team.run(call, |team, call| team.meet(crowded, call))?;
         Ok(team)
     }
