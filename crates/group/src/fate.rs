@@ -222,6 +222,12 @@ impl Fate {
         self.give_up(Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) });
     }
 
+    /// What came of a step that each rank takes by itself in a collective. If it failed here, the others hear why this rank does not come.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn alone<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.abort(&error.to_string()))
+    }
+
     /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
     /// flight here ends as well. Where the arbiter is on this rank, its word has reached the others when it is heard here.
     pub(crate) fn panicked(&self) {

@@ -48,7 +48,7 @@ pub(crate) trait Realm: Send + Sync + Debug {
     /// one handshake a member. Only size and seals of the file say what a peer made: check them before mapping it.
     ///
     /// # Errors
-    /// What `make` says; the first cause if the group fails meanwhile; [`PeerLost`](Error::PeerLost) if a rank that is waited for
+    /// What `make` says, which aborts the group on the others; the first cause if the group fails meanwhile; [`PeerLost`](Error::PeerLost) if a rank that is waited for
     /// left; [`Timeout`](Error::Timeout) after the time limit of operations, with who was waited for.
     /// [`Unavailable`](Error::Unavailable) for a realm without hosts.
     #[cfg(target_os = "linux")]

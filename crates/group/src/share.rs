@@ -33,7 +33,7 @@ impl<'a> Sharing<'a> {
 
     pub(crate) fn run(&self, make: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
         self.fate.check(self.signature)?;
-        if self.fate.rank == 0 { self.give(make()?) } else { self.take() }
+        if self.fate.rank == 0 { self.give(self.fate.alone(make())?) } else { self.take() }
     }
 
     fn take(&self) -> Result<OwnedFd> {
@@ -54,7 +54,8 @@ impl<'a> Sharing<'a> {
         for (to, given) in given {
             given.wait(&self.deadline, || self.is_over(to)).map_err(|why| self.failed(to, &why))?;
         }
-        memory.try_clone().map_err(|e| Error::io("duplicating the descriptor of shared memory", e))
+        let own = memory.try_clone();
+        self.fate.alone(own.map_err(|e| Error::io("duplicating the descriptor of shared memory", e)))
     }
 
     fn is_over(&self, peer: usize) -> bool {
@@ -101,10 +102,19 @@ mod tests {
     }
 
     fn share(realm: &Arc<TcpRealm>, group: GroupId, members: &[usize]) -> Result<u64> {
+        share_with(realm, group, members, &make)
+    }
+
+    fn share_with(
+        realm: &Arc<TcpRealm>,
+        group: GroupId,
+        members: &[usize],
+        make: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<u64> {
         let (op, site) = (OpKind::Init, CallSite::caller());
         let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
         let fate = Fate::new(realm.clone(), group, members.to_vec());
-        let memory = realm.share(&fate, &signature, &make)?;
+        let memory = realm.share(&fate, &signature, make)?;
         Ok(fstat(&memory).expect("it is open").st_ino)
     }
 
@@ -188,6 +198,22 @@ mod tests {
                     let late = share(&realm, WORLD, &[0, 1]).unwrap_err();
                     assert!(matches!(late, Error::Timeout { .. }), "the first cause: {late}");
                 }
+            }
+            realm.leave(&realm.deadline());
+        });
+    }
+
+    #[test]
+    fn who_cannot_make_it_says_so_to_all() {
+        job(&[("PHALANX_TIMEOUT_S", "10"); 3], |realm| {
+            let make = || Err(Error::io("making a file", std::io::ErrorKind::StorageFull.into()));
+            let error = share_with(&realm, WORLD, &[0, 1, 2], &make).unwrap_err();
+            match (realm.place.rank, &error) {
+                (0, Error::Io { .. }) => {}
+                (1 | 2, Error::Aborted { peer, reason, .. }) => {
+                    assert!(peer.rank == 0 && reason.contains("making a file"), "{error}");
+                }
+                _ => panic!("{error}"),
             }
             realm.leave(&realm.deadline());
         });

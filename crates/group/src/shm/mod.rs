@@ -79,7 +79,7 @@ pub(crate) fn messages(
 ) -> Result<HostBackend> {
     let world_size = fate.members().len();
     let pipes = share(&fate, &making(op), phalanx_shm::pipes_len(world_size))?;
-    let pipes = ShmTransport::join(pipes, fate.rank, world_size)?;
+    let pipes = fate.alone(ShmTransport::join(pipes, fate.rank, world_size))?;
     Ok(HostBackend::over(Wire::new(Box::new(pipes)), fate, choice, selector))
 }
 
@@ -121,7 +121,8 @@ impl ShmTeam {
     pub(crate) fn alloc(&self, signature: &Signature, len: usize) -> Result<Region> {
         let all = window_len(self.fate.members().len(), signature, len)?;
         let file = share(&self.fate, signature, all)?;
-        Ok(Region::Shared(self.lock().team.window(file, len)?))
+        let window = self.lock().team.window(file, len);
+        self.fate.alone(window).map(Region::Shared)
     }
 
     /// Ends what this team does: its part in a call will not come.
