@@ -1,0 +1,254 @@
+//! What the arbiter decides, notice by notice.
+
+use super::*;
+use phalanx_core::{CallSite, OpKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+fn joined(world_size: usize) -> Arbiter {
+    joined_to(Arbiter::new(world_size, None))
+}
+
+fn joined_to(mut arbiter: Arbiter) -> Arbiter {
+    let world_size = arbiter.members.len();
+    for rank in 0..world_size {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + rank as u16));
+        let host = format!("h{rank}");
+        let mail = arbiter.handle(rank, Notice::Join { host, addr, local: None, terms: String::new() });
+        assert_eq!(mail.len(), if rank + 1 == world_size { world_size } else { 0 });
+    }
+    arbiter
+}
+
+fn peer(rank: usize) -> Peer {
+    Peer { rank, host: format!("h{rank}") }
+}
+
+fn signature(count: u64) -> Signature {
+    let site = CallSite { file: "a.rs".into(), line: count as u32 };
+    Signature { op: OpKind::Barrier, dtype: None, count, reduce: None, root: None, detail: 0, site }
+}
+
+#[test]
+fn a_rank_is_admitted_once() {
+    let mut arbiter = Arbiter::new(2, None);
+    assert!(arbiter.admits(1) && !arbiter.admits(2));
+    let addr = ([127, 0, 0, 1], 1).into();
+    arbiter.handle(1, Notice::Join { host: "h".into(), addr, local: None, terms: String::new() });
+    assert!(!arbiter.admits(1));
+    assert_eq!(arbiter.handle(1, Notice::WhoIsMissing), [(1, Verdict::Missing { ranks: vec![0] })]);
+}
+
+#[test]
+fn ranks_on_different_terms_do_not_come_together() {
+    let mut arbiter = Arbiter::new(2, None);
+    let addr = ([127, 0, 0, 1], 1).into();
+    let join = |terms: &str| Notice::Join { host: "h".into(), addr, local: None, terms: terms.into() };
+    assert!(arbiter.handle(1, join("a")).is_empty());
+    let mail = arbiter.handle(0, join("b"));
+    assert_eq!(mail.len(), 2);
+    let Verdict::Group { cause: Cause::Protocol { peer, what }, .. } = &mail[0].1 else { panic!("{mail:?}") };
+    assert_eq!((peer.rank, what.as_str()), (0, "it runs with b, rank 1 with a"));
+}
+
+#[test]
+fn a_death_is_told_to_the_survivors_once() {
+    let mut arbiter = joined(3);
+    let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(1), how: Loss::Died } };
+    assert_eq!(arbiter.disconnected(1, Loss::Died), [(2, lost.clone()), (0, lost)]);
+    assert!(arbiter.disconnected(1, Loss::Died).is_empty());
+}
+
+#[test]
+fn who_comes_after_a_death_is_told() {
+    let mut arbiter = Arbiter::new(3, None);
+    let join = |rank| {
+        let addr = ([127, 0, 0, 1], rank).into();
+        Notice::Join { host: format!("h{rank}"), addr, local: None, terms: String::new() }
+    };
+    assert!(arbiter.handle(2, join(2)).is_empty() && arbiter.handle(0, join(0)).is_empty());
+    arbiter.disconnected(2, Loss::Died);
+    let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(2), how: Loss::Died } };
+    assert_eq!(arbiter.handle(1, join(1)), [(1, lost)], "and not that all are there");
+}
+
+#[test]
+fn leaving_is_not_dying() {
+    let mut arbiter = joined(2);
+    let left = Verdict::Left { rank: 1 };
+    assert_eq!(arbiter.handle(1, Notice::Leave), [(1, left.clone()), (0, left)]);
+    assert!(arbiter.disconnected(1, Loss::Died).is_empty());
+    // Whose links were closed by that may take it for a death.
+    let lost = |how| Cause::Lost { peer: peer(1), how };
+    let report = Notice::Failed { group: WORLD, members: vec![0, 1], cause: lost(Loss::Died) };
+    let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left) };
+    assert_eq!(arbiter.handle(0, report).last(), Some(&(0, verdict)));
+}
+
+#[test]
+fn a_death_that_only_others_saw_is_believed_when_they_insist() {
+    let lost = |how| Cause::Lost { peer: peer(1), how };
+    let report = |how| Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause: lost(how) };
+    let verdict = |how| Verdict::Group { group: WORLD, cause: lost(how) };
+    // Whom it had a link to, or who was about to make one.
+    for how in [Loss::Died, Loss::Unreachable { from: 0 }] {
+        let mut arbiter = joined(3);
+        assert!(arbiter.handle(0, report(how)).is_empty());
+        assert!(arbiter.handle(2, report(how)).is_empty());
+        assert_eq!(arbiter.handle(0, report(how)).last(), Some(&(0, verdict(how))));
+    }
+
+    let mut arbiter = joined(3);
+    assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
+    assert_eq!(
+        arbiter.handle(1, report(Loss::Panicked)).last(),
+        Some(&(0, verdict(Loss::Panicked))),
+        "its own words"
+    );
+}
+
+#[test]
+fn the_first_report_of_a_group_wins() {
+    let mut arbiter = joined(2);
+    let cause = |rank| Cause::Aborted { peer: peer(rank), reason: "r".into() };
+    let failed = |rank| Notice::Failed { group: WORLD, members: vec![0, 1], cause: cause(rank) };
+    assert_eq!(arbiter.handle(1, failed(1)).len(), 2);
+    assert!(arbiter.handle(0, failed(0)).is_empty());
+}
+
+#[test]
+fn waiting_for_different_things_is_a_mismatch() {
+    let mut arbiter = joined(3);
+    let stalled = |seq, count| Notice::Calls { group: WORLD, calls: vec![(seq, signature(count))] };
+    assert!(arbiter.handle(0, stalled(4, 1)).is_empty());
+    assert!(arbiter.handle(1, stalled(5, 2)).is_empty(), "another operation is another matter");
+    let mail = arbiter.handle(2, stalled(4, 3));
+    let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(1)), right: (peer(2), signature(3)) };
+    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
+    assert_eq!(mail.len(), 3);
+}
+
+#[test]
+fn a_mismatch_is_found_where_one_rank_came_through_it() {
+    let mut arbiter = joined(3);
+    let calls = |calls: &[(u64, u64)]| Notice::Calls {
+        group: WORLD,
+        calls: calls.iter().map(|&(seq, count)| (seq, signature(count))).collect(),
+    };
+    assert!(arbiter.handle(2, calls(&[(3, 0), (4, 1)])).is_empty());
+    assert!(arbiter.handle(1, calls(&[(2, 0), (3, 0)])).is_empty(), "all agree, one is behind");
+    let mail = arbiter.handle(0, calls(&[(3, 0), (4, 2), (5, 3)]));
+    let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(2)), right: (peer(2), signature(1)) };
+    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
+}
+
+fn calls(seq: u64) -> Notice {
+    Notice::Calls { group: WORLD, calls: vec![(seq, signature(1))] }
+}
+
+fn timed_out(missing: Vec<Peer>) -> Cause {
+    let (op, waited, awaited) = (OpKind::Barrier, Duration::from_secs(1), vec![peer(1)]);
+    Cause::TimedOut { reporter: peer(0), op, seq: 7, waited, awaited, missing }
+}
+
+fn late(world_size: usize) -> Notice {
+    Notice::Failed { group: WORLD, members: (0..world_size).collect(), cause: timed_out(vec![peer(1)]) }
+}
+
+#[test]
+fn ranks_are_asked_who_came_to_a_late_call() {
+    let mut arbiter = joined(5);
+    arbiter.handle(1, calls(7));
+    arbiter.handle(2, calls(6));
+    let ask = |rank| (rank, Verdict::WhereAreYou { group: WORLD });
+    assert_eq!(arbiter.handle(0, late(5)), [ask(2), ask(3), ask(4)]);
+    assert!(arbiter.handle(2, calls(6)).is_empty());
+    assert!(arbiter.handle(3, calls(8)).is_empty(), "it has come through that call");
+    let mail = arbiter.handle(4, calls(3));
+    let cause = timed_out(vec![peer(4), peer(2)]);
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause }, "who is furthest behind comes first");
+    assert_eq!(mail.len(), 5);
+    assert!(arbiter.handle(0, late(5)).is_empty());
+}
+
+#[test]
+fn who_does_not_answer_is_missing_when_the_reporter_insists() {
+    let mut arbiter = joined(4);
+    arbiter.handle(3, Notice::Leave);
+    assert_eq!(arbiter.handle(0, late(4)).len(), 2);
+    assert!(arbiter.handle(2, calls(7)).is_empty());
+    let cause = Cause::Lost { peer: peer(1), how: Loss::Died };
+    let follows = Notice::Failed { group: WORLD, members: vec![0, 1, 2, 3], cause };
+    assert!(arbiter.handle(2, follows).is_empty(), "the late call was first");
+    assert!(arbiter.handle(0, late(4)).is_empty(), "the others may have spoken, too");
+    let mail = arbiter.poll(Instant::now());
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(1)]) });
+}
+
+#[test]
+fn a_timeout_of_ranks_that_have_all_come_names_nobody() {
+    let mut arbiter = joined(2);
+    arbiter.handle(1, calls(7));
+    let mail = arbiter.handle(0, late(2));
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![]) });
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn silent(rank: usize) -> Verdict {
+    Verdict::Lost { cause: Cause::Lost { peer: peer(rank), how: Loss::Silent { after: LIMIT } } }
+}
+
+/// Ranks that beat until they fall silent; returns what is said besides beats, and when.
+fn beating(world_size: usize, silent_from: impl Fn(usize) -> f64) -> Vec<(f64, Mail)> {
+    let start = Instant::now();
+    let mut arbiter = joined_to(Arbiter::new(world_size, Some(Pulse::new(LIMIT, start))));
+    (0..world_size).for_each(|rank| arbiter.heard(rank, start));
+    let mut said = Vec::new();
+    for tenth in 0..600 {
+        let after = f64::from(tenth) / 10.0;
+        let now = start + Duration::from_secs_f64(after);
+        for rank in (0..world_size).filter(|&rank| tenth % 20 == 0 && after < silent_from(rank)) {
+            assert!(arbiter.handle(rank, Notice::Beat).is_empty());
+            arbiter.heard(rank, now);
+        }
+        let mut mail = arbiter.poll(now);
+        mail.retain(|(_, verdict)| *verdict != Verdict::Beat);
+        if !mail.is_empty() {
+            said.push((after, mail));
+        }
+    }
+    said
+}
+
+#[test]
+fn who_falls_silent_is_lost_and_hears_of_it() {
+    let to_all = |lost| [2, 1, 0].map(|rank| (rank, silent(lost))).to_vec();
+    let said = beating(3, |rank| if rank == 1 { 20.5 } else { f64::MAX });
+    assert_eq!(said, [(30.0, to_all(1))], "ten seconds after its last word");
+    assert!(beating(3, |_| f64::MAX).is_empty(), "nobody is silent");
+}
+
+#[test]
+fn nothing_is_expected_from_who_left_or_has_not_come() {
+    let start = Instant::now();
+    let mut arbiter = joined_to(Arbiter::new(2, Some(Pulse::new(LIMIT, start))));
+    arbiter.heard(1, start);
+    arbiter.handle(1, Notice::Leave);
+    arbiter.heard(1, start);
+    let mut new = Arbiter::new(2, Some(Pulse::new(LIMIT, start)));
+    new.heard(1, start);
+    for second in 0..30 {
+        let now = start + Duration::from_secs(second);
+        assert!(arbiter.poll(now).iter().all(|(_, verdict)| *verdict == Verdict::Beat));
+        assert!(new.poll(now).is_empty());
+    }
+}
+
+#[test]
+fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
+    let start = Instant::now();
+    let mut arbiter = joined_to(Arbiter::new(3, Some(Pulse::new(LIMIT, start))));
+    assert_eq!(arbiter.handle(2, Notice::YouWereSilent), [2, 1, 0].map(|rank| (rank, silent(0))));
+    assert!(arbiter.handle(1, Notice::YouWereSilent).is_empty(), "once");
+}
