@@ -57,20 +57,34 @@ pub(crate) struct Fate {
     shared: Arc<Shared>,
 }
 
-/// What the parts of a group on this rank share.
-#[derive(Debug, Default)]
+/// What the parts of a group on this rank share. It lasts until the last of them is done.
+#[derive(Debug)]
 struct Shared {
+    realm: Arc<dyn Realm>,
+    alarm: Arc<Alarm>,
     /// Whether the first cause was returned to the user; later calls say `Poisoned`.
     reported: AtomicBool,
     /// What this rank noticed first. However many operations fail for it, it is reported once.
     report: Mutex<Option<Report>>,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
+        // Of a group that has failed nobody expects anything, and a panic does not end it in order.
+        if members.len() > 1 && self.alarm.cause().is_none() && !std::thread::panicking() {
+            let _ = self.realm.control().send(Notice::LeaveGroup { group, members });
+        }
+    }
+}
+
 impl Fate {
     /// `members` are ranks of the job, in group order.
     pub(crate) fn new(realm: Arc<dyn Realm>, id: GroupId, members: Vec<usize>) -> Self {
         let alarm = realm.watch().alarm(id, members.clone());
-        Self::of(realm, alarm, members, Arc::default())
+        let (reported, report) = Default::default();
+        let shared = Shared { realm: realm.clone(), alarm: alarm.clone(), reported, report };
+        Self::of(realm, alarm, members, Arc::new(shared))
     }
 
     /// The same fate, seen by `members` of the group (ranks of the job), which do a part of its work among themselves.

@@ -101,20 +101,18 @@ mod tests {
         memfd_create("test", MemfdFlags::CLOEXEC).map_err(|e| Error::io("making a file", e.into()))
     }
 
-    fn share(realm: &Arc<TcpRealm>, group: GroupId, members: &[usize]) -> Result<u64> {
-        share_with(realm, group, members, &make)
+    fn fate(realm: &Arc<TcpRealm>, group: GroupId, members: &[usize]) -> Fate {
+        Fate::new(realm.clone(), group, members.to_vec())
     }
 
-    fn share_with(
-        realm: &Arc<TcpRealm>,
-        group: GroupId,
-        members: &[usize],
-        make: &dyn Fn() -> Result<OwnedFd>,
-    ) -> Result<u64> {
+    fn share(realm: &Arc<TcpRealm>, fate: &Fate) -> Result<u64> {
+        share_with(realm, fate, &make)
+    }
+
+    fn share_with(realm: &Arc<TcpRealm>, fate: &Fate, make: &dyn Fn() -> Result<OwnedFd>) -> Result<u64> {
         let (op, site) = (OpKind::Init, CallSite::caller());
         let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
-        let fate = Fate::new(realm.clone(), group, members.to_vec());
-        let memory = realm.share(&fate, &signature, make)?;
+        let memory = realm.share(fate, &signature, make)?;
         Ok(fstat(&memory).expect("it is open").st_ino)
     }
 
@@ -157,8 +155,9 @@ mod tests {
             assert_eq!(realm.host_of(0), realm.host_of(3));
             assert!(realm.host_of(0).is_some() && realm.host_of(0) != realm.host_of(1));
             let host: Vec<_> = (0..4).filter(|&r| realm.host_of(r) == realm.host_of(rank)).collect();
-            for (round, group) in [WORLD, WORLD, GroupId(3)].into_iter().enumerate() {
-                let inode = share(&realm, group, &host).unwrap();
+            let (world, other) = (fate(&realm, WORLD, &host), fate(&realm, GroupId(3), &host));
+            for (round, fate) in [&world, &world, &other].into_iter().enumerate() {
+                let inode = share(&realm, fate).unwrap();
                 files.lock().unwrap().push((host.clone(), round, inode));
             }
             realm.leave(&realm.deadline());
@@ -186,7 +185,7 @@ mod tests {
         job(&[("PHALANX_TIMEOUT_S", "0.3"); 3], |realm| {
             match realm.place.rank {
                 2 => {
-                    let error = share(&realm, WORLD, &[1, 2]).unwrap_err();
+                    let error = share(&realm, &fate(&realm, WORLD, &[1, 2])).unwrap_err();
                     let Error::Timeout { missing, at, .. } = &error else { panic!("{error}") };
                     assert_eq!((missing[0].rank, at.op, at.rank), (1, OpKind::Init, 2), "{error}");
                 }
@@ -195,7 +194,7 @@ mod tests {
                     let long = Deadline::after(Instant::now(), Duration::from_secs(60));
                     let cause = alarm.wait(&long);
                     assert!(matches!(cause, Some(Cause::TimedOut { reporter, .. }) if reporter.rank == 2));
-                    let late = share(&realm, WORLD, &[0, 1]).unwrap_err();
+                    let late = share(&realm, &fate(&realm, WORLD, &[0, 1])).unwrap_err();
                     assert!(matches!(late, Error::Timeout { .. }), "the first cause: {late}");
                 }
             }
@@ -207,7 +206,7 @@ mod tests {
     fn who_cannot_make_it_says_so_to_all() {
         job(&[("PHALANX_TIMEOUT_S", "10"); 3], |realm| {
             let make = || Err(Error::io("making a file", std::io::ErrorKind::StorageFull.into()));
-            let error = share_with(&realm, WORLD, &[0, 1, 2], &make).unwrap_err();
+            let error = share_with(&realm, &fate(&realm, WORLD, &[0, 1, 2]), &make).unwrap_err();
             match (realm.place.rank, &error) {
                 (0, Error::Io { .. }) => {}
                 (1 | 2, Error::Aborted { peer, reason, .. }) => {
@@ -227,7 +226,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(100));
                 fate.abort("enough");
             } else {
-                let error = share(&realm, WORLD, &[0, 1]).unwrap_err();
+                let error = share(&realm, &fate(&realm, WORLD, &[0, 1])).unwrap_err();
                 assert!(matches!(&error, Error::Aborted { peer, .. } if peer.rank == 0), "{error}");
             }
             realm.leave(&realm.deadline());
@@ -259,7 +258,7 @@ mod tests {
                     }
                     _ => [1, 2],
                 };
-                let error = share(&realm, GroupId(5), &members).unwrap_err();
+                let error = share(&realm, &fate(&realm, GroupId(5), &members)).unwrap_err();
                 let Error::PeerLost { peer, how: told, .. } = &error else { panic!("{error}") };
                 assert_eq!((peer.rank, *told), (1, how), "{error}");
                 realm.leave(&realm.deadline());

@@ -9,8 +9,8 @@ use crate::local::Memories;
 use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId};
 use crate::{Bell, Connection, Secret};
 use phalanx_core::{GroupId, Result};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,8 @@ use std::time::Instant;
 
 /// Links for groups that do not exist here yet: the other ranks may be ahead.
 const EARLY_LINKS_MAX: usize = 4096;
+/// Groups of which it is remembered that they ended here: the latest.
+const CLOSED_MAX: usize = 4096;
 
 /// Where the reception leaves the links of one group.
 #[derive(Debug, Default)]
@@ -75,6 +77,8 @@ pub(crate) struct Links {
     mailboxes: HashMap<GroupId, Arc<Mailbox>>,
     states: HashMap<(GroupId, usize), LinkState>,
     early: HashMap<(GroupId, usize), Connection>,
+    /// Groups that have ended here, oldest first: who calls for one is late, and not early.
+    closed: VecDeque<GroupId>,
     #[cfg(target_os = "linux")]
     pub(crate) memories: Memories,
 }
@@ -93,6 +97,7 @@ impl Service for Links {
                 Some(control) => control.admit(hello),
                 None => Admission::Refuse(Status::Unwanted),
             },
+            Purpose::Data if self.closed.contains(&hello.group) => Admission::Refuse(Status::Unwanted),
             Purpose::Data => match self.states.get(&(hello.group, peer)) {
                 // Where both dialled at once, the lower rank's call may come when the link stands.
                 Some(_) if self.rank > peer => Admission::Refuse(Status::Crossed),
@@ -135,6 +140,10 @@ impl Service for Links {
     }
 
     fn linked(&mut self, peer: usize, hello: &Hello, link: Connection) {
+        // It was begun before the group ended. Closing it says so to the other end.
+        if self.closed.contains(&hello.group) {
+            return;
+        }
         // Two that were admitted before the first was linked: the first stays.
         if self.states.insert((hello.group, peer), LinkState::Linked) == Some(LinkState::Linked) {
             return;
@@ -160,6 +169,43 @@ impl Service for Links {
     }
 }
 
+impl Links {
+    fn new(rank: usize, world_size: usize, control: Option<Box<dyn Service>>) -> Self {
+        Self {
+            rank,
+            world_size,
+            control,
+            mailboxes: HashMap::new(),
+            states: HashMap::new(),
+            early: HashMap::new(),
+            closed: VecDeque::new(),
+            #[cfg(target_os = "linux")]
+            memories: Memories::default(),
+        }
+    }
+
+    fn open(&mut self, group: GroupId, mailbox: Arc<Mailbox>) {
+        self.closed.retain(|g| *g != group);
+        let early: Vec<_> = self.early.keys().filter(|(g, _)| *g == group).copied().collect();
+        for key in early {
+            if let Some(link) = self.early.remove(&key) {
+                mailbox.put(key.1, Ok(link));
+            }
+        }
+        self.mailboxes.insert(group, mailbox);
+    }
+
+    fn close(&mut self, group: GroupId) {
+        self.mailboxes.remove(&group);
+        self.states.retain(|(g, _), _| *g != group);
+        self.early.retain(|(g, _), _| *g != group);
+        if self.closed.len() == CLOSED_MAX {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(group);
+    }
+}
+
 /// What a process shares with its peers: the links of all its groups. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Exchange {
@@ -180,16 +226,7 @@ impl Exchange {
         world_size: usize,
         control: Option<Box<dyn Service>>,
     ) -> Result<Self> {
-        let links = Links {
-            rank,
-            world_size,
-            control,
-            mailboxes: HashMap::new(),
-            states: HashMap::new(),
-            early: HashMap::new(),
-            #[cfg(target_os = "linux")]
-            memories: Memories::default(),
-        };
+        let links = Links::new(rank, world_size, control);
         Ok(Self { reception: Arc::new(Reception::start(bind, secret, links)?), rank, world_size })
     }
 
@@ -207,15 +244,7 @@ impl Exchange {
     pub(crate) fn mailbox(&self, group: GroupId) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::default());
         let theirs = mailbox.clone();
-        self.reception.call(move |links, _| {
-            let early: Vec<_> = links.early.keys().filter(|(g, _)| *g == group).copied().collect();
-            for key in early {
-                if let Some(link) = links.early.remove(&key) {
-                    theirs.put(key.1, Ok(link));
-                }
-            }
-            links.mailboxes.insert(group, theirs);
-        });
+        self.reception.call(move |links, _| links.open(group, theirs));
         mailbox
     }
 
@@ -231,10 +260,44 @@ impl Exchange {
 
     /// Forgets the links of a group that ends here.
     pub(crate) fn close(&self, group: GroupId) {
-        self.reception.call(move |links, _| {
-            links.mailboxes.remove(&group);
-            links.states.retain(|(g, _), _| *g != group);
-            links.early.retain(|(g, _), _| *g != group);
-        });
+        self.reception.call(move |links, _| links.close(group));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    /// Both ends of a connection.
+    fn link() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Connection::new(listener.accept().unwrap().0, None), other)
+    }
+
+    #[test]
+    fn who_calls_for_a_group_that_has_ended_is_late_and_not_early() {
+        let mut links = Links::new(0, 2, None);
+        let hello = Hello { purpose: Purpose::Data, rank: 1, world_size: 2, group: GroupId(7) };
+        assert_eq!(links.admit(&hello), Admission::Link);
+        let (early, _other) = link();
+        links.linked(1, &hello, early);
+        let mailbox = Arc::new(Mailbox::default());
+        links.open(hello.group, mailbox.clone());
+        assert_eq!(mailbox.empty().len(), 1);
+
+        links.close(hello.group);
+        assert_eq!(links.admit(&hello), Admission::Refuse(Status::Unwanted));
+        // One that was begun before.
+        let (late, mut other) = link();
+        links.linked(1, &hello, late);
+        assert!(links.early.is_empty());
+        assert_eq!(other.read(&mut [0]).unwrap(), 0, "it was closed");
+        for group in 0..2 * CLOSED_MAX as u64 {
+            links.close(GroupId(group));
+        }
+        assert_eq!(links.closed.len(), CLOSED_MAX);
     }
 }

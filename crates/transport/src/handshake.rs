@@ -99,7 +99,7 @@ impl fmt::Display for Status {
             Self::Welcome => "welcome",
             Self::Taken => "a process with this rank is connected already (was a rank started twice?)",
             Self::Crossed => "the connection made from the other side is kept",
-            Self::Unwanted => "this rank, world size or purpose does not belong to the job at that address",
+            Self::Unwanted => "this rank, world size, group or purpose does not belong to the job at that address, or no more",
         })
     }
 }

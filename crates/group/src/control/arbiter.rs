@@ -1,6 +1,6 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
-use super::limits::{FAILED_MAX, STALLED_MAX};
+use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX};
 use super::notice::{Calls, Member, Notice, Verdict};
 use super::pulse::{Due, Pulse};
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
@@ -45,6 +45,8 @@ pub(crate) struct Arbiter {
     told: Vec<Verdict>,
     lost: BTreeSet<usize>,
     left: BTreeSet<usize>,
+    /// The groups that each rank left while it stayed in the job; oldest first.
+    left_groups: Vec<VecDeque<GroupId>>,
     /// Who reported whose death, which the arbiter had not seen.
     doubted: BTreeSet<(usize, usize)>,
     /// What each rank last said about its latest collectives, in the groups where it did so latest; oldest first.
@@ -64,6 +66,7 @@ impl Arbiter {
             told: Vec::new(),
             lost: BTreeSet::new(),
             left: BTreeSet::new(),
+            left_groups: vec![VecDeque::new(); world_size],
             doubted: BTreeSet::new(),
             calls: vec![VecDeque::new(); world_size],
             inquiries: HashMap::new(),
@@ -109,7 +112,7 @@ impl Arbiter {
                 self.inquire(rank, group, &members, cause)
             }
             Notice::Failed { group, cause, .. } => {
-                let cause = self.corrected(cause);
+                let cause = self.corrected(group, cause);
                 if self.doubts(rank, &cause) { Vec::new() } else { self.fail(rank, group, cause) }
             }
             Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
@@ -117,6 +120,7 @@ impl Arbiter {
                 self.forget(rank);
                 if self.left.insert(rank) { self.tell_all(Verdict::Left { rank }) } else { Vec::new() }
             }
+            Notice::LeaveGroup { group, members } => self.leave_group(rank, group, members),
             Notice::Beat => Vec::new(),
             Notice::YouWereSilent => self.silent(0),
         }
@@ -198,6 +202,25 @@ impl Arbiter {
         }
     }
 
+    /// Those who wait for it there are told.
+    fn leave_group(&mut self, rank: usize, group: GroupId, members: Vec<usize>) -> Mail {
+        if self.left.contains(&rank) {
+            return Vec::new();
+        }
+        let groups = &mut self.left_groups[rank];
+        if groups.len() == LEFT_MAX {
+            groups.pop_front();
+        }
+        groups.push_back(group);
+        let others = members.into_iter().filter(|other| *other != rank && !self.lost.contains(other));
+        others.map(|other| (other, Verdict::LeftGroup { group, rank })).collect()
+    }
+
+    /// Whether `rank` left the job, or this group, in order.
+    fn has_left(&self, group: GroupId, rank: usize) -> bool {
+        self.left.contains(&rank) || self.left_groups.get(rank).is_some_and(|left| left.contains(&group))
+    }
+
     /// Ranks that wait for each other may be at different places: one has come through a call that another, who took it
     /// for something else, still waits in.
     fn called(&mut self, rank: usize, group: GroupId, calls: Calls) -> Mail {
@@ -238,7 +261,7 @@ impl Arbiter {
     /// has not answered when it insists is missing.
     fn inquire(&mut self, reporter: usize, group: GroupId, members: &[usize], cause: Cause) -> Mail {
         let Cause::TimedOut { seq, .. } = cause else { return Vec::new() };
-        let is_open = |&r: &usize| r != reporter && !self.left.contains(&r) && self.place(group, r) < seq;
+        let is_open = |&r: &usize| r != reporter && !self.has_left(group, r) && self.place(group, r) < seq;
         let unheard: BTreeSet<_> = members.iter().copied().filter(is_open).collect();
         let mail: Mail = unheard.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
         let reporters = BTreeSet::from([reporter]);
@@ -264,7 +287,7 @@ impl Arbiter {
         if let Cause::TimedOut { reporter, seq, missing, .. } = &mut cause {
             // Who has left in order was there, or those who wait for it know that it left.
             let is_absent =
-                |&r: &usize| r != reporter.rank && !self.left.contains(&r) && self.place(group, r) < *seq;
+                |&r: &usize| r != reporter.rank && !self.has_left(group, r) && self.place(group, r) < *seq;
             let mut absent: Vec<_> = members.into_iter().filter(is_absent).collect();
             absent.sort_by_key(|r| (!unheard.contains(r), self.place(group, *r), *r));
             *missing = absent.into_iter().map(|r| self.peer(r)).collect();
@@ -273,10 +296,10 @@ impl Arbiter {
     }
 
     /// What the reporter cannot know: that a closed link was left in order.
-    fn corrected(&self, cause: Cause) -> Cause {
+    fn corrected(&self, group: GroupId, cause: Cause) -> Cause {
         match cause {
             Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
-                if self.left.contains(&peer.rank) =>
+                if self.has_left(group, peer.rank) =>
             {
                 Cause::Lost { peer, how: Loss::Left }
             }
@@ -330,7 +353,7 @@ impl Arbiter {
         let calls: usize = self.calls[rank].iter().map(|(_, told)| 100 + calls(told)).sum();
         let doubted = self.doubted.range((rank, 0)..(rank + 1, 0)).count();
         let host = self.members[rank].as_ref().map_or(0, |member| member.peer.host.len());
-        calls + 50 * (self.failed_by[rank] + doubted) + host
+        calls + 50 * (self.failed_by[rank] + doubted) + 8 * self.left_groups[rank].len() + host
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) const CALLS_MAX: usize = 64;
 pub(crate) const STALLED_MAX: usize = 64;
 /// Groups that may fail by the reports of one rank.
 pub(crate) const FAILED_MAX: usize = 4096;
+/// Groups of which it is remembered that a rank left them: the latest.
+pub(crate) const LEFT_MAX: usize = 4096;
 /// Verdicts that a rank remembers.
 pub(crate) const VERDICTS_MAX: usize = 1 << 16;
 
@@ -30,10 +32,10 @@ impl Notice {
                 Err(format!("{group} failed before all ranks were here"))
             }
             Self::Failed { members, cause, .. } => {
-                check_len(members.len(), world_size)?;
-                members.iter().try_for_each(|&rank| check_rank(rank, world_size))?;
+                check_members(members, world_size)?;
                 check_cause(cause, world_size)
             }
+            Self::LeaveGroup { members, .. } => check_members(members, world_size),
             _ => Ok(()),
         }
     }
@@ -50,12 +52,11 @@ impl Verdict {
                 }
                 members.iter().try_for_each(|member| check_peer(&member.peer, world_size))
             }
-            Self::Missing { ranks } => {
-                check_len(ranks.len(), world_size)?;
-                ranks.iter().try_for_each(|&rank| check_rank(rank, world_size))
-            }
+            Self::Missing { ranks } => check_members(ranks, world_size),
             Self::Group { cause, .. } | Self::Lost { cause } => check_cause(cause, world_size),
-            Self::Left { rank } | Self::Trace { by: rank } => check_rank(*rank, world_size),
+            Self::Left { rank } | Self::Trace { by: rank } | Self::LeftGroup { rank, .. } => {
+                check_rank(*rank, world_size)
+            }
             Self::Beat | Self::WhereAreYou { .. } => Ok(()),
         }
     }
@@ -86,6 +87,11 @@ fn check_cause(cause: &Cause, world_size: usize) -> Result<(), String> {
 fn check_peer(peer: &Peer, world_size: usize) -> Result<(), String> {
     check_rank(peer.rank, world_size)?;
     check_text(&peer.host)
+}
+
+fn check_members(ranks: &[usize], world_size: usize) -> Result<(), String> {
+    check_len(ranks.len(), world_size)?;
+    ranks.iter().try_for_each(|&rank| check_rank(rank, world_size))
 }
 
 fn check_rank(rank: usize, world_size: usize) -> Result<(), String> {

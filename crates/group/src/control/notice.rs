@@ -39,6 +39,8 @@ pub(crate) enum Notice {
     Beat,
     /// I have heard nothing from you for too long. For an arbiter whose process was stopped and goes on.
     YouWereSilent,
+    /// I leave this group in order, and stay in the job. `members` are ranks of the job.
+    LeaveGroup { group: GroupId, members: Vec<usize> },
 }
 
 /// What the arbiter tells ranks.
@@ -60,6 +62,8 @@ pub(crate) enum Verdict {
     Beat,
     /// Which collectives of this group did this rank call lately?
     WhereAreYou { group: GroupId },
+    /// This rank has left this group in order. Told to its members.
+    LeftGroup { group: GroupId, rank: usize },
 }
 
 /// Collectives and their places in the sequence, oldest first.

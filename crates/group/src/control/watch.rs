@@ -1,13 +1,13 @@
 //! What a rank knows of its groups' fate, and the alarms that stop running operations.
 
-use super::limits::{CALLS_MAX, VERDICTS_MAX};
+use super::limits::{CALLS_MAX, LEFT_MAX, VERDICTS_MAX};
 use super::notice::{Member, Notice, Verdict};
 use crate::trace::Trace;
 use crate::trace::log::Log;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
 use phalanx_transport::Bell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub(crate) struct Alarm {
     members: Vec<usize>,
     cause: OnceLock<Cause>,
     raised: AtomicBool,
-    /// Ranks of the job that left in order, and when that became known here.
+    /// Ranks of the job that left it, or this group, in order, and when that became known here.
     left: Mutex<BTreeMap<usize, Instant>>,
     bells: Mutex<Vec<Bell>>,
     heard: (Mutex<()>, Condvar),
@@ -88,6 +88,11 @@ impl Alarm {
         lock(&self.left).get(&rank).copied()
     }
 
+    fn leaves(&self, rank: usize, now: Instant) {
+        lock(&self.left).entry(rank).or_insert(now);
+        self.ring();
+    }
+
     /// Rings `bell` when anything changes, until [`hush`](Self::hush).
     pub(crate) fn listen(&self, bell: &Bell) {
         lock(&self.bells).push(bell.clone());
@@ -110,6 +115,8 @@ struct State {
     /// Verdicts in the order in which they came; `None` for a lost rank, which concerns all its groups.
     verdicts: Vec<(Option<GroupId>, Cause)>,
     left: BTreeMap<usize, Instant>,
+    /// Who left which group, of those that are not here: others may be done with a group before it is made here.
+    left_groups: VecDeque<(GroupId, usize, Instant)>,
     alarms: Vec<Weak<Alarm>>,
 }
 
@@ -162,9 +169,18 @@ impl Watch {
             Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
             Verdict::Left { rank } => {
                 state.left.insert(rank, now);
-                for alarm in state.alarms.iter().filter_map(Weak::upgrade) {
-                    lock(&alarm.left).insert(rank, now);
-                    alarm.ring();
+                state.alarms.iter().filter_map(Weak::upgrade).for_each(|alarm| alarm.leaves(rank, now));
+            }
+            Verdict::LeftGroup { group, rank } => {
+                let mut alarms = state.alarms.iter().filter_map(Weak::upgrade);
+                if let Some(alarm) = alarms.find(|alarm| alarm.group == group) {
+                    alarm.leaves(rank, now);
+                } else {
+                    drop(alarms);
+                    if state.left_groups.len() == LEFT_MAX {
+                        state.left_groups.pop_front();
+                    }
+                    state.left_groups.push_back((group, rank, now));
                 }
             }
         }
@@ -187,12 +203,17 @@ impl Watch {
     /// A new group's alarm; raised already if its fate is known.
     pub(crate) fn alarm(self: &Arc<Self>, group: GroupId, members: Vec<usize>) -> Arc<Alarm> {
         let mut state = lock(&self.state);
+        let mut left = state.left.clone();
+        left.extend(
+            state.left_groups.iter().filter(|(of, ..)| *of == group).map(|&(_, rank, at)| (rank, at)),
+        );
+        state.left_groups.retain(|(of, ..)| *of != group);
         let alarm = Arc::new(Alarm {
             group,
             members,
             cause: OnceLock::new(),
             raised: AtomicBool::new(false),
-            left: Mutex::new(state.left.clone()),
+            left: Mutex::new(left),
             bells: Mutex::default(),
             heard: Default::default(),
             collectives: Log::new(self.recorder.len),
@@ -321,6 +342,19 @@ mod tests {
         assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2), "the first cause stays");
         assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
         assert!(watch.alarm(GroupId(8), vec![2, 0]).cause().is_some(), "known before the group was");
+    }
+
+    #[test]
+    fn who_left_a_group_left_that_one_even_before_it_was_made_here() {
+        let watch = watch();
+        let pair = watch.alarm(GroupId(7), vec![0, 1]);
+        for group in [7, 8] {
+            watch.hear(Verdict::LeftGroup { group: GroupId(group), rank: 1 }, Instant::now());
+        }
+        let left = |alarm: &Alarm| alarm.left_at(1).is_some();
+        assert!(left(&pair) && left(&watch.alarm(GroupId(8), vec![0, 1])));
+        assert!(!left(&watch.alarm(WORLD, vec![0, 1, 2])));
+        assert_eq!(watch.gone(), [0; 0], "it is in the job still");
     }
 
     #[test]

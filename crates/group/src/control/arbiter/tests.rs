@@ -252,3 +252,23 @@ fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
     assert_eq!(arbiter.handle(2, Notice::YouWereSilent), [2, 1, 0].map(|rank| (rank, silent(0))));
     assert!(arbiter.handle(1, Notice::YouWereSilent).is_empty(), "once");
 }
+
+#[test]
+fn who_leaves_a_group_has_left_that_one() {
+    let group = GroupId(7);
+    let leave = || Notice::LeaveGroup { group, members: vec![0, 1, 3] };
+    let lost = |how| Cause::Lost { peer: peer(1), how };
+    let mut arbiter = joined(4);
+    let left = Verdict::LeftGroup { group, rank: 1 };
+    assert_eq!(arbiter.handle(1, leave()), [(0, left.clone()), (3, left)], "to its members");
+    // Its closed links are no death there …
+    let report = |group| Notice::Failed { group, members: vec![0, 1, 3], cause: lost(Loss::Died) };
+    let verdict = Verdict::Group { group, cause: lost(Loss::Left) };
+    assert_eq!(arbiter.handle(0, report(group)).last(), Some(&(0, verdict)));
+    // … and may be one elsewhere.
+    assert!(arbiter.handle(0, report(WORLD)).is_empty());
+    arbiter.handle(3, Notice::Leave);
+    assert!(arbiter.handle(3, leave()).is_empty(), "who has left the job has said it all");
+    (0..2 * LEFT_MAX).for_each(|_| drop(arbiter.handle(0, leave())));
+    assert_eq!(arbiter.left_groups[0].len(), LEFT_MAX);
+}

@@ -6,7 +6,8 @@ use crate::oracle::Random;
 use phalanx_core::{Cause, Error, Loss, ReduceOp, Result};
 use phalanx_group::{ProcessGroup, Work};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 /// What is reduced in one step: little or much.
 fn work(step: u64) -> Vec<f32> {
@@ -70,6 +71,64 @@ pub fn a_rank_that_leaves_is_named(world: &World) {
     }
 }
 
+/// A rank drops a subgroup, or the group that this was divided from, and is not gone from the job.
+pub fn a_rank_that_leaves_one_group_is_named_there(world: &World) {
+    let world = &world.clone().timeout(Duration::from_secs(20));
+    // Never used, used, and what was divided.
+    for (took_part, leaves_half) in [(0, true), (3, true), (0, false)] {
+        at_once(&WHO, |&(world_size, who)| {
+            // Nobody leaves the job before all have been told.
+            let done = Arc::new(Barrier::new(world_size));
+            let causes = world.run(world_size, move |group| {
+                let half = group.split(Some(0), 0).unwrap().expect("it gave a color");
+                let (left, kept) = if leaves_half { (half, group) } else { (group, half) };
+                // All are through the split before the others fail in what comes next.
+                kept.barrier().unwrap();
+                let cause = if left.rank() == who {
+                    (0..took_part).for_each(|step| take_part(&left, step).unwrap());
+                    drop(left);
+                    None
+                } else {
+                    let error = until_failure(&left);
+                    Some(names(&left, &error, who, Loss::Left))
+                };
+                kept.barrier().unwrap();
+                done.wait();
+                cause
+            });
+            all_equal(&causes);
+        });
+    }
+}
+
+/// Who has left a group holds up nobody who has no need of it.
+pub fn what_a_rank_did_before_it_left_a_group_counts(world: &World) {
+    at_once(&[1usize, 3000], |&len| {
+        world.run(3, move |group| {
+            let part = group.split(Some(0), 0).unwrap().expect("it gave a color");
+            let mut buffer = vec![part.rank() as u8; len];
+            if part.rank() == 1 {
+                part.broadcast(&mut buffer, 1).unwrap();
+                part.send(&buffer, 0, 5).unwrap();
+                drop(part);
+            } else {
+                // Longer than the last bytes of who has left may take.
+                std::thread::sleep(Duration::from_millis(1500));
+                part.broadcast(&mut buffer, 1).unwrap();
+                assert_eq!(buffer, vec![1; len]);
+                match part.rank() {
+                    0 => part.recv(&mut buffer, 1, 5).unwrap(),
+                    _ => part.send(&buffer, 0, 6).unwrap(),
+                }
+                if part.rank() == 0 {
+                    part.recv(&mut buffer, 2, 6).unwrap();
+                }
+            }
+            group.barrier().unwrap();
+        });
+    });
+}
+
 /// A rank panics at some moment or other, half the time with an operation in flight.
 pub fn a_rank_that_panics_is_named(world: &World) {
     for seed in 0..4 {
@@ -99,7 +158,7 @@ pub fn last_messages_of_a_rank_that_left_arrive(world: &World) {
                 return group.send(&vec![1u8; len], 0, 5).unwrap();
             }
             // Let it be gone.
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             let mut message = vec![0u8; len];
             group.recv(&mut message, 1, 5).unwrap();
             assert!(message.iter().all(|&b| b == 1));

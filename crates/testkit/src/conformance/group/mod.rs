@@ -61,7 +61,8 @@ macro_rules! group_conformance {
                 a_cause_from_outside_fails_the_group_everywhere,
             },
             losses::{
-                a_rank_that_leaves_is_named, a_rank_that_panics_is_named,
+                a_rank_that_leaves_is_named, a_rank_that_leaves_one_group_is_named_there,
+                what_a_rank_did_before_it_left_a_group_counts, a_rank_that_panics_is_named,
                 last_messages_of_a_rank_that_left_arrive, operations_in_flight_are_told,
                 a_failed_group_refuses_everything,
             },
