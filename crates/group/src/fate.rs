@@ -134,15 +134,18 @@ impl Fate {
         if self.shared.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
-        self.finish_trace();
         let told = Told { signature, seq: 0, bytes: (0, 0), elapsed: Duration::ZERO };
-        Err(Error::from_cause(cause.clone(), self.context(told)))
+        let error = self.failed(cause.clone(), told);
+        self.finish_trace();
+        Err(error)
     }
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
     pub(crate) fn fail(&self, cause: Cause, told: Told<'_>) -> Error {
         self.accuse(cause, told.seq > 0);
-        self.failed(self.wait_for_verdict(), told)
+        let error = self.failed(self.wait_for_verdict(), told);
+        self.finish_trace();
+        error
     }
 
     /// This rank noticed trouble, in a collective or elsewhere. What came first, [`verdict`](Self::verdict) says.
@@ -180,9 +183,8 @@ impl Fate {
         }
     }
 
-    /// The error for the cause for which the group has failed.
+    /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
-        self.finish_trace();
         self.shared.reported.store(true, Ordering::Relaxed);
         Error::from_cause(cause, self.context(told))
     }
@@ -191,7 +193,9 @@ impl Fate {
     #[cfg(target_os = "linux")]
     pub(crate) fn heard(&self, told: Told<'_>) -> Option<Error> {
         let first = self.alarm.wait(&Deadline::after(Instant::now(), HEARSAY_TIME))?;
-        Some(self.failed(first.clone(), told))
+        let error = self.failed(first.clone(), told);
+        self.finish_trace();
+        Some(error)
     }
 
     /// The call was late and that is an error: the group has failed.
@@ -285,9 +289,11 @@ impl Fate {
         self.realm.watch().trace("the program asked for it")
     }
 
-    /// Who hears that the group has failed may end the process: before that, what led to it is written.
-    fn finish_trace(&self) {
-        self.realm.watch().recorder.finish_writing();
+    /// Who hears that the group has failed may end the process: before that, what led to it is written. Sleeps, so without a lock.
+    pub(crate) fn finish_trace(&self) {
+        if self.alarm.cause().is_some() {
+            self.realm.watch().recorder.finish_writing();
+        }
     }
 
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.

@@ -135,9 +135,17 @@ impl Watch {
 
     /// What this rank did lately, in all its groups.
     pub(crate) fn trace(&self, reason: &str) -> Trace {
-        let mut groups: Vec<_> = lock(&self.state).alarms.iter().filter_map(Weak::upgrade).collect();
-        groups.sort_by_key(|alarm| alarm.group);
+        let groups = lock(&self.state).groups();
         self.recorder.trace(&groups, reason)
+    }
+
+    /// The next that is to be written. Waits while a verdict is taken: all groups that fail by it are in one trace.
+    pub(crate) fn next_trace(&self) -> Option<Trace> {
+        let (groups, reason) = {
+            let state = lock(&self.state);
+            (state.groups(), self.recorder.next_reason()?)
+        };
+        Some(self.recorder.trace(&groups, &reason))
     }
 
     /// Begins to write that, where the job keeps it.
@@ -254,6 +262,13 @@ impl Watch {
         lost.chain(state.left.keys().copied()).collect()
     }
 
+    /// While nothing can be heard, nor told of.
+    #[cfg(test)]
+    pub(crate) fn while_locked(&self, act: impl FnOnce()) {
+        let _state = lock(&self.state);
+        act();
+    }
+
     /// Whether all of `ranks` have left or are lost.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn have_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
@@ -283,6 +298,13 @@ pub(crate) struct Incomplete {
 }
 
 impl State {
+    /// Those that are here.
+    fn groups(&self) -> Vec<Arc<Alarm>> {
+        let mut groups: Vec<_> = self.alarms.iter().filter_map(Weak::upgrade).collect();
+        groups.sort_by_key(|alarm| alarm.group);
+        groups
+    }
+
     /// Whether all of `ranks` have left or are lost; or rank 0 itself is, which hears of nobody any more once it was given up.
     fn are_gone(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
         let is_lost = |r: usize| {

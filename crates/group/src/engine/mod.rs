@@ -192,7 +192,11 @@ impl Engine {
         loop {
             match self.attempt(&mut core, operation, &mut attempt, Instant::now) {
                 Outcome::Finished => return Ok(()),
-                Outcome::Failed(error) => return Err(error),
+                Outcome::Failed(error) => {
+                    drop(core);
+                    self.fate.finish_trace();
+                    return Err(error);
+                }
                 Outcome::Moved => patience.reset(),
                 Outcome::Idle => {}
             }

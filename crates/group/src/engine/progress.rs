@@ -104,6 +104,9 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, patience: &mu
         }
         drop(engine.idle(core, patience, &wants, limit));
     }
+    if finished.iter().any(|(_, outcome)| outcome.is_err()) {
+        engine.fate.finish_trace();
+    }
     for (job, outcome) in finished {
         job.complete(outcome);
     }

@@ -5,7 +5,7 @@ use super::{Trace, snapshot};
 use crate::control::watch::{Alarm, Watch};
 use phalanx_core::{Error, Peer, Result};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a failing call waits for the trace to be written.
@@ -22,24 +22,24 @@ pub(crate) struct Recorder {
     pub(crate) len: usize,
     /// `None`: nothing is written unless the program says so.
     pub(crate) folder: Option<PathBuf>,
-    /// Traces that are being written …
-    pub(crate) writing: (Mutex<usize>, Condvar),
-    /// … one after the other, so that the latest stays.
-    pub(crate) file: Mutex<()>,
+    pub(crate) writing: Mutex<Writing>,
+    pub(crate) wrote: Condvar,
+}
+
+/// What is being written: by one thread, however much happens at once.
+#[derive(Debug, Default)]
+pub(crate) struct Writing {
+    busy: bool,
+    /// Why to write a trace that is not begun yet. It will tell of all that has happened until it is.
+    reason: Option<String>,
+    /// Until when calls wait for that.
+    until: Option<Instant>,
 }
 
 impl Recorder {
     pub(crate) fn new(me: Peer, world_size: usize, timeout: Duration) -> Self {
         let len = phalanx_rendezvous::TRACE_LEN;
-        Self {
-            me,
-            world_size,
-            timeout,
-            len,
-            folder: None,
-            writing: Default::default(),
-            file: Mutex::default(),
-        }
+        Self { me, world_size, timeout, len, folder: None, writing: Mutex::default(), wrote: Condvar::new() }
     }
 
     pub(crate) fn trace(&self, groups: &[Arc<Alarm>], reason: &str) -> Trace {
@@ -49,43 +49,59 @@ impl Recorder {
     /// Begins to write the trace of the rank that `watch` belongs to, if there is a folder for it.
     pub(crate) fn begin_to_write(&self, watch: Arc<Watch>, reason: String) {
         let Some(folder) = self.folder.clone() else { return };
-        *self.count() += 1;
+        let mut writing = self.lock();
+        if writing.reason.is_some() {
+            return;
+        }
+        writing.reason = Some(reason);
+        writing.until = Some(Instant::now() + WRITING_TIME);
+        if std::mem::replace(&mut writing.busy, true) {
+            return;
+        }
+        drop(writing);
+        let file = folder.join(format!("trace_rank_{}.json", self.me.rank));
         let write = move || {
-            let file = folder.join(format!("trace_rank_{}.json", watch.recorder.me.rank));
-            let turn = watch.recorder.file.lock().unwrap_or_else(PoisonError::into_inner);
-            match write(&file, &watch.trace(&reason)) {
-                Ok(()) => tracing::info!(file = %file.display(), reason, "wrote what this rank did lately"),
-                Err(error) => tracing::warn!(%error, "what this rank did lately is not written"),
+            while let Some(trace) = watch.next_trace() {
+                let reason = &trace.reason;
+                match write(&file, &trace) {
+                    Ok(()) => {
+                        tracing::info!(file = %file.display(), reason, "wrote what this rank did lately");
+                    }
+                    Err(error) => tracing::warn!(%error, "what this rank did lately is not written"),
+                }
             }
-            drop(turn);
-            watch.recorder.wrote();
         };
         if let Err(error) = std::thread::Builder::new().name("phalanx-trace".into()).spawn(write) {
             tracing::warn!(%error, "no thread to write what this rank did lately");
-            self.wrote();
+            *self.lock() = Writing::default();
         }
     }
 
-    fn wrote(&self) {
-        *self.count() -= 1;
-        self.writing.1.notify_all();
+    /// Why to write the next trace; `None`: all is written.
+    pub(crate) fn next_reason(&self) -> Option<String> {
+        let mut writing = self.lock();
+        let reason = writing.reason.take();
+        if reason.is_none() {
+            writing.busy = false;
+            self.wrote.notify_all();
+        }
+        reason
     }
 
-    /// Waits until what was begun is written, but not for long.
+    /// Waits until what was begun is written, but not for long, and for a disk that hangs not each time.
     pub(crate) fn finish_writing(&self) {
-        let until = Instant::now() + WRITING_TIME;
-        let mut writing = self.count();
-        while *writing > 0 {
+        let mut writing = self.lock();
+        while let Some(until) = writing.until.filter(|_| writing.busy) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            writing = self.writing.1.wait_timeout(writing, left).unwrap_or_else(PoisonError::into_inner).0;
+            writing = self.wrote.wait_timeout(writing, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn count(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.writing.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,4 +116,53 @@ pub(crate) fn write(file: &Path, trace: &Trace) -> Result<()> {
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let fresh = file.with_extension(format!("{}.{number}", std::process::id()));
     std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, file)).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::notice::Verdict;
+    use phalanx_core::{Cause, GroupId, Loss, WORLD};
+
+    /// A rank of many groups, and where it writes.
+    fn rank(name: &str) -> (Arc<Watch>, Vec<Arc<Alarm>>, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("phalanx_{name}_{}", std::process::id()));
+        let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, 2, Duration::from_secs(1));
+        let watch = Watch::new(Recorder { folder: Some(folder.clone()), ..recorder });
+        let groups = (0..200).map(|group| if group == 0 { WORLD } else { GroupId(group) });
+        let alarms = groups.map(|group| watch.alarm(group, vec![0, 1])).collect();
+        (watch, alarms, folder)
+    }
+
+    fn lost() -> Verdict {
+        Verdict::Lost { cause: Cause::Lost { peer: Peer { rank: 1, host: "h".into() }, how: Loss::Died } }
+    }
+
+    #[test]
+    fn what_fails_at_once_is_written_once() {
+        let (watch, _alarms, folder) = rank("once");
+        watch.hear(lost(), Instant::now());
+        watch.recorder.finish_writing();
+        let text = std::fs::read(folder.join("trace_rank_0.json")).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        let trace: Trace = serde_json::from_slice(&text).unwrap();
+        assert!(trace.reason.starts_with("world: "), "the first reason: {}", trace.reason);
+        assert!(trace.pg_status.values().all(|status| status.failed.is_some()));
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_waited_for_once() {
+        let (watch, alarms, folder) = rank("hangs");
+        let begun = Instant::now();
+        watch.while_locked(|| {
+            // Who writes waits for the lock, as for a disk.
+            for alarm in &alarms {
+                alarm.raise(Cause::Aborted { peer: watch.recorder.me.clone(), reason: "r".into() });
+                watch.recorder.finish_writing();
+            }
+        });
+        assert!(begun.elapsed() < 10 * WRITING_TIME, "{:?}", begun.elapsed());
+        watch.recorder.finish_writing();
+        let _ = std::fs::remove_dir_all(folder);
+    }
 }
