@@ -313,14 +313,16 @@ impl ProcessGroup {
     /// Collective: rank 0 looks into the job's store, and all are told the same.
     ///
     /// # Cost
-    /// A connection to the store from rank 0, about a millisecond, and a broadcast of 8 bytes.
+    /// A connection to the store from rank 0, about a millisecond, and a broadcast of 8 bytes. A store that can't be reached in half of the
+    /// time limit is an error, and the group is fine.
     ///
     /// # Errors
     /// As for any collective; [`Unsupported`](Error::Unsupported) for a subgroup; on rank 0 those of the store, the others are told 0 then.
     #[track_caller]
     pub fn waiting(&self) -> Result<usize> {
         let generation = self.origin(OpKind::Rejoin)?;
-        let found = if self.rank() == 0 { generation.waiting() } else { Ok(0) };
+        // The others wait for rank 0 already.
+        let found = if self.rank() == 0 { generation.waiting(self.timeout / 2) } else { Ok(0) };
         let mut waiting = [*found.as_ref().unwrap_or(&0) as u64];
         self.broadcast(&mut waiting, 0)?;
         found.map(|_| waiting[0] as usize)

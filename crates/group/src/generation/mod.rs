@@ -74,12 +74,12 @@ impl Generation {
         self.seat.generation
     }
 
-    /// How many replacements wait for the next generation.
+    /// How many replacements wait for the next generation. The store has so much time to answer.
     ///
     /// # Errors
     /// Those of the store.
-    pub(crate) fn waiting(&self) -> Result<usize> {
-        let deadline = Deadline::after(Instant::now(), self.home.init_timeout());
+    pub(crate) fn waiting(&self, limit: Duration) -> Result<usize> {
+        let deadline = Deadline::after(Instant::now(), limit.min(self.home.init_timeout()));
         let open = self.home.open(&BTreeSet::new(), &deadline)?;
         roster::waiting(&open.store, self.seat.generation + 1)
     }
@@ -199,9 +199,48 @@ pub(crate) fn found(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::realm::ThreadRealm;
     use phalanx_core::ReduceOp;
     use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};
     use phalanx_transport::Secret;
+
+    /// A store that does not answer; remembers for how long it was asked.
+    #[derive(Debug, Default)]
+    struct Silent(std::sync::Mutex<Duration>);
+
+    impl Home for Silent {
+        fn init_timeout(&self) -> Duration {
+            Duration::from_secs(120)
+        }
+
+        fn elastic(&self) -> Option<Elastic> {
+            None
+        }
+
+        fn open(&self, _lost: &BTreeSet<u64>, deadline: &Deadline) -> Result<Arc<OpenStore>> {
+            *self.0.lock().unwrap() = deadline.limit();
+            Err(Error::config("no answer"))
+        }
+
+        fn meet(&self, _seat: &Seat, _open: &Arc<OpenStore>, _deadline: &Deadline) -> Result<Met> {
+            unreachable!("nobody meets there")
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_given_up_before_the_other_ranks_are_late() {
+        let limit = Duration::from_secs(60);
+        let realm: Arc<dyn Realm> = Arc::new(ThreadRealm::create(1, limit).remove(0));
+        let selector = Arc::new(Selector::forced_from("").unwrap());
+        let fate = Arc::new(crate::fate::Fate::new(realm.clone(), WORLD, vec![0]));
+        let backend = Arc::new(crate::host::HostBackend::new(fate, BackendChoice::Auto, selector));
+        let home = Arc::new(Silent::default());
+        let seat = Seat { generation: 0, rank: 0, roster: vec![0] };
+        let group = ProcessGroup::of_all_ranks(backend, Generation { seat, realm, home: home.clone() });
+        group.waiting().unwrap_err();
+        assert!(*home.0.lock().unwrap() < limit, "{home:?}");
+        group.barrier().unwrap();
+    }
 
     /// A worker that is in the roster, and gone before the ranks have come together: the others do without it.
     fn without_a_ghost(ghost: u64) {
