@@ -162,8 +162,8 @@ impl Drop for TcpRealm {
     }
 }
 
-/// Pipes by group: whoever opens a group first makes them.
-type Fabric = Mutex<HashMap<GroupId, Pipes>>;
+/// Pipes by group, and how many of their ends were taken: whoever opens a group first makes them, and the last takes the rest.
+type Fabric = Mutex<HashMap<GroupId, (Pipes, usize)>>;
 
 /// Ranks as threads of this process.
 #[derive(Debug)]
@@ -198,8 +198,13 @@ impl Realm for ThreadRealm {
     fn open(&self, group: GroupId, members: &[usize]) -> Wire {
         let rank = members.iter().position(|&m| m == self.place.rank).expect("this rank is a member");
         let mut fabric = self.fabric.lock().unwrap_or_else(PoisonError::into_inner);
-        let pipes = fabric.entry(group).or_insert_with(|| Pipes::new(members.len()));
-        Wire::new(Box::new(pipes.end(rank)))
+        let (pipes, taken) = fabric.entry(group).or_insert_with(|| (Pipes::new(members.len()), 0));
+        let end = pipes.end(rank);
+        *taken += 1;
+        if *taken == members.len() {
+            fabric.remove(&group);
+        }
+        Wire::new(Box::new(end))
     }
 
     fn control(&self) -> &dyn Control {
@@ -227,6 +232,23 @@ impl Drop for ThreadRealm {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let _ = self.line.send(Notice::Leave);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_are_kept_until_all_have_their_ends() {
+        let realms = ThreadRealm::create(3, Duration::from_secs(1));
+        let kept = || realms[0].fabric.lock().unwrap().len();
+        for group in (1..4).map(GroupId) {
+            drop(realms[1].open(group, &[1, 2]));
+            assert_eq!(kept(), 1, "the other end is to find that this one was closed");
+            drop(realms[2].open(group, &[1, 2]));
+            assert_eq!(kept(), 0);
         }
     }
 }
