@@ -17,6 +17,9 @@ const BUDGET: Duration = Duration::from_millis(400);
 const SAMPLES: (usize, usize) = (9, 2001);
 /// What each of two ranks sends to the other: too much for caches between the cores, little enough to repeat.
 const BLOCK_LEN: usize = 4 << 20;
+/// Ranks that show what it costs to share cores. All are in this process, each with a listener, and with a link to each other it talks to:
+/// more would need more descriptors than a process may usually have.
+const CROWD_MAX: usize = 32;
 /// What is combined at a time, as where messages are received.
 const COMBINED_LEN: usize = 256 << 10;
 
@@ -27,14 +30,14 @@ const COMBINED_LEN: usize = 256 << 10;
 pub fn tune() -> Result<Prices> {
     let combine_bytes_per_s = combining();
     let cores = cores();
-    let alone = if cores > 1 { on_loopback(2, pair)? } else { [Link::LOOPBACK.latency_s, 0.0] };
+    let alone = if cores > 1 { on_loopback(2, None, pair)? } else { [Link::LOOPBACK.latency_s, 0.0] };
     let [latency_s, exchange_s] = alone;
     let moving_s = exchange_s - latency_s;
     let bandwidth_bytes_per_s =
         if moving_s > 0.0 { BLOCK_LEN as f64 / moving_s } else { Link::LOOPBACK.bandwidth_bytes_per_s };
-    let ranks = (2 * cores).next_power_of_two();
-    let ranks_per_core = ranks as f64 / cores as f64;
-    let [crowded_s] = on_loopback(ranks, |group| Ok([small(group)?]))?;
+    let (ranks, shared) = crowd(cores);
+    let ranks_per_core = ranks as f64 / shared as f64;
+    let [crowded_s] = on_loopback(ranks, Some(shared), |group| Ok([small(group)?]))?;
     // What `Link::seconds` says of recursive doubling, solved for the turn.
     let hop_s = crowded_s / f64::from(ranks.ilog2()) - ranks_per_core * latency_s;
     let turn_s = (hop_s / (ranks_per_core - 1.0)).max(0.0);
@@ -43,6 +46,26 @@ pub fn tune() -> Result<Prices> {
     let network = Link { combine_bytes_per_s, turn_s, ..Link::TCP };
     Ok(Prices { measured: Some(Measured::here()), loopback, network })
 }
+
+/// How many ranks share how many of `cores`: at least two each, and equally many on all where they can.
+fn crowd(cores: usize) -> (usize, usize) {
+    let shared = cores.min(CROWD_MAX / 2);
+    ((2 * shared).next_power_of_two(), shared)
+}
+
+/// Keeps this thread, and those that it will start, to so many of the cores that it may use.
+#[cfg(target_os = "linux")]
+fn keep_to(cores: usize) {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let mut few = CpuSet::new();
+    (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).take(cores).for_each(|core| few.set(core));
+    // Where that is refused, ranks meet less often, and the price comes out too low.
+    let _ = sched_setaffinity(None, &few);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn keep_to(_cores: usize) {}
 
 /// Two ranks, each with its core: seconds of a small exchange and of a large one.
 fn pair(group: &ProcessGroup) -> Result<[f64; 2]> {
@@ -88,9 +111,10 @@ fn combining() -> f64 {
     COMBINED_LEN as f64 / middle(samples.collect()).max(1e-9)
 }
 
-/// Runs `rank` on `world_size` threads, ranks of a job of their own; returns what rank 0 does.
+/// Runs `rank` on `world_size` threads, ranks of a job of their own, on so many cores; returns what rank 0 does.
 fn on_loopback<const N: usize>(
     world_size: usize,
+    cores: Option<usize>,
     rank: impl Fn(&ProcessGroup) -> Result<[f64; N]> + Sync,
 ) -> Result<[f64; N]> {
     let secret = Secret::generate()?;
@@ -100,6 +124,7 @@ fn on_loopback<const N: usize>(
             let config = config(number, world_size, server.addr(), &secret)?;
             let rank = &rank;
             Ok(scope.spawn(move || {
+                cores.into_iter().for_each(keep_to);
                 let group = join(&config)?;
                 let measured = rank(&group)?;
                 group.finalize()?;
@@ -134,6 +159,12 @@ fn config(rank: usize, world_size: usize, store: SocketAddr, secret: &Secret) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_machines_are_measured_with_few_ranks() {
+        assert_eq!([1, 2, 3, 8].map(crowd), [(2, 1), (4, 2), (8, 3), (16, 8)]);
+        assert_eq!([16, 17, 64, 500].map(crowd), [(CROWD_MAX, 16); 4]);
+    }
 
     #[test]
     fn a_machine_has_prices() {
