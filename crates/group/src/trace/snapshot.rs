@@ -42,7 +42,7 @@ pub(super) fn trace(recorder: &Recorder, groups: &[Arc<Alarm>], reason: &str) ->
         };
         let failed = alarm.first_cause();
         let collectives = alarm.collectives.calls();
-        trace.pg_status.insert(group.name.clone(), status(&collectives, failed));
+        trace.pg_status.insert(group.name.clone(), status(&collectives, failed, members));
         let all = collectives.into_iter().chain(alarm.messages.calls());
         trace.entries.extend(all.map(|(call, end)| group.entry(call, end, failed.is_some())));
         let config = GroupConfig { name: group.name.clone(), desc: group.desc, ranks: members.to_vec() };
@@ -53,13 +53,14 @@ pub(super) fn trace(recorder: &Recorder, groups: &[Arc<Alarm>], reason: &str) ->
     trace
 }
 
-fn status(collectives: &[(Call, End)], failed: Option<&Cause>) -> GroupStatus {
+fn status(collectives: &[(Call, End)], failed: Option<&Cause>, members: &[usize]) -> GroupStatus {
     let last = |which: fn(End) -> bool| {
         collectives.iter().rev().find(|(_, end)| which(*end)).map_or(0, |(call, _)| call.number)
     };
     let missing = match failed {
         Some(Cause::TimedOut { missing, .. }) => missing.iter().map(|peer| peer.rank).collect(),
-        Some(Cause::Lost { peer, .. }) => vec![peer.rank],
+        // Without rank 0 those groups fail, too, in which nobody waits for it.
+        Some(Cause::Lost { peer, .. }) if members.contains(&peer.rank) => vec![peer.rank],
         _ => Vec::new(),
     };
     GroupStatus {
@@ -159,8 +160,29 @@ fn sizes(signature: &Signature, world_size: usize, rank: usize) -> (Vec<Vec<u64>
 
 #[cfg(test)]
 mod tests {
+    use crate::control::watch::Watch;
     use crate::trace::State;
+    use crate::trace::writer::Recorder;
     use crate::{ReduceOp, SimulatedBackend};
+    use phalanx_core::{GroupId, Loss, Peer, WORLD};
+    use std::time::Duration;
+
+    #[test]
+    fn who_is_no_member_is_not_missing() {
+        let me = Peer { rank: 2, host: "h".into() };
+        let watch = Watch::new(Recorder::new(me, 4, Duration::from_secs(1)));
+        let groups = [WORLD, GroupId(7)].map(|group| {
+            let members = if group == WORLD { vec![0, 1, 2, 3] } else { vec![2, 3] };
+            (group, watch.alarm(group, members))
+        });
+        watch.lost_arbiter(Loss::Died);
+        let trace = watch.trace("");
+        for ((group, _), missing) in groups.iter().zip([vec![0], vec![]]) {
+            let status = &trace.pg_status[&group.to_string()];
+            assert!(status.failed.is_some());
+            assert_eq!(status.missing, missing, "of {group}");
+        }
+    }
 
     #[test]
     fn everything_a_rank_did_is_told() {
