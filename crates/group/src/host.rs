@@ -197,12 +197,10 @@ impl HostBackend {
     fn run_message(&self, operation: &mut message::Borrowed<'_>, number: u64, limit: Duration) -> Result<()> {
         let messages = &self.engine.fate.alarm.messages;
         let done = self.engine.drive(operation, Attempt::new(Instant::now(), limit));
-        if done.is_ok() {
-            messages.end(number, operation.message.signature());
-        } else {
+        if done.is_err() {
             operation.message.step_aside(&mut self.engine.lock());
-            messages.end_in_vain(number);
         }
+        messages.end_message(number, operation.message.signature(), done.is_ok());
         done
     }
 }

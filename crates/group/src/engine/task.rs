@@ -72,7 +72,9 @@ impl Task {
     pub(crate) fn ended(&self, fate: &Fate) {
         match self {
             Self::Collective(collective) => fate.ended(collective.seq(), collective.signature()),
-            Self::Message(message, number) => fate.alarm.messages.end(*number, message.signature()),
+            Self::Message(message, number) => {
+                fate.alarm.messages.end_message(*number, message.signature(), true);
+            }
         }
     }
 }

@@ -57,7 +57,7 @@ impl Doing {
     pub(super) fn failed(&self, backend: &HostBackend) {
         if let Task::Message(message, number) = &self.task {
             message.step_aside(&mut backend.engine.lock());
-            backend.engine.fate.alarm.messages.end_in_vain(*number);
+            backend.engine.fate.alarm.messages.end_message(*number, message.signature(), false);
         }
     }
 }

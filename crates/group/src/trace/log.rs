@@ -1,7 +1,7 @@
 //! The latest calls of a group on one rank.
 //!
 //! Every call passes here, also those that take 200 ns: to begin one costs a lock that nobody else wants and a copy into a
-//! ring, to end one a store.
+//! ring, to end a collective a store. Messages run side by side and may end much later, and look who has their place by then.
 
 use super::clock;
 use phalanx_core::Signature;
@@ -20,7 +20,7 @@ const IN_VAIN: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct Log {
     begun: Mutex<Begun>,
-    /// When each ended, at its number modulo their length. Apart from the calls: an end takes no lock.
+    /// When each ended, at its number modulo their length. Apart from the calls: the end of a collective takes no lock.
     ends: Box<[AtomicU64]>,
 }
 
@@ -110,7 +110,7 @@ impl Log {
         calls.push_back(Call { number, signature: signature.clone(), with, called, begun });
     }
 
-    /// A call ends well.
+    /// A collective ends well. It is among the latest: they run one after the other.
     pub(crate) fn end(&self, number: u64, signature: &Signature) {
         self.end_of(number).store(clock::now(signature), Ordering::Relaxed);
     }
@@ -124,9 +124,14 @@ impl Log {
         self.end_of(number).store(AT_ONCE, Ordering::Relaxed);
     }
 
-    /// A call ends in an error.
-    pub(crate) fn end_in_vain(&self, number: u64) {
-        self.end_of(number).store(IN_VAIN, Ordering::Relaxed);
+    /// A message ends, well or in an error.
+    pub(crate) fn end_message(&self, number: u64, signature: &Signature, well: bool) {
+        let end = if well { clock::now(signature) } else { IN_VAIN };
+        // So many may have begun since that another has its place.
+        let calls = &self.lock().calls;
+        if calls.front().is_some_and(|oldest| oldest.number <= number) {
+            self.end_of(number).store(end, Ordering::Relaxed);
+        }
     }
 
     /// What was called with this number, if that was lately.
@@ -213,7 +218,7 @@ mod tests {
         }
         log.end(7, &small);
         log.end_at_once(6, &large);
-        log.end_in_vain(8);
+        log.end_message(8, &large, false);
         let calls = log.calls();
         assert!(calls.iter().map(|(call, _)| call.number).eq(6..=9));
         let [(_, End::At(sixth)), (seven, End::At(seventh)), (_, End::InVain), (_, End::NotYet)] = &calls[..]
@@ -251,5 +256,16 @@ mod tests {
         let calls = log.calls();
         assert_eq!(calls.iter().map(|(call, _)| call.with).collect::<Vec<_>>(), [Some((1, 6)), Some((1, 7))]);
         assert!(matches!(calls[..], [(_, End::NotYet), (_, End::At(_))]));
+    }
+
+    #[test]
+    fn a_message_that_ends_late_ends_no_other() {
+        let log = Log::new(2);
+        for tag in 1..=4 {
+            log.begin_message(&signature(3), 1, tag);
+        }
+        log.end_message(1, &signature(3), true);
+        log.end_message(2, &signature(3), false);
+        assert!(log.calls().iter().all(|(_, end)| *end == End::NotYet), "{:?}", log.calls());
     }
 }
