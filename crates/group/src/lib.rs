@@ -30,6 +30,7 @@ mod object;
 mod prices;
 mod realm;
 mod recommended;
+mod replace;
 mod report;
 mod scratch;
 mod self_test;

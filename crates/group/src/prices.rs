@@ -2,6 +2,7 @@
 //!
 //! The choice among algorithms must be the same on all ranks, so the prices of rank 0 count: it tells them at init.
 
+use crate::replace::replace;
 use phalanx_algo::Link;
 use phalanx_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -84,13 +85,8 @@ impl Prices {
         let file = Self::file().ok_or_else(|| {
             Error::config("no place for the prices: neither XDG_CACHE_HOME nor HOME is set")
         })?;
-        let folder = file.parent().expect("the file lies in a folder");
-        let failed = |e| Error::io(format!("writing {}", file.display()), e);
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        let text = serde_json::to_string_pretty(self).expect("prices are plain data");
         // Jobs that begin meanwhile read the old ones or the new ones.
-        let fresh = folder.join(format!("machine.{}.json", std::process::id()));
-        std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &file)).map_err(failed)?;
+        replace(&file, &serde_json::to_vec_pretty(self).expect("prices are plain data"))?;
         Ok(file)
     }
 

@@ -3,7 +3,8 @@
 
 use super::{Trace, snapshot};
 use crate::control::watch::{Alarm, Watch};
-use phalanx_core::{Error, Peer, Result};
+use crate::replace::replace;
+use phalanx_core::{Peer, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -107,15 +108,7 @@ impl Recorder {
 
 /// Writes a trace. Whoever reads the file meanwhile finds the one before, or this one whole.
 pub(crate) fn write(file: &Path, trace: &Trace) -> Result<()> {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    let failed = |error| Error::io(format!("writing {}", file.display()), error);
-    let text = serde_json::to_vec(trace).expect("traces are plain data");
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let fresh = file.with_extension(format!("{}.{number}", std::process::id()));
-    std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, file)).map_err(failed)
+    replace(file, &serde_json::to_vec(trace).expect("traces are plain data"))
 }
 
 #[cfg(test)]
@@ -164,5 +157,17 @@ mod tests {
         assert!(begun.elapsed() < 10 * WRITING_TIME, "{:?}", begun.elapsed());
         watch.recorder.finish_writing();
         let _ = std::fs::remove_dir_all(folder);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        let (watch, _alarms, folder) = rank("nothing");
+        // In its place is what no file can take the place of.
+        let file = folder.join("trace.json");
+        std::fs::create_dir_all(file.join("a folder")).unwrap();
+        write(&file, &watch.trace("")).unwrap_err();
+        let left = std::fs::read_dir(&folder).unwrap().count();
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(left, 1);
     }
 }
