@@ -40,6 +40,7 @@ mod share;
 mod shm;
 #[cfg(all(test, not(loom)))]
 mod sim;
+mod split;
 mod sync;
 pub mod trace;
 mod tune;
