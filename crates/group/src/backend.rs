@@ -2,7 +2,7 @@
 
 use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
-use phalanx_core::{Cause, GroupId, Layout, Peer, Result, Signature};
+use phalanx_core::{Cause, Error, GroupId, Layout, Peer, Result, Signature};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,6 +141,11 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
     fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>>;
+
+    /// The [`subgroup`](Self::subgroup) of this name will not have this rank, because of an error: those who wait for it there are told.
+    fn forgo(&self, id: GroupId, why: &Error) {
+        let _ = (id, why);
+    }
 
     /// What this rank did lately, in all its groups; `None` from backends that keep no record.
     fn trace(&self) -> Option<Trace> {

@@ -246,6 +246,20 @@ impl Fate {
         outcome.inspect_err(|error| self.abort(&error.to_string()))
     }
 
+    /// Fails a group that this one is divided into, on all its ranks: it will not have this rank. Nothing is known of it here but its name.
+    pub(crate) fn forgo(&self, group: GroupId, why: &Error) {
+        let cause = match self.alarm.cause() {
+            Some(first) if !matches!(first, Cause::TimedOut { .. }) => first.clone(),
+            // Nobody was late in the new group.
+            _ => Cause::Aborted { peer: self.peer(self.rank), reason: cut(&why.to_string()) },
+        };
+        let notice = Notice::Failed { group, members: self.alarm.members().to_vec(), cause };
+        // Who insists is not doubted.
+        for notice in [notice.clone(), notice] {
+            let _ = self.realm.control().send(notice);
+        }
+    }
+
     /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
     /// flight here ends as well. Where the arbiter is on this rank, its word has reached the others when it is heard here.
     pub(crate) fn panicked(&self) {

@@ -303,6 +303,10 @@ impl Backend for HostBackend {
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
     }
 
+    fn forgo(&self, id: GroupId, why: &Error) {
+        self.engine.fate.forgo(id, why);
+    }
+
     fn trace(&self) -> Option<Trace> {
         Some(self.engine.fate.trace())
     }

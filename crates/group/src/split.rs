@@ -1,7 +1,7 @@
 //! Groups that come of groups.
 
 use crate::ProcessGroup;
-use phalanx_core::{GroupId, OpKind, Result, Signature};
+use phalanx_core::{CallSite, GroupId, OpKind, Result, Signature};
 use std::sync::PoisonError;
 
 impl ProcessGroup {
@@ -12,23 +12,70 @@ impl ProcessGroup {
     /// One all_gather of 17 bytes a rank. Links of the new group are made on first use.
     ///
     /// # Errors
-    /// As for any collective.
+    /// As for any collective. Where a rank gets one, the new group that it was to be in fails too.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let site = self.site();
-        let mine = [color.map_or(-1, i64::from), key];
-        let mut all = vec![0i64; 2 * self.world_size()];
-        self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
         let number = {
             let mut splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
             *splits += 1;
             *splits
         };
-        let Some(color) = color else { return Ok(None) };
-        let mut members: Vec<usize> =
-            (0..self.world_size()).filter(|&r| all[2 * r] == i64::from(color)).collect();
+        let name = |color| Signature::detail_of(&[self.id().0 as usize, number as usize, color as usize]);
+        let new = color.map(|color| (color, GroupId(name(color))));
+        let made = self.divide(new, key, site);
+        if let (Some((_, id)), Err(error)) = (new, &made) {
+            // The others may have all they need, and wait there for this rank.
+            self.backend.forgo(id, error);
+        }
+        made
+    }
+
+    /// Joins the new group of this color and name.
+    fn divide(&self, new: Option<(u32, GroupId)>, key: i64, site: CallSite) -> Result<Option<Self>> {
+        let mine = [new.map_or(-1, |(color, _)| i64::from(color)), key];
+        let mut all = vec![0i64; 2 * self.world_size()];
+        self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
+        let Some((_, id)) = new else { return Ok(None) };
+        let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
-        let id = GroupId(Signature::detail_of(&[self.id().0 as usize, number as usize, color as usize]));
         Ok(Some(Self::new(self.backend.subgroup(id, &members)?).with_timeout(self.timeout())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::SimulatedBackend;
+    use phalanx_core::{CallSite, Error, OpKind};
+    use std::sync::Barrier;
+    use std::time::Duration;
+
+    /// A rank gives what the others need to divide the group, and then the group fails for it: they may be in a new one already,
+    /// and must not wait there.
+    #[test]
+    fn who_will_not_come_into_the_new_group_says_so() {
+        let groups = SimulatedBackend::create_group_with(2, Duration::from_secs(20), "").unwrap();
+        let both = &Barrier::new(2);
+        std::thread::scope(|scope| {
+            for group in groups {
+                scope.spawn(move || {
+                    if group.rank() == 0 {
+                        let pair = group.split(Some(7), 0).unwrap().unwrap();
+                        both.wait();
+                        let error = pair.barrier().unwrap_err();
+                        assert!(matches!(&error, Error::Aborted { peer, .. } if peer.rank == 1), "{error}");
+                    } else {
+                        // As much of a split as it does.
+                        group
+                            .all_gather_at(OpKind::Split, &[7i64, 0], &mut [0; 4], CallSite::caller())
+                            .unwrap();
+                        both.wait();
+                        group.abort("on purpose");
+                        group.split(Some(7), 0).unwrap_err();
+                    }
+                    both.wait();
+                });
+            }
+        });
     }
 }

@@ -331,6 +331,10 @@ impl Backend for ShmBackend {
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
     }
 
+    fn forgo(&self, id: GroupId, why: &Error) {
+        self.fate().forgo(id, why);
+    }
+
     fn trace(&self) -> Option<Trace> {
         Some(self.fate().trace())
     }

@@ -23,7 +23,7 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use levels::Levels;
 use phalanx_algo::Selector;
-use phalanx_core::{Cause, GroupId, Layout, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -158,6 +158,10 @@ impl Backend for TwoLevelBackend {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.levels.fate.realm.clone();
         crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+    }
+
+    fn forgo(&self, id: GroupId, why: &Error) {
+        self.levels.fate.forgo(id, why);
     }
 
     fn trace(&self) -> Option<Trace> {
