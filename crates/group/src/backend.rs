@@ -2,7 +2,7 @@
 
 use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
-use phalanx_core::{Cause, Error, GroupId, Layout, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, Peer, Result, Signature};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,11 +136,11 @@ pub trait Backend: Send + Sync + Debug {
     }
 
     /// A backend of the same kind for some of the members, of which this rank is one. Collective among those;
-    /// all give the same `id` and the same `members` (ranks of this group, in the new order).
+    /// all give the same `id` and the same `members` (ranks of this group, in the new order). Ends at the deadline, if not before.
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
-    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>>;
+    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>>;
 
     /// The [`subgroup`](Self::subgroup) of this name will not have this rank, because of an error: those who wait for it there are told.
     fn forgo(&self, id: GroupId, why: &Error) {

@@ -297,10 +297,18 @@ impl Backend for HostBackend {
         Ok(pending)
     }
 
-    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
+    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.engine.fate.realm.clone();
-        crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+        crate::recommended::backend(
+            realm,
+            id,
+            of_job,
+            OpKind::Split,
+            self.choice,
+            self.selector.clone(),
+            deadline,
+        )
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {

@@ -49,13 +49,14 @@ pub(crate) trait Realm: Send + Sync + Debug {
     ///
     /// # Errors
     /// What `make` says, which aborts the group on the others; the first cause if the group fails meanwhile; [`PeerLost`](Error::PeerLost) if a rank that is waited for
-    /// left; [`Timeout`](Error::Timeout) after the time limit of operations, with who was waited for.
+    /// left; [`Timeout`](Error::Timeout) at the deadline, with who was waited for.
     /// [`Unavailable`](Error::Unavailable) for a realm without hosts.
     #[cfg(target_os = "linux")]
     fn share(
         &self,
         _fate: &Fate,
         _signature: &Signature,
+        _deadline: &Deadline,
         _make: &dyn Fn() -> Result<OwnedFd>,
     ) -> Result<OwnedFd> {
         let tried = "ranks that are threads of one process have it in common".into();
@@ -136,9 +137,10 @@ impl Realm for TcpRealm {
         &self,
         fate: &Fate,
         signature: &Signature,
+        deadline: &Deadline,
         make: &dyn Fn() -> Result<OwnedFd>,
     ) -> Result<OwnedFd> {
-        Sharing::new(self, fate, signature).run(make)
+        Sharing::new(self, fate, signature, *deadline).run(make)
     }
 
     fn leave(&self, deadline: &Deadline) {

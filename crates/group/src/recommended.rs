@@ -7,11 +7,13 @@ use crate::realm::Realm;
 #[cfg(target_os = "linux")]
 use crate::two_level::{Hosts, TwoLevelBackend};
 use phalanx_algo::Selector;
-use phalanx_core::{Error, GroupId, OpKind, Result};
+use phalanx_core::{Deadline, Error, GroupId, OpKind, Result};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::Arc;
 
 /// The backend of a group whose `members` are ranks of the job, in group order. Collective among them; `op` is what they called.
+///
+/// At the deadline those that wait for others in it give up. After it was made, operations have deadlines of their own.
 ///
 /// # Errors
 /// [`Config`](Error::Config) if shared memory is demanded where ranks can't share it; and what goes wrong in sharing it.
@@ -22,6 +24,7 @@ pub(crate) fn backend(
     op: OpKind,
     choice: BackendChoice,
     selector: Arc<Selector>,
+    deadline: &Deadline,
 ) -> Result<Arc<dyn Backend>> {
     let fate = Arc::new(Fate::new(realm, id, members));
     let members = fate.alarm.members();
@@ -30,7 +33,7 @@ pub(crate) fn backend(
     match (choice, elsewhere) {
         #[cfg(target_os = "linux")]
         (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
-            crate::shm::backend(fate, op, choice, selector)
+            crate::shm::backend(fate, op, choice, selector, deadline)
         }
         (BackendChoice::Shm, Some(&rank)) => {
             let (first, other) = (fate.realm.peer(members[0]), fate.realm.peer(rank));
@@ -41,10 +44,10 @@ pub(crate) fn backend(
         (BackendChoice::Auto, Some(_))
             if selector.forced.is_empty() && Hosts::of(members, host).is_worth_two_levels() =>
         {
-            Ok(Arc::new(TwoLevelBackend::join(fate, op, choice, selector)?))
+            Ok(Arc::new(TwoLevelBackend::join(fate, op, choice, selector, deadline)?))
         }
         _ => {
-            let _ = op;
+            let _ = (op, deadline);
             Ok(Arc::new(HostBackend::new(fate, choice, selector)))
         }
     }

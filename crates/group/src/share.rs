@@ -20,14 +20,18 @@ pub(crate) struct Sharing<'a> {
 }
 
 impl<'a> Sharing<'a> {
-    pub(crate) fn new(realm: &'a TcpRealm, fate: &'a Fate, signature: &'a Signature) -> Self {
+    pub(crate) fn new(
+        realm: &'a TcpRealm,
+        fate: &'a Fate,
+        signature: &'a Signature,
+        deadline: Deadline,
+    ) -> Self {
         let seq = {
             let mut shares = realm.shares.lock().unwrap_or_else(PoisonError::into_inner);
             let last = shares.entry(fate.alarm.group()).or_default();
             *last += 1;
             *last
         };
-        let deadline = Deadline::after(Instant::now(), realm.place.timeout);
         Self { realm, fate, signature, seq, deadline }
     }
 
@@ -89,8 +93,9 @@ mod tests {
     use crate::generation::Seat;
     use crate::init::meet_all;
     use crate::realm::Realm;
+    use crate::recommended;
     use phalanx_core::{CallSite, GroupId, OpKind, WORLD};
-    use phalanx_rendezvous::{Config, TcpStoreServer};
+    use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
     use phalanx_transport::Secret;
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -112,7 +117,7 @@ mod tests {
     fn share_with(realm: &Arc<TcpRealm>, fate: &Fate, make: &dyn Fn() -> Result<OwnedFd>) -> Result<u64> {
         let (op, site) = (OpKind::Init, CallSite::caller());
         let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
-        let memory = realm.share(fate, &signature, make)?;
+        let memory = realm.share(fate, &signature, &realm.deadline(), make)?;
         Ok(fstat(&memory).expect("it is open").st_ino)
     }
 
@@ -264,6 +269,35 @@ mod tests {
                 realm.leave(&realm.deadline());
             });
         }
+    }
+
+    #[test]
+    fn a_group_in_the_making_keeps_to_the_time_of_its_call() {
+        job(&[("PHALANX_TIMEOUT_S", "20"); 2], |realm| {
+            let (pair, begun) = (GroupId(7), Instant::now());
+            if realm.place.rank == 0 {
+                let (op, choice, soon) = (OpKind::Split, BackendChoice::Auto, Duration::from_millis(300));
+                let deadline = Deadline::after(begun, soon);
+                let made = recommended::backend(
+                    realm.clone(),
+                    pair,
+                    vec![0, 1],
+                    op,
+                    choice,
+                    Arc::default(),
+                    &deadline,
+                );
+                let error = made.unwrap_err();
+                let Error::Timeout { missing, at, .. } = &error else { panic!("{error}") };
+                assert_eq!(missing[0].rank, 1, "{error}");
+                assert!(at.elapsed < Duration::from_secs(10), "{error}");
+            } else {
+                // It gets the memory, and does not come into the team.
+                let alarm = realm.watch.alarm(pair, vec![0, 1]);
+                assert!(alarm.wait(&realm.deadline()).is_some());
+            }
+            realm.leave(&realm.deadline());
+        });
     }
 
     impl TcpRealm {

@@ -1,8 +1,9 @@
 //! Groups that come of groups.
 
 use crate::ProcessGroup;
-use phalanx_core::{CallSite, GroupId, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Deadline, GroupId, OpKind, Result, Signature};
 use std::sync::PoisonError;
+use std::time::Instant;
 
 impl ProcessGroup {
     /// Divides the group: ranks that give the same `color` form a new one, ordered by `key`, then by rank here. With
@@ -33,13 +34,14 @@ impl ProcessGroup {
 
     /// Joins the new group of this color and name.
     fn divide(&self, new: Option<(u32, GroupId)>, key: i64, site: CallSite) -> Result<Option<Self>> {
+        let deadline = Deadline::after(Instant::now(), self.timeout());
         let mine = [new.map_or(-1, |(color, _)| i64::from(color)), key];
         let mut all = vec![0i64; 2 * self.world_size()];
         self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
         let Some((_, id)) = new else { return Ok(None) };
         let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
-        Ok(Some(Self::new(self.backend.subgroup(id, &members)?).with_timeout(self.timeout())))
+        Ok(Some(Self::new(self.backend.subgroup(id, &members, &deadline)?).with_timeout(self.timeout())))
     }
 }
 

@@ -110,8 +110,15 @@ fn tapped(encrypt: bool, meddle: Option<Meddle>) -> (Result<()>, Vec<u8>) {
         *peer = tap.relay(*peer, rank == 1);
         let selector = Arc::new(Selector::forced_from("").unwrap());
         let choice = BackendChoice::Tcp;
-        let backend =
-            recommended::backend(Arc::new(realm), WORLD, vec![0, 1], OpKind::Init, choice, selector);
+        let backend = recommended::backend(
+            Arc::new(realm),
+            WORLD,
+            vec![0, 1],
+            OpKind::Init,
+            choice,
+            selector,
+            &deadline,
+        );
         let group = ProcessGroup::new(backend.unwrap());
         let mut buffer = vec![0.0; LEN];
         let outcome = match rank {

@@ -181,7 +181,8 @@ pub(crate) fn found(
 ) -> Result<ProcessGroup> {
     let Met { realm, choice, selector, self_test } = home.meet(&seat, open, deadline)?;
     let members = (0..seat.roster.len()).collect();
-    let backend = recommended::backend(realm.clone(), WORLD, members, OpKind::Init, choice, selector)?;
+    let backend =
+        recommended::backend(realm.clone(), WORLD, members, OpKind::Init, choice, selector, deadline)?;
     let generation = Generation { seat, realm, home: home.clone() };
     let group = ProcessGroup::of_all_ranks(backend, generation);
     if self_test {

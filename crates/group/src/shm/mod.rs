@@ -13,7 +13,7 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use lookout::Look;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
+use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
@@ -59,13 +59,14 @@ pub(crate) fn backend(
     op: OpKind,
     choice: BackendChoice,
     selector: Arc<Selector>,
+    deadline: &Deadline,
 ) -> Result<Arc<dyn Backend>> {
-    let messages = messages(fate.clone(), op, choice, selector.clone())?;
+    let messages = messages(fate.clone(), op, choice, selector.clone(), deadline)?;
     // Who forces an algorithm wants a schedule to be performed.
     if !selector.forced.is_empty() {
         return Ok(Arc::new(messages));
     }
-    let shared = Arc::new(Shared { team: ShmTeam::join(fate, op)?, lane: Lane::default() });
+    let shared = Arc::new(Shared { team: ShmTeam::join(fate, op, deadline)?, lane: Lane::default() });
     Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
 }
 
@@ -76,9 +77,10 @@ pub(crate) fn messages(
     op: OpKind,
     choice: BackendChoice,
     selector: Arc<Selector>,
+    deadline: &Deadline,
 ) -> Result<HostBackend> {
     let world_size = fate.members().len();
-    let pipes = share(&fate, &making(op), phalanx_shm::pipes_len(world_size))?;
+    let pipes = share(&fate, &making(op), deadline, phalanx_shm::pipes_len(world_size))?;
     let pipes = fate.alone(ShmTransport::join(pipes, fate.rank, world_size))?;
     Ok(HostBackend::over(Wire::new(Box::new(pipes)), fate, choice, selector))
 }
@@ -91,11 +93,11 @@ impl ShmBackend {
 
 impl ShmTeam {
     /// Joins the team of those whose fate this is. Collective among them.
-    pub(crate) fn join(fate: Arc<Fate>, op: OpKind) -> Result<Self> {
+    pub(crate) fn join(fate: Arc<Fate>, op: OpKind, deadline: &Deadline) -> Result<Self> {
         let world_size = fate.members().len();
         let signature = making(op);
-        let file = share(&fate, &signature, phalanx_shm::segment_len(world_size))?;
-        let mut look = Look::new(&fate, &signature, 0, fate.realm.place().timeout);
+        let file = share(&fate, &signature, deadline, phalanx_shm::segment_len(world_size))?;
+        let mut look = Look::new(&fate, &signature, 0, deadline.remaining(Instant::now()));
         let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
         let team = Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
             .map_err(|fault| look.error(fault))?;
@@ -118,9 +120,9 @@ impl ShmTeam {
     }
 
     /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
-    pub(crate) fn alloc(&self, signature: &Signature, len: usize) -> Result<Region> {
+    pub(crate) fn alloc(&self, signature: &Signature, len: usize, deadline: &Deadline) -> Result<Region> {
         let all = window_len(self.fate.members().len(), signature, len)?;
-        let file = share(&self.fate, signature, all)?;
+        let file = share(&self.fate, signature, deadline, all)?;
         let window = self.lock().team.window(file, len);
         self.fate.alone(window).map(Region::Shared)
     }
@@ -149,8 +151,8 @@ fn making(op: OpKind) -> Signature {
 }
 
 /// `len` bytes that all members have in common.
-fn share(fate: &Fate, signature: &Signature, len: usize) -> Result<OwnedFd> {
-    fate.realm.share(fate, signature, &|| phalanx_shm::create(len))
+fn share(fate: &Fate, signature: &Signature, deadline: &Deadline, len: usize) -> Result<OwnedFd> {
+    fate.realm.share(fate, signature, deadline, &|| phalanx_shm::create(len))
 }
 
 impl Performer for Shared {
@@ -321,14 +323,23 @@ impl Backend for ShmBackend {
         // All come with the same length, or learn here that they do not.
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
+        let deadline = Deadline::after(Instant::now(), timeout);
         self.perform(&call, Buffers::InPlace(&mut []), timeout)?;
-        self.shared.team.alloc(&call.signature, len)
+        self.shared.team.alloc(&call.signature, len, &deadline)
     }
 
-    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
+    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.fate().realm.clone();
-        crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+        crate::recommended::backend(
+            realm,
+            id,
+            of_job,
+            OpKind::Split,
+            self.choice,
+            self.selector.clone(),
+            deadline,
+        )
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {

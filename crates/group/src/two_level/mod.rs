@@ -23,10 +23,10 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use levels::Levels;
 use phalanx_algo::Selector;
-use phalanx_core::{Cause, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One group on one rank, with members on several hosts.
 #[derive(Debug)]
@@ -45,6 +45,7 @@ impl TwoLevelBackend {
         op: OpKind,
         choice: BackendChoice,
         selector: Arc<Selector>,
+        deadline: &Deadline,
     ) -> Result<Self> {
         let members = fate.members();
         let hosts = Hosts::of(members, |rank| fate.realm.host_of(rank));
@@ -55,8 +56,8 @@ impl TwoLevelBackend {
             1 => (None, None),
             _ => {
                 let fate = Arc::new(fate.part(neighbours));
-                let messages = shm::messages(fate.clone(), op, choice, selector.clone())?;
-                (Some(messages), Some(ShmTeam::join(fate, op)?))
+                let messages = shm::messages(fate.clone(), op, choice, selector.clone(), deadline)?;
+                (Some(messages), Some(ShmTeam::join(fate, op, deadline)?))
             }
         };
         let across = (index == 0 || hosts.per_host().is_some()).then(|| {
@@ -147,17 +148,26 @@ impl Backend for TwoLevelBackend {
         // All come with the same length, or learn here that they do not.
         let layout = Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
+        let deadline = Deadline::after(Instant::now(), timeout);
         self.perform(&call, Buffers::InPlace(&mut []), timeout)?;
         match &self.levels.inside {
-            Some(inside) => inside.alloc(&call.signature, len),
+            Some(inside) => inside.alloc(&call.signature, len, &deadline),
             None => Ok(Region::Private(vec![0; len.div_ceil(8)])),
         }
     }
 
-    fn subgroup(&self, id: GroupId, members: &[usize]) -> Result<Arc<dyn Backend>> {
+    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
         let of_job = members.iter().map(|&m| self.members()[m]).collect();
         let realm = self.levels.fate.realm.clone();
-        crate::recommended::backend(realm, id, of_job, OpKind::Split, self.choice, self.selector.clone())
+        crate::recommended::backend(
+            realm,
+            id,
+            of_job,
+            OpKind::Split,
+            self.choice,
+            self.selector.clone(),
+            deadline,
+        )
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {
