@@ -50,9 +50,10 @@ impl<'a> Sharing<'a> {
     fn give(&self, memory: OwnedFd) -> Result<OwnedFd> {
         let (group, memory) = (self.fate.alarm.group(), Arc::new(memory));
         let give = |to: usize| {
-            let local = self.realm.members[self.fate.members()[to]].local.as_ref();
+            let called = self.fate.members()[to];
+            let local = self.realm.members[called].local.as_ref();
             let name = &local.expect("a rank of this host has a name here").name;
-            (to, self.realm.exchange.give(group, self.seq, name, memory.clone(), self.deadline))
+            (to, self.realm.exchange.give(group, self.seq, called, name, memory.clone(), self.deadline))
         };
         let given: Vec<_> = (1..self.fate.members().len()).map(give).collect();
         for (to, given) in given {

@@ -49,7 +49,7 @@ fn rank() {
 /// What strangers do; the last two know how to speak.
 fn intrude(kind: usize, addr: SocketAddr, secret: &Secret) -> Option<TcpStream> {
     let soon = || Deadline::after(Instant::now(), Duration::from_millis(1));
-    let as_rank_1 = |purpose| Hello { purpose, rank: 1, world_size: RANKS as u32, group: WORLD };
+    let as_rank_1 = |purpose| Hello { purpose, rank: 1, called: 0, world_size: RANKS as u32, group: WORLD };
     let mut stream = match kind {
         0..=3 => TcpStream::connect(addr).ok()?,
         4 => {

@@ -86,10 +86,8 @@ pub(crate) struct Links {
 impl Service for Links {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let peer = hello.rank as usize;
-        // Rank 0 is a client of its own arbiter, but nobody links with itself.
-        let itself = peer == self.rank && hello.purpose != Purpose::Control;
-        if hello.world_size as usize != self.world_size || peer >= self.world_size || itself {
-            return Admission::Refuse(Status::Unwanted);
+        if let Some(objection) = hello.objection(self.rank, self.world_size) {
+            return Admission::Refuse(objection);
         }
         match hello.purpose {
             Purpose::Store => Admission::Refuse(Status::Unwanted),

@@ -16,6 +16,9 @@
 //! said before it, identity and status included. The dialer proves itself first, so a stranger learns nothing that is
 //! derived from the secret. All messages have fixed lengths: nothing is allocated for a stranger.
 //!
+//! The identity is who calls and who is called. The acceptor lets nobody in who called somebody else: packets that are sent elsewhere on
+//! their way, and addresses that have another owner by now, lead to other ranks of the same job, who know the secret as well.
+//!
 //! Whether the job encrypts is part of the secret, so both ends know what the other must say; who says otherwise is refused, and
 //! nobody on the way can talk them out of it. In a job that encrypts, messages three and four carry those of a
 //! Noise handshake, and all that follows on the connection is sealed with its keys. In one that does not, who
@@ -35,12 +38,12 @@ use zeroize::Zeroizing;
 
 const MAGIC: [u8; 4] = *b"PHLX";
 /// Changes whenever anything on the wire does; both ends must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 const NONCE: usize = 32;
 const MAC: usize = 32;
 const OPENING: usize = 8 + NONCE;
 const CHALLENGE: usize = 8 + NONCE;
-const IDENTITY: usize = 16;
+const IDENTITY: usize = 20;
 const PROOF: usize = IDENTITY + MAC;
 const VERDICT: usize = 8 + MAC;
 
@@ -60,13 +63,15 @@ pub enum Purpose {
     Memory = 4,
 }
 
-/// Who is calling, and what for.
+/// Who is calling whom, and what for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hello {
     /// What the connection is for.
     pub purpose: Purpose,
     /// The caller's rank in the job; 0 for store clients, which have no rank yet.
     pub rank: u32,
+    /// The rank that is called; 0 for the store, which has none.
+    pub called: u32,
     /// Ranks in the caller's job.
     pub world_size: u32,
     /// The group of a data link, or of memory.
@@ -76,7 +81,18 @@ pub struct Hello {
 impl Hello {
     /// A client of the rendezvous store.
     pub fn store() -> Self {
-        Self { purpose: Purpose::Store, rank: 0, world_size: 0, group: phalanx_core::WORLD }
+        Self { purpose: Purpose::Store, rank: 0, called: 0, world_size: 0, group: phalanx_core::WORLD }
+    }
+
+    /// What keeps such a caller from having anything to do with rank `rank` of a job of `world_size`.
+    pub fn objection(&self, rank: usize, world_size: usize) -> Option<Status> {
+        let (caller, called) = (self.rank as usize, self.called as usize);
+        // Rank 0 is a client of its own arbiter, but nobody links with itself.
+        let itself = caller == rank && self.purpose != Purpose::Control;
+        if self.world_size as usize != world_size || caller >= world_size || itself {
+            return Some(Status::Unwanted);
+        }
+        (called != rank).then_some(Status::Misled)
     }
 }
 
@@ -91,6 +107,8 @@ pub enum Status {
     Crossed = 2,
     /// Nobody here serves that purpose, or the rank or world size does not fit this job.
     Unwanted = 3,
+    /// The caller meant another rank.
+    Misled = 4,
 }
 
 impl fmt::Display for Status {
@@ -100,6 +118,7 @@ impl fmt::Display for Status {
             Self::Taken => "a process with this rank is connected already (was a rank started twice?)",
             Self::Crossed => "the connection made from the other side is kept",
             Self::Unwanted => "this rank, world size, group or purpose does not belong to the job at that address, or no more",
+            Self::Misled => "another rank of the job answers there (has the address a new owner, or does something on the way redirect?)",
         })
     }
 }
@@ -237,6 +256,7 @@ impl Dialer {
             self.transcript.extend_from_slice(bytes);
             self.transcript.extend_from_slice(&self.hello.rank.to_le_bytes());
             self.transcript.extend_from_slice(&self.hello.world_size.to_le_bytes());
+            self.transcript.extend_from_slice(&self.hello.called.to_le_bytes());
             self.transcript.extend_from_slice(&self.hello.group.0.to_le_bytes());
             if is_sealed(&self.secret, self.hello.purpose) {
                 let psk = psk(&self.secret, &self.transcript);
@@ -262,6 +282,7 @@ impl Dialer {
             1 => Err(Refusal::Status(Status::Taken)),
             2 => Err(Refusal::Status(Status::Crossed)),
             3 => Err(Refusal::Status(Status::Unwanted)),
+            4 => Err(Refusal::Status(Status::Misled)),
             _ => Err(Refusal::Malformed),
         }
     }
@@ -348,11 +369,12 @@ impl Acceptor {
             let prologue = &self.transcript[..agreed_on];
             self.agreed = Some(keys::agree(&psk(&self.secret, prologue), prologue, noise)?);
         }
-        let group = u64::from_le_bytes(identity[8..16].try_into().expect("eight bytes"));
+        let group = u64::from_le_bytes(identity[12..].try_into().expect("eight bytes"));
         Ok(AcceptorStep::Proved(Hello {
             purpose,
             rank: u32_at(identity, 0),
             world_size: u32_at(identity, 4),
+            called: u32_at(identity, 8),
             group: GroupId(group),
         }))
     }
@@ -380,7 +402,8 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        Hello { purpose: Purpose::Data, rank: 3, world_size: 8, group: GroupId(0x0102_0304_0506_0708) }
+        let group = GroupId(0x0102_0304_0506_0708);
+        Hello { purpose: Purpose::Data, rank: 3, called: 5, world_size: 8, group }
     }
 
     fn secret() -> Secret {
@@ -497,6 +520,17 @@ mod tests {
                 (is_sealed, is_sealed)
             );
         }
+    }
+
+    #[test]
+    fn only_who_was_called_has_nothing_to_object() {
+        let objects = |hello: Hello| [3, 5, 6].map(|rank| hello.objection(rank, 8));
+        let (misled, unwanted) = (Some(Status::Misled), Some(Status::Unwanted));
+        assert_eq!(objects(hello()), [unwanted, None, misled], "itself, the one, another");
+        assert_eq!(objects(Hello { world_size: 9, ..hello() }), [unwanted; 3]);
+        assert_eq!(objects(Hello { rank: 8, ..hello() }), [unwanted; 3]);
+        let control = Hello { purpose: Purpose::Control, rank: 5, ..hello() };
+        assert_eq!(objects(control), [misled, None, misled], "rank 5 has the arbiter");
     }
 
     #[test]

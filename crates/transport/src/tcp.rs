@@ -127,6 +127,7 @@ impl TcpTransport {
             hello: Hello {
                 purpose: Purpose::Data,
                 rank: self.exchange.rank as u32,
+                called: self.members[peer] as u32,
                 world_size: self.exchange.world_size as u32,
                 group: self.group,
             },

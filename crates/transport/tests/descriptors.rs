@@ -19,7 +19,7 @@ fn only_what_is_taken_stays_open() {
     let (secret, ranks) = ranks(2);
     let name = ranks[0].local_name().unwrap();
     let memory = file(b"x");
-    let hello = Hello { purpose: Purpose::Memory, rank: 1, world_size: 2, group: WORLD };
+    let hello = Hello { purpose: Purpose::Memory, rank: 1, called: 0, world_size: 2, group: WORLD };
     let welcome = || {
         let mut stream = connect(name);
         assert_eq!(shake(&mut stream, &secret, hello), Some(Ok(())));
@@ -42,14 +42,17 @@ fn only_what_is_taken_stays_open() {
         assert!(is_taken(&mut stream));
         drop(ranks[0].take(WORLD, 2000 + round, 1, &within(20), || false).unwrap());
         // And what it does.
-        ranks[1].give(WORLD, round, name, memory.clone(), within(20)).wait(&within(20), || false).unwrap();
+        ranks[1].give(WORLD, round, 0, name, memory.clone(), within(20)).wait(&within(20), || false).unwrap();
         let taken = ranks[0].take(WORLD, round, 1, &within(20), || false).unwrap();
         assert!(same_file(&memory, &taken));
     }
     assert_settles_at(idle);
     // Those that nobody took go with the exchange.
     for seq in 0..5 {
-        ranks[1].give(WORLD, 50 + seq, name, memory.clone(), within(20)).wait(&within(20), || false).unwrap();
+        ranks[1]
+            .give(WORLD, 50 + seq, 0, name, memory.clone(), within(20))
+            .wait(&within(20), || false)
+            .unwrap();
     }
     assert_settles_at(idle + 5);
     drop((ranks, memory));

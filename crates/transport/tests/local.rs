@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use unix::{connect, file, ranks, same_file, shake, within};
 
 fn hello(purpose: Purpose, rank: u32) -> Hello {
-    Hello { purpose, rank, world_size: 3, group: WORLD }
+    Hello { purpose, rank, called: 0, world_size: 3, group: WORLD }
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn what_is_given_is_the_same_memory() {
     let name = ranks[1].local_name().unwrap();
     let given: Vec<_> = (0..3).map(|seq| (seq, file(&[seq as u8; 16]))).collect();
     // The last first, so that they must be told apart by their numbers; half of them before they are asked for.
-    let give = |seq: usize| ranks[0].give(WORLD, seq as u64, name, given[seq].1.clone(), within(20));
+    let give = |seq: usize| ranks[0].give(WORLD, seq as u64, 1, name, given[seq].1.clone(), within(20));
     let early = [give(2), give(1)];
     early.into_iter().for_each(|given| given.wait(&within(20), || false).unwrap());
     let taken: Vec<_> = std::thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn groups_and_givers_are_told_apart() {
     let files: Vec<_> = (0..3).map(|i| file(&[i])).collect();
     let gifts = [(0, WORLD), (1, WORLD), (0, GroupId(7))];
     for (&(from, group), file) in gifts.iter().zip(&files) {
-        ranks[from].give(group, 1, name, file.clone(), within(20)).wait(&within(20), || false).unwrap();
+        ranks[from].give(group, 1, 2, name, file.clone(), within(20)).wait(&within(20), || false).unwrap();
     }
     for (&(from, group), file) in gifts.iter().zip(&files).rev() {
         let taken = ranks[2].take(group, 1, from, &within(20), || false).unwrap();
@@ -64,7 +64,7 @@ fn groups_and_givers_are_told_apart() {
 #[test]
 fn a_second_of_the_same_number_is_not_taken() {
     let (_, ranks) = ranks(2);
-    let give = || ranks[0].give(WORLD, 1, ranks[1].local_name().unwrap(), file(b"x"), within(20));
+    let give = || ranks[0].give(WORLD, 1, 1, ranks[1].local_name().unwrap(), file(b"x"), within(20));
     give().wait(&within(20), || false).unwrap();
     let why = give().wait(&within(20), || false).unwrap_err();
     assert!(why.contains("did not take"), "{why}");
@@ -80,13 +80,13 @@ fn nobody_waits_for_ever() {
     let error = ranks[0].take(WORLD, 1, 1, &within(3600), || true).unwrap_err();
     assert!(error.to_string().contains("stopped"), "{error}");
     // What comes too late for those who waited is not taken by mistake.
-    let late = ranks[1].give(WORLD, 1, ranks[0].local_name().unwrap(), file(b"x"), within(20));
+    let late = ranks[1].give(WORLD, 1, 0, ranks[0].local_name().unwrap(), file(b"x"), within(20));
     assert!(late.wait(&within(20), || false).is_err());
 
     let dead = ranks.pop().unwrap();
     let name = dead.local_name().unwrap().to_owned();
     drop(dead);
-    let given = ranks[0].give(WORLD, 2, &name, file(b"x"), within(3600));
+    let given = ranks[0].give(WORLD, 2, 1, &name, file(b"x"), within(3600));
     let why = given.wait(&within(3600), || false).unwrap_err();
     assert!(why.contains("refused"), "{why}");
 }
@@ -110,7 +110,7 @@ fn strangers_are_not_let_in() {
     let wrong = Secret::generate().unwrap();
     assert_eq!(shake(&mut connect(name), &wrong, hello(Purpose::Memory, 1)), None, "closed without a word");
     let memory = file(b"from a friend");
-    ranks[1].give(WORLD, 1, name, memory.clone(), within(20)).wait(&within(20), || false).unwrap();
+    ranks[1].give(WORLD, 1, 0, name, memory.clone(), within(20)).wait(&within(20), || false).unwrap();
     assert!(same_file(&memory, &ranks[0].take(WORLD, 1, 1, &within(20), || false).unwrap()));
     for (i, mut stream) in strangers.into_iter().enumerate() {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -137,6 +137,9 @@ fn each_door_serves_its_purpose() {
         assert_eq!(shake(&mut connect(name), &secret, hello), unwanted, "{hello:?}");
     }
     assert_eq!(shake(&mut connect(name), &secret, hello(Purpose::Memory, 1)), Some(Ok(())));
+    let misled = Hello { called: 2, ..hello(Purpose::Memory, 1) };
+    let refusal = Some(Err(Refusal::Status(Status::Misled)));
+    assert_eq!(shake(&mut connect(name), &secret, misled), refusal);
     let addr = ranks[0].addr().to_string();
     let error = open_session(&addr, &secret, &hello(Purpose::Memory, 1), &within(20)).unwrap_err();
     assert!(error.to_string().contains(&Status::Unwanted.to_string()), "{error}");

@@ -31,7 +31,7 @@ fn local() -> SocketAddr {
 }
 
 fn hello(rank: u32) -> Hello {
-    Hello { purpose: Purpose::Control, rank, world_size: 10, group: WORLD }
+    Hello { purpose: Purpose::Control, rank, called: 0, world_size: 10, group: WORLD }
 }
 
 fn within(seconds: u64) -> Deadline {
@@ -184,7 +184,7 @@ fn meddler(to: SocketAddr) -> SocketAddr {
             back.shutdown(std::net::Shutdown::Both)
         });
         // Its opening and its proof.
-        for len in [40, 96] {
+        for len in [40, 100] {
             let mut message = vec![0; len];
             client.read_exact(&mut message).unwrap();
             server.write_all(&message).unwrap();
@@ -292,6 +292,36 @@ fn links_are_made_on_first_use_and_crossing_dials_become_one() {
         let (left, right) = transports.split_at_mut(1);
         exchange_bytes(&mut left[0], &mut right[0], (0, 1), &vec![round; 100_000]);
         exchange_bytes(&mut right[0], &mut left[0], (1, 0), b"and back");
+    }
+}
+
+/// Calls to one rank come to another: what a rewritten packet does, or an address that has a new owner.
+#[test]
+fn another_rank_than_the_one_that_was_called_gives_no_link() {
+    let plain = Secret::generate().unwrap();
+    for secret in [plain.clone(), plain.encrypting()] {
+        let ends: Vec<Exchange> =
+            (0..3).map(|r| Exchange::start(local(), secret.clone(), r, 3, None).unwrap()).collect();
+        let swapped = [1, 0, 2].map(|r: usize| ends[r].addr()).to_vec();
+        let members = || vec![0, 1, 2];
+        let mut caller = ends[2].open(WORLD, members(), swapped, Duration::from_secs(20));
+        for called in 0..2 {
+            let deadline = within(20);
+            let fault = loop {
+                match caller.send(called, &[IoSlice::new(b"for you alone")]) {
+                    Ok(n) => assert_eq!(n, 0, "rank {} was taken for rank {called}", 1 - called),
+                    Err(fault) => break fault.to_string(),
+                }
+                assert!(!deadline.has_passed(Instant::now()));
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert!(fault.contains("another rank of the job answers there"), "{fault}");
+        }
+        // And the two that were called by mistake have no link with the caller.
+        for end in &ends[..2] {
+            let mut end = end.open(WORLD, members(), vec![local(); 3], Duration::from_secs(20));
+            assert!(!end.is_linked(2));
+        }
     }
 }
 

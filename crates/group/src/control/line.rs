@@ -115,8 +115,13 @@ impl TcpLine {
         deadline: &Deadline,
     ) -> Result<Self> {
         let group = phalanx_core::WORLD;
-        let hello =
-            Hello { purpose: Purpose::Control, rank: rank as u32, world_size: world_size as u32, group };
+        let hello = Hello {
+            purpose: Purpose::Control,
+            rank: rank as u32,
+            called: 0,
+            world_size: world_size as u32,
+            group,
+        };
         let session = open_session(addr, secret, &hello, deadline).map_err(|error| match error {
             Error::Rendezvous { rank, world_size, what, waited } => {
                 let what = format!("rank 0 does not answer at {what}");

@@ -229,9 +229,8 @@ impl Desk {
     /// As the exchange of a process does.
     fn admit(&mut self, hello: &Hello) -> Status {
         let peer = hello.rank as usize;
-        let itself = peer == self.me && hello.purpose != Purpose::Control;
-        if hello.world_size as usize != self.world_size || peer >= self.world_size || itself {
-            return Status::Unwanted;
+        if let Some(objection) = hello.objection(self.me, self.world_size) {
+            return objection;
         }
         match (hello.purpose, &mut self.service) {
             (Purpose::Control, Some(service)) => match service.admit(hello) {
@@ -362,6 +361,7 @@ impl Desk {
                         let hello = Hello {
                             purpose: dial.purpose,
                             rank: self.me as u32,
+                            called: dial.target as u32,
                             world_size: self.world_size as u32,
                             group: WORLD,
                         };

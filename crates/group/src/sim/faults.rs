@@ -25,6 +25,8 @@ pub(super) struct Faults {
     pub(super) strangers: Vec<Stranger>,
     /// Somebody else answers the calls from the first rank to the second.
     pub(super) impostor: Option<[usize; 2]>,
+    /// Calls from the first rank to the second arrive at the third.
+    pub(super) detour: Option<[usize; 3]>,
     pub(super) lie: Option<Lie>,
     pub(super) astray: Option<Astray>,
 }
@@ -170,7 +172,13 @@ impl Faults {
                         faults.strangers.push(Stranger { at: moment(random), target: rank(random), manner });
                     }
                 }
-                8 => faults.impostor = Some(pair(random)),
+                8 => {
+                    let [from, to] = pair(random);
+                    match rank(random) {
+                        other if other != to => faults.detour = Some([from, to, other]),
+                        _ => faults.impostor = Some([from, to]),
+                    }
+                }
                 9 => {
                     use Falsehood::{Earlier, Fingerprint, Kind, Later, Length, Ordinal, Reserved};
                     let all = [Kind, Length, Ordinal, Fingerprint, Earlier, Later, Reserved];
@@ -189,7 +197,8 @@ impl Faults {
 
     /// Whether nothing of it keeps a call from being in time that may take `limit`.
     pub(super) fn are_harmless(&self, limit: Duration) -> bool {
-        let lost = !self.resets.is_empty() || !self.deaths.is_empty() || self.impostor.is_some();
+        let misled = self.impostor.is_some() || self.detour.is_some();
+        let lost = !self.resets.is_empty() || !self.deaths.is_empty() || misled;
         let wrong = self.lie.is_some() || self.astray.is_some();
         let cut = self.cuts.iter().map(|c| c.until.saturating_sub(c.at)).max().unwrap_or_default();
         let stopped = self.stops.iter().map(|s| s.until.saturating_sub(s.at));
@@ -209,6 +218,7 @@ impl Faults {
             || self.slow.iter().any(|(r, _)| *r == rank)
             || self.late.iter().any(|(r, _)| *r == rank)
             || self.impostor.is_some_and(|pair| pair.contains(&rank))
+            || self.detour.is_some_and(|[from, to, _]| [from, to].contains(&rank))
             || self.lie.is_some_and(|lie| lie.rank == rank)
             || self.astray.is_some_and(|astray| astray.rank == rank)
     }
@@ -227,6 +237,7 @@ impl Faults {
             && !self.deaths.iter().any(|(_, r)| itself(r))
             && !self.slow.iter().any(|(r, _)| itself(r))
             && !self.impostor.is_some_and(|pair| touches(&pair))
+            && !self.detour.is_some_and(|[from, to, _]| touches(&[from, to]))
     }
 
     /// How long this rank may take longer for anything than others.

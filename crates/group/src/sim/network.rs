@@ -179,7 +179,11 @@ impl Network {
 
     /// Calls a process over a connection that holds so many bytes each way; the outcome is in [`line`](Self::line).
     pub(super) fn connect(&mut self, from: usize, to: usize, capacity: usize) -> End {
-        let to = if self.faults.impostor == Some([from, to]) { self.impostor } else { to };
+        let to = match self.faults.detour {
+            Some([one, other, instead]) if [one, other] == [from, to] => instead,
+            _ if self.faults.impostor == Some([from, to]) => self.impostor,
+            _ => to,
+        };
         let id = self.connections.len();
         self.log.note(self.now, "connect", [from, to, id]);
         self.connections.push(Connection {

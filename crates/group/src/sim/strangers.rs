@@ -31,6 +31,7 @@ impl Caller {
         let hello = Hello {
             purpose: *random.pick(&[Purpose::Control, Purpose::Data]),
             rank: random.below(8) as u32,
+            called: stranger.target as u32,
             world_size: 2 + random.below(7) as u32,
             group: phalanx_core::WORLD,
         };

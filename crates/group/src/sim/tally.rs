@@ -20,8 +20,9 @@ impl Tally {
     pub(super) fn add(&mut self, run: &Run) {
         self.runs += 1;
         self.quiet += u64::from(run.faults.are_harmless(run.program.leeway()));
-        let Faults { cuts, resets, stops, deaths, slow, late, strangers, impostor, lie, astray, .. } =
-            &run.faults;
+        let Faults {
+            cuts, resets, stops, deaths, slow, late, strangers, impostor, detour, lie, astray, ..
+        } = &run.faults;
         for (kind, n) in [
             ("cut directions", cuts.len()),
             ("broken connections", resets.len()),
@@ -31,6 +32,7 @@ impl Tally {
             ("late or missing ranks", late.len()),
             ("strangers", strangers.len()),
             ("impostors", usize::from(impostor.is_some())),
+            ("detours", usize::from(detour.is_some())),
             ("lies", usize::from(lie.is_some())),
             ("ranks astray", usize::from(astray.is_some())),
         ] {

@@ -1,5 +1,5 @@
 //! Handshakes in the hands of somebody who has the network but not the secret: he records, delays, swaps, changes and
-//! forges messages. Nobody may be taken for what he is not.
+//! forges messages. Nobody may be taken for what he is not, and no rank for another.
 
 use crate::Secret;
 use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Nonce, Purpose, Refusal, Status};
@@ -10,6 +10,8 @@ use phalanx_core::GroupId;
 /// Handshakes under way at once on each side, and messages in all: enough for every confusion, and quick.
 const SIDES_MAX: usize = 4;
 const MESSAGES_MAX: usize = 64;
+/// Those who are called are ranks of this job.
+const WORLD_SIZE: usize = 8;
 
 /// One end of a handshake whose owner knows the secret, and what it has said and heard.
 struct Side<M> {
@@ -25,10 +27,18 @@ struct Caller {
 
 struct Called {
     side: Side<Acceptor>,
+    rank: usize,
     /// The caller it believes to have, and what it told that.
     proved: Option<Hello>,
     verdict: Option<Status>,
     keys: Option<Keys>,
+}
+
+impl Called {
+    /// As services object. The store is the same for all.
+    fn objection(&self, hello: &Hello) -> Option<Status> {
+        if hello.purpose == Purpose::Store { None } else { hello.objection(self.rank, WORLD_SIZE) }
+    }
 }
 
 #[derive(Default)]
@@ -61,13 +71,16 @@ fn hello(input: &mut Unstructured<'_>) -> Result<Hello> {
     let byte: u8 = input.arbitrary()?;
     let purposes = [Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Memory];
     let purpose = purposes[usize::from(byte & 3)];
-    let (rank, world_size) = (u32::from(byte >> 2 & 7), u32::from(byte >> 5));
-    Ok(Hello { purpose, rank, world_size, group: GroupId(input.arbitrary::<u8>()?.into()) })
+    let (rank, world_size) = (u32::from(byte >> 2 & 7), if byte >> 5 == 7 { 7 } else { WORLD_SIZE as u32 });
+    let byte: u8 = input.arbitrary()?;
+    let (called, group) = (u32::from(byte >> 5), GroupId((byte & 31).into()));
+    Ok(Hello { purpose, rank, called, world_size, group })
 }
 
 impl Network {
     fn step(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
-        match input.arbitrary::<u8>()? % 8 {
+        let what: u8 = input.arbitrary()?;
+        match what % 8 {
             0 if self.callers.len() < SIDES_MAX => {
                 let hello = hello(input)?;
                 // Nobody's choice: fresh for each.
@@ -81,7 +94,8 @@ impl Network {
                 let nonce = [0x80 + self.called.len() as u8; 32];
                 let machine = Some(Acceptor::new(secret("5a", self.encrypts), nonce));
                 let side = Side { machine, said: Vec::new(), heard: Vec::new() };
-                self.called.push(Called { side, proved: None, verdict: None, keys: None });
+                let rank = usize::from(what >> 3) % WORLD_SIZE;
+                self.called.push(Called { side, rank, proved: None, verdict: None, keys: None });
             }
             2 => {
                 let forged = self.forge(input)?;
@@ -167,6 +181,9 @@ impl Network {
             }
             Ok(DialerStep::Done) => {
                 let called = self.has_told(place % len, Status::Welcome);
+                let hello = called.proved.expect("it has proved itself");
+                let right = hello.purpose == Purpose::Store || called.rank == hello.called as usize;
+                assert!(right, "{hello:?} was welcomed by rank {}", called.rank);
                 let is_sealed = self.encrypts && self.callers[place % len].hello.purpose != Purpose::Memory;
                 match (dialer.take_keys(), &called.keys) {
                     (Some(ours), Some(theirs)) if is_sealed => understand(&ours, theirs),
@@ -232,9 +249,8 @@ impl Network {
     fn decide(&mut self, place: usize, status: Status) {
         let len = self.called.len().max(1);
         let Some(called) = self.called.get_mut(place % len) else { return };
-        if called.proved.is_none() {
-            return;
-        }
+        let Some(hello) = called.proved else { return };
+        let status = called.objection(&hello).unwrap_or(status);
         if let Some(mut acceptor) = called.side.machine.take() {
             let verdict = acceptor.verdict(status);
             called.keys = acceptor.take_keys();

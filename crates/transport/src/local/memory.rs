@@ -67,19 +67,20 @@ impl Given {
 }
 
 impl Exchange {
-    /// Passes `memory` to the process that listens under `name` (its [`local_name`](Self::local_name)), as number `seq`
-    /// of `group`; that [takes](Self::take) it by the same number. Returns at once: it happens on the reception's thread.
+    /// Passes `memory` to rank `to` (of the job), which listens under `name` (its [`local_name`](Self::local_name)), as number
+    /// `seq` of `group`; that [takes](Self::take) it by the same number. Returns at once: it happens on the reception's thread.
     pub fn give(
         &self,
         group: GroupId,
         seq: u64,
+        to: usize,
         name: &str,
         memory: Arc<OwnedFd>,
         deadline: Deadline,
     ) -> Given {
         let (outcome, given) = channel();
         let (rank, world_size) = (self.rank as u32, self.world_size as u32);
-        let hello = Hello { purpose: Purpose::Memory, rank, world_size, group };
+        let hello = Hello { purpose: Purpose::Memory, rank, called: to as u32, world_size, group };
         let gift = Gift { name: name.to_owned(), hello, seq, memory, deadline, outcome };
         self.reception.call(move |_, outbox| outbox.give(gift));
         Given(given)
