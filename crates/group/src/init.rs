@@ -79,6 +79,8 @@ pub(crate) fn meet_all(
     deadline: &Deadline,
 ) -> Result<TcpRealm> {
     let (rank, world_size) = (seat.rank, seat.roster.len());
+    // The store outlives generations; lines and links don't.
+    let secret = &secret.of_generation(seat.generation);
     let store = roster::corner(&open.store, seat.generation);
     let ip = advertised(config, open.local_ip)?;
     let service = (rank == 0).then(|| {

@@ -1,6 +1,8 @@
 //! The job's secret: who knows it belongs to the job.
 
+use hmac::{Hmac, KeyInit, Mac};
 use phalanx_core::{Error, Result};
+use sha2::Sha256;
 use std::fmt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -37,6 +39,17 @@ impl Secret {
     /// Whether what is said over the network is encrypted.
     pub fn encrypts(&self) -> bool {
         self.encrypts
+    }
+
+    /// The secret of one generation of the job, made of this one. Who is left of another generation does not know it, so no line or link
+    /// joins two of them: their ranks have the same numbers, and may by and by have the same addresses.
+    #[must_use]
+    pub fn of_generation(&self, generation: u64) -> Self {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.bytes()).expect("HMAC takes keys of any length");
+        mac.update(b"phalanx generation ");
+        mac.update(&generation.to_le_bytes());
+        let bytes = Zeroizing::new(mac.finalize().into_bytes().into());
+        Self { bytes: Arc::new(bytes), encrypts: self.encrypts }
     }
 
     /// Reads 64 hexadecimal digits; surrounding white space is ignored.
@@ -101,6 +114,14 @@ mod tests {
         assert_eq!(Secret::from_hex(&format!(" {hex}\n")).unwrap(), secret);
         assert_ne!(Secret::generate().unwrap(), secret);
         assert!(!format!("{secret:?}").contains(&hex[..8]));
+    }
+
+    #[test]
+    fn generations_have_secrets_of_their_own() {
+        let secret = Secret::generate().unwrap().encrypting();
+        let of = |generation| secret.of_generation(generation);
+        assert!(of(1) == of(1) && of(1).encrypts());
+        assert!(of(0) != secret && of(0) != of(1) && of(1) != of(2));
     }
 
     #[test]
