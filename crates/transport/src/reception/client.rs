@@ -8,7 +8,7 @@ use crate::secret::random;
 use crate::{Secret, bell, socket};
 use phalanx_core::{Deadline, Error, Result};
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Opens a session with the server at `addr` (`host:port`), trying until it answers or `deadline` passes. The name is
@@ -22,7 +22,8 @@ pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadl
     loop {
         let now = Instant::now();
         let until = now + HANDSHAKE_TIME.min(deadline.remaining(now));
-        let met = match try_session(addr, secret, hello, until) {
+        let tried = resolve(addr).and_then(|targets| try_session(&targets, secret, hello, until));
+        let met = match tried {
             Ok(session) => return Ok(session),
             Err(met) => met,
         };
@@ -47,38 +48,107 @@ pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadl
     }
 }
 
-fn try_session(addr: &str, secret: &Secret, hello: &Hello, until: Instant) -> Result<Session, Failure> {
-    use std::net::ToSocketAddrs;
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for target in addr.to_socket_addrs().map_err(Failure::Io)? {
-        // Not none, which is refused: who is late may still try once.
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let stream = match TcpStream::connect_timeout(&target, left) {
-            Ok(stream) => stream,
-            Err(error) => {
-                last = error;
-                continue;
-            }
-        };
-        socket::prepare(&stream).map_err(Failure::Io)?;
-        let nonce = random().map_err(|e| Failure::Io(io::Error::other(e)))?;
-        let (dialer, first) = Dialer::new(secret.clone(), *hello, nonce);
-        let mut half = HalfOpen::dialled(stream, dialer, first, until);
-        loop {
-            match half.advance() {
-                Progress::Done => {
-                    half.stream.set_nonblocking(false).map_err(Failure::Io)?;
-                    return Ok(Session::new(half.into_connection(), target));
-                }
-                Progress::Failed(why) => return Err(why),
-                Progress::Pending | Progress::Proved(_) => {}
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Failure::Io(ErrorKind::TimedOut.into()));
-            }
-            bell::sleep(&mut [half.poll_fd()], left);
+fn resolve(addr: &str) -> Result<Vec<SocketAddr>, Failure> {
+    addr.to_socket_addrs().map(Iterator::collect).map_err(Failure::Io)
+}
+
+/// Tries all addresses in turn. Each has its share of the time that is left: one where packets are lost, or something else
+/// listens, must not keep the next from being tried.
+fn try_session(
+    targets: &[SocketAddr],
+    secret: &Secret,
+    hello: &Hello,
+    until: Instant,
+) -> Result<Session, Failure> {
+    let mut last = Failure::Io(io::Error::new(ErrorKind::NotFound, "the name has no address"));
+    for (i, &target) in targets.iter().enumerate() {
+        let now = Instant::now();
+        let share = until.saturating_duration_since(now) / (targets.len() - i) as u32;
+        match try_address(target, secret, hello, now + share) {
+            Ok(session) => return Ok(session),
+            // Only who knows the secret says so.
+            Err(why @ Failure::Refused(Refusal::Status(_))) => return Err(why),
+            // Who answered says more than who did not.
+            Err(Failure::Io(_)) if matches!(last, Failure::Refused(_)) => {}
+            Err(why) => last = why,
         }
     }
-    Err(Failure::Io(last))
+    Err(last)
+}
+
+fn try_address(
+    target: SocketAddr,
+    secret: &Secret,
+    hello: &Hello,
+    until: Instant,
+) -> Result<Session, Failure> {
+    // Not none, which is refused: who is late may still try once.
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(&target, left).map_err(Failure::Io)?;
+    socket::prepare(&stream).map_err(Failure::Io)?;
+    let nonce = random().map_err(|e| Failure::Io(io::Error::other(e)))?;
+    let (dialer, first) = Dialer::new(secret.clone(), *hello, nonce);
+    let mut half = HalfOpen::dialled(stream, dialer, first, until);
+    loop {
+        match half.advance() {
+            Progress::Done => {
+                half.stream.set_nonblocking(false).map_err(Failure::Io)?;
+                return Ok(Session::new(half.into_connection(), target));
+            }
+            Progress::Failed(why) => return Err(why),
+            Progress::Pending | Progress::Proved(_) => {}
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure::Io(ErrorKind::TimedOut.into()));
+        }
+        bell::sleep(&mut [half.poll_fd()], left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Admission, Outbox, Reception, Service, SessionId};
+    use std::net::TcpListener;
+
+    struct Server;
+
+    impl Service for Server {
+        fn admit(&mut self, _hello: &Hello) -> Admission {
+            Admission::Serve
+        }
+
+        fn message(&mut self, _session: SessionId, _message: &[u8], _outbox: &mut Outbox) {}
+
+        fn closed(&mut self, _session: SessionId, _outbox: &mut Outbox) {}
+    }
+
+    #[test]
+    fn an_address_that_is_of_no_use_keeps_nobody_from_the_next() {
+        let secret = Secret::generate().unwrap();
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = Reception::start(local, secret.clone(), Server).unwrap();
+        // One that never answers, as if packets were lost; one that speaks something else; one where nobody listens.
+        let mute = TcpListener::bind(local).unwrap();
+        let other = TcpListener::bind(local).unwrap();
+        let nobody = TcpListener::bind(local).unwrap().local_addr().unwrap();
+        let (mute, another) =
+            (mute.local_addr().map(|addr| (mute, addr)).unwrap(), other.local_addr().unwrap());
+        std::thread::spawn(move || {
+            use std::io::Write;
+            other.incoming().for_each(|caller| drop(caller.unwrap().write_all(&[b'!'; 40])));
+        });
+        let reach = |targets: &[SocketAddr], seconds| {
+            let until = Instant::now() + Duration::from_secs(seconds);
+            try_session(targets, &secret, &Hello::store(), until)
+        };
+        for useless in [mute.1, another, nobody] {
+            // Its share of the time is half.
+            let session = reach(&[useless, server.addr()], 2).unwrap();
+            assert_eq!(session.peer_addr(), server.addr());
+        }
+        let why = reach(&[another, nobody], 20).unwrap_err().to_string();
+        assert!(why.contains("does not speak phalanx"), "{why}");
+    }
 }
