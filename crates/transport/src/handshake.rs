@@ -287,6 +287,11 @@ impl Dialer {
         }
     }
 
+    /// Whether the proof was made: once the acceptor has that, it may take the connection for one that stands.
+    pub fn has_proved(&self) -> bool {
+        self.proved
+    }
+
     /// The keys of the connection after [`DialerStep::Done`]; none if it is not sealed.
     pub(crate) fn take_keys(&mut self) -> Option<Keys> {
         self.keys.take()

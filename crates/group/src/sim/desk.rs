@@ -204,6 +204,7 @@ impl Desk {
                 match half.advance(network) {
                     Progress::Pending if half.until > network.now => self.callers.push((half, admitted)),
                     Progress::Pending | Progress::Refused(_) | Progress::Closed => network.close(half.end),
+                    Progress::Proved(_) if half.until <= network.now => network.close(half.end),
                     Progress::Proved(hello) => {
                         network.authenticated(half.end, hello.rank as usize);
                         let status = self.admit(&hello);
@@ -369,18 +370,25 @@ impl Desk {
                         dial.state = DialState::Shaking(HalfOpen::dialled(*end, dialer, give_up));
                     }
                 },
-                DialState::Shaking(half) => match half.advance(network) {
-                    Progress::Pending if half.until > now => return Ok(None),
-                    Progress::Done => return Ok(Some(half.end)),
-                    Progress::Refused(refusal) => {
-                        network.close(half.end);
-                        return Err(Some(refusal));
+                DialState::Shaking(half) => {
+                    let progress = half.advance(network);
+                    // As the reception does; who opens a session does not.
+                    if half.has_proved() && dial.purpose != Purpose::Control {
+                        half.until = half.until.max(now + dial.deadline.remaining(now));
                     }
-                    Progress::Pending | Progress::Closed | Progress::Proved(_) => {
-                        network.close(half.end);
-                        return Err(None);
+                    match progress {
+                        Progress::Pending if half.until > now => return Ok(None),
+                        Progress::Done => return Ok(Some(half.end)),
+                        Progress::Refused(refusal) => {
+                            network.close(half.end);
+                            return Err(Some(refusal));
+                        }
+                        Progress::Pending | Progress::Closed | Progress::Proved(_) => {
+                            network.close(half.end);
+                            return Err(None);
+                        }
                     }
-                },
+                }
             }
         }
     }

@@ -44,6 +44,11 @@ impl HalfOpen {
         Self { end, until, role: Role::Dialer(dialer), input: Vec::new(), output: first }
     }
 
+    /// As in the reception.
+    pub(super) fn has_proved(&self) -> bool {
+        matches!(&self.role, Role::Dialer(dialer) if dialer.has_proved()) && self.output.is_empty()
+    }
+
     pub(super) fn answer(&mut self, status: Status) {
         if let Role::Acceptor(mut acceptor) = std::mem::replace(&mut self.role, Role::Finished) {
             self.output.extend(acceptor.verdict(status));

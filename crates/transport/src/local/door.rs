@@ -3,7 +3,7 @@
 use super::pass;
 use crate::connection::Connection;
 use crate::handshake::{Hello, Purpose};
-use crate::reception::{Address, Dialling, HANDSHAKE_TIME, Listener, Lobby, Origin, Service};
+use crate::reception::{Address, Dialling, Listener, Lobby, Origin, Service};
 use crate::secret::{Secret, random};
 use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
@@ -77,8 +77,8 @@ struct Giving {
 
 enum GiftState {
     Dialling(Box<Dialling<Name>>),
-    /// Until then an answer must come.
-    Handed(Connection<UnixStream>, Instant),
+    /// An answer must come before the deadline of the gift: the taker may be stopped.
+    Handed(Connection<UnixStream>),
 }
 
 impl Giving {
@@ -87,11 +87,12 @@ impl Giving {
         Self { gift, state: GiftState::Dialling(Box::new(dialling)) }
     }
 
-    fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
+    fn waits_for(&self, now: Instant) -> (Option<PollFd<'_>>, Instant) {
         match &self.state {
             GiftState::Dialling(dialling) => dialling.waits_for(),
-            GiftState::Handed(connection, until) => {
-                (Some(PollFd::new(connection.stream(), PollFlags::IN)), *until)
+            GiftState::Handed(connection) => {
+                let until = now + self.gift.deadline.remaining(now);
+                (Some(PollFd::new(connection.stream(), PollFlags::IN)), until)
             }
         }
     }
@@ -104,16 +105,18 @@ impl Giving {
                     Ok(None) => return None,
                     Ok(Some(connection)) => {
                         match pass::send(connection.stream(), self.gift.seq, &self.gift.memory) {
-                            Ok(()) => self.state = GiftState::Handed(connection, now + HANDSHAKE_TIME),
+                            Ok(()) => self.state = GiftState::Handed(connection),
                             Err(error) => return Some(Err(format!("passing a descriptor: {error}"))),
                         }
                     }
                     Err(why) => return Some(Err(why.to_string())),
                 },
-                GiftState::Handed(connection, until) => match connection.reader.read(&mut [0]) {
+                GiftState::Handed(connection) => match connection.reader.read(&mut [0]) {
                     Ok(1) => return Some(Ok(())),
                     Ok(_) => return Some(Err("it did not take the memory".into())),
-                    Err(e) if e.kind() == ErrorKind::WouldBlock && *until > now => return None,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && !self.gift.deadline.has_passed(now) => {
+                        return None;
+                    }
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(error) => {
                         return Some(Err(format!("it did not say that it has the memory: {error}")));
@@ -124,12 +127,11 @@ impl Giving {
     }
 }
 
-/// A caller that is about to pass memory.
+/// A caller that is about to pass memory. It has proved itself, and may be stopped: as a session, it lasts until it closes.
 #[derive(Debug)]
 struct Arriving {
     hello: Hello,
     connection: Connection<UnixStream>,
-    until: Instant,
 }
 
 /// See the [module](self).
@@ -167,10 +169,9 @@ impl Door {
         let mut until = self.lobby.waits_for(fds, now, until);
         for arriving in &self.arriving {
             fds.push(PollFd::new(arriving.connection.stream(), PollFlags::IN));
-            until = until.min(arriving.until);
         }
         for giving in &self.giving {
-            let (waits_for, at) = giving.waits_for();
+            let (waits_for, at) = giving.waits_for(now);
             fds.extend(waits_for);
             until = until.min(at);
         }
@@ -178,14 +179,19 @@ impl Door {
     }
 
     /// Does what can be done now: takes memory for `service`, and gives `gifts` to others.
-    pub(crate) fn advance<S: Service>(&mut self, secret: &Secret, service: &mut S, gifts: Vec<Gift>) {
-        let now = Instant::now();
+    pub(crate) fn advance<S: Service>(
+        &mut self,
+        secret: &Secret,
+        service: &mut S,
+        gifts: Vec<Gift>,
+        now: Instant,
+    ) {
         self.lobby.accept(secret);
         let arriving = &mut self.arriving;
-        self.lobby.greet(service, |_, hello, connection| {
-            arriving.push(Arriving { hello, connection, until: now + HANDSHAKE_TIME });
+        self.lobby.greet(service, now, |_, hello, connection| {
+            arriving.push(Arriving { hello, connection });
         });
-        self.arriving.retain_mut(|arriving| take(arriving, service, now));
+        self.arriving.retain_mut(|arriving| take(arriving, service));
         self.giving.extend(gifts.into_iter().map(|gift| Giving::new(gift, now)));
         self.giving.retain_mut(|giving| match giving.advance(secret, now) {
             None => true,
@@ -199,7 +205,7 @@ impl Door {
 }
 
 /// Takes what a caller passes; whether it is still awaited.
-fn take<S: Service>(arriving: &mut Arriving, service: &mut S, now: Instant) -> bool {
+fn take<S: Service>(arriving: &mut Arriving, service: &mut S) -> bool {
     let rank = arriving.hello.rank;
     match pass::recv(arriving.connection.stream()) {
         Ok((seq, memory)) => {
@@ -211,11 +217,73 @@ fn take<S: Service>(arriving: &mut Arriving, service: &mut S, now: Instant) -> b
             }
             false
         }
-        Err(e) if e.kind() == ErrorKind::WouldBlock && arriving.until > now => true,
-        Err(e) if e.kind() == ErrorKind::Interrupted => true,
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => true,
         Err(error) => {
             tracing::warn!(rank, %error, "a caller that was to pass memory was dropped");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Admission, Outbox, SessionId};
+    use phalanx_core::WORLD;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Takes(usize);
+
+    impl Service for Takes {
+        fn admit(&mut self, _hello: &Hello) -> Admission {
+            Admission::Link
+        }
+
+        fn memory(&mut self, _hello: &Hello, _seq: u64, _memory: OwnedFd) -> bool {
+            self.0 += 1;
+            true
+        }
+
+        fn message(&mut self, _session: SessionId, _message: &[u8], _outbox: &mut Outbox) {}
+
+        fn closed(&mut self, _session: SessionId, _outbox: &mut Outbox) {}
+    }
+
+    #[test]
+    fn giver_and_taker_may_be_stopped_for_as_long_as_the_gift_has_time() {
+        let secret = Secret::generate().unwrap();
+        let (mut giver, mut taker, mut service) = (Door::open().unwrap(), Door::open().unwrap(), Takes(0));
+        let (start, limit) = (Instant::now(), Duration::from_secs(60));
+        let (outcome, ended) = channel();
+        let gift = Gift {
+            name: taker.name().to_owned(),
+            hello: Hello { purpose: Purpose::Memory, rank: 1, called: 0, world_size: 2, group: WORLD },
+            seq: 0,
+            memory: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+            deadline: Deadline::after(start, limit),
+            outcome,
+        };
+        giver.advance(&secret, &mut service, vec![gift], start);
+        for _ in 0..10_000 {
+            taker.advance(&secret, &mut service, Vec::new(), start);
+            if !taker.arriving.is_empty() {
+                break;
+            }
+            giver.advance(&secret, &mut service, Vec::new(), start);
+        }
+        assert!(!taker.arriving.is_empty(), "it was not let in");
+        // Here the giver is stopped: the descriptor does not come.
+        let later = start + limit / 3;
+        taker.advance(&secret, &mut service, Vec::new(), later);
+        // Here the taker: nobody says that it has come.
+        for now in [later, start + limit * 2 / 3] {
+            giver.advance(&secret, &mut service, Vec::new(), now);
+        }
+        assert_eq!(ended.try_recv().ok(), None, "given up");
+        taker.advance(&secret, &mut service, Vec::new(), later);
+        giver.advance(&secret, &mut service, Vec::new(), start + limit * 2 / 3);
+        assert_eq!((ended.try_recv(), service.0), (Ok(Ok(())), 1));
     }
 }

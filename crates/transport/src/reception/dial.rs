@@ -108,17 +108,25 @@ impl<A: Address> Dialling<A> {
                     Ok(false) => Failure::Io(ErrorKind::TimedOut.into()),
                     Err(error) => Failure::Io(error),
                 },
-                DialState::Shaking(mut half) => match half.advance() {
-                    Progress::Pending if half.until > now => {
-                        self.state = DialState::Shaking(half);
-                        return Ok(None);
+                DialState::Shaking(mut half) => {
+                    let progress = half.advance();
+                    // The other side may let this one in at any moment, and be stopped or cut off before it can say so: who gives up
+                    // now leaves it with a link that is dead.
+                    if half.has_proved() {
+                        half.until = half.until.max(now + self.deadline.remaining(now));
                     }
-                    Progress::Pending => Failure::Io(ErrorKind::TimedOut.into()),
-                    Progress::Done => return Ok(Some(half.into_connection())),
-                    Progress::Failed(Failure::Refused(why)) => return Err(Failure::Refused(why)),
-                    Progress::Failed(why) => why,
-                    Progress::Proved(_) => unreachable!("dialers are not asked to admit anybody"),
-                },
+                    match progress {
+                        Progress::Pending if half.until > now => {
+                            self.state = DialState::Shaking(half);
+                            return Ok(None);
+                        }
+                        Progress::Pending => Failure::Io(ErrorKind::TimedOut.into()),
+                        Progress::Done => return Ok(Some(half.into_connection())),
+                        Progress::Failed(Failure::Refused(why)) => return Err(Failure::Refused(why)),
+                        Progress::Failed(why) => why,
+                        Progress::Proved(_) => unreachable!("dialers are not asked to admit anybody"),
+                    }
+                }
             };
             let is_final = matches!(&failure, Failure::Io(error) if A::is_final(error));
             if is_final || self.deadline.has_passed(now) {
@@ -143,4 +151,82 @@ pub(super) fn pause(tries: u32) -> Duration {
     let full = (5u64 << tries.min(6)).min(250);
     let jitter = random::<1>().map_or(0, |[byte]| u64::from(byte));
     Duration::from_millis(full / 2 + full * jitter / 510)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handshake::{Acceptor, AcceptorStep, Purpose, Status};
+    use phalanx_core::WORLD;
+    use std::net::TcpListener;
+
+    const LIMIT: Duration = Duration::from_secs(15);
+
+    /// A rank that is called, up to where it knows who calls and has not answered.
+    struct Called {
+        dialling: Dialling<SocketAddr>,
+        secret: Secret,
+        start: Instant,
+        acceptor: Acceptor,
+        stream: TcpStream,
+        _listener: TcpListener,
+    }
+
+    impl Called {
+        fn new() -> Self {
+            let (secret, start) = (Secret::generate().unwrap(), Instant::now());
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: WORLD };
+            let deadline = Deadline::after(start, LIMIT);
+            let mut dialling = Dialling::new(listener.local_addr().unwrap(), hello, deadline, start);
+            assert!(dialling.advance(&secret, start).unwrap().is_none());
+            let stream = listener.accept().unwrap().0;
+            stream.set_nonblocking(true).unwrap();
+            let acceptor = Acceptor::new(secret.clone(), [7; 32]);
+            let mut called = Self { dialling, secret, start, acceptor, stream, _listener: listener };
+            let Ok(AcceptorStep::Send(challenge)) = called.hear() else { panic!("challenge expected") };
+            called.stream.write_all(&challenge).unwrap();
+            assert_eq!(called.hear(), Ok(AcceptorStep::Proved(hello)));
+            called
+        }
+
+        fn hear(&mut self) -> Result<AcceptorStep, crate::handshake::Refusal> {
+            let mut message = vec![0; self.acceptor.wants()];
+            let mut have = 0;
+            while have < message.len() {
+                assert!(self.dialling.advance(&self.secret, self.start).unwrap().is_none());
+                match self.stream.read(&mut message[have..]) {
+                    Ok(n) => have += n,
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+                }
+            }
+            self.acceptor.handle(&message)
+        }
+
+        /// What the dialer has when so much time has passed, and so much again of real time.
+        fn look(&mut self, after: Duration) -> Result<Option<Connection>, Failure> {
+            let now = self.start + after;
+            (0..100)
+                .find_map(|_| {
+                    std::thread::sleep(Duration::from_millis(1));
+                    self.dialling.advance(&self.secret, now).transpose()
+                })
+                .transpose()
+        }
+    }
+
+    #[test]
+    fn who_has_proved_itself_waits_for_the_verdict_of_one_that_is_stopped() {
+        let mut called = Called::new();
+        assert!(called.look(LIMIT * 9 / 10).unwrap().is_none());
+        let verdict = called.acceptor.verdict(Status::Welcome);
+        called.stream.write_all(&verdict).unwrap();
+        assert!(called.look(LIMIT * 9 / 10).unwrap().is_some(), "it has given up");
+    }
+
+    #[test]
+    fn no_longer_than_there_is_time() {
+        let mut called = Called::new();
+        assert!(called.look(LIMIT).is_err());
+    }
 }

@@ -83,6 +83,11 @@ impl<S: Read + Write + AsFd> HalfOpen<S> {
         }
     }
 
+    /// Whether all that the other side needs to count on this connection is on its way: then it must not be given up lightly.
+    pub(crate) fn has_proved(&self) -> bool {
+        matches!(&self.role, Role::Dialer(dialer) if dialer.has_proved()) && self.output.is_empty()
+    }
+
     /// What [`Progress::Done`] leaves.
     pub(crate) fn into_connection(self) -> Connection<S> {
         Connection::new(self.stream, self.keys)

@@ -158,15 +158,19 @@ impl<L: Listener> Lobby<L> {
     pub(crate) fn greet<S: Service>(
         &mut self,
         service: &mut S,
+        now: Instant,
         mut welcome: impl FnMut(&mut S, Hello, Connection<L::Stream>),
     ) {
-        let now = Instant::now();
         for mut caller in std::mem::take(&mut self.callers) {
             loop {
                 match caller.half.advance() {
                     Progress::Pending if caller.half.until > now => self.callers.push(caller),
                     Progress::Pending => self.stray(now, "it did not finish its handshake in time"),
                     Progress::Failed(why) => self.stray(now, why),
+                    // Whoever said so may have given up since.
+                    Progress::Proved(_) if caller.half.until <= now => {
+                        self.stray(now, "it proved itself too late");
+                    }
                     Progress::Proved(hello) => {
                         let admission = if self.purposes.contains(&hello.purpose) {
                             service.admit(&hello)
@@ -196,5 +200,55 @@ impl<L: Listener> Lobby<L> {
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handshake::{Dialer, DialerStep};
+    use crate::{Outbox, SessionId};
+    use phalanx_core::WORLD;
+
+    struct Welcoming;
+
+    impl Service for Welcoming {
+        fn admit(&mut self, _hello: &Hello) -> Admission {
+            Admission::Link
+        }
+
+        fn message(&mut self, _session: SessionId, _message: &[u8], _outbox: &mut Outbox) {}
+
+        fn closed(&mut self, _session: SessionId, _outbox: &mut Outbox) {}
+    }
+
+    /// Whether a caller comes in whose proof is looked at so long after it came.
+    fn comes_in(after: Duration) -> bool {
+        let secret = Secret::generate().unwrap();
+        let listener = socket::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut lobby = Lobby::new(listener, &[Purpose::Data]);
+        let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: WORLD };
+        let (mut dialer, opening) = Dialer::new(secret.clone(), hello, [7; 32]);
+        caller.write_all(&opening).unwrap();
+        let now = Instant::now();
+        while lobby.callers.is_empty() {
+            lobby.accept(&secret);
+        }
+        lobby.greet(&mut Welcoming, now, |_, _, _| panic!("nothing is proved"));
+        let mut challenge = vec![0; dialer.wants()];
+        caller.read_exact(&mut challenge).unwrap();
+        let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof expected") };
+        caller.write_all(&proof).unwrap();
+        let mut welcome = 0;
+        lobby.greet(&mut Welcoming, now + after, |_, _, _| welcome += 1);
+        assert!(lobby.callers.is_empty(), "the proof has come");
+        welcome == 1
+    }
+
+    #[test]
+    fn who_may_have_given_up_does_not_come_in() {
+        assert!(comes_in(HANDSHAKE_TIME / 2));
+        assert!(!comes_in(HANDSHAKE_TIME * 2));
     }
 }

@@ -204,7 +204,7 @@ impl<S: Service> Desk<S> {
     fn pass(&mut self) {
         let gifts = std::mem::take(&mut self.outbox.gifts);
         if let Some(door) = &mut self.door {
-            door.advance(&self.secret, &mut self.service, gifts);
+            door.advance(&self.secret, &mut self.service, gifts, Instant::now());
         }
     }
 
@@ -234,7 +234,7 @@ impl<S: Service> Desk<S> {
     /// Takes in callers whose handshake is over.
     fn greet(&mut self) {
         let (sessions, next, outbox) = (&mut self.sessions, &mut self.next_session, &mut self.outbox);
-        self.lobby.greet(&mut self.service, |service, hello, connection| {
+        self.lobby.greet(&mut self.service, Instant::now(), |service, hello, connection| {
             if hello.purpose == Purpose::Data {
                 return service.linked(hello.rank as usize, &hello, connection);
             }
