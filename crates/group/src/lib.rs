@@ -8,6 +8,8 @@
 
 mod asynchronous;
 mod backend;
+#[cfg(test)]
+mod bad_links;
 mod beside;
 mod buffer;
 mod collectives;

@@ -88,7 +88,11 @@ impl Header {
             fingerprint: u64_at(32),
             signature_len: u16::from_le_bytes([bytes[2], bytes[3]]),
         };
-        if header.frame_len as usize > FRAME_LEN_MAX || u64::from(header.frame_len) > header.message_len {
+        let fits =
+            header.frame_len as usize <= FRAME_LEN_MAX && u64::from(header.frame_len) <= header.message_len;
+        // A message of frames that bring nothing would never end.
+        let brings = header.frame_len > 0 || header.message_len == 0;
+        if !fits || !brings {
             return Err(format!(
                 "a frame of {} bytes in a message of {}",
                 header.frame_len, header.message_len
@@ -148,6 +152,7 @@ mod tests {
         assert!(refused(&|b| b[0] = 0).contains("unknown kind"));
         assert!(refused(&|b| b[7] = 255).contains("bytes in a message"));
         assert!(refused(&|b| b[4] = 11).contains("bytes in a message"));
+        assert!(refused(&|b| b[4] = 0).contains("a frame of 0 bytes in a message of 10"));
         assert!(refused(&|b| b[3] = 255).contains("signature"));
         assert!(refused(&|b| b[1] = 1).contains("reserved"));
         assert!(refused(&|b| b[21] = 1).contains("reserved"));

@@ -376,6 +376,9 @@ impl Wire {
                     return Err(WireFault::Nonsense("a header with a wrong checksum".into()));
                 }
                 let header = Header::decode(&head).map_err(WireFault::Nonsense)?;
+                if link.farewell {
+                    return Err(WireFault::Nonsense("a frame after its farewell".into()));
+                }
                 let sum_len = if self.checked { BODY_SUM_LEN } else { 0 };
                 let body = HEADER_LEN + sum_len;
                 let whole = body + usize::from(header.signature_len);

@@ -224,6 +224,16 @@ fn the_end_of_a_link_comes_after_its_last_message_and_says_how_it_ended() {
 }
 
 #[test]
+fn nothing_follows_a_farewell() {
+    let (mut a, mut b) = pair();
+    a.farewell(1);
+    a.farewell(1);
+    send(&mut a, tag(1), &[], b"and another thing");
+    let after = Err(WireFault::Nonsense("a frame after its farewell".into()));
+    assert_eq!(b.arrival(0, tag(1)), after);
+}
+
+#[test]
 fn nonsense_is_called_that() {
     let pipes = Pipes::new(2);
     let (mut a, mut b): (ThreadTransport, Wire) = (pipes.end(0), Wire::new(Box::new(pipes.end(1))));

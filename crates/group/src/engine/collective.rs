@@ -237,6 +237,11 @@ impl Collective {
         let (peer, key) = (transfer.peer, self.key());
         let Some(arrival) = core.wire.arrival(peer, key).map_err(|f| (peer, f))? else { return Ok(false) };
         self.check(core, transfer, arrival.header)?;
+        let due = transfer.len() - self.recvs[i].bytes - self.recvs[i].carry_len;
+        if arrival.left > due {
+            let what = format!("in {}: {} bytes where {due} were due", self.signature, arrival.left);
+            return Err(Fault::Nonsense { peer, what });
+        }
         let read = match transfer.action {
             _ if arrival.left == 0 => 0,
             Action::Copy => {

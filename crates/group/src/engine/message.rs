@@ -120,12 +120,16 @@ impl Message {
                 let theirs = core.wire.signature(peer, key);
                 return Err(Fault::Mismatch { peer, seq: 0, ours: Box::new(self.signature.clone()), theirs });
             }
-            let want = arrival.left.min(self.len - self.done);
-            let n = match want {
+            let due = self.len - self.done;
+            if arrival.left > due {
+                let what = format!("in {}: {} bytes where {due} were due", self.signature, arrival.left);
+                return Err(Fault::Nonsense { peer, what });
+            }
+            let n = match arrival.left {
                 0 => 0,
-                _ => core
+                left => core
                     .wire
-                    .read(peer, key, &mut bytes[self.done..self.done + want])
+                    .read(peer, key, &mut bytes[self.done..self.done + left])
                     .map_err(|f| (peer, f))?,
             };
             self.done += n;

@@ -158,7 +158,7 @@ impl World {
             key,
             ordinal: more.into(),
             frame_len,
-            message_len: u64::from(frame_len) + u64::from(more),
+            message_len: u64::from(frame_len) + u64::from(if frame_len > 0 { more } else { 0 }),
             fingerprint: len.into(),
             signature_len: signature.len() as u16,
         };

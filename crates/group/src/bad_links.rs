@@ -1,0 +1,93 @@
+//! Peers that know the secret and lie about lengths.
+
+use crate::backend::{Address, Collective};
+use crate::engine::Fault;
+use crate::engine::collective::Memory;
+use crate::engine::message::Payload;
+use crate::fate::Fate;
+use crate::host::HostBackend;
+use crate::realm::ThreadRealm;
+use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_rendezvous::BackendChoice;
+use phalanx_transport::thread::Pipes;
+use phalanx_transport::{Key, Lane, Outbound, Wire, WireFault};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rank 0, and the links of a rank 1 that says whatever it likes.
+struct World {
+    backend: HostBackend,
+    liar: Wire,
+    _other: ThreadRealm,
+}
+
+impl World {
+    fn new() -> Self {
+        let pipes = Pipes::new(2);
+        let [realm, _other] = ThreadRealm::create(2, Duration::from_secs(60)).try_into().unwrap();
+        let fate = Arc::new(Fate::new(Arc::new(realm), WORLD, vec![0, 1]));
+        let wire = Wire::new(Box::new(pipes.end(0)));
+        let backend = HostBackend::over(wire, fate, BackendChoice::Auto, Arc::default());
+        Self { backend, liar: Wire::new(Box::new(pipes.end(1))), _other }
+    }
+
+    /// Frames of these lengths, of one message.
+    fn say(&mut self, key: Key, fingerprint: u64, frames: &[usize], message_len: u64) {
+        for &len in frames {
+            let message = Outbound { peer: 0, key, ordinal: 0, fingerprint, signature: &[], message_len };
+            assert!(self.liar.send(&message, &vec![1; len]).unwrap().complete);
+        }
+    }
+}
+
+fn signature(op: OpKind, dtype: DType, count: u64) -> Signature {
+    let reduce = (op == OpKind::AllReduce).then_some(ReduceOp::Sum);
+    let root = (op == OpKind::Broadcast).then_some(1);
+    let site = CallSite { file: "train.rs".into(), line: 7 };
+    Signature { op, dtype: Some(dtype), count, reduce, root, detail: 0, site }
+}
+
+fn is_nonsense(fault: &Fault) -> bool {
+    matches!(fault, Fault::Nonsense { peer: 1, .. } | Fault::Wire { peer: 1, fault: WireFault::Nonsense(_) })
+}
+
+/// Frames of a message of ten elements that no correct peer sends.
+const LIES: [&[usize]; 4] = [&[0], &[4, 0], &[6, 10], &[9, 2]];
+
+#[test]
+fn a_message_whose_frames_do_not_add_up_is_nonsense() {
+    for frames in LIES {
+        let mut world = World::new();
+        let address = Address { signature: signature(OpKind::Recv, DType::U8, 10), peer: 1, tag: 7 };
+        let (mut message, _) = world.backend.message(&address, 10).unwrap();
+        let fingerprint = signature(OpKind::Send, DType::U8, 10).fingerprint();
+        world.say(Key { lane: Lane::Message, id: 7 }, fingerprint, frames, 10);
+        let mut buffer = [0; 10];
+        let polled = message.poll(&mut world.backend.engine.lock(), &mut Payload::In(&mut buffer));
+        assert!(polled.as_ref().is_err_and(is_nonsense), "{frames:?}: {polled:?}");
+    }
+}
+
+#[test]
+fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
+    // Of a reduction, the front of an element may wait for its rest.
+    for (op, dtype) in [(OpKind::Broadcast, DType::U8), (OpKind::AllReduce, DType::F32)] {
+        for frames in LIES {
+            let mut world = World::new();
+            let call = Collective {
+                signature: signature(op, dtype, 10),
+                layout: Layout::even(2, 10),
+                recv_layout: None,
+            };
+            let mut collective = world.backend.begin(&call).unwrap();
+            let odd = usize::from(dtype.size() > 1);
+            let frames: Vec<usize> = frames.iter().map(|len| len * dtype.size() - len % 2 * odd).collect();
+            let (key, len) = (Key { lane: Lane::Collective, id: collective.seq() }, 10 * dtype.size());
+            world.say(key, call.signature.fingerprint(), &frames, len as u64);
+            let mut buffer = [0u64; 5];
+            let memory = &mut bytemuck::cast_slice_mut(&mut buffer)[..len];
+            let polled = collective.poll(&mut world.backend.engine.lock(), &mut Memory::InPlace(memory));
+            assert!(polled.as_ref().is_err_and(is_nonsense), "{op} {frames:?}: {polled:?}");
+        }
+    }
+}
