@@ -1,5 +1,6 @@
-//! Peers that know the secret and lie about lengths.
+//! Peers that know the secret and lie about lengths, and links for which a rank has nothing left.
 
+use crate::ProcessGroup;
 use crate::backend::{Address, Collective};
 use crate::engine::Fault;
 use crate::engine::collective::Memory;
@@ -7,10 +8,11 @@ use crate::engine::message::Payload;
 use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::realm::ThreadRealm;
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_core::{CallSite, DType, Error, Layout, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::Pipes;
-use phalanx_transport::{Key, Lane, Outbound, Wire, WireFault};
+use phalanx_transport::{Direction, Key, Lane, LinkFault, Outbound, Transport, Wait, Wire, WireFault};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,4 +92,53 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
             assert!(polled.as_ref().is_err_and(is_nonsense), "{op} {frames:?}: {polled:?}");
         }
     }
+}
+
+/// Of rank 0, which has no descriptor for any link.
+struct Starved;
+
+impl Starved {
+    fn fault() -> LinkFault {
+        LinkFault::Starved("too many open files".into())
+    }
+}
+
+impl Transport for Starved {
+    fn name(&self) -> &'static str {
+        "starved"
+    }
+
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn send(&mut self, _peer: usize, _bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        Err(Self::fault())
+    }
+
+    fn recv(&mut self, _peer: usize, _buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        Err(Self::fault())
+    }
+
+    fn is_linked(&mut self, _peer: usize) -> bool {
+        false
+    }
+
+    fn watch(&mut self, _peer: usize, _direction: Direction, _wait: &mut Wait) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_rank_that_can_make_no_link_names_itself() {
+    let [realm, _other] = ThreadRealm::create(2, Duration::from_secs(60)).try_into().unwrap();
+    let fate = Arc::new(Fate::new(Arc::new(realm), WORLD, vec![0, 1]));
+    let backend = HostBackend::over(Wire::new(Box::new(Starved)), fate, BackendChoice::Auto, Arc::default());
+    let error = ProcessGroup::new(Arc::new(backend)).all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
+    let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
+    assert!(peer.rank == 0 && reason.contains("too many open files"), "{error}");
 }

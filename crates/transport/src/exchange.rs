@@ -7,7 +7,7 @@ use crate::handshake::{Hello, Purpose, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Memories;
 use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId};
-use crate::{Bell, Connection, Secret};
+use crate::{Bell, Connection, LinkFault, Secret};
 use phalanx_core::{GroupId, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct MailboxContents {
-    links: Vec<(usize, Result<Connection, String>)>,
+    links: Vec<(usize, Result<Connection, LinkFault>)>,
     waiting: Vec<Bell>,
 }
 
@@ -41,7 +41,7 @@ impl Mailbox {
     }
 
     /// What has come, by ranks of the job.
-    pub(crate) fn empty(&self) -> Vec<(usize, Result<Connection, String>)> {
+    pub(crate) fn empty(&self) -> Vec<(usize, Result<Connection, LinkFault>)> {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.full.store(false, Ordering::Release);
         std::mem::take(&mut contents.links)
@@ -55,7 +55,7 @@ impl Mailbox {
     }
 
     /// `peer` is a rank of the job.
-    fn put(&self, peer: usize, link: Result<Connection, String>) {
+    fn put(&self, peer: usize, link: Result<Connection, LinkFault>) {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         contents.links.push((peer, link));
         self.full.store(true, Ordering::Release);
@@ -155,14 +155,14 @@ impl Service for Links {
         }
     }
 
-    fn unreachable(&mut self, dial: &Dial, why: String) {
+    fn unreachable(&mut self, dial: &Dial, why: LinkFault) {
         let key = (dial.hello.group, dial.peer);
         if self.states.get(&key) == Some(&LinkState::Linked) {
             return; // it reached us meanwhile
         }
         self.states.remove(&key);
         if let Some(mailbox) = self.mailboxes.get(&dial.hello.group) {
-            mailbox.put(dial.peer, Err(format!("{}: {why}", dial.addr)));
+            mailbox.put(dial.peer, Err(why));
         }
     }
 }

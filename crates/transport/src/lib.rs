@@ -22,6 +22,7 @@ mod keys;
 mod local;
 mod path;
 mod reception;
+mod resources;
 #[doc(hidden)]
 pub mod sabotage;
 mod seal;

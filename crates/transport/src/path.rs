@@ -5,8 +5,8 @@
 //! listens. That its system answers is enough, and it answers while the process computes or is stopped: that is for
 //! heartbeats to find.
 
-use crate::socket;
-use std::io::ErrorKind;
+use crate::{resources, socket};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,16 @@ impl Path {
     /// # Errors
     /// Nothing has answered for as long as `limit`; says so.
     pub(crate) fn look(&mut self, addr: SocketAddr, limit: Duration, now: Instant) -> Result<(), String> {
+        self.look_by(|| socket::connect(addr), addr, limit, now)
+    }
+
+    fn look_by(
+        &mut self,
+        connect: impl FnOnce() -> io::Result<TcpStream>,
+        addr: SocketAddr,
+        limit: Duration,
+        now: Instant,
+    ) -> Result<(), String> {
         let waiting = self.0.get_or_insert_with(|| Waiting::new(now));
         if now.saturating_duration_since(waiting.looked) > limit / 2 + LOOK_INTERVAL {
             // Nobody waited in between.
@@ -56,7 +66,15 @@ impl Path {
         }
         let asked = *waiting.asked.get_or_insert(now);
         if waiting.attempt.is_none() {
-            waiting.attempt = socket::connect(addr).ok();
+            waiting.attempt = match connect() {
+                Err(error) if resources::are_exhausted(&error) => {
+                    // Who cannot ask learns nothing.
+                    tracing::warn!(%addr, %error, "this rank cannot see whether the network to a peer still stands");
+                    *waiting = Waiting::new(now);
+                    return Ok(());
+                }
+                attempt => attempt.ok(),
+            };
         }
         match waiting.attempt.as_ref().map(socket::connected) {
             Some(Ok(true)) => *waiting = Waiting::new(now),
@@ -133,6 +151,22 @@ mod tests {
             now += LIMIT / 8;
             path.stands();
         }
+    }
+
+    #[test]
+    fn who_cannot_ask_blames_nobody() {
+        use rustix::io::Errno;
+        let (mut path, mut now) = (Path::default(), Instant::now());
+        let addr = SocketAddr::from(([192, 0, 2, 1], 1));
+        for _ in 0..100 {
+            path.look_by(|| Err(Errno::MFILE.into()), addr, LIMIT, now).expect("no descriptor is left here");
+            now += LIMIT / 4;
+        }
+        let mut cut = || {
+            now += LIMIT / 4;
+            path.look_by(|| Err(Errno::HOSTUNREACH.into()), addr, LIMIT, now)
+        };
+        assert!((0..100).any(|_| cut().is_err()), "the network is cut");
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl TcpTransport {
             let Some(index) = self.members.iter().position(|&m| m == peer) else { continue };
             self.links[index] = match link {
                 Ok(connection) => Link::Up(connection),
-                Err(why) => Link::Down(LinkFault::Unreachable(why)),
+                Err(fault) => Link::Down(fault),
             };
         }
     }

@@ -15,6 +15,8 @@ pub enum LinkFault {
     Closed,
     /// It could not be established, or the network between its ends is cut; says what was met.
     Unreachable(String),
+    /// It could not be established for want of something on this side: descriptors, memory, ports. Says of what.
+    Starved(String),
     /// What came over it is not what the other end sent, or nothing that it should have sent.
     Nonsense(String),
 }
@@ -24,6 +26,7 @@ impl fmt::Display for LinkFault {
         match self {
             Self::Closed => f.write_str("the connection was closed by the other end"),
             Self::Unreachable(why) => write!(f, "no connection: {why}"),
+            Self::Starved(why) => write!(f, "this rank cannot make a connection: {why}"),
             Self::Nonsense(what) => f.write_str(what),
         }
     }

@@ -350,6 +350,11 @@ impl Engine {
                     LinkFault::Nonsense(what) => {
                         return Cause::Protocol { peer: self.fate.peer(peer), what };
                     }
+                    // Not the fault of whoever was to be at the other end.
+                    starved @ LinkFault::Starved(_) => {
+                        let (peer, reason) = (self.fate.peer(self.fate.rank), starved.to_string());
+                        return Cause::Aborted { peer, reason };
+                    }
                     _ if farewell => Loss::Left,
                     LinkFault::Closed => Loss::Died,
                     LinkFault::Unreachable(why) => {

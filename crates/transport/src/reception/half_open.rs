@@ -3,9 +3,11 @@
 use crate::connection::Connection;
 use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Refusal, Status};
 use crate::keys::Keys;
+use crate::{LinkFault, resources};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// The longest message of a handshake fits.
@@ -37,6 +39,17 @@ pub(crate) enum Progress {
 pub(crate) enum Failure {
     Refused(Refusal),
     Io(io::Error),
+}
+
+impl Failure {
+    /// What it says of a link that was to be made with whoever listens at `addr`.
+    pub(super) fn of_link(&self, addr: SocketAddr) -> LinkFault {
+        let why = format!("{addr}: {self}");
+        match self {
+            Self::Io(error) if resources::are_exhausted(error) => LinkFault::Starved(why),
+            _ => LinkFault::Unreachable(why),
+        }
+    }
 }
 
 impl std::fmt::Display for Failure {

@@ -24,7 +24,7 @@ use crate::bell::{self, Loop};
 use crate::handshake::{Purpose, Refusal, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Door;
-use crate::{Secret, socket};
+use crate::{Secret, resources, socket};
 pub(crate) use dial::Dialling;
 use half_open::Failure;
 pub(crate) use lobby::Lobby;
@@ -75,10 +75,12 @@ impl<S: Service> std::fmt::Debug for Reception<S> {
 impl<S: Service> Reception<S> {
     /// Listens on exactly `bind` (port 0: any free one) and serves until dropped. A service that
     /// [takes memory](Service::takes_memory) is open to processes of this host as well, where the system has abstract sockets.
+    /// The first one in a process raises its soft limit of open files to the hard one.
     ///
     /// # Errors
     /// [`Error::Io`] when the address is taken or not ours, or descriptors run out.
     pub fn start(bind: SocketAddr, secret: Secret, service: S) -> Result<Self> {
+        resources::raise_descriptor_limit();
         let listener = socket::listen(bind)
             .map_err(|e| Error::io(format!("listening on {bind} (is the port in use?)"), e))?;
         let addr = listener.local_addr().map_err(|e| Error::io(format!("listening on {bind}"), e))?;
@@ -308,7 +310,7 @@ impl<S: Service> Desk<S> {
                 Ok(Some(link)) => self.service.linked(dial.peer, &dial.hello, link),
                 // The other side's connection is kept; it arrives through the lobby.
                 Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
-                Err(why) => self.service.unreachable(&dial, why.to_string()),
+                Err(why) => self.service.unreachable(&dial, why.of_link(dial.addr)),
             }
         }
     }

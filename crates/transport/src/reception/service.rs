@@ -1,9 +1,9 @@
 //! What a reception serves: the trait, and what it may ask for.
 
-use crate::Connection;
 use crate::handshake::{Hello, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Gift;
+use crate::{Connection, LinkFault};
 use phalanx_core::Deadline;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -101,5 +101,5 @@ pub trait Service: Send + 'static {
     fn linked(&mut self, _peer: usize, _hello: &Hello, _link: Connection) {}
 
     /// A dial was given up, or the peer refused it for good.
-    fn unreachable(&mut self, _dial: &Dial, _why: String) {}
+    fn unreachable(&mut self, _dial: &Dial, _why: LinkFault) {}
 }
