@@ -1,12 +1,17 @@
 //! The options of our sockets, in one place.
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 /// Kernel buffers between ranks of one host. Autotuned buffers grow to tens of megabytes and push each other out of
 /// the caches; one megabyte each way was fastest.
 const LOCAL_BUFFER: usize = 1 << 20;
+
+/// How often a connection on which nobody says anything shows that it stands. Firewalls and address translators forget those that don't,
+/// some after a few minutes, and drop what comes later without a word. Who is gone is found by other means long before.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Listens on exactly `bind`, nonblocking, with the longest queue the system allows.
 pub(crate) fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
@@ -32,6 +37,7 @@ pub(crate) fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
+    keep_alive(&SockRef::from(&socket));
     if addr.ip().is_loopback() {
         tune_local(&SockRef::from(&socket));
     }
@@ -61,10 +67,16 @@ pub(crate) fn connected(stream: &TcpStream) -> io::Result<bool> {
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
+    keep_alive(&SockRef::from(stream));
     if is_same_host(stream) {
         tune_local(&SockRef::from(stream));
     }
     Ok(())
+}
+
+/// Best effort: a link that is never idle needs none.
+fn keep_alive(socket: &SockRef<'_>) {
+    let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE));
 }
 
 /// Whether both ends have the same address, or loopback ones.
@@ -83,4 +95,27 @@ fn tune_local(socket: &SockRef<'_>) {
     let _ = socket.set_recv_buffer_size(LOCAL_BUFFER);
     #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_congestion(b"reno").or_else(|_| socket.set_tcp_congestion(b"cubic"));
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_an_idle_connection_show_that_it_stands() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let ours = connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+            }
+        };
+        prepare(&theirs).unwrap();
+        for end in [ours, theirs] {
+            let socket = SockRef::from(&end);
+            let set = (socket.keepalive(), socket.tcp_keepalive_time(), socket.tcp_keepalive_interval());
+            assert_eq!((set.0.unwrap(), set.1.unwrap(), set.2.unwrap()), (true, KEEPALIVE, KEEPALIVE));
+        }
+    }
 }
