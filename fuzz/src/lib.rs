@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 pub use phalanx_group::fuzz::control;
 pub use phalanx_rendezvous::fuzz::store;
-pub use phalanx_transport::fuzz::handshake;
 
 /// A target's name and itself.
 pub type Target = (&'static str, fn(&[u8]));
@@ -18,12 +17,23 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: [Target; 5] =
     [("handshake", handshake), ("frames", frames), ("store", store), ("control", control), ("files", files)];
 
-/// What a peer that knows the secret can send: the first byte chooses between the frames of links, the messages of sessions, and
-/// the records of either where they are sealed.
+/// What is said before anybody is trusted: the first byte chooses between a network that forges and an end that hears
+/// in pieces what anybody says.
+pub fn handshake(data: &[u8]) {
+    use phalanx_transport::fuzz;
+    match data.split_first() {
+        Some((0xc0.., rest)) => fuzz::pieces(rest),
+        _ => fuzz::handshake(data),
+    }
+}
+
+/// What a peer that knows the secret can send: the first byte chooses between the frames of links, with checksums or without,
+/// what operations make of them, the messages of sessions, and the records of links and sessions that are sealed.
 pub fn frames(data: &[u8]) {
     use phalanx_transport::fuzz;
     match data.split_first() {
-        Some((0..0x80, rest)) => fuzz::frames(rest),
+        Some((what @ 0..0x40, rest)) => fuzz::frames(rest, what & 1 == 1),
+        Some((0x40..0x80, rest)) => phalanx_group::fuzz::operations(rest),
         Some((0x80..0xc0, rest)) => fuzz::sessions(rest),
         Some((_, rest)) => fuzz::records(rest),
         None => {}

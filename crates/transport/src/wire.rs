@@ -169,8 +169,8 @@ impl Wire {
 
     /// The same with another limit for what is set aside.
     #[cfg(feature = "__fuzz")]
-    pub(crate) fn with_aside_max(transport: Box<dyn Transport>, aside_max: usize) -> Self {
-        Self { aside_max, ..Self::new(transport) }
+    pub(crate) fn with_aside_max(transport: Box<dyn Transport>, checked: bool, aside_max: usize) -> Self {
+        Self { aside_max, ..Self::with_checksums(transport, checked) }
     }
 
     /// Bytes set aside, and frames.

@@ -2,9 +2,11 @@
 //! and panics where a promise is broken.
 
 mod control;
+mod operations;
 mod prices;
 mod traces;
 
 pub use control::control;
+pub use operations::operations;
 pub use prices::prices;
 pub use traces::traces;

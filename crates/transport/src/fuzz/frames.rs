@@ -1,5 +1,6 @@
 //! Frames from peers that know the secret: in any order, cut anywhere, and nonsense between them.
 
+use crate::checksum::{self, BODY_SUM_LEN};
 use crate::frame::{HEADER_LEN, Header, Key, Lane, SIGNATURE_LEN_MAX};
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use crate::wire::{Arrival, Outbound, Wire, WireFault};
@@ -80,6 +81,8 @@ impl Transport for Links {
 /// A frame that a peer has sent and nobody has read to its end.
 struct Sent {
     header: Header,
+    /// A bit of it changed on its way, which checksums must find.
+    changed: bool,
     payload: Vec<u8>,
     read: usize,
 }
@@ -99,15 +102,16 @@ struct Peer {
 
 struct World {
     wire: Wire,
+    checked: bool,
     pipes: Arc<Mutex<Pipes>>,
     peers: [Peer; RANKS],
 }
 
-/// Bytes of a peer, in any splits, against a model of the frames.
-pub fn frames(data: &[u8]) {
+/// Bytes of a peer, in any splits, against a model of the frames, with checksums or without.
+pub fn frames(data: &[u8], checked: bool) {
     let pipes = Arc::new(Mutex::new(Pipes { grain: 1 << 20, ..Pipes::default() }));
-    let wire = Wire::with_aside_max(Box::new(Links(pipes.clone())), ASIDE_MAX);
-    let mut world = World { wire, pipes, peers: Default::default() };
+    let wire = Wire::with_aside_max(Box::new(Links(pipes.clone())), checked, ASIDE_MAX);
+    let mut world = World { wire, checked, pipes, peers: Default::default() };
     let mut input = Unstructured::new(data);
     while !input.is_empty() {
         if world.step(&mut input).is_err() {
@@ -135,7 +139,7 @@ impl World {
         let what: u8 = input.arbitrary()?;
         let peer = 1 + usize::from(what >> 7);
         match what % 8 {
-            0 | 1 => self.frame(peer, input)?,
+            0 | 1 => self.frame(peer, what & 0x78 == 0x78, input)?,
             2 => {
                 self.peers[peer].wild = true;
                 lock(&self.pipes).incoming[peer].extend(bytes(input)?);
@@ -149,7 +153,7 @@ impl World {
     }
 
     /// A whole frame, well made: what is in it may be foretold.
-    fn frame(&mut self, peer: usize, input: &mut Unstructured<'_>) -> Result<()> {
+    fn frame(&mut self, peer: usize, changed: bool, input: &mut Unstructured<'_>) -> Result<()> {
         let (key, len, more): (_, u16, u8) = (key(input)?, input.arbitrary()?, input.arbitrary()?);
         let signature = bytes(input)?;
         // Seldom more than a link's buffer holds: that takes its time.
@@ -165,9 +169,19 @@ impl World {
         assert_eq!(Header::decode(&header.encode()), Ok(header), "a header is not what it was");
         let start = self.peers[peer].unread.len() as u8;
         let payload: Vec<u8> = (0..frame_len).map(|i| (i as u8).wrapping_mul(7) ^ start ^ more).collect();
-        let pipe = &mut lock(&self.pipes).incoming[peer];
-        [&header.encode()[..], signature, &payload].into_iter().for_each(|part| pipe.extend(part));
-        self.peers[peer].unread.push(Sent { header, payload, read: 0 });
+        let (mut head, mut sum) = (header.encode(), Vec::new());
+        if self.checked {
+            checksum::seal(&mut head);
+            sum.extend(checksum::of_body(signature, &payload));
+        }
+        let mut frame = [&head[..], &sum, signature, &payload].concat();
+        let changed = self.checked && changed;
+        if changed {
+            let bit = usize::from(input.arbitrary::<u16>()?) % (8 * frame.len());
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        lock(&self.pipes).incoming[peer].extend(frame);
+        self.peers[peer].unread.push(Sent { header, changed, payload, read: 0 });
         Ok(())
     }
 
@@ -206,6 +220,7 @@ impl World {
         }
         let place = place.expect("a frame has come that nobody sent");
         let sent = &mut known.unread[place];
+        assert!(!sent.changed, "what changed on its way is taken");
         assert_eq!((sent.header, sent.payload.len() - sent.read), (arrival.header, arrival.left));
         assert_eq!(buffer[..n], sent.payload[sent.read..][..n], "other bytes have come than were sent");
         sent.read += n;
@@ -227,7 +242,10 @@ impl World {
                 assert!(lock(&self.pipes).closed[peer], "a link that stands is called gone");
                 assert!(known.wild || place.is_none(), "what came before the end is lost");
             }
-            WireFault::Nonsense(_) => assert!(known.wild, "good frames are called nonsense"),
+            WireFault::Nonsense(_) => {
+                let bad = known.wild || known.unread.iter().any(|sent| sent.changed);
+                assert!(bad, "good frames are called nonsense");
+            }
         }
         known.wild = true;
     }
@@ -270,9 +288,21 @@ impl World {
         for (peer, known) in self.peers.iter().enumerate() {
             let mut link = &lock(&self.pipes).outgoing[peer][..];
             for (key, payload) in &known.begun {
-                let Some((head, rest)) = link.split_first_chunk::<HEADER_LEN>() else { break };
-                let header = Header::decode(head).expect("our own header");
+                let Some((head, mut rest)) = link.split_first_chunk::<HEADER_LEN>() else { break };
+                let mut head = *head;
+                assert!(!self.checked || checksum::unseal(&mut head), "our own header has a wrong checksum");
+                let header = Header::decode(&head).expect("our own header");
                 assert_eq!((header.key, header.frame_len as usize), (*key, payload.len()));
+                if self.checked {
+                    let Some((sum, body)) = rest.split_first_chunk::<BODY_SUM_LEN>() else { break };
+                    let whole = usize::from(header.signature_len) + payload.len();
+                    if let Some((signature, payload)) =
+                        body.get(..whole).map(|body| body.split_at(header.signature_len.into()))
+                    {
+                        assert_eq!(checksum::of_body(signature, payload), *sum, "a checksum of our own");
+                    }
+                    rest = body;
+                }
                 link = &rest[rest.len().min(header.signature_len.into())..];
                 let here = link.len().min(payload.len());
                 assert_eq!(link[..here], payload[..here]);

@@ -3,10 +3,13 @@
 
 mod frames;
 mod handshake;
+mod pieces;
 mod records;
 mod sessions;
+mod stream;
 
 pub use frames::frames;
 pub use handshake::handshake;
+pub use pieces::pieces;
 pub use records::records;
 pub use sessions::sessions;

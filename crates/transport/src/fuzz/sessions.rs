@@ -1,18 +1,31 @@
 //! The stream of a session, cut anywhere.
 
-use crate::reception::{Inbox, MESSAGE_LEN_MAX, framed};
+use super::stream::Stream;
+use crate::Connection;
+use crate::reception::{Inbox, MESSAGE_LEN_MAX, Served, framed};
 
-/// The same messages come out however the stream is cut, up to the same error; and what is held is what has arrived.
+/// Little, so that it is soon too much.
+const LEN_MAX: usize = 200;
+
+/// The same messages come out however the stream is cut, up to the same error; and what is held is what has arrived, and no more
+/// than one message.
 pub fn sessions(data: &[u8]) {
     let Some((&grain, stream)) = data.split_first() else { return };
-    let whole = read(stream, stream.len().max(1));
-    assert_eq!(read(stream, usize::from(grain) + 1), whole, "a cut changed the messages");
-    let again: Vec<u8> = whole.0.iter().flat_map(|message| framed(message)).collect();
+    let grain = usize::from(grain) + 1;
+    let whole = read(stream, stream.len().max(1), MESSAGE_LEN_MAX);
+    assert_eq!(read(stream, grain, MESSAGE_LEN_MAX), whole, "a cut changed the messages");
+    let again = framed_all(&whole.0);
     assert!(stream.starts_with(&again), "messages are not what was sent");
+    read(stream, grain, LEN_MAX);
+    assert_eq!(serve(stream, grain), whole, "a server hears other messages");
 }
 
-fn read(stream: &[u8], grain: usize) -> (Vec<Vec<u8>>, bool) {
-    let (mut inbox, mut messages) = (Inbox::default(), Vec::new());
+fn framed_all(messages: &[Vec<u8>]) -> Vec<u8> {
+    messages.iter().flat_map(|message| framed(message)).collect()
+}
+
+fn read(stream: &[u8], grain: usize, len_max: usize) -> (Vec<Vec<u8>>, bool) {
+    let (mut inbox, mut messages) = (Inbox::of_at_most(len_max), Vec::new());
     for part in stream.chunks(grain) {
         inbox.push(part);
         loop {
@@ -22,7 +35,33 @@ fn read(stream: &[u8], grain: usize) -> (Vec<Vec<u8>>, bool) {
                 Err(_) => return (messages, false),
             }
         }
-        assert!(inbox.len() <= 4 + MESSAGE_LEN_MAX + grain, "more is held than one message");
+        let (held, memory) = inbox.held();
+        assert!(held < 4 + len_max, "{held} bytes are held of a message of at most {len_max}");
+        assert!(memory <= 64 + 2 * stream.len(), "memory for {memory} of {} bytes", stream.len());
     }
+    (messages, true)
+}
+
+/// As the reception does, with a client that gives and takes few bytes at a time, and gets back what it says.
+fn serve(stream: &[u8], grain: usize) -> (Vec<Vec<u8>>, bool) {
+    let client = Stream::default();
+    let mut served = Served::new(Connection::new(client.clone(), None));
+    let (mut later, mut messages) = (stream, Vec::new());
+    while !later.is_empty() {
+        later = client.moves(later, grain);
+        let (heard, state) = served.receive();
+        heard.iter().for_each(|message| served.queue(message).expect("it is little"));
+        messages.extend(heard);
+        served.flush();
+        if state.is_err() {
+            return (messages, false);
+        }
+    }
+    client.state().room = usize::MAX;
+    served.flush();
+    assert!(
+        !served.is_writing() && client.state().outgoing == framed_all(&messages),
+        "it hears something else"
+    );
     (messages, true)
 }

@@ -13,9 +13,12 @@ mod session;
 
 pub use client::open_session;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
-#[cfg(feature = "__fuzz")]
-pub(crate) use session::{Inbox, framed};
 pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
+#[cfg(feature = "__fuzz")]
+pub(crate) use {
+    half_open::{HalfOpen, Progress},
+    session::{Inbox, framed},
+};
 
 #[cfg(target_os = "linux")]
 pub(crate) use {dial::Address, lobby::Listener, lobby::Origin};
@@ -30,7 +33,7 @@ use half_open::Failure;
 pub(crate) use lobby::Lobby;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
-use session::Served;
+pub(crate) use session::Served;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};

@@ -17,20 +17,32 @@ const BACKLOG_MAX: usize = 64 << 20;
 const READS_MAX: usize = 16;
 
 /// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Inbox {
     bytes: VecDeque<u8>,
+    /// Longest message.
+    len_max: usize,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::of_at_most(MESSAGE_LEN_MAX)
+    }
 }
 
 impl Inbox {
+    pub(crate) fn of_at_most(len_max: usize) -> Self {
+        Self { bytes: VecDeque::new(), len_max }
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
-    /// Bytes held.
+    /// Bytes held, and those there is memory for.
     #[cfg(feature = "__fuzz")]
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.bytes.len(), self.bytes.capacity())
     }
 
     /// The next whole message, if it has arrived.
@@ -39,7 +51,7 @@ impl Inbox {
             return Ok(None);
         }
         let len = (0..4).fold(0usize, |len, i| len | usize::from(self.bytes[i]) << (8 * i));
-        if len > MESSAGE_LEN_MAX {
+        if len > self.len_max {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 format!("a message of {len} bytes is too long"),
@@ -63,26 +75,29 @@ pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
 
 /// The server's end of a session; never blocks.
 #[derive(Debug)]
-pub(super) struct Served {
-    connection: Connection,
+pub(crate) struct Served<S = TcpStream> {
+    connection: Connection<S>,
     inbox: Inbox,
     output: VecDeque<u8>,
 }
 
-impl Served {
-    pub(super) fn new(connection: Connection) -> Self {
+impl<S> Served<S>
+where
+    for<'a> &'a S: Read + Write,
+{
+    pub(crate) fn new(connection: Connection<S>) -> Self {
         Self { connection, inbox: Inbox::default(), output: VecDeque::new() }
     }
 
-    pub(super) fn stream(&self) -> &TcpStream {
+    pub(super) fn stream(&self) -> &S {
         self.connection.stream()
     }
 
-    pub(super) fn is_writing(&self) -> bool {
+    pub(crate) fn is_writing(&self) -> bool {
         !self.output.is_empty()
     }
 
-    pub(super) fn queue(&mut self, message: &[u8]) -> io::Result<()> {
+    pub(crate) fn queue(&mut self, message: &[u8]) -> io::Result<()> {
         if self.output.len() + message.len() > BACKLOG_MAX {
             return Err(io::Error::other("it does not read what is sent to it"));
         }
@@ -92,7 +107,7 @@ impl Served {
 
     /// Writes what the stream takes now. What a closed stream does not take is forgotten and no error: the peer may have
     /// said something before it closed, so it is for [`receive`](Self::receive) to find the end.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         while !self.output.is_empty() {
             match self.connection.writer.write(self.output.as_slices().0) {
                 Ok(n) => drop(self.output.drain(..n)),
@@ -105,7 +120,7 @@ impl Served {
 
     /// Reads what is there, within reason, and returns the whole messages. An error ends the session, after
     /// the messages that came before it.
-    pub(super) fn receive(&mut self) -> (Vec<Vec<u8>>, io::Result<()>) {
+    pub(crate) fn receive(&mut self) -> (Vec<Vec<u8>>, io::Result<()>) {
         let mut messages = Vec::new();
         let mut buffer = [0; 16 << 10];
         let mut reads = 0;
