@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn who_calls_for_a_group_that_has_ended_is_late_and_not_early() {
         let mut links = Links::new(0, 2, None);
-        let hello = Hello { purpose: Purpose::Data, rank: 1, world_size: 2, group: GroupId(7) };
+        let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: GroupId(7) };
         assert_eq!(links.admit(&hello), Admission::Link);
         let (early, _other) = link();
         links.linked(1, &hello, early);
