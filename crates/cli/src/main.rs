@@ -21,6 +21,8 @@ fn main() {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // It would say with `eprintln!` that stderr is broken, which panics, and the ranks end with the thread that watches them.
+        .log_internal_errors(false)
         .init();
     let done = match cli.command {
         Command::Run(flags) => run::run(flags),

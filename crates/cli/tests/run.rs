@@ -166,6 +166,24 @@ fn a_reader_that_leaves_does_not_end_the_job() {
 }
 
 #[test]
+fn a_stderr_that_nobody_reads_ends_no_job_and_takes_no_rank_its_grace() {
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("saved");
+    // The second rank fails when the first is ready to be asked to end.
+    let script = format!(
+        "[ $RANK = 1 ] && {{ read ready < {fifo}; exit 7; }}; \
+         trap 'echo > {saved}; exit 0' TERM; echo > {fifo}; while :; do sleep 0.01; done",
+        fifo = dir.path().join("fifo").display(),
+        saved = saved.display()
+    );
+    assert!(Command::new("mkfifo").arg(dir.path().join("fifo")).status().unwrap().success());
+    let mut job = phalanx(&["run", "-n", "2", "sh", "-c", &script]).stderr(Stdio::piped()).spawn().unwrap();
+    drop(job.stderr.take());
+    assert_eq!(job.wait().unwrap().code(), Some(7));
+    assert!(saved.exists(), "the other rank was not asked");
+}
+
+#[test]
 fn what_cannot_be_started_says_why() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
