@@ -4,7 +4,7 @@ use crate::logs::{LogFiles, Logs, Sink, stderr_log};
 use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
 use crate::plan::{RankPlan, WORKER};
 use crate::process::Process;
-use crate::supervise::{Action, Event, SIGKILL, Spares, Supervisor, Verdict};
+use crate::supervise::{Action, Asked, Event, SIGKILL, Spares, Supervisor, Verdict};
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::{PrefixStore, TcpStore, Workers};
 use std::ffi::OsString;
@@ -101,6 +101,15 @@ struct Slot {
     started: Instant,
 }
 
+/// The end of an attempt.
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    /// What signals asked for.
+    pub(crate) asked: Asked,
+    /// Whether no process is left behind.
+    pub(crate) all_gone: bool,
+}
+
 /// The ranks of a job, all started.
 pub(crate) struct RunningJob<'j> {
     /// In rank order.
@@ -168,9 +177,8 @@ impl RunningJob<'_> {
         }
     }
 
-    /// Stays until the job is over: no rank is left, and their output is written. `true` if it could be started again: no process
-    /// is left behind.
-    pub(crate) fn supervise(mut self, events: &Receiver<Event>) -> Result<(Outcome, bool)> {
+    /// Stays until the job is over: no rank is left, and their output is written.
+    pub(crate) fn supervise(mut self, events: &Receiver<Event>) -> Result<Ended> {
         let Job { grace, timeout, began, .. } = *self.attempt.job;
         let spares = self.attempt.elastic.as_ref().map(|(_, spares)| *spares);
         let mut supervisor = Supervisor::new(self.slots.len(), grace, timeout, spares, began);
@@ -220,10 +228,10 @@ impl RunningJob<'_> {
             let pid = self.slots[rank].process.id();
             tracing::error!(rank, pid, "does not end even after SIGKILL; it is left behind");
         }
-        let all_ended = supervisor.living().next().is_none();
+        let (asked, all_gone) = (supervisor.asked(), supervisor.living().next().is_none());
         let verdict =
             supervisor.verdict().ok_or_else(|| Error::Internal { what: "over without a reason".into() })?;
-        Ok((self.outcome(verdict), all_ended))
+        Ok(Ended { outcome: self.outcome(verdict), asked, all_gone })
     }
 
     /// The process of this rank has ended; the ranks hear of it and of its replacement in one.

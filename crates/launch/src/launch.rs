@@ -1,10 +1,10 @@
 //! The public face: what to launch, and the job that runs.
 
-use crate::job::{Attempt, Job};
+use crate::job::{Attempt, Ended, Job};
 use crate::logs::Sink;
 use crate::outcome::Outcome;
 use crate::plan::{Order, Site, check, plan};
-use crate::supervise::{Event, SIGKILL, Spares};
+use crate::supervise::{Asked, Event, SIGKILL, Spares};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Elastic, PrefixStore, TcpStore, TcpStoreServer};
 use phalanx_transport::Secret;
@@ -270,10 +270,11 @@ fn run_attempts(
         tracing::debug!(job_id = order.job_id, store = %site.store, ranks = order.ranks, attempt = number, "starting");
         let running = Attempt { job, secret, plan: &plan, number, elastic }.start(events)?;
         all_started();
-        let (outcome, all_ended) = running.supervise(inbox)?;
+        let Ended { outcome, asked, all_gone } = running.supervise(inbox)?;
         let Outcome::Failure(failure) = &outcome else { return Ok(outcome) };
-        // What cannot even be killed may still hold what the next attempt needs. An elastic job has had its restarts.
-        if number >= order.max_restarts || order.elastic.is_some() || !all_ended {
+        // Who asked for the end meant the job, also while a failure was being handled. What cannot even be killed may still hold what
+        // the next attempt needs. An elastic job has had its restarts.
+        if number >= order.max_restarts || asked != Asked::Nothing || order.elastic.is_some() || !all_gone {
             return Ok(outcome);
         }
         tracing::warn!("{failure}");

@@ -45,7 +45,8 @@
 //!   SIGTERM, the [grace period](Launch::grace), and SIGKILL.
 //! - **A rank of an elastic job fails**: another process takes its place, or the job goes on without it, as
 //!   [`Launch::elastic`] says; through the store the others learn which processes have ended.
-//! - **A job with [restarts](Launch::max_restarts) fails**: when the last rank is gone all are started again.
+//! - **A job with [restarts](Launch::max_restarts) fails**: when the last rank is gone all are started again, unless the launcher
+//!   was asked to end meanwhile.
 //! - **The launcher is asked to end** by SIGINT, SIGTERM or SIGHUP: the same signal goes to all ranks, then as above. A
 //!   second one kills at once. Signals that were ignored when the launcher started (`nohup`) stay ignored.
 //! - **The launcher is killed**: on Linux the kernel kills every rank with it. Processes that ranks have started

@@ -74,6 +74,16 @@ enum Phase {
     Over { verdict: Verdict },
 }
 
+/// What signals have asked for, whatever else ended the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Nothing,
+    /// That the job ends.
+    ToEnd,
+    /// That nothing is waited for any more.
+    AtOnce,
+}
+
 /// The state of a job.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
@@ -83,6 +93,7 @@ pub(crate) struct Supervisor {
     /// `None` in a job that no failure may happen to.
     spares: Option<Spares>,
     phase: Phase,
+    asked: Asked,
 }
 
 impl Supervisor {
@@ -95,7 +106,8 @@ impl Supervisor {
         now: Instant,
     ) -> Self {
         let until = timeout.and_then(|limit| now.checked_add(limit));
-        Self { exits: vec![None; ranks], grace, spares, phase: Phase::Running { until } }
+        let phase = Phase::Running { until };
+        Self { exits: vec![None; ranks], grace, spares, phase, asked: Asked::Nothing }
     }
 
     /// Takes note of an event.
@@ -117,12 +129,16 @@ impl Supervisor {
                 }
                 self.poll(now)
             }
-            Event::Signal(signal) => match self.phase {
-                Phase::Running { .. } => self.end(Verdict::Interrupted { signal }, signal, now),
-                Phase::Settling { .. } => self.end(self.first_failure(), signal, now),
-                Phase::Ending { verdict, .. } => self.kill(verdict, now),
-                Phase::Killing { .. } | Phase::Over { .. } => None,
-            },
+            Event::Signal(signal) => {
+                let first = self.asked == Asked::Nothing && signal != SIGKILL;
+                self.asked = if first { Asked::ToEnd } else { Asked::AtOnce };
+                match self.phase {
+                    Phase::Running { .. } => self.end(Verdict::Interrupted { signal }, signal, now),
+                    Phase::Settling { .. } => self.end(self.first_failure(), signal, now),
+                    Phase::Ending { verdict, .. } => self.kill(verdict, now),
+                    Phase::Killing { .. } | Phase::Over { .. } => None,
+                }
+            }
         }
     }
 
@@ -189,6 +205,11 @@ impl Supervisor {
                 Some(verdict)
             }
         }
+    }
+
+    /// What signals have asked for until now. The verdict need not tell: the failure that came first stays the reason.
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked
     }
 
     /// Whether there is nothing left to wait for.
@@ -358,6 +379,25 @@ mod tests {
         assert_eq!(job.signal(2), Some(Signal(2)));
         assert_eq!(job.exit(0, ExitKind::Signal(2)), None);
         assert!(matches!(job.over(), Some(Verdict::Failed { rank: 1, .. })));
+    }
+
+    #[test]
+    fn that_the_end_was_asked_for_is_not_forgotten_over_a_failure() {
+        let mut job = Job::of(2, None);
+        assert_eq!(job.exit(1, FAILED), None);
+        assert_eq!(job.supervisor.asked(), Asked::Nothing);
+        assert_eq!(job.signal(2), Some(Signal(2)));
+        assert_eq!(job.supervisor.asked(), Asked::ToEnd);
+        assert_eq!(job.signal(2), Some(Signal(SIGKILL)));
+        assert_eq!(job.supervisor.asked(), Asked::AtOnce);
+        let mut job = Job::of(2, None);
+        assert_eq!(job.exit(1, FAILED), None);
+        assert_eq!(job.due(), Some(Signal(SIGTERM)));
+        assert_eq!(job.signal(2), Some(Signal(SIGKILL)), "the ranks have had a signal");
+        assert_eq!(job.supervisor.asked(), Asked::ToEnd);
+        let mut job = Job::of(1, None);
+        assert_eq!(job.signal(SIGKILL), Some(Signal(SIGKILL)));
+        assert_eq!(job.supervisor.asked(), Asked::AtOnce);
     }
 
     #[test]

@@ -167,6 +167,27 @@ fn dropping_a_running_job_ends_it() {
 }
 
 #[test]
+fn who_asks_for_the_end_while_a_failure_is_handled_gets_no_restart() {
+    let script = "echo started; [ $RANK = 0 ] && exit 7; trap '' TERM; while :; do sleep 0.01; done";
+    for drops in [false, true] {
+        let out = Capture::default();
+        let launch = shells(2, script).max_restarts(1).grace(Duration::from_millis(300));
+        let running = launch.output(out.clone(), std::io::sink()).spawn().unwrap();
+        let failed = running.pids()[0];
+        eventually(|| !runs(failed) && out.text().matches("started").count() == 2);
+        // Time for the launcher to see it too, before it begins to end the other rank.
+        sleep(Duration::from_millis(100));
+        if drops {
+            drop(running);
+        } else {
+            running.signal(2);
+            assert_eq!(running.wait().unwrap().exit_code(), 7);
+        }
+        assert_eq!(out.text().matches("started").count(), 2, "it was started again");
+    }
+}
+
+#[test]
 fn what_a_rank_leaves_running_is_killed() {
     let (outcome, out, _) = run(1, "sleep 600 & echo $!");
     assert!(outcome.is_success());
