@@ -184,6 +184,16 @@ fn a_stderr_that_nobody_reads_ends_no_job_and_takes_no_rank_its_grace() {
 }
 
 #[test]
+fn a_job_within_a_job_is_no_part_of_it() {
+    let variables =
+        ["PHALANX_ELASTIC", "PHALANX_WORKER", "PHALANX_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"];
+    let script = variables.map(|name| format!("${name}")).concat();
+    let mut inner = phalanx(&["run", "-n", "1", "sh", "-c", &format!("echo \"({script})\"")]);
+    let output = inner.envs(variables.map(|name| (name, "1:4"))).output().unwrap();
+    assert_eq!(text(&output.stdout), "[0] ()\n", "{}", text(&output.stderr));
+}
+
+#[test]
 fn what_cannot_be_started_says_why() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

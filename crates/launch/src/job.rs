@@ -2,7 +2,7 @@
 
 use crate::logs::{LogFiles, Logs, Sink, stderr_log};
 use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
-use crate::plan::{RankPlan, WORKER};
+use crate::plan::{NOT_INHERITED, RankPlan, WORKER};
 use crate::process::Process;
 use crate::supervise::{Action, Asked, Event, SIGKILL, Spares, Supervisor, Verdict};
 use phalanx_core::{Error, Result};
@@ -65,15 +65,14 @@ impl<'j> Attempt<'j> {
 
     fn command(&self, plan: &RankPlan) -> Command {
         let mut command = Command::new(&self.job.program);
+        command.args(&self.job.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for name in NOT_INHERITED {
+            command.env_remove(name);
+        }
         command
-            .args(&self.job.args)
             .envs(self.job.env.iter().map(|(name, value)| (name, value)))
             .env("PHALANX_SECRET", &self.secret)
-            .envs(&plan.env)
-            .env_remove("PHALANX_SECRET_FILE")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .envs(&plan.env);
         command
     }
 

@@ -22,6 +22,10 @@ const TRACE_DIR: &str = "PHALANX_TRACE_DIR";
 pub(crate) const WORKER: &str = "PHALANX_WORKER";
 const ELASTIC: &str = "PHALANX_ELASTIC";
 
+/// What another launcher, of whose job this process is a rank, may have told it, and what does not hold in the job within.
+pub(crate) const NOT_INHERITED: [&str; 4] =
+    [ELASTIC, WORKER, "PHALANX_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"];
+
 /// What the ranks find on this host.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
