@@ -1,10 +1,11 @@
 //! The thread that starts the ranks and stays until the last is gone: the hands of [`Supervisor`].
 
-use crate::logs::{LogFiles, Logs, Sink, stderr_log};
+use crate::logs::{LogFiles, Logs, stderr_log};
 use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
 use crate::plan::{NOT_INHERITED, RankPlan, WORKER};
 use crate::process::Process;
 use crate::supervise::{Action, Asked, Event, SIGKILL, Spares, Supervisor, Verdict};
+use crate::writer::Writers;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::{PrefixStore, TcpStore, Workers};
 use std::ffi::OsString;
@@ -21,8 +22,7 @@ pub(crate) struct Job {
     /// Variables that the user sets in all ranks.
     pub(crate) env: Vec<(String, OsString)>,
     pub(crate) prefix: bool,
-    pub(crate) out: Sink,
-    pub(crate) err: Sink,
+    pub(crate) writers: Writers,
     pub(crate) grace: Duration,
     pub(crate) timeout: Option<Duration>,
     /// When its time began.
@@ -129,7 +129,7 @@ impl RunningJob<'_> {
         let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
         let piped = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() });
         let watched = piped.and_then(|output| {
-            let tail = self.logs.add(&prefix, output, (&job.out, &job.err), files)?;
+            let tail = self.logs.add(&prefix, output, &job.writers, files)?;
             let events = self.events.clone();
             let ended = move |exit| {
                 // The receiver is gone only when the job was given up.
@@ -176,7 +176,7 @@ impl RunningJob<'_> {
         }
     }
 
-    /// Stays until the job is over: no rank is left, and their output is written.
+    /// Stays until the job is over: no rank is left, and their output is read.
     pub(crate) fn supervise(mut self, events: &Receiver<Event>) -> Result<Ended> {
         let Job { grace, timeout, began, .. } = *self.attempt.job;
         let spares = self.attempt.elastic.as_ref().map(|(_, spares)| *spares);
@@ -246,7 +246,7 @@ impl RunningJob<'_> {
     }
 
     fn outcome(self, verdict: Verdict) -> Outcome {
-        let mut tails = self.logs.drain();
+        let mut tails = self.logs.drain(&self.attempt.job.writers);
         match verdict {
             Verdict::Success => Outcome::Success,
             Verdict::Interrupted { signal } => Outcome::Interrupted { signal },

@@ -1,10 +1,11 @@
 //! The public face: what to launch, and the job that runs.
 
 use crate::job::{Attempt, Ended, Job};
-use crate::logs::Sink;
+use crate::logs::DRAIN;
 use crate::outcome::Outcome;
 use crate::plan::{Order, Site, check, plan};
 use crate::supervise::{Asked, Event, SIGKILL, Spares};
+use crate::writer::{Sink, Writers};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Elastic, PrefixStore, TcpStore, TcpStoreServer};
 use phalanx_transport::Secret;
@@ -67,8 +68,8 @@ impl Launch {
             job_id: None,
             log_dir: None,
             prefix: true,
-            out: Arc::new(Mutex::new(std::io::stdout())),
-            err: Arc::new(Mutex::new(std::io::stderr())),
+            out: Box::new(std::io::stdout()),
+            err: Box::new(std::io::stderr()),
             grace: Self::GRACE,
             timeout: None,
         }
@@ -142,10 +143,12 @@ impl Launch {
 
     /// Where the lines of the ranks' stdout and stderr go. Default: to this process's own.
     ///
-    /// A writer is given whole lines. After its first error it gets no more, and the job goes on.
+    /// A writer is given whole lines, on a thread of its own. What it refuses with an error is lost, which is logged once; the job goes on,
+    /// and the next lines are tried again. While a writer takes its time, up to a mebibyte is kept for it; then the ranks have to wait, and
+    /// so does the end of the job: until all is written, or a signal asks to leave it, or, if time has run out, for the grace period. Files of [`log_dir`](Self::log_dir) don't wait.
     pub fn output(mut self, out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
-        self.out = Arc::new(Mutex::new(out));
-        self.err = Arc::new(Mutex::new(err));
+        self.out = Box::new(out);
+        self.err = Box::new(err);
         self
     }
 
@@ -203,8 +206,7 @@ impl Launch {
             args: self.args,
             env: self.env.into_iter().collect(),
             prefix: self.prefix,
-            out: self.out,
-            err: self.err,
+            writers: Writers::start(self.out, self.err)?,
             grace: self.grace,
             timeout: self.timeout,
             began: Instant::now(),
@@ -219,7 +221,16 @@ impl Launch {
                 // Nobody waits for this only if the starter has panicked.
                 let _ = started.send(());
             };
-            run_attempts(&order, &job, (&watchers, &inbox), all_started)
+            let ended = run_attempts(&order, &job, (&watchers, &inbox), all_started);
+            // How long readers may take who are not done.
+            let limit = match &ended {
+                Ok(Ended { asked: Asked::AtOnce, .. }) | Err(_) => Some(DRAIN),
+                Ok(Ended { outcome: Outcome::TimedOut { .. }, .. }) => Some(job.grace),
+                Ok(_) => None,
+            };
+            let is_asked = || inbox.try_iter().any(|event| matches!(event, Event::Signal(_)));
+            job.writers.finish(limit, is_asked);
+            Ok(ended?.outcome)
         };
         let supervisor = thread::Builder::new()
             .name("phalanx-launch".to_owned())
@@ -241,7 +252,7 @@ fn run_attempts(
     job: &Job,
     (events, inbox): (&Sender<Event>, &Receiver<Event>),
     all_started: impl Fn(),
-) -> Result<Outcome> {
+) -> Result<Ended> {
     let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || std::env::var_os(name).is_some();
     // As the ranks will understand it: the store must do as they do.
     let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
@@ -270,12 +281,13 @@ fn run_attempts(
         tracing::debug!(job_id = order.job_id, store = %site.store, ranks = order.ranks, attempt = number, "starting");
         let running = Attempt { job, secret, plan: &plan, number, elastic }.start(events)?;
         all_started();
-        let Ended { outcome, asked, all_gone } = running.supervise(inbox)?;
-        let Outcome::Failure(failure) = &outcome else { return Ok(outcome) };
+        let ended = running.supervise(inbox)?;
+        let Outcome::Failure(failure) = &ended.outcome else { return Ok(ended) };
         // Who asked for the end meant the job, also while a failure was being handled. What cannot even be killed may still hold what
         // the next attempt needs. An elastic job has had its restarts.
-        if number >= order.max_restarts || asked != Asked::Nothing || order.elastic.is_some() || !all_gone {
-            return Ok(outcome);
+        let wanted = ended.asked == Asked::Nothing && ended.all_gone;
+        if number >= order.max_restarts || order.elastic.is_some() || !wanted {
+            return Ok(ended);
         }
         tracing::warn!("{failure}");
         number += 1;

@@ -67,6 +67,7 @@ mod process;
 #[cfg(unix)]
 mod signals;
 mod supervise;
+mod writer;
 
 pub use launch::{Launch, Running};
 pub use outcome::{ExitKind, Failure, Outcome, TAIL_LINES};

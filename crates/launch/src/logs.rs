@@ -1,6 +1,7 @@
 //! What the ranks write: shown line by line, kept in files, its end remembered.
 
 use crate::lines::{End, Lines, Tail};
+use crate::writer::{WAITING_MAX, Writer, Writers};
 use phalanx_core::{Deadline, Error, Result};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -11,12 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where lines go. One write holds whole lines, so those of different ranks never mix.
-pub(crate) type Sink = Arc<Mutex<dyn Write + Send>>;
-
 /// How long output may still come after the last rank has ended. A process that a rank started in a session of its
 /// own can hold the pipe open for ever.
-const DRAIN: Duration = Duration::from_secs(1);
+pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 
 /// The files that keep a rank's output.
 pub(crate) struct LogFiles {
@@ -63,34 +61,38 @@ impl Logs {
         &mut self,
         prefix: &str,
         (stdout, stderr): (impl Read + Send + 'static, impl Read + Send + 'static),
-        (out, err): (&Sink, &Sink),
+        writers: &Writers,
         files: Option<LogFiles>,
     ) -> Result<usize> {
         let (out_file, err_file) = files.map(|files| (files.stdout, files.stderr)).unzip();
         let tail = Arc::new(Mutex::new(Tail::default()));
         self.tails.push(Arc::clone(&tail));
-        let pump = |sink: &Sink, file, tail| Pump {
+        let pump = |writer: &Writer, file, tail| Pump {
             prefix: prefix.as_bytes().to_vec(),
-            sink: Some(Arc::clone(sink)),
+            writer: writer.clone(),
             file,
             tail,
             closed: Arc::clone(&self.closed),
             _finished: self.finished.0.clone(),
         };
-        start(pump(out, out_file, None), stdout)?;
-        start(pump(err, err_file, Some(tail)), stderr)?;
+        start(pump(&writers.out, out_file, None), stdout)?;
+        start(pump(&writers.err, err_file, Some(tail)), stderr)?;
         Ok(self.tails.len() - 1)
     }
 
-    /// Waits until everything is written, but no longer than [`DRAIN`]; then returns the end of each process's stderr.
-    pub(crate) fn drain(self) -> Vec<Vec<String>> {
+    /// Waits until everything is read, but no longer than [`DRAIN`]; then returns the end of each process's stderr. What is read is
+    /// in the files, and given to the writers whatever they have to do: it is what the pipes still held.
+    pub(crate) fn drain(self, writers: &Writers) -> Vec<Vec<String>> {
         let Self { tails, closed, finished: (sender, receiver) } = self;
         drop(sender);
+        writers.set_waiting_max(usize::MAX);
         let deadline = Deadline::after(Instant::now(), DRAIN);
         if receiver.recv_timeout(deadline.limit()) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!("a process started by a rank is still running and holds the rank's output open");
+            let what = "a process started by a rank is still running and holds the rank's output open";
+            writers.err.later(move || tracing::warn!("{what}"));
             closed.store(true, Ordering::Relaxed);
         }
+        writers.set_waiting_max(WAITING_MAX);
         tails.iter().map(|tail| lock(tail).to_vec()).collect()
     }
 }
@@ -110,8 +112,7 @@ fn start(pump: Pump, input: impl Read + Send + 'static) -> Result<()> {
 /// One stream of one rank.
 struct Pump {
     prefix: Vec<u8>,
-    /// `None` once it failed. A launcher whose own output is gone (`| head`) must not take the job with it.
-    sink: Option<Sink>,
+    writer: Writer,
     file: Option<File>,
     tail: Option<Arc<Mutex<Tail>>>,
     closed: Arc<AtomicBool>,
@@ -122,7 +123,6 @@ impl Pump {
     fn run(mut self, mut input: impl Read) {
         let mut lines = Lines::default();
         let mut chunk = vec![0; 16 * 1024];
-        let mut shown = Vec::new();
         loop {
             let n = match input.read(&mut chunk) {
                 Ok(0) => break,
@@ -134,11 +134,9 @@ impl Pump {
                 return;
             }
             self.keep(&chunk[..n]);
-            lines.push(&chunk[..n], |line, end| self.take(line, end, &mut shown));
-            self.show(&mut shown);
+            self.show(|emit| lines.push(&chunk[..n], emit));
         }
-        lines.finish(|line, end| self.take(line, end, &mut shown));
-        self.show(&mut shown);
+        self.show(|emit| lines.finish(emit));
     }
 
     /// Writes bytes to the log file just as they came.
@@ -146,33 +144,24 @@ impl Pump {
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(bytes)
         {
-            tracing::warn!("a rank's log file ends here: {error}");
+            self.writer.later(move || tracing::warn!("a rank's log file ends here: {error}"));
             self.file = None;
         }
     }
 
-    fn take(&self, line: &[u8], end: End, shown: &mut Vec<u8>) {
-        if let Some(tail) = &self.tail {
-            lock(tail).push(line, end);
-        }
-        if self.sink.is_some() {
+    /// Hands on what `cut` cuts.
+    fn show(&self, cut: impl FnOnce(&mut dyn FnMut(&[u8], End))) {
+        let mut shown = Vec::new();
+        cut(&mut |line, end| {
+            if let Some(tail) = &self.tail {
+                lock(tail).push(line, end);
+            }
             shown.extend_from_slice(&self.prefix);
             shown.extend_from_slice(line);
             shown.push(if end == End::Redraw { b'\r' } else { b'\n' });
+        });
+        if !shown.is_empty() {
+            self.writer.show(shown);
         }
-    }
-
-    fn show(&mut self, shown: &mut Vec<u8>) {
-        if let Some(sink) = &self.sink
-            && !shown.is_empty()
-        {
-            let mut sink = lock(&**sink);
-            let written = sink.write_all(shown).and_then(|()| sink.flush());
-            drop(sink);
-            if written.is_err() {
-                self.sink = None;
-            }
-        }
-        shown.clear();
     }
 }

@@ -256,6 +256,75 @@ fn a_broken_output_does_not_end_the_job() {
 }
 
 #[test]
+fn who_reads_late_misses_nothing_and_the_logs_do_not_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, err) = (Capture::default(), Capture::default());
+    let held = (out.0.lock().unwrap(), err.0.lock().unwrap());
+    // Less than a pipe holds, and more than is read of it at a time: the rank ends, whoever reads.
+    let launch = shells(1, "seq 10000; seq 10000 >&2; exit 3").log_dir(dir.path()).job_id("late");
+    let running = launch.output(out.clone(), err.clone()).spawn().unwrap();
+    let pid = running.pids()[0];
+    eventually(|| !runs(pid));
+    // Longer than is waited for processes that ranks have left behind.
+    sleep(Duration::from_millis(1500));
+    for log in ["stdout.log", "stderr.log"] {
+        let log = std::fs::read_to_string(dir.path().join("late/attempt_0/0").join(log)).unwrap();
+        assert_eq!(log.lines().count(), 10_000);
+    }
+    drop(held);
+    let failure = failure(running.wait().unwrap());
+    assert_eq!(failure.stderr_tail.last().map(String::as_str), Some("10000"));
+    assert_eq!((out.text().lines().count(), err.text().lines().count()), (10_000, 10_000));
+}
+
+#[test]
+fn who_never_reads_does_not_hold_up_who_kills_the_job() {
+    let out = Capture::default();
+    let held = out.0.lock().unwrap();
+    let running = shells(1, "seq 10000").output(out.clone(), std::io::sink()).spawn().unwrap();
+    let pid = running.pids()[0];
+    eventually(|| !runs(pid));
+    drop(running);
+    drop(held);
+}
+
+#[test]
+fn an_output_that_refuses_for_a_while_is_not_given_up() {
+    /// Takes little at a time, and of ten times once.
+    struct Nonblocking(Capture, u32);
+    impl Write for Nonblocking {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.1 += 1;
+            if self.1.is_multiple_of(10) {
+                self.0.write(&bytes[..bytes.len().min(1000)])
+            } else {
+                Err(std::io::ErrorKind::WouldBlock.into())
+            }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    /// The first time there is no room left.
+    struct Full(Capture, bool);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let is_first = !std::mem::replace(&mut self.1, true);
+            if is_first { Err(std::io::ErrorKind::StorageFull.into()) } else { self.0.write(bytes) }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (out, err) = (Capture::default(), Capture::default());
+    let launch = shells(1, "seq 500; echo lost >&2; sleep 0.5; echo shown >&2").prefix(false);
+    let outcome = launch.output(Nonblocking(out.clone(), 0), Full(err.clone(), false)).run().unwrap();
+    assert_eq!(outcome, Outcome::Success);
+    assert_eq!(out.text(), (1..=500).map(|i| format!("{i}\n")).collect::<String>());
+    assert_eq!(err.text(), "shown\n");
+}
+
+#[test]
 fn logs_are_kept_byte_for_byte_and_never_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let script = r"printf 'a\rb\n\377end'; echo \$RANK=$RANK >&2; exit $RANK";
