@@ -194,6 +194,31 @@ fn a_job_within_a_job_is_no_part_of_it() {
 }
 
 #[test]
+fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_the_ranks() {
+    let script = "echo pid $$; exec yes >&2";
+    for (flags, signals, code) in
+        [(&["-n", "2"][..], &[Signal::TERM][..], 143), (&["-n", "2", "--timeout", "1"], &[], 124)]
+    {
+        let mut command = phalanx(&[&["run"], flags, &["sh", "-c", script]].concat());
+        let (unread, full) = std::io::pipe().unwrap();
+        command.stderr(full).stdout(Stdio::piped());
+        let mut launcher = command.spawn().unwrap();
+        drop(command);
+        let lines = BufReader::new(launcher.stdout.as_mut().unwrap()).lines().take(2);
+        let ranks: Vec<u32> =
+            lines.map(|line| line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        // Until nothing moves any more: the pipe is full, and what the launcher keeps as well.
+        sleep(Duration::from_millis(500));
+        for &signal in signals {
+            kill_process(Pid::from_child(&launcher), signal).unwrap();
+        }
+        all_gone(&ranks);
+        drop(unread);
+        assert_eq!(launcher.wait().unwrap().code(), Some(code));
+    }
+}
+
+#[test]
 fn what_cannot_be_started_says_why() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

@@ -42,6 +42,13 @@ pub(crate) struct Attempt<'j> {
     pub(crate) elastic: Option<(PrefixStore<TcpStore>, Spares)>,
 }
 
+impl Job {
+    /// Logs something, on a thread that may have to wait for who reads it: the one that supervises may not.
+    pub(crate) fn log(&self, log: impl FnOnce() + Send + 'static) {
+        self.writers.err.later(log);
+    }
+}
+
 impl<'j> Attempt<'j> {
     /// Starts every rank, or none: when one cannot be started, those that were are killed.
     pub(crate) fn start(self, events: &'j Sender<Event>) -> Result<RunningJob<'j>> {
@@ -172,13 +179,15 @@ impl RunningJob<'_> {
         if let Some((store, _)) = &self.attempt.elastic
             && let Err(error) = self.workers.publish(store)
         {
-            tracing::error!(%error, "the ranks are not told which processes have ended");
+            let what = "the ranks are not told which processes have ended";
+            self.attempt.job.log(move || tracing::error!(%error, "{what}"));
         }
     }
 
     /// Stays until the job is over: no rank is left, and their output is read.
     pub(crate) fn supervise(mut self, events: &Receiver<Event>) -> Result<Ended> {
-        let Job { grace, timeout, began, .. } = *self.attempt.job;
+        let job = self.attempt.job;
+        let Job { grace, timeout, began, .. } = *job;
         let spares = self.attempt.elastic.as_ref().map(|(_, spares)| *spares);
         let mut supervisor = Supervisor::new(self.slots.len(), grace, timeout, spares, began);
         let (mut announced, mut next) = (false, None);
@@ -201,20 +210,13 @@ impl RunningJob<'_> {
                     return Err(Error::Internal { what: "nobody watches the ranks any more".into() });
                 }
             };
-            if !announced
-                && !supervisor.is_over()
-                && let Some(verdict) = supervisor.verdict()
-            {
-                announce(verdict);
-                announced = true;
-            }
             match action {
                 Some(Action::Signal(signal)) => {
                     supervisor.living().for_each(|rank| self.slots[rank].process.signal(signal));
                 }
                 Some(Action::Replace { rank }) => {
                     if let Err(error) = self.replace(rank) {
-                        tracing::error!(rank, %error, "it cannot be replaced");
+                        job.log(move || tracing::error!(rank, %error, "it cannot be replaced"));
                         // It was told to be there, and has ended already.
                         self.slots[rank].worker = self.workers.started - 1;
                         next = Some(Event::Exited { rank, exit: ExitKind::Unknown });
@@ -222,10 +224,17 @@ impl RunningJob<'_> {
                 }
                 None => {}
             }
+            if !announced
+                && !supervisor.is_over()
+                && let Some(verdict) = supervisor.verdict()
+            {
+                job.log(move || announce(verdict));
+                announced = true;
+            }
         }
         for rank in supervisor.living() {
             let pid = self.slots[rank].process.id();
-            tracing::error!(rank, pid, "does not end even after SIGKILL; it is left behind");
+            job.log(move || tracing::error!(rank, pid, "does not end even after SIGKILL; it is left behind"));
         }
         let (asked, all_gone) = (supervisor.asked(), supervisor.living().next().is_none());
         let verdict =
@@ -240,7 +249,10 @@ impl RunningJob<'_> {
         self.workers.ended.push(slot.worker);
         if let Some(Action::Replace { .. }) = action {
             self.workers.started += 1;
-            tracing::warn!("rank {rank} (pid {}) has failed and is replaced", slot.process.id());
+            let pid = slot.process.id();
+            self.attempt
+                .job
+                .log(move || tracing::warn!("rank {rank} (pid {pid}) has failed and is replaced"));
         }
         self.publish();
     }

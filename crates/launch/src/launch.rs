@@ -278,7 +278,8 @@ fn run_attempts(
         };
         let plan = |attempt: usize| plan(order, attempt, &site, is_set);
         let secret = secret.to_hex().into();
-        tracing::debug!(job_id = order.job_id, store = %site.store, ranks = order.ranks, attempt = number, "starting");
+        let (job_id, store, ranks) = (order.job_id.clone(), site.store, order.ranks);
+        job.log(move || tracing::debug!(job_id, %store, ranks, attempt = number, "starting"));
         let running = Attempt { job, secret, plan: &plan, number, elastic }.start(events)?;
         all_started();
         let ended = running.supervise(inbox)?;
@@ -289,9 +290,12 @@ fn run_attempts(
         if number >= order.max_restarts || order.elastic.is_some() || !wanted {
             return Ok(ended);
         }
-        tracing::warn!("{failure}");
         number += 1;
-        tracing::warn!("starting the job again: restart {number} of {}", order.max_restarts);
+        let (failure, most) = (failure.clone(), order.max_restarts);
+        job.log(move || {
+            tracing::warn!("{failure}");
+            tracing::warn!("starting the job again: restart {number} of {most}");
+        });
     }
 }
 
