@@ -1,6 +1,6 @@
 //! The thread that starts the ranks and stays until the last is gone: the hands of [`Supervisor`].
 
-use crate::logs::{LogFiles, Logs, stderr_log};
+use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
 use crate::plan::{NOT_INHERITED, RankPlan, WORKER};
 use crate::process::Process;
@@ -62,6 +62,7 @@ impl<'j> Attempt<'j> {
                 Err(error) => {
                     job.slots.iter().for_each(|slot| slot.process.signal(SIGKILL));
                     job.slots.iter_mut().for_each(|slot| slot.process.reap());
+                    job.slots.iter().filter_map(|slot| slot.plan.logs.as_deref()).for_each(discard);
                     return Err(error);
                 }
             }
@@ -130,8 +131,9 @@ impl RunningJob<'_> {
     fn start_rank(&mut self, rank: usize, plan: RankPlan) -> Result<Slot> {
         let job = self.attempt.job;
         let files = plan.logs.as_deref().map(LogFiles::create).transpose()?;
-        let started = Process::start(self.attempt.command(&plan));
-        let mut process = started.map_err(|error| self.attempt.cannot_start(error))?;
+        let started =
+            Process::start(self.attempt.command(&plan)).map_err(|error| self.attempt.cannot_start(error));
+        let mut process = started.inspect_err(|_| plan.logs.as_deref().into_iter().for_each(discard))?;
         let output = process.take_output();
         let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
         let piped = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() });

@@ -41,6 +41,18 @@ impl LogFiles {
     }
 }
 
+/// Removes what [`LogFiles::create`] made, as far as nothing was written, and the folders of the job that are empty then: a job that
+/// could not be started is to be had again under its name.
+pub(crate) fn discard(folder: &Path) {
+    for file in [folder.join("stdout.log"), stderr_log(folder)] {
+        if file.metadata().is_ok_and(|file| file.len() == 0) {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+    // The rank's, the attempt's and the job's. One that is not empty stays, and all above it.
+    folder.ancestors().take(3).try_for_each(std::fs::remove_dir).ok();
+}
+
 /// The threads that read the ranks' output: two a process.
 #[derive(Debug)]
 pub(crate) struct Logs {

@@ -325,6 +325,18 @@ fn an_output_that_refuses_for_a_while_is_not_given_up() {
 }
 
 #[test]
+fn a_job_that_could_not_be_started_has_not_had_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |program: &str| Launch::new(program).log_dir(dir.path()).job_id("nightly").ranks(2).run();
+    assert!(matches!(start("./no/such/program"), Err(Error::Unavailable { .. })));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert_eq!(start("true").unwrap(), Outcome::Success);
+    // Of this job nothing is removed when the next one is refused.
+    assert!(matches!(start("true"), Err(Error::Config { .. })));
+    assert!(dir.path().join("nightly/attempt_0/0/stdout.log").exists());
+}
+
+#[test]
 fn logs_are_kept_byte_for_byte_and_never_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let script = r"printf 'a\rb\n\377end'; echo \$RANK=$RANK >&2; exit $RANK";
