@@ -196,7 +196,9 @@ impl Launch {
             ranks: self.elastic.map_or(self.ranks, Elastic::max),
             job_id: job_id.clone(),
             log_dir: self.log_dir,
-            max_restarts: self.max_restarts.unwrap_or_else(|| self.elastic.map_or(0, |size| 3 * size.max())),
+            max_restarts: self
+                .max_restarts
+                .unwrap_or_else(|| self.elastic.map_or(0, |size| size.max().saturating_mul(3))),
             elastic: self.elastic,
         };
         check(order.ranks, &job_id, self.env.keys().map(String::as_str))?;

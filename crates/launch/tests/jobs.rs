@@ -2,7 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use phalanx_core::Error;
-use phalanx_launch::{ExitKind, Failure, Launch, Outcome, TAIL_LINES};
+use phalanx_launch::{Elastic, ExitKind, Failure, Launch, Outcome, TAIL_LINES};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -433,4 +433,6 @@ fn an_impossible_job_is_refused() {
         let error = shells(ranks, "exit 0").env(name, "x").spawn().unwrap_err();
         assert!(matches!(error, Error::Config { .. }), "{error}");
     }
+    let error = shells(1, "exit 0").elastic(Elastic::new(1, usize::MAX / 2).unwrap()).spawn().unwrap_err();
+    assert!(matches!(error, Error::Config { .. }), "{error}");
 }
