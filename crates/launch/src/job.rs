@@ -53,7 +53,7 @@ impl<'j> Attempt<'j> {
     /// Starts every rank, or none: when one cannot be started, those that were are killed.
     pub(crate) fn start(self, events: &'j Sender<Event>) -> Result<RunningJob<'j>> {
         let plans = (self.plan)(self.number);
-        let workers = Workers { started: plans.len() as u64, ended: Vec::new() };
+        let workers = Workers { started: plans.len() as u64, ..Workers::default() };
         let mut job = RunningJob { slots: Vec::new(), logs: Logs::new(), workers, attempt: self, events };
         job.publish();
         for (rank, plan) in plans.into_iter().enumerate() {
@@ -202,8 +202,8 @@ impl RunningJob<'_> {
             let action = match event {
                 Ok(event) => {
                     let action = supervisor.handle(event, Instant::now());
-                    if let Event::Exited { rank, .. } = event {
-                        self.ended(rank, action);
+                    if let Event::Exited { rank, exit } = event {
+                        self.ended(rank, exit, action);
                     }
                     action
                 }
@@ -245,10 +245,11 @@ impl RunningJob<'_> {
     }
 
     /// The process of this rank has ended; the ranks hear of it and of its replacement in one.
-    fn ended(&mut self, rank: usize, action: Option<Action>) {
+    fn ended(&mut self, rank: usize, exit: ExitKind, action: Option<Action>) {
         let slot = &mut self.slots[rank];
         slot.process.reap();
         self.workers.ended.push(slot.worker);
+        self.workers.succeeded |= exit.is_success();
         if let Some(Action::Replace { .. }) = action {
             self.workers.started += 1;
             let pid = slot.process.id();

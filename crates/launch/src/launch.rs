@@ -107,7 +107,7 @@ impl Launch {
 
     /// Starts `size.max()` ranks, and goes on after a failure as long as `size.min()` are left: the process that failed, and only
     /// that, is replaced, up to [`max_restarts`](Self::max_restarts) times in all. Once one has succeeded nobody is replaced any more, and what
-    /// fails then does no harm if enough others succeed. The program has to play its part: see `ProcessGroup::rejoin`.
+    /// fails then does no harm if enough others succeed: also a replacement that still waited to be let in. The program has to play its part: see `ProcessGroup::rejoin`.
     pub fn elastic(mut self, size: Elastic) -> Self {
         self.elastic = Some(size);
         self

@@ -58,6 +58,22 @@ fn rank() {
                 tell(&group).expect("nobody is lost");
             }
         }
+        "finishes without the one that was left behind" => {
+            if let Err(error) = works_until_generation(&group, 1) {
+                support::say("lost", error);
+                match group.rejoin() {
+                    Ok(next) => group = next,
+                    Err(error) => {
+                        support::say("behind", error);
+                        std::process::exit(1);
+                    }
+                }
+            }
+            tell(&group).expect("nobody is lost");
+            while group.waiting().expect("nobody is lost") == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
         "fails twice" => {
             group.barrier().expect("all are there");
             let attempt = std::env::var("PHALANX_RESTART_COUNT").expect("the launcher says so");
@@ -215,6 +231,27 @@ fn the_replacement_of_a_rank_that_was_left_behind_is_let_in() {
     assert_eq!(processes(&output, 3, 2, 3)[..2], pids[..2]);
     assert_eq!(output.said(2, "behind").len(), 1, "{}", output.text());
     succeeds(running, &output);
+}
+
+#[test]
+fn the_replacement_of_a_rank_that_was_left_behind_does_not_do_again_what_is_done() {
+    for min in [1, 2] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (launch, output) =
+            support::job("finishes without the one that was left behind", 3, folder.path());
+        let size = Elastic::new(min, 3).expect("a size");
+        let running =
+            launch.elastic(size).env("PHALANX_HEARTBEAT_TIMEOUT_S", "1").spawn().expect("the job starts");
+        let pids = processes(&output, 3, 0, 3);
+        signal("-STOP", pids[2]);
+        assert_eq!(processes(&output, 3, 1, 2), pids[..2]);
+        signal("-CONT", pids[2]);
+        let begun = Instant::now();
+        succeeds(running, &output);
+        assert!(begun.elapsed() < Duration::from_secs(30), "it was waited for in vain");
+        assert_eq!(told(&output, 3).iter().map(|t| t[0]).max(), Some(1), "{}", output.text());
+        assert!(output.text().contains("the job has been done"), "{}", output.text());
+    }
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use crate::Store;
 use phalanx_core::{Error, Result};
 
-/// Where it stands in the store.
+/// Where it stands in the store: `started`, and all that have ended.
 const KEY: &str = "workers";
+/// What stands behind the numbers once one has succeeded.
+const SUCCEEDED: &str = " succeeded";
 
 /// The processes of an elastic job. A worker's number is never given to another process.
 ///
@@ -16,7 +18,7 @@ const KEY: &str = "workers";
 ///
 /// let store = MemoryStore::new();
 /// assert_eq!(Workers::read(&store)?, None);
-/// Workers { started: 5, ended: vec![2] }.publish(&store)?;
+/// Workers { started: 5, ended: vec![2], succeeded: false }.publish(&store)?;
 /// let workers = Workers::read(&store)?.unwrap();
 /// assert_eq!(workers.living().collect::<Vec<_>>(), [0, 1, 3, 4]);
 /// # Ok::<(), phalanx_core::Error>(())
@@ -27,6 +29,8 @@ pub struct Workers {
     pub started: u64,
     /// Those of them that have ended, however.
     pub ended: Vec<u64>,
+    /// Whether one of those has succeeded: the work is done, or all but done.
+    pub succeeded: bool,
 }
 
 impl Workers {
@@ -42,7 +46,8 @@ impl Workers {
     pub fn publish(&self, store: &impl Store) -> Result<()> {
         let numbers = std::iter::once(&self.started).chain(&self.ended);
         let text: Vec<String> = numbers.map(u64::to_string).collect();
-        store.set(KEY, text.join(" ").as_bytes())
+        let end = if self.succeeded { SUCCEEDED } else { "" };
+        store.set(KEY, (text.join(" ") + end).as_bytes())
     }
 
     /// What was told last; `None` in a job whose launcher tells nothing.
@@ -52,10 +57,31 @@ impl Workers {
     pub fn read(store: &(impl Store + ?Sized)) -> Result<Option<Self>> {
         let Some(text) = store.try_get(KEY)? else { return Ok(None) };
         let text = String::from_utf8_lossy(&text);
-        let numbers: Option<Vec<u64>> = text.split(' ').map(|number| number.parse().ok()).collect();
+        let (list, succeeded) = text.strip_suffix(SUCCEEDED).map_or((&*text, false), |list| (list, true));
+        let numbers: Option<Vec<u64>> = list.split(' ').map(|number| number.parse().ok()).collect();
         match numbers.as_deref() {
-            Some([started, ended @ ..]) => Ok(Some(Self { started: *started, ended: ended.to_vec() })),
+            Some([started, ended @ ..]) => {
+                Ok(Some(Self { started: *started, ended: ended.to_vec(), succeeded }))
+            }
             _ => Err(Error::config(format!("the store says of the job's workers: {text:?}"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+
+    #[test]
+    fn what_is_told_is_read() {
+        let store = MemoryStore::new();
+        for (ended, succeeded) in [(vec![], false), (vec![2, 0], false), (vec![3], true)] {
+            let told = Workers { started: 4, ended, succeeded };
+            told.publish(&store).unwrap();
+            assert_eq!(Workers::read(&store).unwrap(), Some(told));
+        }
+        store.set(KEY, b"succeeded").unwrap();
+        assert!(matches!(Workers::read(&store), Err(Error::Config { .. })));
     }
 }

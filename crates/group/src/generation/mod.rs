@@ -250,7 +250,7 @@ mod tests {
         let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
         let store = TcpStore::connect(&server.addr().to_string(), &secret, &deadline).unwrap();
         let store: Arc<dyn Store> = Arc::new(PrefixStore::new("job", store));
-        let mut workers = Workers { started: 4, ended: Vec::new() };
+        let mut workers = Workers { started: 4, ..Workers::default() };
         workers.publish(&store).unwrap();
         let config = |worker: u64| {
             Config::from_lookup(|name| {

@@ -78,6 +78,12 @@ impl View<'_> {
         let roster: Vec<u64> = here.iter().take(max).map(|c| c.worker).collect();
         (roster.len() >= min && (complete || self.overdue)).then_some(roster)
     }
+
+    /// Whether the job has been done without those who are left: they are all new, and would do it again from the beginning.
+    fn is_done(&self) -> bool {
+        let is_new = |worker: u64| self.announced.iter().any(|c| c.worker == worker && c.rank.is_none());
+        self.launcher.is_some_and(|launcher| launcher.succeeded && launcher.living().all(is_new))
+    }
 }
 
 /// Agrees with the others on the roster of `generation`: the workers in rank order. `lost` says who of those `before` is known to
@@ -87,7 +93,8 @@ impl View<'_> {
 /// it: it must not begin a job of its own beside those who only take long to notice a loss.
 ///
 /// # Errors
-/// Those of the store, and [`Error::Rendezvous`] if too few have come by the deadline.
+/// Those of the store, and [`Error::Rendezvous`] if too few have come by the deadline, or all who could have let a new worker in are gone
+/// and have done the work.
 pub(crate) fn agree(
     store: &Arc<dyn Store>,
     generation: u64,
@@ -114,6 +121,12 @@ pub(crate) fn agree(
             waited: patience.elapsed(now),
             overdue: patience.has_passed(now) && (me.rank.is_some() || generation == 0),
         };
+        // In the first generation all are new, and nothing has been done.
+        if me.rank.is_none() && generation > 0 && view.is_done() {
+            let what = "the job has been done: a rank has succeeded, and nobody is left who could let this process in";
+            let waited = deadline.elapsed(now);
+            return Err(Error::Rendezvous { rank: 0, world_size: 0, what: what.into(), waited });
+        }
         if let Some(roster) = view.roster() {
             corner.compare_set(ROSTER, None, &encode(&roster))?;
         }
@@ -192,6 +205,10 @@ mod tests {
         Candidate { worker, rank: None }
     }
 
+    fn workers<const N: usize>(started: u64, ended: [u64; N]) -> Workers {
+        Workers { started, ended: ended.into(), succeeded: false }
+    }
+
     static NOBODY: BTreeSet<u64> = BTreeSet::new();
 
     fn view<'a>(announced: &'a [Candidate], before: &'a [u64], lost: &'a BTreeSet<u64>) -> View<'a> {
@@ -225,7 +242,7 @@ mod tests {
     #[test]
     fn who_announced_itself_and_then_ended_is_left_out() {
         let all = [old(0, 0), old(1, 1), old(2, 2)];
-        let workers = Workers { started: 3, ended: vec![1] };
+        let workers = workers(3, [1]);
         let told = View { launcher: Some(&workers), ..view(&all, &[0, 1, 2], &NOBODY) };
         assert_eq!(told.roster(), Some(vec![0, 2]));
     }
@@ -247,13 +264,13 @@ mod tests {
             waited: Duration::from_secs(waited_s),
             ..view(announced, &before, &lost)
         };
-        let unaware = Workers { started: 4, ended: vec![] };
+        let unaware = workers(4, []);
         assert_eq!(of(&all[1..], &unaware, 0).roster(), None, "the launcher does not know yet");
         assert_eq!(of(&all[1..], &unaware, 60).roster(), Some(vec![0, 2, 3]), "it is not dead, but stopped");
-        let replaced = Workers { started: 5, ended: vec![1] };
+        let replaced = workers(5, [1]);
         assert_eq!(of(&all[1..], &replaced, 60).roster(), None, "the replacement is on its way");
         assert_eq!(of(&all, &replaced, 0).roster(), Some(vec![0, 2, 3, 4]));
-        let exhausted = Workers { started: 4, ended: vec![1] };
+        let exhausted = workers(4, [1]);
         assert_eq!(of(&all[1..], &exhausted, 0).roster(), Some(vec![0, 2, 3]), "nobody replaces it");
     }
 
@@ -306,7 +323,7 @@ mod tests {
     #[test]
     fn a_new_worker_begins_no_job_of_its_own() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        Workers { started: 3, ended: vec![1] }.publish(&store).unwrap();
+        workers(3, [1]).publish(&store).unwrap();
         assert_eq!(forming(&store).unwrap(), 0);
         corner(&store, 0).set(ROSTER, &encode(&vec![0u64, 1])).unwrap();
         assert_eq!(forming(&store).unwrap(), 1);
@@ -315,7 +332,28 @@ mod tests {
         let error = agree(&store, 1, &new(2), elastic(1, 2), &[], &BTreeSet::new, &deadline).unwrap_err();
         assert!(error.to_string().contains("generation 1 did not form: workers [2] came"), "{error}");
         assert_eq!(waiting(&store, 1).unwrap(), 1);
-        Workers { started: 3, ended: vec![1, 2] }.publish(&store).unwrap();
+        workers(3, [1, 2]).publish(&store).unwrap();
         assert_eq!(waiting(&store, 1).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_new_worker_does_not_do_again_what_the_others_have_done() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        corner(&store, 0).set(ROSTER, &encode(&vec![0u64, 1, 2])).unwrap();
+        // The others go on without worker 2, which ends when it comes to, and succeed while its replacement waits.
+        for min in [1, 2] {
+            Workers { succeeded: true, ..workers(4, [2, 1, 0]) }.publish(&store).unwrap();
+            let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
+            let come = agree(&store, 1, &new(3), elastic(min, 3), &[], &BTreeSet::new, &deadline);
+            let error = come.unwrap_err().to_string();
+            assert!(error.contains("the job has been done"), "{error}");
+        }
+        // As long as somebody is at work it may be let in; and where all have failed it begins again.
+        let is_done = |announced: &[Candidate], workers: &Workers| {
+            View { launcher: Some(workers), ..view(announced, &[], &NOBODY) }.is_done()
+        };
+        let one_is_left = Workers { succeeded: true, ..workers(4, [2, 1]) };
+        assert!(!is_done(&[new(3)], &one_is_left) && !is_done(&[new(3), old(0, 0)], &one_is_left));
+        assert!(!is_done(&[new(3)], &workers(4, [2, 1, 0])));
     }
 }
