@@ -46,23 +46,35 @@ fn rank() {
     group.finalize().expect("strangers change nothing");
 }
 
-/// What strangers do; the last two know how to speak.
-fn intrude(kind: usize, addr: SocketAddr, secret: &Secret) -> Option<TcpStream> {
-    let soon = || Deadline::after(Instant::now(), Duration::from_millis(1));
+/// What strangers do; the last three know how to speak, and those with the right secret get an
+/// answer. Who lets the last one in is noted.
+fn intrude(
+    kind: usize,
+    addr: SocketAddr,
+    secret: &Secret,
+    let_in: &mut Vec<SocketAddr>,
+) -> Option<TcpStream> {
+    let within = |time| Deadline::after(Instant::now(), Duration::from_millis(time));
     let as_rank_1 = |purpose| Hello { purpose, rank: 1, called: 0, world_size: RANKS as u32, group: WORLD };
     let mut stream = match kind {
         0..=3 => TcpStream::connect(addr).ok()?,
         4 => {
             let wrong = Secret::generate().expect("there is randomness");
-            let refused = open_session(&addr.to_string(), &wrong, &as_rank_1(Purpose::Control), &soon());
+            let refused = open_session(&addr.to_string(), &wrong, &as_rank_1(Purpose::Control), &within(1));
             assert!(refused.is_err(), "a wrong secret was let in");
             return None;
         }
         _ => {
-            let purpose = if kind == 5 { Purpose::Control } else { Purpose::Data };
             let secret = secret.of_generation(0);
-            let refused = open_session(&addr.to_string(), &secret, &as_rank_1(purpose), &soon());
-            assert!(refused.is_err() || kind == 6, "a second rank 1 was let in");
+            let is_let_in = |purpose, called| {
+                let hello = Hello { called, ..as_rank_1(purpose) };
+                open_session(&addr.to_string(), &secret, &hello, &within(2_000)).is_ok()
+            };
+            match kind {
+                5 => assert!(!is_let_in(Purpose::Control, 0), "a second rank 1 was let in"),
+                // It does not know who answers there.
+                _ => let_in.extend((0..RANKS as u32).any(|called| is_let_in(Purpose::Data, called)).then_some(addr)),
+            }
             return None;
         }
     };
@@ -92,6 +104,7 @@ fn strangers_change_nothing() {
     let mut held = VecDeque::new();
     let mut met = std::collections::BTreeSet::new();
     let mut ports = Vec::new();
+    let mut let_in = Vec::new();
     for i in 0..STRANGERS {
         // Ranks open their ports meanwhile. To find them takes longer than a stranger.
         if i % 10 == 0 {
@@ -102,11 +115,14 @@ fn strangers_change_nothing() {
             ports.iter().all(|addr| addr.ip().is_loopback()),
             "more than the advertised address: {ports:?}"
         );
-        let addr = ports[i % ports.len()];
+        let (addr, round) = (ports[i % ports.len()], i / ports.len());
         met.insert(addr);
+        if i == STRANGERS / 2 {
+            output.wait_for("together", RANKS);
+        }
         // Before all are together, rank 1 is not taken yet: whoever knows the secret could be it.
-        let kinds = if output.said(1, "together").is_empty() { 5 } else { 6 };
-        if let Some(stream) = intrude(i % kinds, addr, &secret) {
+        let kinds = if output.said(1, "together").is_empty() { 5 } else { 7 };
+        if let Some(stream) = intrude(round % kinds, addr, &secret, &mut let_in) {
             held.push_back(stream);
         }
         if held.len() > HELD {
@@ -114,6 +130,12 @@ fn strangers_change_nothing() {
         }
     }
     assert!(met.len() > RANKS, "the store and all ranks were visited: {met:?}");
+    // The ranks share memory, so nobody has linked with rank 1: who knows the secret can, with each of the others, and once. Neither with
+    // rank 1 nor with the store.
+    let never = support::listeners([pids[1], std::process::id()].into_iter());
+    let each: std::collections::BTreeSet<_> = let_in.iter().collect();
+    assert!((each.len(), let_in.len()) == (RANKS - 1, RANKS - 1), "{let_in:?}");
+    assert!(let_in.iter().all(|addr| !never.contains(addr)), "{let_in:?} and {never:?}");
     std::fs::write(folder.path().join("stop"), "").expect("the folder can be written");
     let outcome = support::finish(running);
     assert!(matches!(outcome, Outcome::Success), "{outcome}\n{}", output.text());
