@@ -119,6 +119,8 @@ impl FileStore {
             let mut file =
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(value)?;
+            // A network file system may say only now that there is no room: it would say so too when the file is closed, where nobody hears it.
+            file.sync_all()?;
             fs::rename(&new, self.path(key))
         };
         publish().map_err(|e| self.failed(&format!("writing {key:?} to"), e))
