@@ -82,8 +82,12 @@ fn differing<T: PartialEq>(pattern: &[T], start: usize, got: &[T]) -> u64 {
 /// What `rank` contributes at `i`.
 fn contribution(reduce: Option<ReduceOp>, world_size: usize, rank: usize, i: usize) -> usize {
     match reduce {
-        // No partial sum is larger than LARGEST, in worlds up to that size.
-        Some(ReduceOp::Sum) => scatter(rank, i) % (LARGEST / world_size + 1),
+        // No partial sum is larger than LARGEST: among many ranks only some have anything to add at one place, each in its turn.
+        Some(ReduceOp::Sum) => {
+            let turns = world_size.div_ceil(LARGEST);
+            let has_turn = (rank + i).is_multiple_of(turns);
+            if has_turn { scatter(rank, i) % (LARGEST / world_size.div_ceil(turns) + 1) } else { 0 }
+        }
         // The average is a whole number: what one rank has too much, its neighbour has too little.
         Some(ReduceOp::Avg) => {
             let average = 1 + scatter(0, i) % (LARGEST / world_size).max(1);
@@ -140,6 +144,23 @@ mod tests {
                     };
                     assert!(largest <= LARGEST, "{reduce} of {world_size} ranks: {largest}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_many_ranks_fit_too_and_miss_each_rank_that_is_left_out() {
+        let of = |world_size, rank, i| contribution(Some(ReduceOp::Sum), world_size, rank, i);
+        for world_size in [LARGEST, LARGEST + 1, 2 * LARGEST, 300, 1024] {
+            for i in 0..PERIOD {
+                let sum: usize = (0..world_size).map(|rank| of(world_size, rank, i)).sum();
+                assert!(sum <= LARGEST, "{world_size} ranks: {sum}");
+            }
+            for rank in 0..world_size {
+                assert!(
+                    (0..PERIOD).any(|i| of(world_size, rank, i) > 0),
+                    "rank {rank} of {world_size} adds nothing"
+                );
             }
         }
     }
