@@ -75,6 +75,11 @@ impl<T: Value> Work for Case<'_, T> {
         self.group
     }
 
+    fn spoil(&mut self) {
+        Data::spoil(&mut self.input);
+        Data::spoil(&mut self.output);
+    }
+
     fn touch(&mut self) {
         let contribution = match (self.op, self.place) {
             (Op::AllGather, Place::InPlace) => self.own_block(&self.input),
@@ -169,6 +174,7 @@ fn ping_pong<T: Value>(group: &ProcessGroup, buffer: &mut [T]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timing::checked;
     use clap::ValueEnum;
     use phalanx::SimulatedBackend;
     use std::thread;
@@ -194,6 +200,48 @@ mod tests {
                     case.touch();
                     case.perform().unwrap();
                     assert_eq!(case.wrong(), 0, "{op} {place:?} {subject:?} on rank {}", group.rank());
+                }
+            }
+        });
+    }
+
+    /// What does nothing when it is told to perform.
+    struct Lazy<'g>(Case<'g, f32>, bool);
+
+    impl Work for Lazy<'_> {
+        fn op(&self) -> Op {
+            self.0.op()
+        }
+        fn place(&self) -> Place {
+            self.0.place()
+        }
+        fn group(&self) -> &ProcessGroup {
+            self.0.group()
+        }
+        fn spoil(&mut self) {
+            self.0.spoil();
+        }
+        fn touch(&mut self) {
+            self.0.touch();
+        }
+        fn perform(&mut self) -> Result<()> {
+            if self.1 { Ok(()) } else { self.0.perform() }
+        }
+        fn wrong(&self) -> u64 {
+            self.0.wrong()
+        }
+    }
+
+    #[test]
+    fn an_operation_that_stops_working_does_not_pass_with_its_earlier_result() {
+        on_three_ranks(|group| {
+            for &op in Op::value_variants().iter().filter(|op| **op != Op::Barrier) {
+                for &place in op.places() {
+                    let case = Case::new(op, place, ReduceOp::Sum, 1250, group, Subject::Plain).unwrap();
+                    let mut case = Lazy(case, false);
+                    assert_eq!(checked(&mut case).unwrap(), 0, "{op} {place:?}");
+                    case.1 = true;
+                    assert!(checked(&mut case).unwrap() > 0, "{op} {place:?}");
                 }
             }
         });

@@ -45,6 +45,11 @@ pub(crate) struct Data<T> {
 }
 
 impl<T: Value> Data<T> {
+    /// Overwrites what an operation is to write with something that is no result: what it leaves out would else be right from before.
+    pub(crate) fn spoil(into: &mut [T]) {
+        into.fill(T::of(u8::MAX));
+    }
+
     pub(crate) fn new(op: Op, reduce: ReduceOp, world_size: usize) -> Self {
         let reduce = op.reduces().then_some(reduce);
         let small = |rank, i| contribution(reduce, world_size, rank, i);
@@ -182,5 +187,7 @@ mod tests {
         assert!(data.wrong(2, 0, &buffer) > 1000 && data.wrong_combined(0, &buffer) > 1000);
         buffer[4999] ^= 1;
         assert_eq!(data.wrong(1, 4000, &buffer[4000..]), 1);
+        Data::spoil(&mut buffer);
+        assert_eq!((data.wrong(1, 0, &buffer), data.wrong_combined(0, &buffer)), (5000, 5000));
     }
 }

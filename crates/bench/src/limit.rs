@@ -34,6 +34,9 @@ impl Work for Limit<'_> {
         self.group
     }
 
+    /// All of the buffer is this rank's contribution, and no result.
+    fn spoil(&mut self) {}
+
     fn touch(&mut self) {
         self.data.write(self.group.rank(), &mut self.buffer);
     }

@@ -25,6 +25,8 @@ pub(crate) trait Work {
         Place::InPlace
     }
     fn group(&self) -> &ProcessGroup;
+    /// Overwrites all that the operation is to write, before a check: the result of an earlier one must not pass for this one's.
+    fn spoil(&mut self);
     /// Writes this rank's contribution, as a program would between two operations.
     fn touch(&mut self);
     fn perform(&mut self) -> Result<()>;
@@ -72,7 +74,8 @@ pub(crate) fn measure(case: &mut impl Work, bytes: usize, effort: &Effort) -> Re
 }
 
 /// Performs the operation once and returns how many elements of all ranks came out wrong.
-fn checked(case: &mut impl Work) -> Result<u64> {
+pub(crate) fn checked(case: &mut impl Work) -> Result<u64> {
+    case.spoil();
     case.touch();
     case.perform()?;
     let mut wrong = [case.wrong()];

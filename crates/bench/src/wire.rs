@@ -132,6 +132,10 @@ impl Work for Wire<'_> {
         self.group
     }
 
+    fn spoil(&mut self) {
+        Data::spoil(&mut self.into);
+    }
+
     fn touch(&mut self) {
         self.data.write(self.group.rank(), &mut self.out);
     }
