@@ -136,7 +136,7 @@ impl<T: Tensor> Reducer<T> {
         self.sending == Sending::During
     }
 
-    /// Begins a step, of which this rank has a share. One that was begun before and sent nothing is forgotten.
+    /// Begins a step, of which this rank has a share. One that was begun before and sent nothing is forgotten, and what was kept for it.
     ///
     /// `coming` are the parameters whose gradients are to come, in the order in which they are expected: not more are
     /// accepted where they overlap, and those that do not come count as zeros. It is iterated over only where that matters:
@@ -170,11 +170,14 @@ impl<T: Tensor> Reducer<T> {
         }
         self.prepare(&group, &coming)?;
         let Some(Planned { plan, memory }) = &mut self.planned else { return Err(unprepared()) };
+        // A step that is forgotten may have taken some of what was kept: then the rest is of no use either.
+        if self.step.take().is_some() || !part.counts() {
+            self.kept.fill_with(|| None);
+        }
         if part.counts() {
             mine.iter_mut().zip(&self.kept).for_each(|(mine, kept)| *mine |= kept.is_some());
         } else {
             mine.fill(false);
-            self.kept.fill_with(|| None);
         }
         let (hooked, overlap) = (self.hook.is_some(), self.sending == Sending::During);
         self.step = Some(Step::begin(group, part, mine, hooked, overlap, plan, &mut **memory)?);
@@ -269,6 +272,9 @@ impl<T: Tensor> Reducer<T> {
             }
         }
         let outcome = outcome.and_then(|()| step.finish(plan, memory, &mut self.hook));
+        if outcome.is_err() {
+            self.forget();
+        }
         if let Err(error @ crate::Error::Tensors(_)) = &outcome {
             // The other ranks wait for the rest. Of the group's own errors they hear anyway.
             group.abort(&format!("its step failed: {error}"));
@@ -316,9 +322,23 @@ impl<T: Tensor> Reducer<T> {
     /// last alone. Nothing is sent here.
     ///
     /// # Errors
-    /// Those of the library, and [`phalanx::Error::Misuse`] for a gradient that does not fit its parameter.
+    /// Those of the library, and [`phalanx::Error::Misuse`] for a gradient that does not fit its parameter. Nothing is kept any more then, as after
+    /// [`forget`](Self::forget).
     #[doc(alias = "no_sync")]
     pub fn keep(&mut self, index: usize, grad: T) -> Result<()> {
+        let outcome = self.add(index, grad);
+        if outcome.is_err() {
+            self.forget();
+        }
+        outcome
+    }
+
+    /// Drops all that was [kept](Self::keep). For a program that can't have all gradients of a batch: those that it had kept would be added to the next.
+    pub fn forget(&mut self) {
+        self.kept.fill_with(|| None);
+    }
+
+    fn add(&mut self, index: usize, grad: T) -> Result<()> {
         let parameter = self.parameter(index)?;
         parameter.check(&grad)?;
         let grad = grad.to_dtype(parameter.dtype)?;
@@ -329,12 +349,12 @@ impl<T: Tensor> Reducer<T> {
         Ok(())
     }
 
-    /// Ends the step, if there is one, without its gradients, because something failed on this rank. If gradients overlap, the group is
-    /// aborted with `reason`, which the other ranks are told: they wait for the rest.
+    /// Ends the step, if there is one, without its gradients and without what was kept for it, because something failed on this rank. If gradients
+    /// overlap, the group is aborted with `reason`, which the other ranks are told: they wait for the rest.
     pub fn give_up(&mut self, reason: &str) {
-        if let Some(step) = self.step.take()
-            && self.overlaps()
-        {
+        let Some(step) = self.step.take() else { return };
+        self.forget(); // some of it may be in the step already
+        if self.overlaps() {
             step.group().abort(reason);
         }
     }

@@ -183,6 +183,42 @@ fn a_failed_backward_pass_is_told_to_all_that_wait() {
     });
 }
 
+#[test]
+fn a_failed_step_leaves_nothing_of_what_was_kept_for_it() {
+    type Failure = fn(&mut Reducer<Array>, usize);
+    // None of them sends anything: the group works on.
+    let failures: [Failure; 4] = [
+        |reducer, rank| {
+            reducer.begin(Share::EQUAL, 0..ALL).unwrap();
+            reducer.ready(2, gradient(2, rank, 11, 2.0)).unwrap();
+            reducer.give_up("its backward pass failed");
+        },
+        |reducer, rank| {
+            reducer.begin(Share::EQUAL, 0..ALL).unwrap();
+            reducer.ready(2, gradient(2, rank, 11, 2.0)).unwrap();
+            let again = reducer.ready(2, gradient(2, rank, 11, 2.0));
+            assert_misuse(again, "a second gradient of `c` in one step");
+        },
+        |reducer, rank| {
+            reducer.begin(Share::EQUAL, 0..ALL).unwrap();
+            reducer.ready(2, gradient(2, rank, 11, 2.0)).unwrap(); // and then nothing more
+        },
+        |reducer, _| {
+            let longer = Array::from(vec![1f32; 2]);
+            assert_misuse(reducer.keep(4, longer), "the gradient of `e` is F32 [2]");
+        },
+    ];
+    everywhere(2, move |group, _| {
+        let mut reducer = reducer(&group, 100, false);
+        for fail in failures {
+            (0..4).for_each(|index| reducer.keep(index, gradient(index, group.rank(), 10, 2.0)).unwrap());
+            fail(&mut reducer, group.rank());
+            let found = reducer.reduce(gradients(group.rank(), 12, 2.0), Share::EQUAL).unwrap();
+            assert_eq!(found, sums(2, 12));
+        }
+    });
+}
+
 /// An array of a library that may find nothing to convert it with.
 struct Brittle(Array, bool);
 
