@@ -204,7 +204,7 @@ impl Iterator for Epoch {
             Tail::Uneven => global_batch.min(samples - start),
             Tail::Drop | Tail::Pad => global_batch,
         };
-        self.next = samples.min(start + global_batch);
+        self.next = samples.min(start.saturating_add(global_batch));
         let mine = chunk(rank, world_size, global_len);
         let indices = mine.map(|i| self.order[(start + i) % samples]).collect();
         Some(Batch { indices, global_len })
@@ -335,6 +335,15 @@ mod tests {
         assert_eq!(left.len(), 6, "40 samples in batches of 7");
         seen.extend(left.into_iter().flat_map(|batch| batch.indices));
         assert_eq!(seen, permutation(100, 0, 2));
+    }
+
+    #[test]
+    fn a_batch_may_be_larger_than_all_that_is_left() {
+        let sampler = |batch| DistributedSampler::new(100, batch, 0, 1).unwrap().tail(Tail::Uneven);
+        let mut batches = sampler(30).epoch(2);
+        let _ = batches.next();
+        let left: Vec<_> = sampler(usize::MAX).resume(&batches.state()).unwrap().collect();
+        assert_eq!(left, [Batch { indices: permutation(100, 0, 2)[30..].to_vec(), global_len: 70 }]);
     }
 
     #[test]
