@@ -99,17 +99,23 @@ pub(crate) fn prepare(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives the finished checkpoint at `path` its place. After that it exists, whatever happens.
+/// Gives the finished checkpoint at `path` its place. After that it exists, whatever happens. If that fails, the one that was there is there again.
 pub(crate) fn commit(folder: &Path, step: u64, path: &Path) -> Result<()> {
     let place = of_step(folder, step);
     let doing = format!("renaming {} to {}", path.display(), place.display());
-    let old = PathBuf::from(path.to_string_lossy().replace(".tmp-", ".old-"));
+    // Of the name alone: the folder may have any.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let old = path.with_file_name(name.replace(".tmp-", ".old-"));
     let rename = || {
         match fs::rename(&place, &old) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        fs::rename(path, &place)?;
+        if let Err(error) = fs::rename(path, &place) {
+            // If there was one, and this fails too, `prepare` does it.
+            let _ = fs::rename(&old, &place);
+            return Err(error);
+        }
         sync(folder)
     };
     rename().map_err(Error::io(doing))?;
@@ -172,6 +178,36 @@ mod tests {
             assert_eq!(name(text), expected, "{text}");
         }
         assert_eq!(of_step(Path::new("x"), 1200), Path::new("x/step-00001200"));
+    }
+
+    #[test]
+    fn one_of_the_same_step_is_replaced_whatever_the_folder_is_called() {
+        let outside = tempfile::tempdir().unwrap();
+        let mut names = vec![std::ffi::OsString::from("job.tmp-3")];
+        #[cfg(target_os = "linux")] // others want names to be text
+        names.push(std::os::unix::ffi::OsStringExt::from_vec(b"job-\xff".to_vec()));
+        for name in names {
+            let folder = outside.path().join(name);
+            prepare(&folder).unwrap();
+            for text in ["old", "new"] {
+                let path = folder.join(create_temporary(&folder, 7).unwrap());
+                fs::write(path.join("x"), text).unwrap();
+                commit(&folder, 7, &path).unwrap();
+            }
+            assert_eq!(fs::read_to_string(of_step(&folder, 7).join("x")).unwrap(), "new");
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
+        }
+    }
+
+    #[test]
+    fn what_had_to_make_room_is_put_back_if_nothing_comes() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = of_step(folder.path(), 7);
+        fs::create_dir(&place).unwrap();
+        let gone = folder.path().join(temporary(7).unwrap());
+        assert!(commit(folder.path(), 7, &gone).is_err());
+        assert!(place.is_dir());
+        assert_eq!(steps(folder.path()).unwrap(), [7]);
     }
 
     #[test]
