@@ -97,21 +97,25 @@ fn header(runs: &[Run]) -> Result<Header, String> {
 pub(crate) fn verify(folder: &Path, expected: &FileInfo) -> Result<(), String> {
     verify_size(folder, expected)?;
     let name = &expected.name;
-    let hash = || {
-        let mut file = File::open(folder.join(name))?;
-        let (mut hash, mut block) = (XxHash3_64::with_seed(0), vec![0; BLOCK]);
-        loop {
-            match file.read(&mut block)? {
-                0 => return Ok::<_, io::Error>(Hash(hash.finish())),
-                n => hash.write(&block[..n]),
-            }
-        }
-    };
-    let found = hash().map_err(|error| format!("{name} can't be read: {error}"))?;
+    let found = File::open(folder.join(name)).and_then(hash);
+    let found = found.map_err(|error| format!("{name} can't be read: {error}"))?;
     if found == expected.xxh3 {
         return Ok(());
     }
     Err(format!("{name} has hash {found}, and should have {}", expected.xxh3))
+}
+
+/// Of all that is left to read.
+fn hash(mut file: impl Read) -> io::Result<Hash> {
+    let (mut hash, mut block) = (XxHash3_64::with_seed(0), vec![0; BLOCK]);
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => return Ok(Hash(hash.finish())),
+            Ok(n) => hash.write(&block[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// As [`verify`], but only the size.
@@ -219,6 +223,23 @@ mod tests {
         );
         std::fs::remove_file(&path).unwrap();
         assert!(verify(folder.path(), &info).unwrap_err().contains("can't be read"));
+    }
+
+    #[test]
+    fn a_read_that_a_signal_interrupts_goes_on() {
+        /// Is interrupted before each byte.
+        struct Interrupted(Vec<u8>, bool);
+        impl Read for Interrupted {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 = !self.1;
+                if self.1 {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                self.0.pop().map_or(Ok(0), |byte| (&[byte][..]).read(buffer))
+            }
+        }
+        let found = hash(Interrupted(vec![3, 2, 1], false)).unwrap();
+        assert_eq!(found, Hash(XxHash3_64::oneshot(&[1, 2, 3])));
     }
 
     #[test]
