@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Range;
 
-/// What one rank gives: names, types and shapes of its [`State`].
+/// What one rank gives: names, types and shapes of its [`State`], and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Table {
     wholes: Vec<(String, TensorInfo)>,
     pieces: Vec<(String, TensorInfo, Range<usize>)>,
+    wrong: Vec<String>,
 }
 
 impl Table {
@@ -18,7 +19,7 @@ impl Table {
         let mut wholes: Vec<_> = state.wholes.iter().map(|w| (w.name.clone(), w.info.clone())).collect();
         wholes.sort_by(|a, b| a.0.cmp(&b.0));
         let pieces = state.pieces.iter().map(|p| (p.name.clone(), p.info.clone(), p.elements.clone()));
-        Self { wholes, pieces: pieces.collect() }
+        Self { wholes, pieces: pieces.collect(), wrong: state.wrong.clone() }
     }
 }
 
@@ -45,6 +46,9 @@ impl Layout {
     pub(crate) fn agreed(tables: &[Table]) -> Result<Self, String> {
         let first = &tables[0].wholes;
         for (rank, table) in tables.iter().enumerate() {
+            if let Some(what) = table.wrong.first() {
+                return Err(format!("rank {rank}: {what}"));
+            }
             same(first, &table.wholes, rank)?;
         }
         let mut tensors = BTreeMap::new();
@@ -204,6 +208,7 @@ mod tests {
         Table {
             wholes: wholes.iter().map(|(name, info)| (name.to_string(), info.clone())).collect(),
             pieces: pieces.iter().map(|(n, i, r)| (n.to_string(), i.clone(), r.clone())).collect(),
+            wrong: Vec::new(),
         }
     }
 

@@ -98,6 +98,8 @@ pub struct State<'a> {
     pub(crate) pieces: Vec<Piece<'a>>,
     pub(crate) values: BTreeMap<String, Value>,
     pub(crate) rank_values: BTreeMap<String, Value>,
+    /// What is wrong with these, in sentences. Told when they are saved, to all ranks.
+    pub(crate) wrong: Vec<String>,
 }
 
 impl<'a> State<'a> {
@@ -114,13 +116,13 @@ impl<'a> State<'a> {
         part.save(prefix, self)
     }
 
-    /// Adds a tensor that is the same on all ranks.
+    /// Adds a tensor that is the same on all ranks. One that has not as many elements as `shape` says is refused when it is saved.
     pub fn slice<T: Element>(&mut self, name: impl Into<String>, shape: &[usize], elements: &'a [T]) {
-        let info = TensorInfo { dtype: T::DTYPE, shape: shape.to_vec() };
-        self.tensor(name, info, move |range| match elements.get(range) {
-            Some(part) => Ok(bytemuck::cast_slice(part).to_vec()),
-            None => Err(Error::Tensors("the slice has fewer elements than its shape".into())),
-        });
+        let (name, info) = (name.into(), TensorInfo { dtype: T::DTYPE, shape: shape.to_vec() });
+        if info.elements() != Some(elements.len()) {
+            self.wrong.push(format!("tensor `{name}`, {info}, was given {} elements", elements.len()));
+        }
+        self.tensor(name, info, move |range| Ok(bytemuck::cast_slice(&elements[range]).to_vec()));
     }
 
     /// Adds a tensor that is the same on all ranks, and that `copy` copies: it is called with each range of its elements that this rank is
@@ -200,6 +202,7 @@ impl<'a> State<'a> {
         self.pieces.append(&mut own.pieces);
         self.rank_values.append(&mut own.values);
         self.rank_values.append(&mut own.rank_values);
+        self.wrong.append(&mut own.wrong);
         Ok(())
     }
 

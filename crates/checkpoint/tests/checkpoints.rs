@@ -379,6 +379,29 @@ fn states_that_do_not_fit_are_refused_before_anything_is_written() {
             "step 7 was not saved: tensor `weights` differs between ranks: rank 0 has f32 [2, 1], rank 1 has f32 [2, 2]"
         );
         assert!(told(checkpoints, 7 + rank as u64, &[2]).ends_with("rank 0 saves step 7, rank 1 step 8"));
+        for (shape, complaint) in [
+            (&[2, 1][..], "tensor `own`, f32 [2, 1], was given 6 elements"),
+            (&[2, 4], "tensor `own`, f32 [2, 4], was given 6 elements"),
+            (&[0, 3], "tensor `own`, f32 [0, 3], was given 6 elements"),
+            (&[usize::MAX, 2], "was given 6 elements"),
+        ] {
+            let mut state = State::new();
+            if rank == 1 {
+                let fill = |own: &mut State<'_>| {
+                    own.slice("own", shape, &[0f32; 6]);
+                    Ok(())
+                };
+                state.of_rank(rank, fill).unwrap();
+            }
+            let error = checkpoints.save(7, state).unwrap_err();
+            assert!(matches!(error, Error::State { .. }), "{error:?}");
+            assert!(error.to_string().contains(complaint), "{error}");
+
+            let mut state = State::new();
+            state.slice("own", shape, &[0f32; 6]);
+            let error = checkpoints.save(7, state).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
         assert!(names(checkpoints.folder()).is_empty());
         save(group, checkpoints, 9).unwrap();
         let found = checkpoints.load(9).unwrap();
