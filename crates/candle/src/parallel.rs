@@ -266,8 +266,10 @@ impl<M> DistributedDataParallel<M> {
     /// adds its own to them and sends the sum: accumulation over several batches with communication in the last alone. Nothing
     /// is sent here. Divide the losses by the number of batches if the mean over them is wanted.
     ///
+    /// With a step that fails what was accumulated for it is gone, all of it.
+    ///
     /// # Errors
-    /// Those of candle's backward pass.
+    /// Those of candle's backward pass, after which what was accumulated before is still there, and those of adding up, after which nothing is.
     ///
     /// # Examples
     /// ```

@@ -87,6 +87,9 @@ impl Reducer {
     /// Begins a step with the gradients of `loss`.
     #[track_caller]
     pub(crate) fn begin(&mut self, share: Share, loss: &Tensor) -> Result<()> {
+        if self.inner.has_begun() {
+            self.others = GradStore::default(); // of the step that is forgotten
+        }
         let Self { inner, variables, .. } = self;
         let coming = std::iter::once_with(|| variables.reached(loss)).flatten();
         Ok(inner.begin(share, coming)?)
@@ -104,6 +107,11 @@ impl Reducer {
 
     /// Ends the step: `grads` has more gradients of this rank, and then those of the global batch.
     pub(crate) fn finish(&mut self, grads: &mut GradStore) -> Result<()> {
+        let outcome = self.end(grads);
+        self.whole(outcome)
+    }
+
+    fn end(&mut self, grads: &mut GradStore) -> Result<()> {
         for (index, var) in self.variables.vars.iter().enumerate() {
             if let Some(grad) = grads.remove(var) {
                 let grad = Candle::new(&self.group, OpKind::AllReduce, &grad)?;
@@ -118,8 +126,9 @@ impl Reducer {
     #[track_caller]
     pub(crate) fn reduce(&mut self, grads: &mut GradStore, share: Share) -> Result<()> {
         let mine = gradients(&self.variables.vars, grads, &self.group)?;
-        let reduced = self.inner.reduce(mine, share)?;
-        self.give(reduced, grads)
+        let reduced = self.inner.reduce(mine, share).map_err(Into::into);
+        let outcome = reduced.and_then(|reduced| self.give(reduced, grads));
+        self.whole(outcome)
     }
 
     /// `None` if no rank takes part any more.
@@ -138,7 +147,12 @@ impl Reducer {
     }
 
     /// Adds gradients to those that the next step sends.
-    pub(crate) fn keep(&mut self, mut grads: GradStore) -> Result<()> {
+    pub(crate) fn keep(&mut self, grads: GradStore) -> Result<()> {
+        let outcome = self.add(grads);
+        self.whole(outcome)
+    }
+
+    fn add(&mut self, mut grads: GradStore) -> Result<()> {
         for (index, var) in self.variables.vars.iter().enumerate() {
             if let Some(grad) = grads.remove(var) {
                 self.inner.keep(index, Candle::new(&self.group, OpKind::AllReduce, &grad)?)?;
@@ -150,6 +164,16 @@ impl Reducer {
     /// The backward pass has failed.
     pub(crate) fn give_up(&mut self, reason: &str) {
         self.inner.give_up(reason);
+        self.others = GradStore::default();
+    }
+
+    /// After a failure nothing is left of what was accumulated: part of it may be gone.
+    fn whole<R>(&mut self, outcome: Result<R>) -> Result<R> {
+        if outcome.is_err() {
+            self.inner.forget();
+            self.others = GradStore::default();
+        }
+        outcome
     }
 
     /// Buckets under way.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 use candle_nn::{Init, Optimizer, SGD, VarBuilder, VarMap};
 use common::{MODES, Net, SAMPLES, gradients, net, weights, worlds};
 use phalanx::chunk;
@@ -146,6 +146,33 @@ fn a_backward_pass_that_fails_on_one_rank_ends_the_step_on_all() {
             }
         });
     }
+}
+
+#[test]
+fn what_was_accumulated_is_gone_with_a_backward_pass_that_fails() {
+    worlds()[0].run(2, |group| {
+        let varmap = VarMap::new();
+        let config = DdpConfig::default().overlap(Overlap::Off);
+        // Of copies in 16 bits gradients are heard of one after the other.
+        let build = |vb: VarBuilder<'_>| Ok([vb.get(4, "a")?, vb.get(4, "b")?]);
+        let ddp = DistributedDataParallel::build(&varmap, DType::BF16, &group, config, build).unwrap();
+        let own = Var::ones(4, DType::BF16, &Device::Cpu).unwrap(); // not the model's
+        // Whichever comes first is in the step when the other fails.
+        for broken in 0..2 {
+            let loss = ddp.forward(|[a, b]| (((a + b)? + own.as_tensor())? * 8.0)?.sum_all());
+            ddp.accumulate(&loss.unwrap()).unwrap();
+            let loss = ddp.forward(|model| {
+                let mut model = model.clone();
+                model[broken] = model[broken].apply_op1(Broken)?;
+                (&model[0] + &model[1])?.sum_all()
+            });
+            ddp.backward(&loss.unwrap()).unwrap_err();
+            let loss = ddp.forward(|[a, b]| (a + b)?.sum_all());
+            let grads = ddp.backward(&loss.unwrap()).unwrap();
+            assert_eq!(gradients(&varmap, &grads), vec![Some(vec![1f32.to_bits(); 4]); 2]);
+            assert!(grads.get(&own).is_none());
+        }
+    });
 }
 
 #[test]
