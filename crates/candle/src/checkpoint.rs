@@ -72,19 +72,25 @@
 pub use phalanx_checkpoint::{Checkpoint, Checkpoints, Error, Result, State, Stateful, TensorInfo};
 
 use crate::element::{bytes_mut_anywhere, on_host, read, with_element};
-use crate::model::{Parameter, parameters};
+use crate::model::{Parameter, is_buffer, parameters};
 use candle_core::Tensor;
 use candle_nn::VarMap;
 use phalanx::Element;
 use std::ops::Range;
 
-/// Adds the variables of `varmap` to `state`, under `prefix`, a dot, and their names.
+/// Adds the variables of `varmap` to `state`, under `prefix`, a dot, and their names. Of buffers, such as the running statistics of batch
+/// normalisation, which may differ between ranks, rank 0's are saved: after [`load_vars`] all ranks have these.
 ///
 /// # Errors
 /// [`Error::Tensors`] for elements of a type that can't be saved.
 pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result<()> {
     for Parameter { name, var } in parameters(varmap) {
-        state.tensor(format!("{prefix}.{name}"), info(&var)?, copied(&var));
+        let (full, info, copy) = (format!("{prefix}.{name}"), info(&var)?, copied(&var));
+        if is_buffer(&name) {
+            state.tensor_of_rank_0(full, info, copy);
+        } else {
+            state.tensor(full, info, copy);
+        }
     }
     Ok(())
 }

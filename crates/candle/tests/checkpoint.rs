@@ -3,7 +3,7 @@
 mod common;
 
 use candle_core::{DType, Device, Tensor, Var};
-use candle_nn::{Module, VarMap};
+use candle_nn::{Module, ModuleT, VarBuilder, VarMap};
 use common::{everywhere, worlds};
 use phalanx::ProcessGroup;
 use phalanx_candle::checkpoint::{Checkpoints, Error, State, load_vars, save_vars};
@@ -104,6 +104,29 @@ fn a_training_that_is_stopped_ends_with_the_weights_of_one_that_is_not() {
             assert!(apart < 1e-12, "{apart}");
         }
     }
+}
+
+#[test]
+fn running_statistics_are_those_of_one_rank() {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    everywhere(3, move |group| {
+        let normalised = || {
+            let varmap = VarMap::new();
+            let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+            (candle_nn::batch_norm(5, 1e-5, vb).unwrap(), varmap)
+        };
+        let (norm, varmap) = normalised();
+        let own = Tensor::full(1.0 + group.rank() as f32, (4, 5), &Device::Cpu).unwrap();
+        norm.forward_t(&own, true).unwrap();
+        let mut checkpoints = Checkpoints::open(folder.path(), &group).unwrap();
+        let mut state = State::new();
+        save_vars(&varmap, "m", &mut state).unwrap();
+        checkpoints.save(1, state).unwrap();
+        let found = checkpoints.latest_good().unwrap().unwrap();
+        let (loaded, varmap) = normalised();
+        load_vars(&varmap, "m", &found).unwrap();
+        assert_eq!(loaded.running_mean().to_vec1::<f32>().unwrap(), [0.1; 5], "a tenth of rank 0's batch");
+    });
 }
 
 #[test]

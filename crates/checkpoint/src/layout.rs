@@ -1,6 +1,6 @@
 //! Who writes which elements: arithmetic on what all ranks have told each other.
 
-use crate::state::{State, TensorInfo};
+use crate::state::{State, TensorInfo, Whole};
 use phalanx::chunk;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, btree_map};
@@ -10,16 +10,21 @@ use std::ops::Range;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Table {
     wholes: Vec<(String, TensorInfo)>,
+    of_rank_0: Vec<(String, TensorInfo)>,
     pieces: Vec<(String, TensorInfo, Range<usize>)>,
     wrong: Vec<String>,
 }
 
 impl Table {
     pub(crate) fn of(state: &State<'_>) -> Self {
-        let mut wholes: Vec<_> = state.wholes.iter().map(|w| (w.name.clone(), w.info.clone())).collect();
-        wholes.sort_by(|a, b| a.0.cmp(&b.0));
+        let sorted = |wholes: &[Whole<'_>]| {
+            let mut sorted: Vec<_> = wholes.iter().map(|w| (w.name.clone(), w.info.clone())).collect();
+            sorted.sort_by(|a, b| a.0.cmp(&b.0));
+            sorted
+        };
+        let (wholes, of_rank_0) = (sorted(&state.wholes), sorted(&state.of_rank_0));
         let pieces = state.pieces.iter().map(|p| (p.name.clone(), p.info.clone(), p.elements.clone()));
-        Self { wholes, pieces: pieces.collect(), wrong: state.wrong.clone() }
+        Self { wholes, of_rank_0, pieces: pieces.collect(), wrong: state.wrong.clone() }
     }
 }
 
@@ -44,18 +49,24 @@ pub(crate) struct Layout(pub(crate) BTreeMap<String, Parts>);
 impl Layout {
     /// What the ranks' tables make together, or what does not fit.
     pub(crate) fn agreed(tables: &[Table]) -> Result<Self, String> {
-        let first = &tables[0].wholes;
+        let first = &tables[0];
         for (rank, table) in tables.iter().enumerate() {
             if let Some(what) = table.wrong.first() {
                 return Err(format!("rank {rank}: {what}"));
             }
-            same(first, &table.wholes, rank)?;
+            same(&first.wholes, &table.wholes, rank)?;
+            same(&first.of_rank_0, &table.of_rank_0, rank)?;
         }
         let mut tensors = BTreeMap::new();
-        for (name, info) in first {
-            add(&mut tensors, name, info)?;
+        for (name, info) in &first.wholes {
+            add(&mut tensors, name, info, Vec::new())?;
         }
         deal(&mut tensors, tables.len())?;
+        for (name, info) in &first.of_rank_0 {
+            let whole = Part { rank: 0, elements: 0..checked_elements(name, info)? };
+            let parts = if whole.elements.is_empty() { Vec::new() } else { vec![whole] };
+            add(&mut tensors, name, info, parts)?;
+        }
         let mut pieces: BTreeMap<String, Parts> = BTreeMap::new();
         for (rank, table) in tables.iter().enumerate() {
             for (name, info, elements) in &table.pieces {
@@ -114,9 +125,14 @@ fn checked_elements(name: &str, info: &TensorInfo) -> Result<usize, String> {
     info.elements().ok_or_else(|| format!("tensor `{name}`, {info}, is larger than memory can be"))
 }
 
-fn add(tensors: &mut BTreeMap<String, Parts>, name: &str, info: &TensorInfo) -> Result<(), String> {
+fn add(
+    tensors: &mut BTreeMap<String, Parts>,
+    name: &str,
+    info: &TensorInfo,
+    parts: Vec<Part>,
+) -> Result<(), String> {
     checked_elements(name, info)?;
-    match tensors.insert(name.to_owned(), Parts { info: info.clone(), parts: Vec::new() }) {
+    match tensors.insert(name.to_owned(), Parts { info: info.clone(), parts }) {
         None => Ok(()),
         Some(_) => Err(format!("tensor `{name}` is given twice")),
     }
@@ -207,6 +223,7 @@ mod tests {
     fn table(wholes: &[(&str, TensorInfo)], pieces: &[(&str, TensorInfo, Range<usize>)]) -> Table {
         Table {
             wholes: wholes.iter().map(|(name, info)| (name.to_string(), info.clone())).collect(),
+            of_rank_0: Vec::new(),
             pieces: pieces.iter().map(|(n, i, r)| (n.to_string(), i.clone(), r.clone())).collect(),
             wrong: Vec::new(),
         }
@@ -262,6 +279,24 @@ mod tests {
     }
 
     #[test]
+    fn what_each_rank_has_another_of_is_rank_0s_whole() {
+        let (small, empty) = (info(DType::F32, &[9]), info(DType::F32, &[0]));
+        let table = Table {
+            of_rank_0: vec![("empty".into(), empty), ("mean".into(), small.clone())],
+            ..table(&[("a", small.clone()), ("z", small.clone())], &[])
+        };
+        let layout = Layout::agreed(&vec![table; 3]).unwrap();
+        assert_eq!(layout.0["mean"].parts, [Part { rank: 0, elements: 0..9 }]);
+        let written: Vec<usize> = (0..3)
+            .map(|rank| layout.of_rank(rank).filter(|part| part.0 != "mean").map(|part| part.2.len()).sum())
+            .collect();
+        assert_eq!(written, [6; 3], "of the others as if it were not there");
+        let run = |(name, _, elements): (&str, _, &Range<usize>)| (name.to_owned(), elements.clone());
+        let of_first: Vec<_> = layout.of_rank(0).map(run).collect();
+        assert_eq!(of_first[0], ("a".to_owned(), 0..6));
+    }
+
+    #[test]
     fn ranks_that_differ_are_named() {
         let (small, large) = (info(DType::F32, &[2]), info(DType::F32, &[3]));
         let ours = table(&[("a", small.clone()), ("c", small.clone())], &[]);
@@ -288,6 +323,7 @@ mod tests {
             (table(&[("a", x.clone())], &[("a", x.clone(), 0..2)]), "both"),
             (table(&[("__metadata__", x.clone())], &[]), "safetensors"),
             (table(&[("a", info(DType::F64, &[usize::MAX, 2]))], &[]), "larger"),
+            (Table { of_rank_0: vec![("a".into(), x.clone())], ..table(&[("a", x.clone())], &[]) }, "twice"),
         ] {
             let error = Layout::agreed(&[bad]).unwrap_err();
             assert!(error.contains(complaint), "{error}");

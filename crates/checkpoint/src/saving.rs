@@ -106,7 +106,8 @@ impl Saving {
 
 /// Copies what `rank` writes, in the order of the layout.
 fn copy(state: &State<'_>, layout: &Layout, rank: usize) -> Result<Vec<Run>> {
-    let wholes: HashMap<&str, _> = state.wholes.iter().map(|whole| (whole.name.as_str(), whole)).collect();
+    let wholes = state.wholes.iter().chain(&state.of_rank_0);
+    let wholes: HashMap<&str, _> = wholes.map(|whole| (whole.name.as_str(), whole)).collect();
     let piece = |name: &str, elements: &std::ops::Range<usize>| {
         let of_name = state.pieces.iter().find(|piece| piece.name == name && piece.elements == *elements);
         &of_name.expect("the layout is made of what each rank has").copy

@@ -95,6 +95,8 @@ pub(crate) struct Piece<'a> {
 #[derive(Default)]
 pub struct State<'a> {
     pub(crate) wholes: Vec<Whole<'a>>,
+    /// Of which each rank may have another, and rank 0's are saved.
+    pub(crate) of_rank_0: Vec<Whole<'a>>,
     pub(crate) pieces: Vec<Piece<'a>>,
     pub(crate) values: BTreeMap<String, Value>,
     pub(crate) rank_values: BTreeMap<String, Value>,
@@ -134,6 +136,17 @@ impl<'a> State<'a> {
         copy: impl Fn(Range<usize>) -> Result<Vec<u8>> + 'a,
     ) {
         self.wholes.push(Whole { name: name.into(), info, copy: Box::new(copy) });
+    }
+
+    /// Adds a tensor as [`tensor`](Self::tensor), of which each rank may have another: all of it is rank 0's, which writes it. Such are the
+    /// running statistics of batch normalisation, each rank's of its own samples: parts of several ranks' would be nobody's.
+    pub fn tensor_of_rank_0(
+        &mut self,
+        name: impl Into<String>,
+        info: TensorInfo,
+        copy: impl Fn(Range<usize>) -> Result<Vec<u8>> + 'a,
+    ) {
+        self.of_rank_0.push(Whole { name: name.into(), info, copy: Box::new(copy) });
     }
 
     /// Adds this rank's part of a tensor that is dealt out over the ranks: `elements` are those from `start` of the flattened tensor.
@@ -194,7 +207,7 @@ impl<'a> State<'a> {
     pub fn of_rank(&mut self, rank: usize, fill: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let mut own = Self::new();
         fill(&mut own)?;
-        self.pieces.extend(own.wholes.into_iter().map(|Whole { name, info, copy }| {
+        self.pieces.extend(own.wholes.into_iter().chain(own.of_rank_0).map(|Whole { name, info, copy }| {
             // One that is larger than memory is refused when it is saved.
             let elements = 0..info.elements().unwrap_or_default();
             Piece { name: own_name(&name, rank), info, elements, copy }
@@ -241,7 +254,7 @@ fn insert(values: &mut BTreeMap<String, Value>, name: String, value: &impl Seria
 
 impl fmt::Debug for State<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wholes = self.wholes.iter().map(|whole| (&whole.name, &whole.info));
+        let wholes = self.wholes.iter().chain(&self.of_rank_0).map(|whole| (&whole.name, &whole.info));
         let pieces = self.pieces.iter().map(|piece| (&piece.name, &piece.elements));
         f.debug_struct("State")
             .field("tensors", &wholes.collect::<BTreeMap<_, _>>())

@@ -168,7 +168,7 @@ fn insert(varmap: &VarMap, name: &str, var: Var) {
     varmap.data().lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), var);
 }
 
-/// Weights and buffers by name, as [`save_vars`] saves those of a model that is not dealt out: checkpoints of the one are loaded by the other, on
+/// Weights, and rank 0's buffers, by name, as [`save_vars`] saves those of a model that is not dealt out: checkpoints of the one are loaded by the other, on
 /// any number of ranks, with any [`Stage`](crate::Stage).
 impl<M> Stateful for Sharded<M> {
     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> phalanx_checkpoint::Result<()> {
