@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{copied, fits, info, read_whole};
 use crate::element::{Shared, bytes_mut, read};
-use crate::model::parameters;
+use crate::model::{Parameter, is_buffer, parameters};
 use crate::shard::Extent;
 use crate::{Result, Sharded};
 use candle_core::backprop::GradStore;
@@ -54,16 +54,19 @@ enum Of {
 }
 
 impl AdamW {
-    /// Optimises the variables of `varmap` whose elements are floating-point numbers.
+    /// Optimises the variables of `varmap` whose elements are floating-point numbers, but for buffers, such as the running statistics of batch
+    /// normalisation, which have no gradients.
     ///
     /// # Cost
-    /// Twice the variables' memory.
+    /// Twice their memory.
     ///
     /// # Errors
     /// Those of candle.
     pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
-        let of_floats = parameters(varmap).into_iter().filter(|parameter| parameter.var.dtype().is_float());
-        Self::of(of_floats.map(|p| (p.var, Of::Weight(p.name))), params)
+        // What `sharded` deals out, too: so the one loads what the other has saved.
+        let is_weight = |p: &Parameter| p.var.dtype().is_float() && !is_buffer(&p.name);
+        let weights = parameters(varmap).into_iter().filter(is_weight);
+        Self::of(weights.map(|p| (p.var, Of::Weight(p.name))), params)
     }
 
     /// Optimises this rank's shards of a model that is dealt out. The state is saved by the names of the weights, so it goes on with

@@ -5,7 +5,7 @@ mod common;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Init, Module, Optimizer, SGD, VarBuilder, VarMap};
-use common::deep::{bits, config, configs, gradients, pair, plain, sharded, start, value};
+use common::deep::{STAGES, bits, config, configs, gradients, pair, plain, sharded, start, value};
 use common::{SAMPLES, on_ranks, worlds};
 use phalanx::{ProcessGroup, chunk};
 use phalanx_candle::checkpoint::{Checkpoint, Checkpoints, State, load_vars, save_vars};
@@ -212,6 +212,33 @@ fn buffers_begin_equal_are_each_ranks_own_and_become_equal_again() {
             let names: Vec<_> = exported.iter().map(|(name, _)| name.as_str()).collect();
             let expected: &[&str] = if group.rank() == 2 { &["running_mean", "weight"] } else { &[] };
             assert_eq!(names, expected);
+        });
+    }
+}
+
+#[test]
+fn a_sharded_model_with_buffers_goes_on_by_ddp_and_the_other_way_round() {
+    for stage in STAGES {
+        let folder = tempfile::tempdir().unwrap();
+        on_ranks(2, |group| {
+            let mut checkpoints = Checkpoints::open(folder.path(), &group).unwrap();
+            let norm = |_: &Units, vb: VarBuilder<'_>| candle_nn::batch_norm(2, 1e-5, vb.pp("norm"));
+            let zero = Sharded::build(DType::F32, &group, config(stage, Overlap::Off), norm).unwrap();
+            let sharded = AdamW::sharded(&zero, Default::default()).unwrap();
+            let mut state = State::new();
+            state.add("optimizer", &sharded).unwrap();
+            checkpoints.save(1, state).unwrap();
+
+            let varmap = VarMap::new();
+            let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+            candle_nn::batch_norm(2, 1e-5, vb.pp("norm")).unwrap();
+            let mut plain = AdamW::new(&varmap, Default::default()).unwrap();
+            checkpoints.load(1).unwrap().restore("optimizer", &mut plain).unwrap();
+            let mut state = State::new();
+            state.add("optimizer", &plain).unwrap();
+            checkpoints.save(2, state).unwrap();
+            let mut sharded = AdamW::sharded(&zero, Default::default()).unwrap();
+            checkpoints.load(2).unwrap().restore("optimizer", &mut sharded).unwrap();
         });
     }
 }
