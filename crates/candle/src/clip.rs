@@ -19,7 +19,7 @@ use phalanx_train::Gradients;
 /// One pass over the gradients, two if they are scaled.
 ///
 /// # Errors
-/// Those of candle, for gradients that are not on the CPU.
+/// Those of candle. Gradients on a GPU are clipped there.
 ///
 /// # Examples
 /// ```
