@@ -266,6 +266,10 @@ impl<M> DistributedDataParallel<M> {
     /// adds its own to them and sends the sum: accumulation over several batches with communication in the last alone. Nothing
     /// is sent here. Divide the losses by the number of batches if the mean over them is wanted.
     ///
+    /// The share of the step that sends the sum weighs all of it: with [`backward_share`](Self::backward_share) each of the batches counts as the last one does, and if
+    /// that has no samples on this rank, none counts. Where batches are uneven, give each loss its own weight by [`Share::weigh`], with the samples of all batches and
+    /// ranks as the whole, and end with [`backward`](Self::backward), or, without samples, with [`sync_gradients`](Self::sync_gradients) and [`Share::EQUAL`].
+    ///
     /// With a step that fails what was accumulated for it is gone, all of it.
     ///
     /// # Errors

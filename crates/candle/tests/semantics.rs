@@ -86,6 +86,34 @@ fn what_was_accumulated_alone_is_sent_too() {
 }
 
 #[test]
+fn uneven_batches_are_accumulated_with_weighed_losses() {
+    everywhere(2, |group, mode| {
+        let (varmap, ddp) = net(&group, mode, 100);
+        // Of two batches rank 0 has 3 and 4 samples, rank 1 has 5 and none.
+        let batches = [[0..3, 3..7], [7..SAMPLES, SAMPLES..SAMPLES]];
+        let [first, last] = batches[group.rank()].clone();
+        let weighed = |rows: std::ops::Range<usize>| {
+            let share = Share::new(rows.len(), SAMPLES);
+            share.weigh(&ddp.forward(|net| net.loss(rows)).unwrap(), &group).unwrap()
+        };
+        ddp.accumulate(&weighed(first)).unwrap();
+        let grads = if last.is_empty() {
+            let mut none = GradStore::default();
+            ddp.sync_gradients(&mut none, Share::EQUAL).unwrap();
+            none
+        } else {
+            ddp.backward(&weighed(last)).unwrap()
+        };
+        let whole = ddp.forward(|net| net.loss(0..SAMPLES)).unwrap().backward().unwrap();
+        for var in varmap.all_vars() {
+            for (found, expected) in value(&grads, &var).unwrap().iter().zip(value(&whole, &var).unwrap()) {
+                assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
+            }
+        }
+    });
+}
+
+#[test]
 fn variables_may_be_used_here_or_there_or_nowhere_and_differently_in_each_step() {
     everywhere(3, |group, mode| {
         let names = ["a", "b", "c", "frozen"];

@@ -319,7 +319,8 @@ impl<T: Tensor> Reducer<T> {
     }
 
     /// Keeps a gradient for the next step, which adds its own to it: accumulation over several batches with communication in the
-    /// last alone. Nothing is sent here.
+    /// last alone. Nothing is sent here. The next step's share weighs the sum: of a rank without samples in it, nothing that was kept counts. Where batches are
+    /// uneven, [`weigh`](Share::weigh) the losses, and make a step with [equal](Share::EQUAL) shares.
     ///
     /// # Errors
     /// Those of the library, and [`phalanx::Error::Misuse`] for a gradient that does not fit its parameter. Nothing is kept any more then, as after
