@@ -22,8 +22,21 @@ struct Place {
     step: u64,
     data: SamplerState,
     epoch_losses: Vec<f64>,
-    /// Losses of this epoch until now, over the images of all ranks.
+    /// Losses of this epoch until now, over the images of all ranks, and how many these are.
     sum: f64,
+    images: usize,
+}
+
+impl Place {
+    /// An epoch is over, and the next begins at `data`.
+    fn end_epoch(&mut self, data: SamplerState, progress: Option<&Progress>) {
+        let loss = std::mem::take(&mut self.sum) / std::mem::take(&mut self.images) as f64;
+        if let Some(progress) = progress {
+            progress.epoch(self.epoch_losses.len() as u64, loss);
+        }
+        self.epoch_losses.push(loss);
+        self.data = data;
+    }
 }
 
 /// Trains as one of the ranks of `all`, with the model on `device`.
@@ -43,7 +56,7 @@ pub(crate) fn train(
     let mut optimizer = Sgd::new(&varmap, *lr)?;
     let sampler = DistributedSampler::new(train.len(), *batch_size, rank, ranks)?.seed(*seed);
 
-    let mut place = Place { step: 0, data: sampler.start(), epoch_losses: Vec::new(), sum: 0.0 };
+    let mut place = Place { step: 0, data: sampler.start(), epoch_losses: Vec::new(), sum: 0.0, images: 0 };
     let open = |folder| Checkpoints::open(folder, group).map(|checkpoints| checkpoints.keep(2));
     let mut checkpoints = saving.checkpoint.as_deref().map(open).transpose()?;
     if let Some(found) = checkpoints.as_mut().map(Checkpoints::latest_good).transpose()?.flatten() {
@@ -79,17 +92,14 @@ pub(crate) fn train(
             }
 
             (place.step, place.data) = (place.step + 1, batches.state());
+            place.images += batch.global_len;
             let (ends, saves) = (batches.len() == 0, place.step.is_multiple_of(saving.checkpoint_every));
             if ends || saves {
                 group.all_reduce(&mut sum, ReduceOp::Sum)?;
                 place.sum += std::mem::take(&mut sum[0]);
             }
             if ends {
-                let loss = std::mem::take(&mut place.sum) / (sampler.batches() * batch_size) as f64;
-                place.epoch_losses.push(loss);
-                if let Some(progress) = &progress {
-                    progress.epoch(epoch, loss);
-                }
+                place.end_epoch(batches.state(), progress.as_ref());
             }
             if let Some(checkpoints) = checkpoints.as_mut().filter(|_| saves) {
                 let mut state = State::new();
@@ -98,6 +108,10 @@ pub(crate) fn train(
                 state.value("place", &place)?;
                 checkpoints.save_async(place.step, state)?; // writes while the next steps are trained
             }
+        }
+        if place.data.epoch == epoch {
+            // It goes on with larger batches than it was saved with, and what was left made none of these.
+            place.end_epoch(batches.state(), progress.as_ref());
         }
     }
     if let Some(checkpoints) = &mut checkpoints {

@@ -152,6 +152,34 @@ fn a_training_that_is_killed_goes_on_from_its_checkpoint() {
 }
 
 #[test]
+fn a_training_goes_on_with_batches_for_which_too_little_is_left_of_the_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let saving = ["--ranks", "1", "--checkpoint", "saved", "--checkpoint-every", "40"];
+    run(env!("CARGO_BIN_EXE_digits"), folder.path(), &[&saving[..], &["--epochs", "1"]].concat());
+    let small = report(folder.path()).epoch_losses[0];
+    // Of 1437 images 1280 are in the last checkpoint.
+    let mut large = Command::new(env!("CARGO_BIN_EXE_digits"))
+        .current_dir(folder.path())
+        .args(["--json", "report.json", "--plot", "loss.svg", "--epochs", "2", "--batch-size", "400"])
+        .args(saving)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(120);
+    while large.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            large.kill().unwrap();
+            panic!("it does not come to an end");
+        }
+        sleep(Duration::from_millis(10));
+    }
+    let losses = report(folder.path()).epoch_losses;
+    // Of the first 40 batches of 44, whose losses were larger than those of the rest, and of three others.
+    assert_eq!(losses.len(), 2, "{losses:?}");
+    assert!((small..1.1 * small).contains(&losses[0]) && losses[1] < small, "{small}, then {losses:?}");
+}
+
+#[test]
 #[ignore = "longer than the others; see CONTRIBUTING.md"]
 fn a_hundred_kills_do_not_change_the_loss_curve() {
     kill(100, "30");
