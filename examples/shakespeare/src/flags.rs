@@ -96,8 +96,7 @@ impl Flags {
 
     /// Refuses what does not go together.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
-        let Self { method, hook, precision, ranks, batch_size, .. } = self;
-        anyhow::ensure!(ranks <= batch_size, "a batch of {batch_size} is too small for {ranks} ranks");
+        let Self { method, hook, precision, .. } = self;
         let without = |what: String| format!("--method {} has no {what}", name(method));
         let is_sharded = matches!(method, Method::Zero1 | Method::Zero2 | Method::Zero3);
         anyhow::ensure!(*hook == Hook::None || !is_sharded, without("--hook".into()));
@@ -107,6 +106,9 @@ impl Flags {
             Method::LocalSgd | Method::DiLoCo | Method::StreamingDiLoCo => &[Precision::F32],
         };
         anyhow::ensure!(precisions.contains(precision), without(format!("--precision {}", name(precision))));
+        // Hooks are for gradients of 32 bits, and leave others as they are.
+        let is_hooked = *hook != Hook::None && *precision != Precision::F32;
+        anyhow::ensure!(!is_hooked, "--precision {} has no --hook", name(precision));
         Ok(())
     }
 }

@@ -20,13 +20,14 @@ use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
     let flags = Flags::parse();
+    flags.check()?;
     if Config::from_env()?.source != Source::Alone {
         train::train(&flags)?;
         return Ok(ExitCode::SUCCESS);
     }
-    flags.check()?;
-    let mut launch =
-        Launch::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).ranks(flags.ranks);
+    let (ranks, batch_size) = (flags.ranks, flags.batch_size);
+    anyhow::ensure!(ranks <= batch_size, "a batch of {batch_size} is too small for {ranks} ranks");
+    let mut launch = Launch::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).ranks(ranks);
     let (stdout, stderr) = progress::relays();
     if stdout.draws() {
         launch = launch.env(progress::RELAY, "1").output(stdout, stderr);
