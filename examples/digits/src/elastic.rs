@@ -75,6 +75,7 @@ impl Training<'_> {
     fn go_on(&mut self, group: &ProcessGroup) -> anyhow::Result<()> {
         let Options { epochs, batch_size, seed, plot, json, .. } = self.options;
         let (rank, ranks) = (group.rank(), group.world_size());
+        anyhow::ensure!(ranks <= *batch_size, "a batch of {batch_size} is too small for {ranks} ranks");
         self.position = group.broadcast_object(Some(self.position.clone()), 0)?;
         self.position.groups += 1;
         let ddp = DistributedDataParallel::new(&self.varmap, group, Default::default())?;

@@ -49,6 +49,7 @@ pub(crate) fn train(
     let Options { epochs, batch_size, seed, lr, plot, json } = options;
     let group = all.host();
     let (rank, ranks) = (group.rank(), group.world_size());
+    anyhow::ensure!(ranks <= *batch_size, "a batch of {batch_size} is too small for {ranks} ranks");
     let (train, test) = data::load()?;
 
     let varmap = VarMap::new();

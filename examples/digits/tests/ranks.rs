@@ -1,6 +1,7 @@
 //! The promise of the example, kept by real processes: any number of ranks trains the same model.
 
 use digits_common::report::Report;
+use phalanx::launch::{Launch, Outcome};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
@@ -177,6 +178,21 @@ fn a_training_goes_on_with_batches_for_which_too_little_is_left_of_the_epoch() {
     // Of the first 40 batches of 44, whose losses were larger than those of the rest, and of three others.
     assert_eq!(losses.len(), 2, "{losses:?}");
     assert!((small..1.1 * small).contains(&losses[0]) && losses[1] < small, "{small}, then {losses:?}");
+}
+
+#[test]
+fn ranks_that_another_launcher_starts_are_refused_a_batch_too_small_for_them() {
+    for size in [None, Some("2:2".parse().unwrap())] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut launch = Launch::new(env!("CARGO_BIN_EXE_digits")).ranks(2).max_restarts(0);
+        launch = launch.args(["--batch-size", "1", "--epochs", "1", "--plot"]);
+        launch = launch.args([folder.path().join("loss.svg")]);
+        if let Some(size) = size {
+            launch = launch.elastic(size);
+        }
+        let Outcome::Failure(failure) = launch.run().unwrap() else { panic!("{size:?}: it trains") };
+        assert!(failure.to_string().contains("a batch of 1 is too small for 2 ranks"), "{failure}");
+    }
 }
 
 #[test]

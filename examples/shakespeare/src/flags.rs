@@ -19,7 +19,7 @@ pub(crate) struct Flags {
     pub(crate) ranks: usize,
 
     /// Steps to train.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: u64,
 
     /// Windows of text per step, all ranks together.

@@ -162,6 +162,7 @@ fn nonsense_is_refused_before_anything_starts() {
         (["--method=zero-2", "--hook=int8"], "--method zero-2 has no --hook"),
         (["--method=diloco", "--precision=f16"], "--method diloco has no --precision f16"),
         (["--precision=bf16", "--hook=int8"], "--precision bf16 has no --hook"),
+        (["--steps", "0"], "--steps"),
         (["--heads", "3"], "can't be dealt out to 3 heads"),
         (["--context", "500000"], "longer than the text"),
     ] {
