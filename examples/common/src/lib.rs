@@ -2,6 +2,8 @@
 
 pub mod plot;
 pub mod progress;
+mod warnings;
 mod weights;
 
+pub use warnings::show_warnings;
 pub use weights::checksum;

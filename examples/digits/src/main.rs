@@ -11,7 +11,7 @@ mod train;
 use clap::Parser;
 use device::Place;
 use digits_common::cli::Options;
-use examples_common::progress;
+use examples_common::{progress, show_warnings};
 use phalanx::launch::{Elastic, Launch, Outcome};
 use phalanx::{Config, Source};
 use std::path::PathBuf;
@@ -59,6 +59,7 @@ struct Saving {
 
 fn main() -> anyhow::Result<ExitCode> {
     let Cli { ranks, elastic, lose, device, saving, options } = Cli::parse();
+    show_warnings();
     let config = Config::from_env()?;
     if config.source != Source::Alone {
         match config.elastic {

@@ -153,6 +153,25 @@ fn a_training_that_is_killed_goes_on_from_its_checkpoint() {
 }
 
 #[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_it_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let saving = ["--ranks", "2", "--checkpoint", "saved", "--epochs", "1"];
+    run(env!("CARGO_BIN_EXE_digits"), folder.path(), &saving);
+    let file = folder.path().join("saved/step-00000040/rank-00001-of-00002.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let output = run(env!("CARGO_BIN_EXE_digits"), folder.path(), &saving);
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(stdout.contains("[0] going on after step 20, saved by 2 ranks"), "{stdout}");
+    assert!(
+        stderr.contains("step-00000040 is damaged: rank-00001-of-00002.safetensors has hash "),
+        "{stderr}"
+    );
+    assert_eq!(stderr.matches("is damaged").count(), 1, "{stderr}");
+}
+
+#[test]
 fn a_training_goes_on_with_batches_for_which_too_little_is_left_of_the_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let saving = ["--ranks", "1", "--checkpoint", "saved", "--checkpoint-every", "40"];

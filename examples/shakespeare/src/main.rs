@@ -12,7 +12,7 @@ mod trainer;
 mod write;
 
 use clap::Parser;
-use examples_common::progress;
+use examples_common::{progress, show_warnings};
 use flags::Flags;
 use phalanx::launch::{Launch, Outcome};
 use phalanx::{Config, Source};
@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
     let flags = Flags::parse();
+    show_warnings();
     flags.check()?;
     if Config::from_env()?.source != Source::Alone {
         train::train(&flags)?;
