@@ -1,7 +1,7 @@
 //! Communicators: one rank's end of the line to the hub.
 
 use crate::wire::{Kind, Reply, Request};
-use crate::{fault, hub, lock};
+use crate::{context, fault, hub, lock};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::Shutdown;
@@ -47,6 +47,8 @@ struct State {
     collectives: u64,
     messages: u64,
     launches: u64,
+    /// The least compute capability of its devices.
+    capability: u64,
     /// Scalars of the operators made here.
     scalars: Vec<f64>,
 }
@@ -105,7 +107,7 @@ impl Comm {
             dtype: number,
             operator: device as u64 | host() << 32,
             scalar: 0.0,
-            data: Vec::new(),
+            data: context::capability().to_ne_bytes().into(),
         };
         if join.write(&line).is_err() {
             return self.settle(SYSTEM_ERROR);
@@ -113,6 +115,7 @@ impl Comm {
         let listener = self.clone();
         std::thread::spawn(move || listener.listen(&line));
         if let Some(reply) = self.reply(seq) {
+            lock(&self.state).capability = reply.data.try_into().map_or(0, u64::from_ne_bytes);
             self.settle(reply.code as NcclResult);
         }
     }
@@ -204,6 +207,10 @@ impl Comm {
         let scalars = &mut lock(&self.state).scalars;
         scalars.push(scalar);
         scalars.len() as c_int + 4
+    }
+
+    pub(crate) fn capability(&self) -> u64 {
+        lock(&self.state).capability
     }
 
     pub(crate) fn scalar(&self, operator: c_int) -> Option<f64> {

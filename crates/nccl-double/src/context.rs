@@ -108,6 +108,11 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) 
     SUCCESS
 }
 
+/// The compute capability, 90 for 9.0.
+pub(crate) fn capability() -> u64 {
+    fault::number("capability").unwrap_or(90)
+}
+
 /// Memory pools there are; of the rest nobody here asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(
@@ -115,9 +120,16 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: c_int,
     _device: c_int,
 ) -> CudaResult {
+    const CAPABILITY_MAJOR: c_int = 75;
+    const CAPABILITY_MINOR: c_int = 76;
     const MEMORY_POOLS_SUPPORTED: c_int = 115;
+    let found = match attribute {
+        CAPABILITY_MAJOR => capability() as c_int / 10,
+        CAPABILITY_MINOR => capability() as c_int % 10,
+        _ => c_int::from(attribute == MEMORY_POOLS_SUPPORTED),
+    };
     // SAFETY: the caller's int.
-    unsafe { *value = c_int::from(attribute == MEMORY_POOLS_SUPPORTED) };
+    unsafe { *value = found };
     SUCCESS
 }
 

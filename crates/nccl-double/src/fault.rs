@@ -3,6 +3,7 @@
 //! | word | what happens in the process that has it |
 //! |---|---|
 //! | `version=22703` | `ncclGetVersion` says so |
+//! | `capability=80` | its devices have the compute capability 8.0, instead of 9.0 |
 //! | `devices=2` | as many devices, instead of 8 |
 //! | `no-device` | `cuInit` finds none |
 //! | `memory=4096` | no more than so many bytes of device memory |

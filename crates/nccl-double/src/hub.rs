@@ -32,6 +32,7 @@ struct Meeting {
 struct Member {
     line: Arc<UnixStream>,
     device: u64,
+    capability: u64,
 }
 
 pub(crate) fn address(name: &str) -> io::Result<SocketAddr> {
@@ -65,14 +66,17 @@ impl Hub {
     fn join(&mut self, join: Request, line: &Arc<UnixStream>) {
         let meeting = self.comms.entry(join.dtype).or_default();
         meeting.members.resize_with(join.count as usize, || None);
-        meeting.members[join.who as usize] = Some(Member { line: line.clone(), device: join.operator });
+        let capability = join.data.try_into().map_or(0, u64::from_ne_bytes);
+        let member = Member { line: line.clone(), device: join.operator, capability };
+        meeting.members[join.who as usize] = Some(member);
+        let least = meeting.members.iter().flatten().map(|member| member.capability).min().unwrap_or(0);
         let devices: Option<Vec<u64>> =
             meeting.members.iter().map(|m| m.as_ref().map(|m| m.device)).collect();
         let Some(mut devices) = devices else { return };
         devices.sort_unstable();
         let code = if devices.windows(2).any(|two| two[0] == two[1]) { INVALID_USAGE } else { 0 };
         for rank in 0..meeting.members.len() {
-            meeting.reply(rank, Reply { seq: join.seq, code, data: Vec::new() });
+            meeting.reply(rank, Reply { seq: join.seq, code, data: least.to_ne_bytes().into() });
         }
     }
 

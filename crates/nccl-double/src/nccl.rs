@@ -54,8 +54,12 @@ unsafe fn release(raw: RawComm) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> NcclResult {
     // SAFETY: the caller's int.
-    unsafe { *version = fault::number("version").map_or(22_899, |n| n as c_int) };
+    unsafe { *version = self::version() as c_int };
     OK
+}
+
+fn version() -> u64 {
+    fault::number("version").unwrap_or(22_899)
 }
 
 #[unsafe(no_mangle)]
@@ -305,6 +309,9 @@ unsafe fn carry(kind: Kind, data: Data, raw: RawComm, stream: RawStream) -> Nccl
     if (reads > 0 && from.is_null()) || (writes > 0 && to.is_null()) {
         return INVALID_ARGUMENT;
     }
+    if number::is_float_of_eight_bits(dtype as u64) && !takes_eight_bits(&comm, kind, operator) {
+        return INVALID_ARGUMENT;
+    }
     // SAFETY: the caller's stream.
     let stream = unsafe { stream::of(stream) };
     let from = if reads > 0 { from } else { std::ptr::dangling() };
@@ -320,6 +327,18 @@ unsafe fn carry(kind: Kind, data: Data, raw: RawComm, stream: RawStream) -> Nccl
     };
     let (from, to) = (Address(from.cast_mut().cast()), Address(to.cast()));
     group::call(Call { comm, stream, request, from, len, to })
+}
+
+/// Floats of eight bits are reduced from 9.0 on; until 2.28 collectives did not even move them before that. One rank alone multiplies none: what does that
+/// was compiled without them.
+fn takes_eight_bits(comm: &Comm, kind: Kind, operator: c_int) -> bool {
+    const AVG: c_int = 4;
+    let (is_new, alone) = (comm.capability() >= 90, comm.place.size == 1);
+    match kind {
+        Kind::Send | Kind::Recv => true,
+        Kind::AllGather | Kind::Broadcast => is_new || version() >= 22_800,
+        _ => is_new && !(alone && operator >= AVG),
+    }
 }
 
 unsafe fn size(raw: RawComm) -> usize {

@@ -33,6 +33,10 @@ pub(crate) fn size(dtype: u64) -> Option<usize> {
     [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1].get(dtype as usize).copied()
 }
 
+pub(crate) fn is_float_of_eight_bits(dtype: u64) -> bool {
+    matches!(dtype, 10 | 11)
+}
+
 /// All `parts` as one.
 pub(crate) fn reduce(parts: &[&[u8]], dtype: u64, operator: Operator) -> Vec<u8> {
     let size = size(dtype).expect("the type was checked when the call came");

@@ -198,8 +198,7 @@ impl<'a> Batch<'a> {
 
     /// What NCCL is asked to do.
     pub(crate) fn calls(&self) -> Vec<Call> {
-        let Carrier::Nccl(version) = self.carrier else { return Vec::new() };
-        self.operations.iter().flat_map(|all| all.calls(version, self.rank, self.world_size)).collect()
+        self.operations.iter().flat_map(|all| all.calls(self.rank, self.world_size)).collect()
     }
 
     /// What the others must call too: the collective, or the first of several, with a hash of all. None where there are only messages.

@@ -1,5 +1,6 @@
 //! One function call of NCCL on raw memory.
 
+use crate::abilities::Abilities;
 use crate::element::{DataType, Reduction};
 use crate::load::Nccl;
 use crate::sys::cuda::{RawPointer, RawStream};
@@ -84,12 +85,15 @@ impl Kind {
 
 impl Call {
     /// Refuses what NCCL has not, before anything is begun.
-    pub(crate) fn check(&self, world_size: usize) -> Result<()> {
+    pub(crate) fn check(&self, world_size: usize, abilities: Abilities) -> Result<()> {
         let op = self.kind.op();
         if let Some(rank) = self.kind.rank().filter(|&rank| rank >= world_size) {
             return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
         }
-        self.kind.reduction().map_or(Ok(()), |reduction| reduction.check(op))
+        let data_type = self.data_type;
+        let name = format_args!("{data_type:?}");
+        let lack = self.kind.reduction().and_then(|how| abilities.lack(Some(data_type), name, how));
+        lack.map_or(Ok(()), |hint| Err(Error::Unsupported { op, backend: "nccl", hint }))
     }
 
     /// Makes the call, with an operator that [`Operator::of`] has made for it.
@@ -138,19 +142,6 @@ impl Call {
                 // SAFETY: see above.
                 ("ncclRecv", unsafe { (table.recv)(to, count, dtype, rank, comm, stream) })
             }
-        }
-    }
-}
-
-impl Reduction {
-    /// Refuses what NCCL has not.
-    pub(crate) fn check(self, op: OpKind) -> Result<()> {
-        match self {
-            Self::Op(reduce) if self.number().is_none() => {
-                let hint = format!("NCCL has no {reduce}; reduce on the host, or another way");
-                Err(Error::Unsupported { op, backend: "nccl", hint })
-            }
-            _ => Ok(()),
         }
     }
 }
@@ -248,14 +239,18 @@ mod tests {
 
     #[test]
     fn what_nccl_has_not_is_refused_before_anything_is_begun() {
+        let version = crate::load::Version { major: 2, minor: 30, patch: 7 };
+        let abilities = Abilities { version, capability: (9, 0), is_alone: false };
         let call = |kind| Call { kind, from: 0, to: 0, count: 1, data_type: DataType::I32 };
-        let bits =
-            call(Kind::AllReduce(phalanx_core::ReduceOp::BitXor.into())).check(2).unwrap_err().to_string();
+        let bits = call(Kind::AllReduce(phalanx_core::ReduceOp::BitXor.into()))
+            .check(2, abilities)
+            .unwrap_err()
+            .to_string();
         assert_eq!(
             bits,
             "all_reduce is not supported by the nccl backend: NCCL has no bit_xor; reduce on the host, or another way"
         );
-        let root = call(Kind::Broadcast { root: 2 }).check(2).unwrap_err().to_string();
+        let root = call(Kind::Broadcast { root: 2 }).check(2, abilities).unwrap_err().to_string();
         assert_eq!(root, "broadcast: rank 2 in a communicator of 2 ranks");
     }
 }

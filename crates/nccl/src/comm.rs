@@ -1,5 +1,6 @@
 //! A communicator of NCCL: everything about it ends in time, if NCCL likes it or not.
 
+use crate::abilities::Abilities;
 use crate::device::Device;
 use crate::id::UniqueId;
 use crate::load::Nccl;
@@ -21,6 +22,8 @@ pub(crate) const ABORT_TIME: Duration = Duration::from_secs(5);
 /// drops one without [`finalize`](Self::finalize) aborts it.
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
+    /// The least compute capability of the devices, as far as it is known.
+    capability: (u32, u32),
 }
 
 pub(crate) struct Shared {
@@ -127,8 +130,21 @@ impl Communicator {
         functions: Functions,
     ) -> Self {
         let (device, raw) = (device.clone(), Mutex::new(Some(Handle(raw))));
-        let is_ending = AtomicBool::new(false);
-        Self { shared: Arc::new(Shared { nccl, device, rank, world_size, functions, raw, is_ending }) }
+        let (is_ending, capability) = (AtomicBool::new(false), device.compute_capability());
+        let shared = Shared { nccl, device, rank, world_size, functions, raw, is_ending };
+        Self { shared: Arc::new(shared), capability }
+    }
+
+    /// Among its devices the least compute capability is this one. Who has not heard of the others goes by its own.
+    pub(crate) fn among(self, capability: (u32, u32)) -> Self {
+        let mut known = self;
+        known.capability = capability;
+        known
+    }
+
+    pub(crate) fn abilities(&self) -> Abilities {
+        let (version, is_alone) = (self.nccl().version(), self.world_size() == 1);
+        Abilities { version, capability: self.capability, is_alone }
     }
 
     /// This rank.
@@ -192,7 +208,9 @@ impl Communicator {
         }
         let (mut rank, mut world_size) = (0, 0);
         let comm = |rank, world_size| {
-            Self::around(child, shared.nccl, &shared.device, rank, world_size, shared.functions)
+            let functions = shared.functions;
+            Self::around(child, shared.nccl, &shared.device, rank, world_size, functions)
+                .among(self.capability)
         };
         let unknown = comm(0, 0);
         unknown.shared.come_about("ncclCommSplit", child, &deadline, || Ok(()))?;

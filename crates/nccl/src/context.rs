@@ -1,7 +1,7 @@
 //! The primary context of a device: what streams, events and memory belong to.
 
 use crate::load::Cuda;
-use crate::sys::cuda::{RawContext, RawDevice};
+use crate::sys::cuda::{CAPABILITY_MAJOR, CAPABILITY_MINOR, RawContext, RawDevice};
 use phalanx_core::{Error, Result};
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -11,6 +11,7 @@ pub(crate) struct Context {
     pub(crate) ordinal: usize,
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
+    pub(crate) capability: (u32, u32),
     device: RawDevice,
     raw: RawContext,
 }
@@ -53,11 +54,18 @@ impl Context {
         let mut uuid = [0; 16];
         // SAFETY: `uuid` has 16 bytes.
         cuda.check("cuDeviceGetUuid_v2", unsafe { (table.device_get_uuid)(&raw mut uuid, device) })?;
+        let attribute = |which| {
+            let mut value: c_int = 0;
+            // SAFETY: `value` is good for one int.
+            let code = unsafe { (table.device_get_attribute)(&raw mut value, which, device) };
+            cuda.check("cuDeviceGetAttribute", code).map(|()| value.max(0).unsigned_abs())
+        };
+        let capability = (attribute(CAPABILITY_MAJOR)?, attribute(CAPABILITY_MINOR)?);
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is good for one pointer.
         let code = unsafe { (table.primary_ctx_retain)(&raw mut raw, device) };
         cuda.check("cuDevicePrimaryCtxRetain", code)?;
-        Ok(Self { cuda, ordinal, name, uuid, device, raw })
+        Ok(Self { cuda, ordinal, name, uuid, capability, device, raw })
     }
 
     pub(crate) fn uuid(&self) -> String {

@@ -77,6 +77,11 @@ impl Device {
         self.0.context.uuid()
     }
 
+    /// Its compute capability, (9, 0) of a Hopper: which types NCCL reduces there depends on it.
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.0.context.capability
+    }
+
     pub(crate) fn cuda(&self) -> Cuda {
         self.0.context.cuda
     }

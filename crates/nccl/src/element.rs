@@ -120,7 +120,9 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// An element of device memory: those of phalanx, and the floats of eight bits, which only devices have.
+/// An element of device memory: those of phalanx, and the floats of eight bits, which only devices have. NCCL moves these anywhere, and reduces them from 2.24 on,
+/// where all devices have a compute capability of 9.0 or more; for a rank that is alone it neither averages nor multiplies them. Else that is
+/// [`Unsupported`](phalanx_core::Error::Unsupported).
 pub trait DeviceElement:
     sealed::Sealed + bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync + 'static
 {

@@ -22,7 +22,7 @@ impl Communicator {
     }
 
     fn carrier(&self) -> Carrier {
-        Carrier::Nccl(self.nccl().version())
+        Carrier::Nccl(self.abilities())
     }
 
     /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a
@@ -64,7 +64,7 @@ impl Communicator {
     /// # Safety
     /// As for `launch_raw`.
     unsafe fn put(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<Result<()>> {
-        calls.iter().try_for_each(|call| call.check(self.world_size()))?;
+        calls.iter().try_for_each(|call| call.check(self.world_size(), self.abilities()))?;
         let deadline = Deadline::after(Instant::now(), timeout);
         let shared = &*self.shared;
         let handle = shared.lock();

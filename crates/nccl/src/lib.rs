@@ -36,6 +36,7 @@
 //! # Ok::<(), Error>(())
 //! ```
 
+mod abilities;
 mod backend;
 mod batch;
 mod buffer;

@@ -1,8 +1,8 @@
 //! One operation on raw device memory, as it was asked for: by what way the data goes is another matter.
 
+use crate::abilities::Abilities;
 use crate::call::{Call, Kind};
 use crate::element::{DataType, DeviceElement, Reduction};
-use crate::load::Version;
 use crate::staging::{Perform, perform};
 use crate::sys::cuda::RawPointer;
 use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature};
@@ -10,8 +10,8 @@ use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature};
 /// By what way the data of a batch goes, and so which operations there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// NCCL of this version.
-    Nccl(Version),
+    /// NCCL, which can do so much.
+    Nccl(Abilities),
     /// Collectives of the host, through its memory.
     Host,
 }
@@ -64,10 +64,10 @@ impl Operation {
         let Some(reduction) = self.reduction else { return Ok(()) };
         let unsupported = |backend, hint| Err(Error::Unsupported { op, backend, hint });
         match (carrier, reduction, self.element.dtype) {
-            (Carrier::Nccl(version), _, _) if self.reduced_as(version).is_none() => {
-                unsupported("nccl", format!("NCCL {version} does not reduce {name}"))
+            (Carrier::Nccl(abilities), _, _) => {
+                let lack = abilities.lack(self.element.data_type, name, reduction);
+                lack.map_or(Ok(()), |hint| unsupported("nccl", hint))
             }
-            (Carrier::Nccl(_), _, _) => reduction.check(op),
             (Carrier::Host, _, None) => unsupported("host", format!("the host does not reduce {name}")),
             (Carrier::Host, Reduction::PreMulSum(_), _) => {
                 unsupported("host", "the host has no pre-multiplied sum; multiply before".into())
@@ -122,15 +122,15 @@ impl Operation {
     }
 
     /// What NCCL is asked to do; nothing for no elements, for which it does nothing.
-    pub(crate) fn calls(&self, version: Version, rank: usize, world_size: usize) -> Vec<Call> {
+    pub(crate) fn calls(&self, rank: usize, world_size: usize) -> Vec<Call> {
         if self.count == 0 {
             return Vec::new();
         }
         let size = self.element.size;
-        // What is only moved may be any bytes.
-        let (data_type, count) = match self.reduced_as(version) {
-            Some(data_type) => (data_type, self.count),
-            None => (DataType::U8, self.count * size),
+        // What is only moved may be any bytes; of some types NCCL has refused to move what it did not reduce.
+        let (data_type, count) = match (self.element.data_type, self.reduction) {
+            (Some(data_type), Some(_)) => (data_type, self.count),
+            _ => (DataType::U8, self.count * size),
         };
         let (from, to) = (self.from, self.to);
         let call = |kind| Call { kind, from, to, count, data_type };
@@ -159,9 +159,5 @@ impl Operation {
             (OpKind::Recv, _) => vec![recv(peer, 0)],
             _ => Vec::new(),
         }
-    }
-
-    fn reduced_as(&self, version: Version) -> Option<DataType> {
-        self.element.data_type.filter(|data_type| version >= data_type.since())
     }
 }

@@ -254,6 +254,30 @@ fn child_has_another_version() {
     group.finalize().unwrap();
 }
 
+/// NCCL would fail all ranks for it, and until 2.28 for a broadcast too.
+#[test]
+fn floats_of_eight_bits_are_refused_on_all_ranks_where_one_device_has_none() {
+    ranks("child_has_no_eight_bits", &["version=22703", "version=22703,capability=80"], "60");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_no_eight_bits() {
+    let (_group, all) = joined();
+    let ones = [phalanx_nccl::F8E4M3(0x38); 3];
+    let mut floats = DeviceBuffer::from_host(all.stream(), &ones).unwrap();
+    let error = all.all_reduce(&mut floats, ReduceOp::Sum).and_then(Work::wait).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(
+        error.to_string().ends_with("from compute capability 9.0 on, and a device here has 8.0"),
+        "{error}"
+    );
+    all.broadcast(&mut floats, 1).unwrap().wait().unwrap();
+    assert_eq!(floats.to_host(all.stream(), LONG).unwrap(), ones);
+    assert_eq!(sum(&all).unwrap(), 3);
+    all.finalize().unwrap();
+}
+
 #[test]
 fn an_init_that_hangs_on_one_rank_ends_on_all() {
     ranks("child_does_not_come_about", &["", "init-hangs"], "3");

@@ -42,6 +42,13 @@ fn it_runs_to_its_end_and_says_that_this_was_no_gpu() {
     assert!(said.contains("\n| 1024 | ") && said.contains("\n| 16384 | "), "{said}");
 }
 
+/// Ampere has no floats of eight bits.
+#[test]
+fn older_gpus_pass_too() {
+    let (output, said) = check("devices=2,capability=80");
+    assert!(output.status.success(), "{said}");
+}
+
 #[test]
 fn what_is_wrong_is_found_and_named() {
     let (output, said) = check("devices=2,wrong-sums");

@@ -10,6 +10,9 @@ use phalanx_group::ProcessGroup;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Major and minor, which are in order as they are.
+type Capability = (u32, u32);
+
 /// What the others must know of a rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Facts {
@@ -17,6 +20,8 @@ struct Facts {
     /// Why there is none, where there is none.
     nccl: Result<Named, String>,
     device: Result<Named, String>,
+    /// Of its device; 0 without one.
+    capability: Capability,
 }
 
 /// What tells it from others, and how it is called.
@@ -26,14 +31,14 @@ struct Named {
     name: String,
 }
 
-/// Each rank has a device of its own, and all have a library of one version, which is returned. Where the data goes over the host it is not, and
-/// neither is needed. Collective.
+/// Each rank has a device of its own, and all have a library of one version, which is returned with the least compute capability of all devices. Where the
+/// data goes over the host it is not, and neither is needed. Collective.
 pub(crate) fn check(
     group: &ProcessGroup,
     nccl: Result<Nccl>,
     device: Result<Device>,
     fallback: Fallback,
-) -> Result<(Option<Nccl>, Device)> {
+) -> Result<(Option<(Nccl, Capability)>, Device)> {
     let of_nccl = |nccl: &Nccl| Named { key: nccl.version().to_string(), name: nccl.to_string() };
     // As NCCL tells devices apart: by their host too, of which NCCL_HOSTID may say that it is another.
     let host = std::env::var("NCCL_HOSTID").unwrap_or_default();
@@ -42,11 +47,13 @@ pub(crate) fn check(
         fallback,
         nccl: nccl.as_ref().map(of_nccl).map_err(ToString::to_string),
         device: device.as_ref().map(of_device).map_err(ToString::to_string),
+        capability: device.as_ref().map(Device::compute_capability).unwrap_or_default(),
     };
     let all = group.all_gather_object(&facts)?;
     let device = device?;
     let over_host = compare(&all, group.rank(), |rank| group.peer(rank))?;
-    Ok((if over_host { None } else { Some(nccl?) }, device))
+    let least = all.iter().map(|facts| facts.capability).min().unwrap_or_default();
+    Ok((if over_host { None } else { Some((nccl?, least)) }, device))
 }
 
 /// Whether the data goes over the host: the same answer on all ranks that have a device.
@@ -165,7 +172,7 @@ mod tests {
     fn facts(fallback: Fallback, version: Result<&str, &str>, uuid: &str) -> Facts {
         let nccl = version.map(|version| Named { key: version.into(), name: format!("NCCL {version} (/x)") });
         let device = Ok(Named { key: uuid.into(), name: format!("device 0 ({uuid})") });
-        Facts { fallback, nccl: nccl.map_err(str::to_owned), device }
+        Facts { fallback, nccl: nccl.map_err(str::to_owned), device, capability: (9, 0) }
     }
 
     fn outcome(all: &[Facts]) -> Result<bool, String> {

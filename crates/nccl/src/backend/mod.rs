@@ -80,15 +80,20 @@ impl NcclBackend {
     /// As for `new`.
     pub fn over(group: &ProcessGroup, nccl: Result<Nccl>, device: Result<Device>) -> Result<Self> {
         match meeting::check(group, nccl, device, Fallback::Never)? {
-            (Some(nccl), device) => Self::connect(group, nccl, &device),
+            (Some((nccl, least)), device) => Self::connect(group, nccl, &device, least),
             (None, _) => Err(Error::Internal { what: "a fallback that nobody wanted".into() }),
         }
     }
 
-    /// As [`over`](Self::over), after the ranks have [compared](meeting::check) what they have.
-    pub(crate) fn connect(group: &ProcessGroup, nccl: Nccl, device: &Device) -> Result<Self> {
+    /// As [`over`](Self::over), after the ranks have [compared](meeting::check) what they have, among it the `least` compute capability.
+    pub(crate) fn connect(
+        group: &ProcessGroup,
+        nccl: Nccl,
+        device: &Device,
+        least: (u32, u32),
+    ) -> Result<Self> {
         let fate = Fate::of(group)?;
-        let comm = meeting::connect(&fate.control, group, nccl, device)?;
+        let comm = meeting::connect(&fate.control, group, nccl, device)?.among(least);
         let stream = Stream::new(device)?;
         let shared = Shared {
             fate,

@@ -110,7 +110,9 @@ impl HybridBackend {
         fallback: Fallback,
     ) -> Result<Self> {
         let devices = match meeting::check(group, nccl, device, fallback)? {
-            (Some(nccl), device) => Devices::Nccl(NcclBackend::connect(group, nccl, &device)?),
+            (Some((nccl, least)), device) => {
+                Devices::Nccl(NcclBackend::connect(group, nccl, &device, least)?)
+            }
             (None, device) => Devices::OverHost(Staging::new(group, &device)?),
         };
         let hybrid = Self { host: group.clone(), devices };

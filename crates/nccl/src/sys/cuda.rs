@@ -23,6 +23,9 @@ pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DEFAULT`, and `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
 pub(crate) const EVENT_WITH_TIME: c_uint = 0;
 pub(crate) const EVENT_WITHOUT_TIME: c_uint = 2;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, and `_MINOR`.
+pub(crate) const CAPABILITY_MAJOR: c_int = 75;
+pub(crate) const CAPABILITY_MINOR: c_int = 76;
 
 table! {
     /// Functions of the CUDA driver.
@@ -35,6 +38,7 @@ table! {
         device_get_count = "cuDeviceGetCount": fn(*mut c_int) -> Code;
         device_get = "cuDeviceGet": fn(*mut RawDevice, c_int) -> Code;
         device_get_name = "cuDeviceGetName": fn(*mut c_char, c_int, RawDevice) -> Code;
+        device_get_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, RawDevice) -> Code;
         device_get_uuid = "cuDeviceGetUuid_v2": fn(*mut [u8; 16], RawDevice) -> Code;
         primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut RawContext, RawDevice) -> Code;
         primary_ctx_release = "cuDevicePrimaryCtxRelease_v2": fn(RawDevice) -> Code;

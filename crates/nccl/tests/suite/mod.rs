@@ -73,12 +73,16 @@ pub(crate) fn types<T: Small>(all: &HybridBackend) {
     let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
     let reductions = ops.map(Reduction::Op).into_iter().chain([Reduction::PreMulSum(2.0)]);
     for reduction in reductions {
+        let is_avg = reduction == Reduction::Op(ReduceOp::Avg);
+        // What of floats of eight bits NCCL reduces, and where.
+        let has_eight_bits = all.device().compute_capability() >= (9, 0)
+            && (all.world_size() > 1 || !(is_avg || matches!(reduction, Reduction::PreMulSum(_))));
         // An average of eight bits is not exact on a GPU.
-        if T::DTYPE.is_none() && reduction == Reduction::Op(ReduceOp::Avg) {
+        if T::DTYPE.is_none() && is_avg && has_eight_bits && all.nccl().is_some() {
             continue;
         }
         let is_there = match all.nccl() {
-            Some(_) => T::DATA_TYPE.is_some(),
+            Some(_) => T::DATA_TYPE.is_some() && (T::DTYPE.is_some() || has_eight_bits),
             None => T::DTYPE.is_some() && matches!(reduction, Reduction::Op(_)),
         };
         if is_there {
