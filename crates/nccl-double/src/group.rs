@@ -5,9 +5,10 @@ use crate::fault;
 use crate::memory::Address;
 use crate::number;
 use crate::probe::LAUNCHES;
-use crate::stream::Stream;
+use crate::stream::Named;
 use crate::wire::{Kind, Request};
 use std::cell::RefCell;
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ const ERROR_AFTER: Duration = Duration::from_millis(50);
 /// One call, with all that its stream needs.
 pub(crate) struct Call {
     pub(crate) comm: Arc<Comm>,
-    pub(crate) stream: Arc<Stream>,
+    /// What the thread that launches takes for it.
+    pub(crate) stream: Named,
     /// Without data, which is read when the stream comes to it.
     pub(crate) request: Request,
     pub(crate) from: Address,
@@ -81,9 +83,9 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
     let enqueue = move || {
         if stalls {
             let stalled = worker.clone();
-            calls[0].stream.push(move || stalled.wait_for_abort());
+            calls[0].stream.here(worker.place.device).push(move || stalled.wait_for_abort());
         } else {
-            by_stream(calls);
+            by_stream(calls, worker.place.device);
         }
         worker.settle(OK);
         if failed {
@@ -102,9 +104,10 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
     if comm.place.blocking { OK } else { IN_PROGRESS }
 }
 
-fn by_stream(mut calls: Vec<Call>) {
-    while let Some(stream) = calls.first().map(|call| call.stream.clone()) {
-        let (here, elsewhere) = calls.into_iter().partition(|call| Arc::ptr_eq(&call.stream, &stream));
+fn by_stream(mut calls: Vec<Call>, device: c_int) {
+    while let Some(stream) = calls.first().map(|call| call.stream.here(device)) {
+        let is_here = |call: &Call| Arc::ptr_eq(&call.stream.here(device), &stream);
+        let (here, elsewhere) = calls.into_iter().partition(is_here);
         calls = elsewhere;
         stream.push(move || perform(here));
     }

@@ -313,7 +313,7 @@ unsafe fn carry(kind: Kind, data: Data, raw: RawComm, stream: RawStream) -> Nccl
         return INVALID_ARGUMENT;
     }
     // SAFETY: the caller's stream.
-    let stream = unsafe { stream::of(stream) };
+    let stream = unsafe { stream::Named::of(stream) };
     let from = if reads > 0 { from } else { std::ptr::dangling() };
     let request = Request {
         kind,

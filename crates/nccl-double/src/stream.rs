@@ -111,6 +111,41 @@ thread_local! {
     static OF_THREAD: RefCell<OfThread> = RefCell::default();
 }
 
+fn of_this_thread(device: c_int) -> Option<Arc<Stream>> {
+    let own = OF_THREAD.try_with(|streams| {
+        let streams = &mut streams.borrow_mut().0;
+        let known = streams.iter().find(|stream| stream.device == device).cloned();
+        known.unwrap_or_else(|| {
+            streams.push(Stream::start(device));
+            streams[streams.len() - 1].clone()
+        })
+    });
+    own.ok()
+}
+
+/// A stream that is named on one thread and used on another.
+#[derive(Clone)]
+pub(crate) enum Named {
+    This(Arc<Stream>),
+    /// That of the thread that uses it.
+    PerThread,
+}
+
+impl Named {
+    pub(crate) unsafe fn of(raw: RawStream) -> Self {
+        // SAFETY: as the caller says.
+        if raw as usize == PER_THREAD { Self::PerThread } else { Self::This(unsafe { of(raw) }) }
+    }
+
+    /// Which it is on this thread.
+    pub(crate) fn here(&self, device: c_int) -> Arc<Stream> {
+        match self {
+            Self::This(stream) => stream.clone(),
+            Self::PerThread => of_this_thread(device).expect("a thread that launches has not ended"),
+        }
+    }
+}
+
 /// The stream that a caller means; null is the default stream.
 pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
     static DEFAULT: OnceLock<Arc<Stream>> = OnceLock::new();
@@ -118,17 +153,9 @@ pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
         return DEFAULT.get_or_init(|| Stream::start(0)).clone();
     }
     if raw as usize == PER_THREAD {
-        let device = current().unwrap_or_default();
         // A thread that ends may still free what it has.
-        let own = OF_THREAD.try_with(|streams| {
-            let streams = &mut streams.borrow_mut().0;
-            let known = streams.iter().find(|stream| stream.device == device).cloned();
-            known.unwrap_or_else(|| {
-                streams.push(Stream::start(device));
-                streams[streams.len() - 1].clone()
-            })
-        });
-        return own.unwrap_or_else(|_| DEFAULT.get_or_init(|| Stream::start(0)).clone());
+        let own = of_this_thread(current().unwrap_or_default());
+        return own.unwrap_or_else(|| DEFAULT.get_or_init(|| Stream::start(0)).clone());
     }
     // SAFETY: it came from `cuStreamCreate`, and lives until `cuStreamDestroy`.
     unsafe { Arc::increment_strong_count(raw.cast::<Stream>()) };

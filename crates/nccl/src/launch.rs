@@ -33,7 +33,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
-    /// [`Misuse`](phalanx_core::Error::Misuse): a batch of another communicator, or a buffer of another device; nothing was begun.
+    /// [`Misuse`](phalanx_core::Error::Misuse): a batch of another communicator, or a buffer of another device; [`Config`](phalanx_core::Error::Config): a stream
+    /// of another device, or one that is on each thread [another](Stream::from_raw); nothing was begun.
     pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
         self.check(batch)?;
         let (calls, memory) = (batch.calls(), batch.memory());
@@ -65,6 +66,7 @@ impl Communicator {
     /// As for `launch_raw`.
     unsafe fn put(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<Result<()>> {
         calls.iter().try_for_each(|call| call.check(self.world_size(), self.abilities()))?;
+        stream.check(self.device())?;
         let deadline = Deadline::after(Instant::now(), timeout);
         let shared = &*self.shared;
         let handle = shared.lock();

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::sys::cuda::{
     EVENT_WITH_TIME, EVENT_WITHOUT_TIME, NOT_READY, RawEvent, RawStream, STREAM_NON_BLOCKING,
+    STREAM_PER_THREAD,
 };
 use crate::wait::wait_until;
 use phalanx_core::{Deadline, Error, Result};
@@ -34,7 +35,11 @@ impl Stream {
         Ok(Self { device: device.clone(), queue: Arc::new(Queue::new(device.context())?) })
     }
 
-    /// A stream of somebody else, a `CUstream` or `cudaStream_t`, null for the legacy default stream. It is not destroyed.
+    /// A stream of somebody else, a `CUstream` or `cudaStream_t`. It is not destroyed.
+    ///
+    /// Null, and `CU_STREAM_LEGACY` (1), are the device's legacy default stream, whichever default streams the program was built for. `CU_STREAM_PER_THREAD` (2)
+    /// is on each thread another stream: it does for the buffers of one thread, but operations between ranks, which begin on threads of
+    /// NCCL's, refuse it.
     ///
     /// # Safety
     /// It is a stream of this device, and lives as long as this and its clones.
@@ -53,12 +58,18 @@ impl Stream {
         &self.device
     }
 
-    /// Refuses to be used for a rank on another device.
-    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
-        if self.device.ordinal() == device.ordinal() {
-            return Ok(());
+    /// Refuses operations of a rank on another device, and to mean another stream on the thread on which an operation begins.
+    pub(crate) fn check(&self, device: &Device) -> Result<()> {
+        if self.device.ordinal() != device.ordinal() {
+            return Err(Error::config(format!("{self:?} for a rank on {device}")));
         }
-        Err(Error::config(format!("{self:?} for a rank on {device}")))
+        if self.queue.raw as usize == STREAM_PER_THREAD {
+            return Err(Error::config(
+                "operations on the default stream of each thread: they begin on other threads, where it is another stream; leave them on the \
+                 group's own, or make one with Stream::new",
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) fn queue(&self) -> &Queue {

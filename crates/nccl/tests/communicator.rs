@@ -199,6 +199,24 @@ fn streams_wait_for_each_other_where_they_share_a_buffer() {
     });
 }
 
+/// candle computes on it. NCCL launches on a thread of its own, where it is not behind what this one has computed.
+#[test]
+fn the_default_stream_of_each_thread_is_refused() {
+    const PER_THREAD: usize = 2;
+    world(2, |comm, stream| {
+        // SAFETY: it is there as long as its thread.
+        let own = unsafe { Stream::from_raw(comm.device(), PER_THREAD as *mut _) };
+        delay(&own, Duration::from_millis(100));
+        let mut sum = DeviceBuffer::from_host(&own, &[1.0f32]).unwrap();
+        let mut batch = comm.batch();
+        batch.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        let error = comm.launch(&batch, &own, LONG).unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{error}");
+        comm.launch(&batch, stream, LONG).unwrap();
+        assert_eq!(sum.to_host(&own, LONG).unwrap(), [2.0]);
+    });
+}
+
 /// What the double is for: the same on raw addresses without an event reads what is not there yet.
 #[test]
 fn the_double_shows_when_an_event_is_missing() {

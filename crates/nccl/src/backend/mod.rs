@@ -145,9 +145,9 @@ impl NcclBackend {
     /// The same backend, whose operations are put on `stream`.
     ///
     /// # Errors
-    /// [`Config`](Error::Config): it is a stream of another device.
+    /// [`Config`](Error::Config): it is a stream of another device, or on each thread [another](Stream::from_raw).
     pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
-        stream.check_device(self.device())?;
+        stream.check(self.device())?;
         Ok(Self { stream: stream.clone(), ..self.clone() })
     }
 

@@ -172,7 +172,7 @@ impl HybridBackend {
     /// The same group, whose operations on device memory use `stream`.
     ///
     /// # Errors
-    /// [`Config`](Error::Config): it is a stream of another device.
+    /// [`Config`](Error::Config): it is a stream of another device, or on each thread [another](Stream::from_raw).
     pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
         let devices = match &self.devices {
             Devices::Nccl(nccl) => Devices::Nccl(nccl.on_stream(stream)?),

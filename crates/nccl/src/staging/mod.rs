@@ -114,7 +114,7 @@ impl Staging {
     }
 
     pub(crate) fn on_stream(&self, stream: &Stream) -> Result<Self> {
-        stream.check_device(self.device())?;
+        stream.check(self.device())?;
         Ok(Self { stream: stream.clone(), ..self.clone() })
     }
 

@@ -20,6 +20,8 @@ pub(crate) const SUCCESS: Code = 0;
 pub(crate) const NOT_READY: Code = 600;
 /// `CU_STREAM_NON_BLOCKING`: doesn't wait for the legacy default stream.
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_PER_THREAD`: on each thread another.
+pub(crate) const STREAM_PER_THREAD: usize = 2;
 /// `CU_EVENT_DEFAULT`, and `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
 pub(crate) const EVENT_WITH_TIME: c_uint = 0;
 pub(crate) const EVENT_WITHOUT_TIME: c_uint = 2;
