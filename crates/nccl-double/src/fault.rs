@@ -9,6 +9,7 @@
 //! | `memory=4096` | no more than so many bytes of device memory |
 //! | `pinned=4096` | no piece of pinned memory has more bytes |
 //! | `slow=300` | before each thing that a stream does it waits up to so many microseconds, now more, now less: whoever forgets an event reads too early |
+//! | `blocking-file` | a file `nccl.conf` says that communicators block |
 //! | `init-hangs` | a communicator never comes about |
 //! | `error@3` | the communicator has an asynchronous error from its third launch on, which never ends |
 //! | `stall@3` | the third launch of each communicator never ends, and nothing says so |

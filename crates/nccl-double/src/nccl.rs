@@ -62,9 +62,21 @@ fn version() -> u64 {
     fault::number("version").unwrap_or(22_899)
 }
 
+/// To NCCL worth more than what a communicator is configured to.
+const BLOCKING: &str = "NCCL_COMM_BLOCKING";
+
+/// What stands in `nccl.conf` comes into the environment, unless that has it.
+fn read_files() {
+    if fault::has("blocking-file") && std::env::var_os(BLOCKING).is_none() {
+        // SAFETY: the one test that says so calls from one thread.
+        unsafe { std::env::set_var(BLOCKING, "1") };
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> NcclResult {
     static MADE: AtomicU64 = AtomicU64::new(0);
+    read_files();
     let name = format!("phalanx-nccl-double-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
     if hub::open(&name).is_err() {
         return SYSTEM_ERROR;
@@ -115,6 +127,12 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     let name = unsafe { CStr::from_ptr(id.0.as_ptr()) };
     // SAFETY: null, or the caller's.
     let blocking = unsafe { config.as_ref() }.is_none_or(|config| config.blocking != 0);
+    read_files();
+    let blocking = match std::env::var(BLOCKING).as_deref() {
+        Ok("0") => false,
+        Ok("1") => true,
+        _ => blocking,
+    };
     let hub = name.to_string_lossy().into_owned();
     let comm =
         Comm::start(Place { hub, number: 0, rank: rank as usize, size: size as usize, device, blocking });

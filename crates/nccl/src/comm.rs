@@ -1,6 +1,7 @@
 //! A communicator of NCCL: everything about it ends in time, if NCCL likes it or not.
 
 use crate::abilities::Abilities;
+use crate::blocking;
 use crate::device::Device;
 use crate::id::UniqueId;
 use crate::load::Nccl;
@@ -77,7 +78,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Rendezvous`](Error::Rendezvous): they did not. [`Unavailable`](Error::Unavailable): this NCCL is older than 2.14, which can't be stopped
-    /// waiting. [`Library`](Error::Library): NCCL refused, for one device that two ranks have, say.
+    /// waiting. [`Library`](Error::Library): NCCL refused, for one device that two ranks have, say. [`Config`](Error::Config): `NCCL_COMM_BLOCKING`
+    /// says that NCCL is to wait for ever; where that stands in a file `nccl.conf`, this may be noticed only when all ranks have come.
     pub fn init(
         nccl: Nccl,
         device: &Device,
@@ -104,6 +106,7 @@ impl Communicator {
             (Ok(c_rank), Ok(c_size)) if c_rank < c_size => (c_rank, c_size),
             _ => return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}"))),
         };
+        blocking::refuse()?;
         let deadline = Deadline::after(Instant::now(), timeout);
         let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
         let code = {
@@ -115,6 +118,7 @@ impl Communicator {
             return Err(nccl.error("ncclCommInitRankConfig", code, None));
         }
         let comm = Self::around(raw, nccl, device, rank, world_size, functions);
+        blocking::refuse()?;
         comm.shared.begun("ncclCommInitRankConfig", raw, code)?;
         comm.shared.come_about("ncclCommInitRankConfig", raw, &deadline, is_wanted)?;
         tracing::debug!(?comm, "communicator");

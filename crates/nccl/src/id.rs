@@ -1,5 +1,6 @@
 //! NCCL's unique id: how the ranks of a communicator find each other.
 
+use crate::blocking;
 use crate::load::Nccl;
 use crate::sys::nccl::RawId;
 use phalanx_core::Result;
@@ -23,12 +24,15 @@ impl UniqueId {
     /// A new one. This process listens for the others from now on.
     ///
     /// # Errors
-    /// [`Library`](phalanx_core::Error::Library): NCCL found no network interface, say.
+    /// [`Library`](phalanx_core::Error::Library): NCCL found no network interface, say. [`Config`](phalanx_core::Error::Config): `NCCL_COMM_BLOCKING` says that
+    /// NCCL is to wait for ever.
     pub fn new(nccl: Nccl) -> Result<Self> {
         let mut id = RawId([0; Self::LEN]);
         // SAFETY: `id` is good for one.
         let code = unsafe { (nccl.table().get_unique_id)(&raw mut id) };
         nccl.check("ncclGetUniqueId", code, None)?;
+        // Before the others have the id, and wait inside NCCL.
+        blocking::refuse()?;
         Ok(Self(id))
     }
 

@@ -39,6 +39,7 @@
 mod abilities;
 mod backend;
 mod batch;
+mod blocking;
 mod buffer;
 mod call;
 mod comm;

@@ -250,6 +250,42 @@ fn child_has_no_device() {
     );
 }
 
+/// Inside NCCL no deadline is kept, and nothing can be aborted.
+#[test]
+fn nccl_must_not_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = folder.path().join("id");
+    for setting in [("NCCL_COMM_BLOCKING", "1"), ("PHALANX_DOUBLE", "blocking-file")] {
+        std::fs::write(&id, UniqueId::new(nccl()).unwrap().as_bytes()).unwrap();
+        for name in ["child_makes_no_id", "child_joins_nobody"] {
+            done_well(name, process(name, &[setting, ("ID_FILE", id.to_str().unwrap())]));
+        }
+    }
+}
+
+fn names_the_variable(error: &Error) {
+    assert!(matches!(error, Error::Config { .. }), "{error}");
+    assert!(error.to_string().starts_with("configuration: NCCL_COMM_BLOCKING is \"1\""), "{error}");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_makes_no_id() {
+    names_the_variable(&UniqueId::new(nccl()).unwrap_err());
+    let id = UniqueId::from_bytes([0; UniqueId::LEN]);
+    names_the_variable(&Communicator::init(nccl(), &device(0), &id, 0, 1, LONG).unwrap_err());
+}
+
+/// The first that this process asks NCCL for.
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_joins_nobody() {
+    let id = std::fs::read(std::env::var_os("ID_FILE").unwrap()).unwrap();
+    let id = UniqueId::from_bytes(id.try_into().unwrap());
+    names_the_variable(&Communicator::init(nccl(), &device(0), &id, 0, 1, LONG).unwrap_err());
+    nothing_is_left();
+}
+
 /// Nobody has to write the id to a file by hand for long, but it must not be in a log.
 #[test]
 fn the_id_is_not_shown() {
