@@ -2,11 +2,12 @@
 
 use crate::wire::{Kind, Reply, Request};
 use crate::{context, fault, hub, lock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 pub(crate) type NcclResult = c_int;
 pub(crate) const OK: NcclResult = 0;
@@ -36,6 +37,9 @@ pub(crate) struct Comm {
     changed: Condvar,
 }
 
+/// A kind of collective, or [`Kind::Send`], and how, or between whom.
+pub(crate) type Way = (u64, u64);
+
 #[derive(Default)]
 struct State {
     /// What `ncclCommGetAsyncError` says.
@@ -47,6 +51,8 @@ struct State {
     collectives: u64,
     messages: u64,
     launches: u64,
+    /// By which ways data has gone.
+    connected: HashSet<Way>,
     /// The least compute capability of its devices.
     capability: u64,
     /// Scalars of the operators made here.
@@ -118,6 +124,24 @@ impl Comm {
             lock(&self.state).capability = reply.data.try_into().map_or(0, u64::from_ne_bytes);
             self.settle(reply.code as NcclResult);
         }
+    }
+
+    /// Connects the ranks by ways that are new, which takes some time, and until all whom they concern have come. `false` if the communicator is aborted.
+    pub(crate) fn connect_ways(&self, mut ways: Vec<Way>, time: Duration) -> bool {
+        ways.sort_unstable();
+        ways.dedup();
+        ways.retain(|way| lock(&self.state).connected.insert(*way));
+        if ways.is_empty() {
+            return true;
+        }
+        std::thread::sleep(time);
+        let ask = |(who, count): Way| {
+            let (kind, seq, data) = (Kind::Connect, self.next_message(), Vec::new());
+            self.say(&Request { kind, seq, who, count, dtype: 0, operator: 0, scalar: 0.0, data });
+            seq
+        };
+        let asked: Vec<u64> = ways.into_iter().map(ask).collect();
+        asked.into_iter().all(|seq| self.reply(seq).is_some())
     }
 
     /// What is not said any more is not missed: a rank that is gone leaves work that does not end.

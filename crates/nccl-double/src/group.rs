@@ -1,6 +1,6 @@
 //! Launches: calls between group start and end go to their streams together.
 
-use crate::comm::{Comm, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR};
+use crate::comm::{Comm, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR, Way};
 use crate::fault;
 use crate::memory::Address;
 use crate::number;
@@ -12,8 +12,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the first launch of a communicator is under way: NCCL connects the ranks then.
-const FIRST_LAUNCH: Duration = Duration::from_millis(5);
+/// How long a launch is under way at least for which ranks are connected.
+const CONNECTING: Duration = Duration::from_millis(5);
+
+/// Up to so many bytes collectives go another way than beyond, which is connected for itself.
+const SMALL: usize = 64 << 10;
 
 /// When an asynchronous error comes.
 const ERROR_AFTER: Duration = Duration::from_millis(50);
@@ -79,7 +82,8 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
         let message = matches!(call.request.kind, Kind::Send | Kind::Recv);
         call.request.seq = if message { comm.next_message() } else { comm.next_collective() };
     }
-    let worker = comm.clone();
+    let ways = calls.iter().map(|call| way(&call.request, comm.place.rank)).collect();
+    let (worker, connecting) = (comm.clone(), comm.clone());
     let enqueue = move || {
         if stalls {
             let stalled = worker.clone();
@@ -96,12 +100,24 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
         }
     };
     comm.in_background(move || {
-        if launch == 1 {
-            std::thread::sleep(FIRST_LAUNCH);
+        if connecting.connect_ways(ways, CONNECTING) {
+            enqueue();
         }
-        enqueue();
     });
     if comm.place.blocking { OK } else { IN_PROGRESS }
+}
+
+/// What must be connected for a call: all ranks for a kind of collective, or the two ends of a message.
+fn way(request: &Request, me: usize) -> Way {
+    let peer = request.who;
+    match request.kind {
+        Kind::Send => (Kind::Send as u64, (me as u64) << 32 | peer),
+        Kind::Recv => (Kind::Send as u64, peer << 32 | me as u64),
+        kind => {
+            let is_small = bytes(request.count as usize, request.dtype).is_none_or(|bytes| bytes <= SMALL);
+            (kind as u64, u64::from(is_small))
+        }
+    }
 }
 
 fn by_stream(mut calls: Vec<Call>, device: c_int) {

@@ -1,5 +1,6 @@
 //! Where the ranks of a unique id meet, and where collectives are computed: threads of the process that made the id.
 
+use crate::comm::Way;
 use crate::lock;
 use crate::number::{self, Operator};
 use crate::wire::{Kind, Reply, Request};
@@ -27,6 +28,8 @@ struct Meeting {
     /// Messages that nobody has asked for, and questions that nobody has answered, by source and destination.
     sent: HashMap<(usize, usize), VecDeque<Vec<u8>>>,
     asked: HashMap<(usize, usize), VecDeque<u64>>,
+    /// Who waits to be connected, by a way that not all have come to whom it concerns, and for which reply.
+    connecting: HashMap<Way, Vec<(usize, u64)>>,
 }
 
 struct Member {
@@ -83,6 +86,7 @@ impl Hub {
     fn handle(&mut self, comm: u64, rank: usize, request: Request) {
         let Some(meeting) = self.comms.get_mut(&comm) else { return };
         match request.kind {
+            Kind::Connect => meeting.connect(rank, &request),
             Kind::Send => meeting.message(rank, request.who as usize, request),
             Kind::Recv => meeting.message(request.who as usize, rank, request),
             _ => {
@@ -138,6 +142,22 @@ impl Meeting {
         }
     }
 
+    fn connect(&mut self, rank: usize, request: &Request) {
+        let way = (request.who, request.count);
+        let concerned = match way {
+            (kind, _) if kind != Kind::Send as u64 => self.members.len(),
+            (_, ends) if ends >> 32 == ends & u64::from(u32::MAX) => 1,
+            _ => 2,
+        };
+        let waiting = self.connecting.entry(way).or_default();
+        waiting.push((rank, request.seq));
+        if waiting.len() == concerned {
+            for (rank, seq) in self.connecting.remove(&way).unwrap_or_default() {
+                self.reply(rank, Reply { seq, code: 0, data: Vec::new() });
+            }
+        }
+    }
+
     fn message(&mut self, src: usize, dst: usize, request: Request) {
         let key = (src, dst);
         if request.kind == Kind::Send {
@@ -186,6 +206,8 @@ fn results(parts: &[Request]) -> Vec<Vec<u8>> {
         }
         Kind::Broadcast => vec![data[root].to_vec(); n],
         Kind::AllGather => vec![data.concat(); n],
-        Kind::Join | Kind::Split | Kind::Send | Kind::Recv => unreachable!("these are no collectives"),
+        Kind::Join | Kind::Split | Kind::Send | Kind::Recv | Kind::Connect => {
+            unreachable!("these are no collectives")
+        }
     }
 }

@@ -7,6 +7,8 @@
 //!   yet. Device memory is host memory full of rubbish.
 //! - Communicators that do not block don't: init, finalize and each launch go on behind the caller's back, who gets `ncclInvalidArgument`
 //!   when he does not ask for their end.
+//! - The first launch of a kind, of few or of many bytes, and the first message between two ranks are under way until all whom they concern have come: NCCL
+//!   connects ranks when they need it.
 //! - Calls that differ between ranks in operation or length never end, and those that differ in type or operator give wrong numbers, as those of NCCL may.
 //! - Work of a rank that has died does not end either.
 //!

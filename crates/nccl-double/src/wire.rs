@@ -15,10 +15,11 @@ pub(crate) enum Kind {
     Split,
     Send,
     Recv,
+    Connect,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Join,
         Self::AllReduce,
         Self::Broadcast,
@@ -28,6 +29,7 @@ impl Kind {
         Self::Split,
         Self::Send,
         Self::Recv,
+        Self::Connect,
     ];
 }
 
@@ -37,9 +39,9 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     /// The same for the parts of one collective; with it comes the reply.
     pub(crate) seq: u64,
-    /// Root or peer; the color of a split; the rank of who joins.
+    /// Root or peer; the color of a split; the rank of who joins; the kind of what is connected for.
     pub(crate) who: u64,
-    /// Elements, as the call counts them; the key of a split; how many will join.
+    /// Elements, as the call counts them; the key of a split; how many will join; how, or whom, it connects.
     pub(crate) count: u64,
     /// The type; the communicator of who joins.
     pub(crate) dtype: u64,

@@ -21,7 +21,7 @@
 //! fn train(group: &ProcessGroup) -> Result<()> {
 //!     let devices = NcclBackend::new(group, group.local_rank())?; // this rank's GPU: always said, never guessed
 //!     let mut grads = DeviceBuffer::from_host(devices.stream(), &[1.0f32; 1000])?;
-//!     let work = devices.all_reduce(&mut grads, ReduceOp::Avg)?; // returns at once
+//!     let work = devices.all_reduce(&mut grads, ReduceOp::Avg)?; // the device goes on with it
 //!     // … more work for the device …
 //!     work.wait()?; // all ranks meant the same, and this device is done
 //!     assert_eq!(grads.to_host(devices.stream(), group.timeout())?, [1.0; 1000]);

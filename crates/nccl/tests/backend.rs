@@ -10,6 +10,7 @@ use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, Nccl, NcclBackend, Reduction, Stream, Work};
 use phalanx_testkit::World;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn backend(group: &ProcessGroup) -> NcclBackend {
@@ -164,6 +165,33 @@ fn calls_return_before_the_devices_are_done_and_may_be_waited_for_in_any_order()
         delay(all.stream(), Duration::from_millis(50));
         drop(all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap());
         assert_eq!(read(&all, &buffer), [2]);
+    });
+}
+
+/// NCCL connects ranks when it needs them. Afterwards nobody waits.
+#[test]
+fn only_the_first_call_of_a_kind_waits_for_the_others() {
+    let (has_come, has_returned) = (AtomicBool::new(false), Barrier::new(2));
+    World::thread().run(2, move |group| {
+        let all = backend(&group);
+        let mut buffer = on(&all, &[group.rank() as i64]);
+        if group.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(200));
+            has_come.store(true, Ordering::SeqCst);
+        }
+        let first = all.broadcast(&mut buffer, 0).unwrap();
+        assert!(has_come.load(Ordering::SeqCst), "it did not wait for rank 1");
+        first.wait().unwrap();
+        if group.rank() == 1 {
+            has_returned.wait();
+        }
+        let second = all.broadcast(&mut buffer, 0).unwrap();
+        if group.rank() == 0 {
+            assert!(!second.is_done());
+            has_returned.wait();
+        }
+        second.wait().unwrap();
+        assert_eq!(read(&all, &buffer), [0]);
     });
 }
 

@@ -26,8 +26,8 @@ use watch::Watch;
 
 /// Collectives and messages between devices, one on each rank of a [`ProcessGroup`].
 ///
-/// Cheap to clone; usable from any thread. The data stays on the devices. A call puts an operation on a stream and returns; the host, or another stream, waits
-/// for it if it likes. Buffers are used in order whatever the streams: see [`DeviceBuffer`](crate::DeviceBuffer).
+/// Cheap to clone; usable from any thread. The data stays on the devices. A call puts an operation on a stream and returns, if it is
+/// not the [first of its kind](Self#first-calls); the host, or another stream, waits for it if it likes. Buffers are used in order whatever the streams: see [`DeviceBuffer`](crate::DeviceBuffer).
 ///
 /// # Contract
 /// That of a [`ProcessGroup`](ProcessGroup#contract), with the same errors on all ranks. NCCL itself checks nothing and waits for ever, so for each
@@ -36,6 +36,13 @@ use watch::Watch;
 /// returned `Ok` may come from ranks that did not mean the same. Time runs from the call, the stream's earlier work included.
 ///
 /// Messages (`send`, `recv`) are not agreed on: NCCL has no tags, and takes them in order.
+///
+/// # First calls
+/// NCCL connects ranks when they first need it, and a call waits for that, on the host: the first of each kind, again where NCCL takes another way for other
+/// sizes, and the first message between two ranks, in each direction. Such a call returns when all ranks whom it concerns have made it, or the group fails; until
+/// then no other call gets through here on this rank, from no thread. So nothing that another rank needs for its call may come after it: a rank that first
+/// begins a collective on the device, and then sends what the others wait for on the host, waits for them, and they for it, until all of it is a
+/// `Timeout`. A program that has its first calls behind it waits no more.
 ///
 /// # Cost
 /// The agreement costs a barrier on the host, on another thread; the call itself a few microseconds of the driver and of NCCL.

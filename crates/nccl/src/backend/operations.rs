@@ -5,7 +5,7 @@ use crate::buffer::DeviceBuffer;
 use crate::element::{DeviceElement, Reduction};
 use phalanx_core::Result;
 
-/// Each begins an operation and returns; shapes and misuse are those of [`Batch`](crate::Batch), other errors those of the [contract](Self#contract).
+/// Each begins an operation and returns, but for [first calls](Self#first-calls); shapes and misuse are those of [`Batch`](crate::Batch), other errors those of the [contract](Self#contract).
 impl NcclBackend {
     /// Every rank ends with the combination of all.
     ///

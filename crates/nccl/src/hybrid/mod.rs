@@ -28,7 +28,8 @@ use std::time::Duration;
 /// come in the same order on all ranks; between the halves there is no order, but that of [`barrier`](Self::barrier). Calls of the group that this was
 /// made from are calls of the host's half.
 ///
-/// Over NCCL a call on device memory returns before it is over, as [there](NcclBackend#contract). Over the host it returns when it is over.
+/// Over NCCL a call on device memory returns before it is over, as [there](NcclBackend#contract), and the [first of a kind](NcclBackend#first-calls) when all
+/// ranks have come to it. Over the host it returns when it is over.
 ///
 /// # Cost
 /// Over the host: a barrier, and for each chunk of 4 MiB a collective of the group. Three chunks are under way at a time: one comes from the device, one is worked
