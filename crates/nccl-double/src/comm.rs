@@ -90,8 +90,12 @@ impl Comm {
         }
     }
 
+    /// An error stays.
     pub(crate) fn settle(&self, status: NcclResult) {
-        lock(&self.state).status = status;
+        let mut state = lock(&self.state);
+        if matches!(state.status, OK | IN_PROGRESS) {
+            state.status = status;
+        }
         self.changed.notify_all();
     }
 
@@ -105,8 +109,9 @@ impl Comm {
         let Place { number, rank, size, device, .. } = self.place;
         let seq = self.next_collective();
         lock(&self.state).line = Some(line.clone());
+        let is_gone = fault::number("gone") == Some(0);
         let join = Request {
-            kind: Kind::Join,
+            kind: if is_gone { Kind::Gone } else { Kind::Join },
             seq,
             who: rank as u64,
             count: size as u64,
@@ -117,6 +122,9 @@ impl Comm {
         };
         if join.write(&line).is_err() {
             return self.settle(SYSTEM_ERROR);
+        }
+        if is_gone {
+            return self.wait_for_abort();
         }
         let listener = self.clone();
         std::thread::spawn(move || listener.listen(&line));
@@ -147,6 +155,10 @@ impl Comm {
     /// What is not said any more is not missed: a rank that is gone leaves work that does not end.
     fn listen(&self, line: &UnixStream) {
         while let Ok(reply) = Reply::read(line) {
+            if reply.seq == 0 {
+                self.settle(reply.code as NcclResult);
+                continue;
+            }
             lock(&self.state).replies.insert(reply.seq, reply);
             self.changed.notify_all();
         }

@@ -12,6 +12,7 @@
 //! | `blocking-file` | a file `nccl.conf` says that communicators block |
 //! | `init-hangs` | a communicator never comes about |
 //! | `error@3` | the communicator has an asynchronous error from its third launch on, which never ends |
+//! | `gone@3` | with its third launch, or, at 0, when it joins, the process is gone, of which the others' NCCL hears at once: they have an asynchronous error. It is the test that ends the process |
 //! | `stall@3` | the third launch of each communicator never ends, and nothing says so |
 //! | `wrong-sums` | all results are a little wrong |
 //! | `refuse@3` | the third launch is refused |

@@ -76,8 +76,13 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
     if fault::number("refuse").is_some_and(|at| launch == at) {
         return SYSTEM_ERROR;
     }
+    let is_gone = fault::number("gone").is_some_and(|at| launch == at);
+    if is_gone {
+        let (kind, data) = (Kind::Gone, Vec::new());
+        comm.say(&Request { kind, seq: 0, who: 0, count: 0, dtype: 0, operator: 0, scalar: 0.0, data });
+    }
     let failed = fault::number("error").is_some_and(|at| launch >= at);
-    let stalls = fault::number("stall").is_some_and(|at| launch == at) || failed;
+    let stalls = fault::number("stall").is_some_and(|at| launch == at) || failed || is_gone;
     for call in &mut calls {
         let message = matches!(call.request.kind, Kind::Send | Kind::Recv);
         call.request.seq = if message { comm.next_message() } else { comm.next_collective() };

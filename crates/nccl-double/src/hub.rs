@@ -11,6 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 
 const INVALID_USAGE: u64 = 5;
+const REMOTE_ERROR: u64 = 6;
 
 /// Communicators by number. That of the unique id is 0; splits make more.
 #[derive(Default)]
@@ -30,6 +31,8 @@ struct Meeting {
     asked: HashMap<(usize, usize), VecDeque<u64>>,
     /// Who waits to be connected, by a way that not all have come to whom it concerns, and for which reply.
     connecting: HashMap<Way, Vec<(usize, u64)>>,
+    /// A rank has said that it is gone.
+    has_lost: bool,
 }
 
 struct Member {
@@ -68,10 +71,16 @@ fn serve(hub: &Mutex<Hub>, line: &Arc<UnixStream>) {
 impl Hub {
     fn join(&mut self, join: Request, line: &Arc<UnixStream>) {
         let meeting = self.comms.entry(join.dtype).or_default();
+        if join.kind == Kind::Gone {
+            return meeting.lose();
+        }
         meeting.members.resize_with(join.count as usize, || None);
         let capability = join.data.try_into().map_or(0, u64::from_ne_bytes);
         let member = Member { line: line.clone(), device: join.operator, capability };
         meeting.members[join.who as usize] = Some(member);
+        if meeting.has_lost {
+            return meeting.lose();
+        }
         let least = meeting.members.iter().flatten().map(|member| member.capability).min().unwrap_or(0);
         let devices: Option<Vec<u64>> =
             meeting.members.iter().map(|m| m.as_ref().map(|m| m.device)).collect();
@@ -87,6 +96,7 @@ impl Hub {
         let Some(meeting) = self.comms.get_mut(&comm) else { return };
         match request.kind {
             Kind::Connect => meeting.connect(rank, &request),
+            Kind::Gone => meeting.lose(),
             Kind::Send => meeting.message(rank, request.who as usize, request),
             Kind::Recv => meeting.message(request.who as usize, rank, request),
             _ => {
@@ -158,6 +168,13 @@ impl Meeting {
         }
     }
 
+    fn lose(&mut self) {
+        self.has_lost = true;
+        for rank in 0..self.members.len() {
+            self.reply(rank, Reply { seq: 0, code: REMOTE_ERROR, data: Vec::new() });
+        }
+    }
+
     fn message(&mut self, src: usize, dst: usize, request: Request) {
         let key = (src, dst);
         if request.kind == Kind::Send {
@@ -206,7 +223,7 @@ fn results(parts: &[Request]) -> Vec<Vec<u8>> {
         }
         Kind::Broadcast => vec![data[root].to_vec(); n],
         Kind::AllGather => vec![data.concat(); n],
-        Kind::Join | Kind::Split | Kind::Send | Kind::Recv | Kind::Connect => {
+        Kind::Join | Kind::Split | Kind::Send | Kind::Recv | Kind::Connect | Kind::Gone => {
             unreachable!("these are no collectives")
         }
     }

@@ -16,10 +16,11 @@ pub(crate) enum Kind {
     Send,
     Recv,
     Connect,
+    Gone,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Join,
         Self::AllReduce,
         Self::Broadcast,
@@ -30,6 +31,7 @@ impl Kind {
         Self::Send,
         Self::Recv,
         Self::Connect,
+        Self::Gone,
     ];
 }
 
@@ -53,6 +55,7 @@ pub(crate) struct Request {
 
 /// What comes of it.
 pub(crate) struct Reply {
+    /// 0 for what was not asked for: that a rank is gone.
     pub(crate) seq: u64,
     /// An `ncclResult_t`.
     pub(crate) code: u64,

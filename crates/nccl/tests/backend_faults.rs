@@ -118,6 +118,80 @@ fn child_sees_a_death() {
     both_have_failed(&all, &error);
 }
 
+/// NCCL knows of it earlier than the host, and refuses the others' launches, or their init.
+#[test]
+fn a_rank_that_dies_is_named_though_nccl_complains_first() {
+    for name in ["child_hears_of_a_death_from_nccl", "child_meets_nobody"] {
+        let fault = if name == "child_meets_nobody" { "gone@0" } else { "gone@5" };
+        let (_folder, children) = job(name, &["", fault, ""], "60");
+        done_well_but_one(name, children, 1);
+    }
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_hears_of_a_death_from_nccl() {
+    let (group, all) = joined();
+    assert_eq!(sum(&all).unwrap(), 6);
+    group.barrier().unwrap();
+    let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+    if group.rank() == 1 {
+        let _ = all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        group.barrier().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        common::die();
+    }
+    group.barrier().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let work = all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    let other = phalanx_nccl::Stream::new(all.device()).unwrap();
+    let refusal = work.wait_on(&other).unwrap_err().to_string();
+    assert!(refusal.contains("remote process exited or there was a network error (6)"), "{refusal}");
+    let error = work.wait().unwrap_err();
+    assert!(matches!(error, Error::PeerLost { ref peer, .. } if peer.rank == 1), "{error}");
+    both_have_failed(&all, &error);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_meets_nobody() {
+    let group = phalanx_group::init().unwrap();
+    if group.rank() == 1 {
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            common::die();
+        });
+    }
+    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
+    assert!(matches!(error, Error::PeerLost { ref peer, .. } if peer.rank == 1), "{error}");
+}
+
+/// A launch that waits for it to connect is late, too.
+#[test]
+fn who_does_not_come_to_a_first_call_is_named() {
+    ranks("child_does_not_come", &["", "", ""], "2");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_does_not_come() {
+    let (_group, all) = joined();
+    let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+    let error = match all.rank() {
+        1 => {
+            let begun = Instant::now();
+            while all.host().failure().is_none() && begun.elapsed() < LONG {
+                let _ = all.synchronize();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            all.barrier().unwrap_err()
+        }
+        _ => all.broadcast(&mut buffer, 0).and_then(Work::wait).unwrap_err(),
+    };
+    let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
+    assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [1], "{error}");
+}
+
 /// As where transfers between the GPUs of a machine hang.
 #[test]
 fn a_first_sum_that_does_not_come_ends_init() {

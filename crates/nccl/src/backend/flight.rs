@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// NCCL knows of trouble: that is often the loss of a rank, of which the group will tell better.
-const HEARSAY_TIME: Duration = Duration::from_secs(2);
+pub(crate) const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long after the deadline the agreement may still say who is missing.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
@@ -27,6 +27,8 @@ struct State {
     agreement: Option<phalanx_group::Work<()>>,
     /// None before it is on the stream.
     event: Option<Event>,
+    /// Why it will never be.
+    refusal: Option<Error>,
     outcome: Option<Result<()>>,
 }
 
@@ -44,14 +46,13 @@ impl Flight {
 
     /// It is on its stream, or will never be.
     pub(crate) fn launched(&self, event: Result<Event>) {
-        let error = match event {
-            Ok(event) => return self.state().event = Some(event),
-            Err(error) => error,
-        };
-        // What the watch has found meanwhile is why the launch failed, and came first.
-        let cause = self.shared.fate.give_up(&error);
-        let told = self.shared.fate.error(&self.signature, self.seq, &self.deadline, cause);
-        self.state().outcome.get_or_insert(Err(told));
+        let mut state = self.state();
+        match event {
+            Ok(event) => state.event = Some(event),
+            // That is no more than late, and who is missing the agreement knows.
+            Err(_) if self.deadline.has_passed(Instant::now()) => {}
+            Err(error) => state.refusal = Some(error),
+        }
     }
 
     /// What has become of it, once that is known. Whoever looks makes it known.
@@ -75,7 +76,7 @@ impl Flight {
         {
             return failed(shared.fate.give_up(&error));
         }
-        let trouble = shared.comm.async_error();
+        let trouble = state.refusal.clone().map_or_else(|| shared.comm.async_error(), Err);
         if let (None, Some(event), Ok(())) = (&state.agreement, &state.event, &trouble) {
             match event.is_over() {
                 // An abort ends it too, without a result.
@@ -87,6 +88,8 @@ impl Flight {
         if let Some(cause) = shared.fate.failure() {
             return failed(cause);
         }
+        // Either may still say who is missing.
+        let is_open = state.agreement.is_some() || trouble.is_err();
         if let Err(error) = trouble {
             let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let since = *trouble.get_or_insert(now);
@@ -94,7 +97,7 @@ impl Flight {
                 return failed(shared.fate.give_up(&error));
             }
         }
-        let patience = if state.agreement.is_some() { SETTLE_TIME } else { Duration::ZERO };
+        let patience = if is_open { SETTLE_TIME } else { Duration::ZERO };
         let elapsed = self.deadline.elapsed(now);
         if elapsed < self.deadline.limit().saturating_add(patience) {
             return None;
@@ -161,6 +164,7 @@ impl Work {
         let Some(flight) = &self.0 else { return Ok(()) };
         match &*flight.state() {
             State { outcome: Some(outcome), .. } => outcome.clone(),
+            State { refusal: Some(error), .. } => Err(error.clone()),
             State { event: Some(event), .. } => stream.wait_for(event),
             State { event: None, .. } => Ok(()),
         }

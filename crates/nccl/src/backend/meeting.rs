@@ -1,14 +1,16 @@
 //! Before NCCL is asked, the ranks compare what they have: it would hang, or go wrong much later.
 
+use super::flight::HEARSAY_TIME;
 use crate::comm::Communicator;
 use crate::device::Device;
 use crate::fallback::{ENABLE_FALLBACK, Fallback};
 use crate::id::UniqueId;
 use crate::load::Nccl;
-use phalanx_core::{Cause, Context, Error, OpKind, Peer, Result};
+use crate::wait::wait_until;
+use phalanx_core::{Cause, Context, Deadline, Error, OpKind, Peer, Result};
 use phalanx_group::ProcessGroup;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Major and minor, which are in order as they are.
 type Capability = (u32, u32);
@@ -145,9 +147,15 @@ pub(crate) fn connect(
     let is_wanted = || control.failure().map_or(Ok(()), failed);
     let (rank, world_size) = (control.rank(), control.world_size());
     let comm = Communicator::init_while(is_wanted, nccl, device, &id, rank, world_size, group.timeout());
-    // All others wait for this rank, which must tell them that it won't come.
-    comm.inspect_err(|error| {
-        control.fail(Cause::Aborted { peer: control.peer(rank), reason: error.to_string() });
+    comm.or_else(|trouble| {
+        // That is often the loss of a rank, of which the group will tell better.
+        let hearsay = Deadline::after(Instant::now(), HEARSAY_TIME);
+        wait_until(&hearsay, || Ok(control.failure().is_some()))?;
+        // All others wait for this rank, which must tell them that it won't come.
+        match control.fail(Cause::Aborted { peer: control.peer(rank), reason: trouble.to_string() }) {
+            Cause::Aborted { peer, .. } if peer == control.peer(rank) => Err(trouble),
+            first => Err(error(control, first)),
+        }
     })
 }
 
