@@ -1,4 +1,4 @@
-//! Arithmetic in every element type of NCCL, one element at a time, in a type that holds them all.
+//! Arithmetic in every element type of NCCL, one element at a time, in a type that holds them all. Each step is rounded to the element type, or wraps in it.
 
 use half::{bf16, f16};
 
@@ -44,8 +44,16 @@ pub(crate) fn reduce(parts: &[&[u8]], dtype: u64, operator: Operator) -> Vec<u8>
     let mut result = Vec::with_capacity(parts[0].len());
     for i in 0..elements {
         let all = parts.iter().map(|part| read(&part[i * size..][..size], dtype));
-        let scaled = all.map(|x| if let Operator::PreMulSum(by) = operator { scale(x, by) } else { x });
-        let one = scaled.reduce(|a, b| combine(a, b, operator)).expect("there is a rank");
+        let rounded = |x| read(&write(x, dtype), dtype);
+        let scaled = all.map(|x| match (operator, x) {
+            (Operator::PreMulSum(by), x) => rounded(scale(x, by)),
+            // Floats are multiplied before they are added, and of integers the sum is divided.
+            (Operator::Avg, Number::Float(_)) => {
+                rounded(combine(x, rounded(Number::Float(1.0 / parts.len() as f64)), Operator::Prod))
+            }
+            (_, x) => x,
+        });
+        let one = scaled.reduce(|a, b| rounded(combine(a, b, operator))).expect("there is a rank");
         let one = if matches!(operator, Operator::Avg) { divide(one, parts.len()) } else { one };
         result.extend(write(one, dtype));
     }
@@ -88,7 +96,7 @@ fn scale(x: Number, by: f64) -> Number {
 fn divide(x: Number, by: usize) -> Number {
     match x {
         Number::Int(x) => Number::Int(x / by as i128),
-        Number::Float(x) => Number::Float(x / by as f64),
+        Number::Float(x) => Number::Float(x),
     }
 }
 
@@ -174,7 +182,18 @@ mod tests {
     #[test]
     fn integers_wrap_and_averages_divide_once() {
         assert_eq!(reduce(&[&[200], &[100]], 1, Operator::Sum), [44]);
-        assert_eq!(reduce(&[&[200], &[100]], 1, Operator::Avg), [150]);
+        assert_eq!(reduce(&[&[200], &[100]], 1, Operator::Avg), [22]);
         assert_eq!(reduce(&[&[3], &[4]], 1, Operator::PreMulSum(2.0)), [14]);
+    }
+
+    #[test]
+    fn averages_multiply_floats_before_they_add() {
+        let average = |x: f16, ranks: usize| {
+            let part = x.to_ne_bytes();
+            reduce(&vec![&part[..]; ranks], 6, Operator::Avg)
+        };
+        // The smallest of all is nothing when it is halved.
+        assert_eq!(average(f16::from_bits(1), 2), [0, 0]);
+        assert_ne!(average(f16::from_f32(7.0), 3), f16::from_f32(7.0).to_ne_bytes());
     }
 }

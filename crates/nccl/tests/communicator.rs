@@ -4,6 +4,7 @@
 
 mod common;
 #[path = "suite/small.rs"]
+#[allow(dead_code, reason = "the suite uses more of it")]
 mod small;
 
 use common::{LONG, delay, device, nccl, world};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 #[test]
 fn every_operation_in_worlds_of_processes() {
-    for size in [1, 2, 4, 8] {
+    for size in [1, 2, 3, 4, 5, 8] {
         let (_folder, children) = job("child_does_everything", &vec![""; size], "60");
         children.into_iter().for_each(|child| done_well("child_does_everything", child));
     }

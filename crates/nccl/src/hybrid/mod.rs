@@ -36,7 +36,8 @@ use std::time::Duration;
 /// on, one goes back. Pinned memory for them is kept as long as the device is open. Each use is a warning in the log.
 ///
 /// # Determinism
-/// Same bits on all ranks. Over the host they are those of the group's collective on each chunk.
+/// Same bits on all ranks. Over the host they are those of the group's collective on each chunk; over NCCL those of [its arithmetic](NcclBackend#determinism), so
+/// a minimum with NaN, and an average, may be others than on the host.
 ///
 /// # Examples
 /// ```
