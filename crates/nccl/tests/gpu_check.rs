@@ -42,6 +42,14 @@ fn it_runs_to_its_end_and_says_that_this_was_no_gpu() {
     assert!(said.contains("\n| 1024 | ") && said.contains("\n| 16384 | "), "{said}");
 }
 
+/// For one rank NCCL does nothing, which takes no time.
+#[test]
+fn one_gpu_has_no_times() {
+    let (output, said) = check("devices=1");
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("| times: one GPU alone has none ") && !said.contains("| 1024 | "), "{said}");
+}
+
 /// Ampere has no floats of eight bits.
 #[test]
 fn older_gpus_pass_too() {
