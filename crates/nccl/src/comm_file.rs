@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Which rank of a communicator to be, and the file over which its ranks meet, in a folder that all of them see.
 ///
 /// Rank 0 writes NCCL's id there, in one piece, so that only its user can read it, and removes it when all have come. A file that is left of an earlier run
-/// does no harm: who has read it tries again when rank 0 writes.
+/// does no harm: who has read it, and whatever came of that, goes on when rank 0 writes.
 ///
 /// In a job with a [`ProcessGroup`](phalanx_group::ProcessGroup) none of this is needed: [`NcclBackend::new`](crate::NcclBackend::new) sends the id over
 /// the group.
@@ -46,14 +46,20 @@ impl DistributedConfig {
             let _ = fs::remove_file(&self.comm_file);
             return comm;
         }
+        // What came of the id that was found last.
+        let mut failed: Option<(UniqueId, Error)> = None;
         loop {
-            let id = self.wait(&deadline)?;
+            let id = self.wait(failed.as_ref(), &deadline)?;
             let is_another = || matches!(self.read(), Ok(Some(other)) if other.as_bytes() != id.as_bytes());
             let is_wanted =
                 || if is_another() { Err(self.late("another id came", &deadline)) } else { Ok(()) };
             match self.init(is_wanted, nccl, device, &id, &deadline) {
-                // That was of an earlier run.
-                Err(_) if is_another() && !deadline.has_passed(Instant::now()) => {}
+                // That may have been of an earlier run.
+                Err(error @ (Error::Library { .. } | Error::Rendezvous { .. }))
+                    if !deadline.has_passed(Instant::now()) =>
+                {
+                    failed = Some((id, error));
+                }
                 outcome => return outcome,
             }
         }
@@ -95,13 +101,24 @@ impl DistributedConfig {
         }
     }
 
-    fn wait(&self, deadline: &Deadline) -> Result<UniqueId> {
+    /// An id that is not the one that has failed.
+    fn wait(&self, failed: Option<&(UniqueId, Error)>, deadline: &Deadline) -> Result<UniqueId> {
         loop {
-            if let Some(id) = self.read()? {
+            if let Some(id) = self.read()?
+                && failed.is_none_or(|(old, _)| old.as_bytes() != id.as_bytes())
+            {
                 return Ok(id);
             }
             if deadline.has_passed(Instant::now()) {
-                return Err(self.late("rank 0 has not written NCCL's id", deadline));
+                return Err(match failed {
+                    Some((_, error)) => {
+                        let what = format!(
+                            "the id there is of no use ({error}), and rank 0 has not written another"
+                        );
+                        self.late(&what, deadline)
+                    }
+                    None => self.late("rank 0 has not written NCCL's id", deadline),
+                });
             }
             std::thread::sleep(INTERVAL);
         }
