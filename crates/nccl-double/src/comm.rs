@@ -82,7 +82,11 @@ impl Comm {
 
     /// Does `work` now if calls block, else behind the caller's back; the status is in progress until it is done.
     pub(crate) fn in_background(&self, work: impl FnOnce() + Send + 'static) {
-        lock(&self.state).status = IN_PROGRESS;
+        let mut state = lock(&self.state);
+        if state.status == OK {
+            state.status = IN_PROGRESS;
+        }
+        drop(state);
         if self.place.blocking {
             work();
         } else {

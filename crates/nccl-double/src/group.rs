@@ -34,30 +34,61 @@ pub(crate) struct Call {
     pub(crate) to: Address,
 }
 
+/// What a thread has begun and not ended.
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    calls: Vec<Call>,
+    /// The first call that was refused was for this.
+    error: NcclResult,
+}
+
 thread_local! {
-    static GROUP: RefCell<(usize, Vec<Call>)> = const { RefCell::new((0, Vec::new())) };
+    static GROUP: RefCell<Group> = RefCell::default();
 }
 
 pub(crate) fn start() {
-    GROUP.with_borrow_mut(|(depth, _)| *depth += 1);
+    GROUP.with_borrow_mut(|group| group.depth += 1);
 }
 
 pub(crate) fn end() -> NcclResult {
-    let calls = GROUP.with_borrow_mut(|(depth, calls)| {
-        let Some(less) = depth.checked_sub(1) else { return Err(INVALID_USAGE) };
-        *depth = less;
-        Ok(if less == 0 { std::mem::take(calls) } else { Vec::new() })
+    let group = GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Err(INVALID_USAGE),
+        1 => Ok(std::mem::take(group)),
+        _ => {
+            group.depth -= 1;
+            Ok(Group::default())
+        }
     });
-    calls.map_or_else(|code| code, launch)
+    match group {
+        Err(code) => code,
+        Ok(group) if group.error == OK => launch(group.calls),
+        // Nothing of it is begun, and its communicators are of no use any more.
+        Ok(group) => {
+            group.calls.iter().for_each(|call| call.comm.settle(group.error));
+            group.error
+        }
+    }
+}
+
+/// Refuses a call: its communicator has failed for good, and the group in which it was.
+pub(crate) fn refuse(comm: &Comm, code: NcclResult) -> NcclResult {
+    comm.settle(code);
+    GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 && group.error == OK {
+            group.error = code;
+        }
+    });
+    code
 }
 
 /// Launches a call, or keeps it until the group ends.
 pub(crate) fn call(call: Call) -> NcclResult {
-    let alone = GROUP.with_borrow_mut(|(depth, calls)| {
-        if *depth == 0 {
+    let alone = GROUP.with_borrow_mut(|group| {
+        if group.depth == 0 {
             return Some(call);
         }
-        calls.push(call);
+        group.calls.push(call);
         None
     });
     alone.map_or(OK, |call| launch(vec![call]))
@@ -69,12 +100,12 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
     let comm = first.comm.clone();
     let code = comm.ready();
     if code != OK {
-        return code;
+        return refuse(&comm, code);
     }
     LAUNCHES.add(1);
     let launch = comm.next_launch();
     if fault::number("refuse").is_some_and(|at| launch == at) {
-        return SYSTEM_ERROR;
+        return refuse(&comm, SYSTEM_ERROR);
     }
     let is_gone = fault::number("gone").is_some_and(|at| launch == at);
     if is_gone {

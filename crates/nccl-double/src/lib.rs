@@ -9,6 +9,7 @@
 //!   when he does not ask for their end.
 //! - The first launch of a kind, of few or of many bytes, and the first message between two ranks are under way until all whom they concern have come: NCCL
 //!   connects ranks when they need it.
+//! - A call that is refused fails its communicator for good, and what else is in its group is not begun.
 //! - Calls that differ between ranks in operation or length never end, and those that differ in type or operator give wrong numbers, as those of NCCL may.
 //! - Work of a rank that has died does not end either.
 //!
@@ -22,6 +23,7 @@
 #![allow(clippy::missing_safety_doc, reason = "callers keep to the rules of NCCL and CUDA")]
 
 mod comm;
+mod config;
 mod context;
 mod fault;
 mod group;
@@ -32,6 +34,8 @@ mod memory;
 mod nccl;
 mod number;
 mod probe;
+#[cfg(test)]
+mod refusals;
 mod stream;
 mod wire;
 

@@ -4,6 +4,7 @@ use crate::comm::{
     CUDA_ERROR, Comm, IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK,
 };
 use crate::comm::{Place, REMOTE_ERROR, SYSTEM_ERROR};
+use crate::config::{self, Config};
 use crate::group::{self, Call};
 use crate::memory::Address;
 use crate::probe::{ABORTED, COMMUNICATORS, FINALIZED, OPERATORS};
@@ -19,15 +20,6 @@ type RawComm = *mut c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId([c_char; 128]);
-
-/// The beginning of `ncclConfig_t`, which all its versions have.
-#[repr(C)]
-pub struct Config {
-    size: usize,
-    magic: u32,
-    version: u32,
-    blocking: c_int,
-}
 
 /// The communicator that a caller means.
 unsafe fn comm(raw: RawComm) -> Option<Arc<Comm>> {
@@ -62,21 +54,10 @@ fn version() -> u64 {
     fault::number("version").unwrap_or(22_899)
 }
 
-/// To NCCL worth more than what a communicator is configured to.
-const BLOCKING: &str = "NCCL_COMM_BLOCKING";
-
-/// What stands in `nccl.conf` comes into the environment, unless that has it.
-fn read_files() {
-    if fault::has("blocking-file") && std::env::var_os(BLOCKING).is_none() {
-        // SAFETY: the one test that says so calls from one thread.
-        unsafe { std::env::set_var(BLOCKING, "1") };
-    }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> NcclResult {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    read_files();
+    config::read_files();
     let name = format!("phalanx-nccl-double-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
     if hub::open(&name).is_err() {
         return SYSTEM_ERROR;
@@ -125,14 +106,11 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     }
     // SAFETY: the name in the id ends with zeros.
     let name = unsafe { CStr::from_ptr(id.0.as_ptr()) };
+    // SAFETY: the caller's pointer.
+    unsafe { *out = std::ptr::null_mut() };
+    config::read_files();
     // SAFETY: null, or the caller's.
-    let blocking = unsafe { config.as_ref() }.is_none_or(|config| config.blocking != 0);
-    read_files();
-    let blocking = match std::env::var(BLOCKING).as_deref() {
-        Ok("0") => false,
-        Ok("1") => true,
-        _ => blocking,
-    };
+    let Some(blocking) = Config::blocking(unsafe { config.as_ref() }) else { return INVALID_ARGUMENT };
     let hub = name.to_string_lossy().into_owned();
     let comm =
         Comm::start(Place { hub, number: 0, rank: rank as usize, size: size as usize, device, blocking });
@@ -155,18 +133,24 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(raw: RawComm, status: *mut NcclRe
 pub unsafe extern "C" fn ncclCommCount(raw: RawComm, count: *mut c_int) -> NcclResult {
     // SAFETY: the caller's communicator.
     let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
-    // SAFETY: the caller's int.
-    unsafe { *count = comm.place.size as c_int };
-    OK
+    let code = comm.ready();
+    if code == OK {
+        // SAFETY: the caller's int.
+        unsafe { *count = comm.place.size as c_int };
+    }
+    code
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommUserRank(raw: RawComm, rank: *mut c_int) -> NcclResult {
     // SAFETY: the caller's communicator.
     let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
-    // SAFETY: the caller's int.
-    unsafe { *rank = comm.place.rank as c_int };
-    OK
+    let code = comm.ready();
+    if code == OK {
+        // SAFETY: the caller's int.
+        unsafe { *rank = comm.place.rank as c_int };
+    }
+    code
 }
 
 #[unsafe(no_mangle)]
@@ -315,20 +299,24 @@ unsafe fn carry(kind: Kind, data: Data, raw: RawComm, stream: RawStream) -> Nccl
     // SAFETY: the caller's communicator.
     let Some(comm) = (unsafe { comm(raw) }) else { return INVALID_ARGUMENT };
     let Data { from, to, count, reads, writes, dtype, operator, who } = data;
-    let Some(len) = group::bytes(reads, dtype as u64) else { return INVALID_ARGUMENT };
+    let code = comm.ready();
+    if code != OK {
+        return group::refuse(&comm, code);
+    }
+    let Some(len) = group::bytes(reads, dtype as u64) else { return group::refuse(&comm, INVALID_ARGUMENT) };
     let scalar = comm.scalar(operator);
     if operator < 0 || (operator > 4 && scalar.is_none()) || !(0..comm.place.size as c_int).contains(&who) {
-        return INVALID_ARGUMENT;
+        return group::refuse(&comm, INVALID_ARGUMENT);
     }
     // NCCL does nothing at all then, and waits for nobody.
     if count == 0 {
         return OK;
     }
     if (reads > 0 && from.is_null()) || (writes > 0 && to.is_null()) {
-        return INVALID_ARGUMENT;
+        return group::refuse(&comm, INVALID_ARGUMENT);
     }
     if number::is_float_of_eight_bits(dtype as u64) && !takes_eight_bits(&comm, kind, operator) {
-        return INVALID_ARGUMENT;
+        return group::refuse(&comm, INVALID_ARGUMENT);
     }
     // SAFETY: the caller's stream.
     let stream = unsafe { stream::Named::of(stream) };
