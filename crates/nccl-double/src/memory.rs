@@ -1,11 +1,11 @@
 //! Device memory, which is the host's, and copies.
 
 use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, current};
-use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED};
+use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED, POOLS_APART};
 use crate::stream::{self, RawStream};
 use crate::{fault, lock};
 use std::collections::BTreeMap;
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 
 /// What fresh memory is full of.
@@ -37,6 +37,29 @@ fn is_ours(address: usize) -> bool {
     let pieces = lock(&PIECES);
     let before = pieces.range(..=address).next_back();
     before.is_some_and(|(start, piece)| address < start + piece.len() * 8)
+}
+
+/// There is one pool for all devices, and nobody looks into it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut *mut c_void, _device: c_int) -> CudaResult {
+    // SAFETY: the caller's pointer.
+    unsafe { *pool = std::ptr::dangling_mut() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolSetAttribute(
+    _pool: *mut c_void,
+    attribute: c_int,
+    value: *mut c_void,
+) -> CudaResult {
+    const REUSE_ALLOW_INTERNAL_DEPENDENCIES: c_int = 3;
+    // SAFETY: the caller's int, as for all attributes that callers here set.
+    let value = unsafe { *value.cast::<c_int>() };
+    if attribute == REUSE_ALLOW_INTERNAL_DEPENDENCIES && value == 0 {
+        POOLS_APART.add(1);
+    }
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]

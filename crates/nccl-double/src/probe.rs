@@ -34,6 +34,8 @@ pub(crate) static ALLOCATIONS: Counter = Counter::new("allocations");
 pub(crate) static BYTES: Counter = Counter::new("bytes");
 /// Pieces of pinned host memory.
 pub(crate) static PINNED: Counter = Counter::new("pinned");
+/// Times that a pool was told not to reuse memory by making streams wait for each other.
+pub(crate) static POOLS_APART: Counter = Counter::new("pools_apart");
 /// Operators that were made by `ncclRedOpCreatePreMulSum`.
 pub(crate) static OPERATORS: Counter = Counter::new("operators");
 /// Calls so far.
@@ -43,7 +45,7 @@ pub(crate) static LAUNCHES: Counter = Counter::new("launches");
 pub(crate) static FINALIZED: Counter = Counter::new("finalized");
 pub(crate) static ABORTED: Counter = Counter::new("aborted");
 
-static ALL: [&Counter; 12] = [
+static ALL: [&Counter; 13] = [
     &COMMUNICATORS,
     &STREAMS,
     &EVENTS,
@@ -51,6 +53,7 @@ static ALL: [&Counter; 12] = [
     &ALLOCATIONS,
     &BYTES,
     &PINNED,
+    &POOLS_APART,
     &OPERATORS,
     &COPIES_TO_HOST,
     &LAUNCHES,

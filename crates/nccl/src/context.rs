@@ -1,7 +1,7 @@
 //! The primary context of a device: what streams, events and memory belong to.
 
 use crate::load::Cuda;
-use crate::sys::cuda::{CAPABILITY_MAJOR, CAPABILITY_MINOR, RawContext, RawDevice};
+use crate::sys::cuda::{CAPABILITY_MAJOR, CAPABILITY_MINOR, POOL_MAY_MAKE_WAIT, RawContext, RawDevice};
 use phalanx_core::{Error, Result};
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -65,7 +65,21 @@ impl Context {
         // SAFETY: `raw` is good for one pointer.
         let code = unsafe { (table.primary_ctx_retain)(&raw mut raw, device) };
         cuda.check("cuDevicePrimaryCtxRetain", code)?;
-        Ok(Self { cuda, ordinal, name, uuid, capability, device, raw })
+        let new = Self { cuda, ordinal, name, uuid, capability, device, raw };
+        new.keep_streams_apart()?;
+        Ok(new)
+    }
+
+    /// The pool must not make who allocates on one stream wait for what is freed on another: that may be behind an operation between ranks.
+    fn keep_streams_apart(&self) -> Result<()> {
+        let (_entered, table) = (self.enter()?, self.cuda.table());
+        let (mut pool, mut may): (_, c_int) = (std::ptr::null_mut(), 0);
+        // SAFETY: `pool` is good for one pointer.
+        let code = unsafe { (table.device_get_default_mem_pool)(&raw mut pool, self.device) };
+        self.cuda.check("cuDeviceGetDefaultMemPool", code)?;
+        // SAFETY: the device's pool lives as long as the device, and the attribute is an int.
+        let code = unsafe { (table.mem_pool_set_attribute)(pool, POOL_MAY_MAKE_WAIT, (&raw mut may).cast()) };
+        self.cuda.check("cuMemPoolSetAttribute", code)
     }
 
     pub(crate) fn uuid(&self) -> String {

@@ -16,12 +16,15 @@ const LAST_COPIES: Duration = Duration::from_secs(1);
 /// One GPU of this machine. Cheap to clone; usable from any thread.
 ///
 /// It uses the device's *primary* context, as the CUDA runtime, candle and PyTorch do, so memory and streams can be shared with them. It needs a driver
-/// with memory pools (CUDA 11.4 or later on Linux): freeing memory the old way waits for all that the device does, for ever if need be.
+/// with memory pools (CUDA 11.4 or later on Linux): freeing memory the old way waits for all that the device does, for ever if need be. The device's default
+/// pool, which others in the process use too, is told not to reuse memory by making one stream wait for another.
 #[derive(Clone)]
 pub struct Device(Arc<Opened>);
 
 struct Opened {
     context: Arc<Context>,
+    /// On which memory is allocated, and nothing is waited for.
+    allocating: Queue,
     /// On which memory is freed when its last use is over.
     freeing: Queue,
     /// Pinned memory for copies. It is used again and again, for the driver waits for the device to free it.
@@ -57,9 +60,9 @@ impl Device {
     /// [`Config`](phalanx_core::Error::Config): there is none with this number. [`Library`](phalanx_core::Error::Library): the driver refused.
     pub fn open(cuda: Cuda, ordinal: usize) -> Result<Self> {
         let context = Arc::new(Context::retain(cuda, ordinal)?);
-        let freeing = Queue::new(&context)?;
-        let staging = Mutex::default();
-        Ok(Self(Arc::new(Opened { context, freeing, staging, is_stuck: AtomicBool::new(false) })))
+        let (allocating, freeing) = (Queue::new(&context)?, Queue::new(&context)?);
+        let (staging, is_stuck) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self(Arc::new(Opened { context, allocating, freeing, staging, is_stuck })))
     }
 
     /// Its number on this machine.
@@ -92,6 +95,10 @@ impl Device {
 
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         self.0.context.enter()
+    }
+
+    pub(crate) fn allocating(&self) -> &Queue {
+        &self.0.allocating
     }
 
     pub(crate) fn freeing(&self) -> &Queue {

@@ -102,8 +102,13 @@ impl OnDevice {
     /// # Errors
     /// [`Library`](Error::Library): there is not enough.
     pub(crate) fn new(device: &Device, len: usize) -> Result<Self> {
+        // Who frees waits there for the last uses of other memory. To wait for them is better only than to have no memory.
+        Self::on(device.allocating(), device, len).or_else(|_| Self::on(device.freeing(), device, len))
+    }
+
+    fn on(queue: &Queue, device: &Device, len: usize) -> Result<Self> {
         let last_use = Event::new(device.context())?;
-        let (_entered, queue) = (device.enter()?, device.freeing());
+        let _entered = device.enter()?;
         let mut address = 0;
         // SAFETY: `address` is good for one pointer.
         let code = unsafe { (device.cuda().table().mem_alloc_async)(&raw mut address, len, queue.raw) };

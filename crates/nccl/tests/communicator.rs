@@ -253,6 +253,22 @@ fn the_double_shows_when_an_event_is_missing() {
     });
 }
 
+/// What is freed when its last use is over keeps nobody waiting who wants memory.
+#[test]
+fn a_new_buffer_does_not_wait_for_those_that_were_dropped() {
+    let device = device(0);
+    let (busy, idle) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    let mut dropped = DeviceBuffer::<f32>::zeros(&busy, 4).unwrap();
+    delay(&busy, Duration::from_secs(3));
+    dropped.copy_from_host(&busy, &[1.0; 4]).unwrap();
+    let last_use = busy.record().unwrap();
+    drop(dropped);
+    let new = DeviceBuffer::from_host(&idle, &[2.0f32]).unwrap();
+    assert_eq!(new.to_host(&idle, LONG).unwrap(), [2.0]);
+    assert!(!last_use.is_over().unwrap());
+    assert!(common::count("pools_apart") > 0);
+}
+
 /// A launch is not waited for, and the host hears in time that it is not done.
 #[test]
 fn a_launch_returns_before_it_is_done() {

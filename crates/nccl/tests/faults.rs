@@ -53,7 +53,7 @@ fn nothing_is_left_whatever_was_done() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_leaves_nothing() {
     let (comm, stream) = joined();
-    assert!(count("communicators") == 1 && count("streams") == 2 && count("contexts") == 1);
+    assert!(count("communicators") == 1 && count("streams") == 3 && count("contexts") == 1);
     let mut floats = DeviceBuffer::from_host(&stream, &[1.0f32; 1000]).unwrap();
     let mut batch = comm.batch();
     batch.all_reduce(&mut floats, phalanx_nccl::Reduction::PreMulSum(0.5)).unwrap();

@@ -13,6 +13,8 @@ pub(crate) type RawPointer = u64;
 pub(crate) type RawContext = *mut c_void;
 /// `CUstream`, which is the same as `cudaStream_t`.
 pub(crate) type RawStream = *mut c_void;
+/// `CUmemoryPool`.
+pub(crate) type RawPool = *mut c_void;
 /// `CUevent`.
 pub(crate) type RawEvent = *mut c_void;
 
@@ -22,6 +24,8 @@ pub(crate) const NOT_READY: Code = 600;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_PER_THREAD`: on each thread another.
 pub(crate) const STREAM_PER_THREAD: usize = 2;
+/// `CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`, an int.
+pub(crate) const POOL_MAY_MAKE_WAIT: c_int = 3;
 /// `CU_EVENT_DEFAULT`, and `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
 pub(crate) const EVENT_WITH_TIME: c_uint = 0;
 pub(crate) const EVENT_WITHOUT_TIME: c_uint = 2;
@@ -53,6 +57,8 @@ table! {
         event_destroy = "cuEventDestroy_v2": fn(RawEvent) -> Code;
         event_record = "cuEventRecord": fn(RawEvent, RawStream) -> Code;
         event_query = "cuEventQuery": fn(RawEvent) -> Code;
+        device_get_default_mem_pool = "cuDeviceGetDefaultMemPool": fn(*mut RawPool, RawDevice) -> Code;
+        mem_pool_set_attribute = "cuMemPoolSetAttribute": fn(RawPool, c_int, *mut c_void) -> Code;
         mem_alloc_async = "cuMemAllocAsync": fn(*mut RawPointer, usize, RawStream) -> Code;
         mem_free_async = "cuMemFreeAsync": fn(RawPointer, RawStream) -> Code;
         memset_d8_async = "cuMemsetD8Async": fn(RawPointer, u8, usize, RawStream) -> Code;
