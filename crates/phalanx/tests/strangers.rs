@@ -73,7 +73,8 @@ fn intrude(
             match kind {
                 5 => assert!(!is_let_in(Purpose::Control, 0), "a second rank 1 was let in"),
                 // It does not know who answers there.
-                _ => let_in.extend((0..RANKS as u32).any(|called| is_let_in(Purpose::Data, called)).then_some(addr)),
+                _ => let_in
+                    .extend((0..RANKS as u32).any(|called| is_let_in(Purpose::Data, called)).then_some(addr)),
             }
             return None;
         }
