@@ -29,6 +29,8 @@ const ARBITER_KEY: &str = "arbiter";
 const PRICES_KEY: &str = "prices";
 /// How long the arbiter is tried before a rank asks whether its process is still there.
 const CONNECT_INTERVAL: Duration = Duration::from_secs(2);
+/// How long rank 0 stays, when not all have come in time, to tell the others so. It takes as long as its own threads take to do it.
+const LAST_WORD_TIME: Duration = Duration::from_secs(2);
 
 /// Joins the job that the environment describes: phalanx's own variables (set by `phalanx run`), else torchrun's,
 /// else a group of one. See [`Config`] for their names.
@@ -221,7 +223,11 @@ fn meet(
             }
             Step::End(notice, error) => {
                 // If nobody hears it, they have deadlines of their own.
-                let _ = notice.map(|notice| line.send(notice));
+                let told = notice.is_some_and(|notice| line.send(notice).is_ok());
+                if told && meeting.me.rank == 0 {
+                    // The arbiter goes with this process, and would be taken for lost: its word has reached the others when it is heard here.
+                    let _ = watch.wait_complete(&Deadline::after(Instant::now(), LAST_WORD_TIME));
+                }
                 return Err(error);
             }
         }
