@@ -52,3 +52,19 @@ pub(crate) fn backend(
         }
     }
 }
+
+/// The backend of a group of some of the members of `whole`, named by their numbers in it. Collective among them.
+///
+/// # Errors
+/// As for [`backend`].
+pub(crate) fn subgroup(
+    whole: &Fate,
+    id: GroupId,
+    members: &[usize],
+    choice: BackendChoice,
+    selector: &Arc<Selector>,
+    deadline: &Deadline,
+) -> Result<Arc<dyn Backend>> {
+    let of_job = members.iter().map(|&m| whole.alarm.members()[m]).collect();
+    backend(whole.realm.clone(), id, of_job, OpKind::Split, choice, selector.clone(), deadline)
+}

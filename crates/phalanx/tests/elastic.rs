@@ -39,16 +39,7 @@ fn rank() {
         }
         "waits for the one that was left behind" => {
             // Rank 2 is stopped, so the others go on without it. When it comes to, it ends, and its replacement waits.
-            if let Err(error) = works_until_generation(&group, 1) {
-                support::say("lost", error);
-                match group.rejoin() {
-                    Ok(next) => group = next,
-                    Err(error) => {
-                        support::say("behind", error);
-                        std::process::exit(1);
-                    }
-                }
-            }
+            group = works_into_generation_1(group);
             if group.generation() == 1 {
                 tell(&group).expect("nobody is lost");
                 while group.waiting().expect("nobody is lost") == 0 {
@@ -59,16 +50,7 @@ fn rank() {
             }
         }
         "finishes without the one that was left behind" => {
-            if let Err(error) = works_until_generation(&group, 1) {
-                support::say("lost", error);
-                match group.rejoin() {
-                    Ok(next) => group = next,
-                    Err(error) => {
-                        support::say("behind", error);
-                        std::process::exit(1);
-                    }
-                }
-            }
+            group = works_into_generation_1(group);
             tell(&group).expect("nobody is lost");
             while group.waiting().expect("nobody is lost") == 0 {
                 std::thread::sleep(Duration::from_millis(20));
@@ -116,6 +98,16 @@ fn works_until_generation(group: &ProcessGroup, last: u64) -> phalanx::Result<()
         group.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum)?;
     }
     Ok(())
+}
+
+/// The group that goes on once somebody was lost. Who was left behind ends here.
+fn works_into_generation_1(group: ProcessGroup) -> ProcessGroup {
+    let Err(error) = works_until_generation(&group, 1) else { return group };
+    support::say("lost", error);
+    group.rejoin().unwrap_or_else(|error| {
+        support::say("behind", error);
+        std::process::exit(1)
+    })
 }
 
 /// Generation, rank, world size and process, as some rank told.

@@ -329,17 +329,7 @@ impl Backend for ShmBackend {
     }
 
     fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
-        let of_job = members.iter().map(|&m| self.members()[m]).collect();
-        let realm = self.fate().realm.clone();
-        crate::recommended::backend(
-            realm,
-            id,
-            of_job,
-            OpKind::Split,
-            self.choice,
-            self.selector.clone(),
-            deadline,
-        )
+        crate::recommended::subgroup(self.fate(), id, members, self.choice, &self.selector, deadline)
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {
