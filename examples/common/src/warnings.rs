@@ -11,5 +11,7 @@ pub fn show_warnings() {
         .with_target(false)
         .with_ansi(stderr().is_terminal())
         .with_writer(stderr)
+        // A stderr that nobody reads must not make who logs panic.
+        .log_internal_errors(false)
         .init();
 }
