@@ -20,7 +20,7 @@ use std::time::Duration;
 /// calls return [`Poisoned`](Error::Poisoned) with the first cause. After [`Misuse`](Error::Misuse) nothing was sent and
 /// the group is fine. A rank whose part in an operation is only to send may learn of another's trouble at its next call.
 ///
-/// All ranks end a reduction with the same bits (payloads of NaN excepted).
+/// All ranks end a reduction with the same bits.
 ///
 /// # Examples
 /// Four ranks in this process:

@@ -46,6 +46,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_TRACE_SIGNAL` | `1`: SIGUSR1 at any rank makes all ranks write; without it phalanx leaves the signal alone |
 /// | `PHALANX_NCCL_LIBRARY` | the file of NCCL, for `phalanx-nccl`; else `libnccl.so.2`, `libnccl.so` where the system looks for libraries |
 /// | `PHALANX_CUDA_LIBRARY` | the file of the CUDA driver, for `phalanx-nccl`; else `libcuda.so.1`, `libcuda.so` |
+/// | `PHALANX_ENABLE_GPU_FALLBACK` | `1`: where a rank has no NCCL, device memory goes over the host, for `phalanx-nccl`; the same for all ranks |
 ///
 /// A variable that is empty counts as not set. Rank and world size come from one family of variables; if the other one is
 /// there as well, it must agree. Under torchrun's elastic agent (`TORCHELASTIC_USE_AGENT_STORE`) the agent itself listens on

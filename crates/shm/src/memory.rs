@@ -82,6 +82,7 @@ impl Drop for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn two_mappings_show_the_same_bytes() {
@@ -92,6 +93,13 @@ mod tests {
         unsafe { one.at(8191, 1).write(7) };
         // SAFETY: within the second mapping; nobody writes it now.
         assert_eq!(unsafe { two.at(8191, 1).read() }, 7);
+    }
+
+    #[test]
+    fn it_lies_in_no_file_system() {
+        let file = create(4096).unwrap();
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        assert_eq!(path.to_str(), Some("/memfd:phalanx (deleted)"));
     }
 
     #[test]
