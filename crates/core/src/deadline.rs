@@ -33,6 +33,11 @@ impl Deadline {
         self.remaining(now).is_zero()
     }
 
+    /// The moment to wait for at `now`: its end; in an hour, if that is later, as clocks don't go as far as limits.
+    pub fn until(&self, now: Instant) -> Instant {
+        now + self.remaining(now).min(Duration::from_secs(3600))
+    }
+
     /// The whole time it grants.
     pub fn limit(&self) -> Duration {
         self.limit
@@ -52,6 +57,10 @@ mod tests {
         assert!(!deadline.has_passed(start));
         assert!(deadline.has_passed(start + Duration::from_secs(2)));
         assert_eq!(deadline.remaining(start + Duration::from_secs(9)), Duration::ZERO);
-        assert!(!Deadline::after(start, Duration::MAX).has_passed(start + Duration::from_secs(9)));
+        assert_eq!(deadline.until(start + Duration::from_secs(1)), start + Duration::from_secs(2));
+        assert_eq!(deadline.until(start + Duration::from_secs(9)), start + Duration::from_secs(9));
+        let never = Deadline::after(start, Duration::MAX);
+        assert!(!never.has_passed(start + Duration::from_secs(9)));
+        assert!(never.until(start) > start);
     }
 }

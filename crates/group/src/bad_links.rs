@@ -1,13 +1,14 @@
-//! Peers that know the secret and lie about lengths, and links for which a rank has nothing left.
+//! Peers that know the secret and lie about lengths, links that are slow, and links for which a rank has nothing left.
 
 use crate::ProcessGroup;
 use crate::backend::{Address, Collective};
+use crate::control::notice::Notice;
 use crate::engine::Fault;
 use crate::engine::collective::Memory;
 use crate::engine::message::Payload;
-use crate::fate::Fate;
+use crate::fate::{FAREWELL_TIME, Fate};
 use crate::host::HostBackend;
-use crate::realm::ThreadRealm;
+use crate::realm::{Realm, ThreadRealm};
 use phalanx_core::{CallSite, DType, Error, Layout, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::Pipes;
@@ -35,10 +36,14 @@ impl World {
 
     /// Frames of these lengths, of one message.
     fn say(&mut self, key: Key, fingerprint: u64, frames: &[usize], message_len: u64) {
-        for &len in frames {
-            let message = Outbound { peer: 0, key, ordinal: 0, fingerprint, signature: &[], message_len };
-            assert!(self.liar.send(&message, &vec![1; len]).unwrap().complete);
-        }
+        say(&mut self.liar, key, fingerprint, frames, message_len);
+    }
+}
+
+fn say(liar: &mut Wire, key: Key, fingerprint: u64, frames: &[usize], message_len: u64) {
+    for &len in frames {
+        let message = Outbound { peer: 0, key, ordinal: 0, fingerprint, signature: &[], message_len };
+        assert!(liar.send(&message, &vec![1; len]).unwrap().complete);
     }
 }
 
@@ -92,6 +97,24 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
             assert!(polled.as_ref().is_err_and(is_nonsense), "{op} {frames:?}: {polled:?}");
         }
     }
+}
+
+#[test]
+fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
+    let World { backend, mut liar, _other } = World::new();
+    _other.control().send(Notice::LeaveGroup { group: WORLD, members: vec![0, 1] }).unwrap();
+    let group = ProcessGroup::new(Arc::new(backend));
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| {
+            let mut buffer = [0u8; 10];
+            group.recv(&mut buffer, 1, 7).map(|()| buffer)
+        });
+        // Who has left is not waited for that long where there is no link.
+        std::thread::sleep(2 * FAREWELL_TIME);
+        let fingerprint = signature(OpKind::Send, DType::U8, 10).fingerprint();
+        say(&mut liar, Key { lane: Lane::Message, id: 7 }, fingerprint, &[10], 10);
+        assert_eq!(received.join().unwrap().unwrap(), [1; 10]);
+    });
 }
 
 /// Of rank 0, which has no descriptor for any link.

@@ -75,6 +75,7 @@ impl Drop for Shared {
         if members.len() > 1 && self.alarm.cause().is_none() && !std::thread::panicking() {
             let _ = self.realm.control().send(Notice::LeaveGroup { group, members });
         }
+        self.realm.forget(group);
     }
 }
 

@@ -63,6 +63,9 @@ pub(crate) trait Realm: Send + Sync + Debug {
         Err(Error::Unavailable { what: "memory shared between processes".into(), tried })
     }
 
+    /// Forgets a group that has ended on this rank.
+    fn forget(&self, _group: GroupId) {}
+
     /// Whether this host has more ranks than cores that this one may use. Others may say otherwise.
     fn ranks_share_cores(&self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -130,6 +133,12 @@ impl Realm for TcpRealm {
 
     fn host_of(&self, rank: usize) -> Option<&str> {
         Some(self.members.get(rank)?.local.as_ref()?.host.as_str())
+    }
+
+    fn forget(&self, group: GroupId) {
+        #[cfg(target_os = "linux")]
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        self.exchange.close(group);
     }
 
     #[cfg(target_os = "linux")]

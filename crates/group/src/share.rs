@@ -3,6 +3,7 @@
 use crate::fate::{Fate, Told};
 use crate::realm::TcpRealm;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
+use phalanx_transport::LinkFault;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -43,7 +44,7 @@ impl<'a> Sharing<'a> {
     fn take(&self) -> Result<OwnedFd> {
         let (group, from) = (self.fate.alarm.group(), self.fate.members()[0]);
         let taken = self.realm.exchange.take(group, self.seq, from, &self.deadline, || self.is_over(0));
-        taken.map_err(|why| self.failed(0, &why.to_string()))
+        taken.map_err(|why| self.failed(0, &LinkFault::Unreachable(why.to_string())))
     }
 
     /// To all others side by side. Each has its own once it says so, whether it asks for it yet or not.
@@ -72,17 +73,22 @@ impl<'a> Sharing<'a> {
     }
 
     /// The error for the first cause of all, which may be on its way, or else for what this rank saw of `peer`.
-    fn failed(&self, peer: usize, why: &str) -> Error {
+    fn failed(&self, peer: usize, why: &LinkFault) -> Error {
         let now = Instant::now();
         let elapsed = self.deadline.elapsed(now);
         let told = Told { signature: self.signature, seq: 0, bytes: (0, 0), elapsed };
+        if let LinkFault::Starved(_) = why {
+            // Not the fault of whoever was to have it.
+            let cause = Cause::Aborted { peer: self.fate.peer(self.fate.rank), reason: why.to_string() };
+            return self.fate.fail(cause, told);
+        }
         if self.deadline.has_passed(now) {
             return self.fate.timed_out([peer], told);
         }
         self.fate.heard(told).unwrap_or_else(|| {
             let how = if self.has_left(peer) { Loss::Left } else { self.fate.unreachable() };
             let cause = Cause::Lost { peer: self.fate.peer(peer), how };
-            tracing::warn!(%cause, why, "memory was not shared");
+            tracing::warn!(%cause, ?why, "memory was not shared");
             self.fate.fail(cause, told)
         })
     }

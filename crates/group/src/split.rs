@@ -10,7 +10,8 @@ impl ProcessGroup {
     /// `None` a rank takes part in the call but joins no group.
     ///
     /// # Cost
-    /// One all_gather of 17 bytes a rank. Links of the new group are made on first use.
+    /// One all_gather of 16 bytes a rank. Where ranks of one host are to share memory, that is made then, for which there is as much time
+    /// again as an operation may take. Links of the new group are made on first use.
     ///
     /// # Errors
     /// As for any collective. Where a rank gets one, the new group that it was to be in fails too.
@@ -34,11 +35,11 @@ impl ProcessGroup {
 
     /// Joins the new group of this color and name.
     fn divide(&self, new: Option<(u32, GroupId)>, key: i64, site: CallSite) -> Result<Option<Self>> {
-        let deadline = Deadline::after(Instant::now(), self.timeout());
         let mine = [new.map_or(-1, |(color, _)| i64::from(color)), key];
         let mut all = vec![0i64; 2 * self.world_size()];
         self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
         let Some((_, id)) = new else { return Ok(None) };
+        let deadline = Deadline::after(Instant::now(), self.timeout());
         let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         Ok(Some(Self::new(self.backend.subgroup(id, &members, &deadline)?).with_timeout(self.timeout())))

@@ -112,7 +112,8 @@ impl Service for Links {
 
     #[cfg(target_os = "linux")]
     fn memory(&mut self, hello: &Hello, seq: u64, memory: std::os::fd::OwnedFd) -> bool {
-        self.memories.put((hello.group, hello.rank as usize, seq), memory)
+        !self.closed.contains(&hello.group)
+            && self.memories.put((hello.group, hello.rank as usize, seq), memory)
     }
 
     fn opened(&mut self, session: SessionId, hello: &Hello, outbox: &mut Outbox) {
@@ -197,6 +198,9 @@ impl Links {
         self.mailboxes.remove(&group);
         self.states.retain(|(g, _), _| *g != group);
         self.early.retain(|(g, _), _| *g != group);
+        #[cfg(target_os = "linux")]
+        self.memories.forget(group);
+        self.closed.retain(|g| *g != group);
         if self.closed.len() == CLOSED_MAX {
             self.closed.pop_front();
         }
@@ -256,8 +260,8 @@ impl Exchange {
         });
     }
 
-    /// Forgets the links of a group that ends here.
-    pub(crate) fn close(&self, group: GroupId) {
+    /// Forgets links and memory of a group that ends here. What still comes for it is refused.
+    pub fn close(&self, group: GroupId) {
         self.reception.call(move |links, _| links.close(group));
     }
 }
@@ -293,6 +297,17 @@ mod tests {
         links.linked(1, &hello, late);
         assert!(links.early.is_empty());
         assert_eq!(other.read(&mut [0]).unwrap(), 0, "it was closed");
+        #[cfg(target_os = "linux")]
+        {
+            let hello = Hello { purpose: Purpose::Memory, ..hello };
+            let memory = || std::fs::File::open("/dev/null").unwrap().into();
+            assert!(!links.memory(&hello, 0, memory()));
+            let other = Hello { group: GroupId(8), ..hello };
+            assert!(links.memory(&other, 0, memory()) && !links.memory(&other, 0, memory()));
+            links.close(other.group);
+            links.open(other.group, mailbox);
+            assert!(links.memory(&other, 0, memory()), "what had come for the group of before is there");
+        }
         for group in 0..2 * CLOSED_MAX as u64 {
             links.close(GroupId(group));
         }

@@ -10,6 +10,7 @@ use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
 use crate::path::Path;
 use crate::reception::Dial;
+use crate::resources;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use phalanx_core::{Deadline, GroupId, Result};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -175,7 +176,7 @@ impl Transport for TcpTransport {
                     self.paths[peer].stands();
                     return Ok(n);
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(e) if e.kind() == ErrorKind::WouldBlock || resources::are_exhausted(&e) => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // What the peer sent before it closed can still be read.
                 Err(e) => return Err(fault(&e)),
@@ -192,7 +193,7 @@ impl Transport for TcpTransport {
                     self.paths[peer].stands();
                     return Ok(n);
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(0),
+                Err(e) if e.kind() == ErrorKind::WouldBlock || resources::are_exhausted(&e) => return Ok(0),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::InvalidData => {
                     return Err(self.down(peer, LinkFault::Nonsense(e.to_string())));

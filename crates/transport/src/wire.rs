@@ -242,12 +242,17 @@ impl Wire {
 
     /// Tells `peer`, if there is a link and it can be told without waiting, that nothing more follows.
     pub fn farewell(&mut self, peer: usize) {
-        if !self.transport.is_linked(peer) {
+        if !self.is_linked(peer) {
             return;
         }
         let key = Key { lane: Lane::Farewell, id: 0 };
         let message = Outbound { peer, key, ordinal: 0, fingerprint: 0, signature: &[], message_len: 0 };
         let _ = self.send(&message, &[]);
+    }
+
+    /// Whether the link with `peer` stands.
+    pub fn is_linked(&mut self, peer: usize) -> bool {
+        self.transport.is_linked(peer)
     }
 
     /// The first unread frame from `peer` for `key`, if it has arrived. Reads the link as far as needed.

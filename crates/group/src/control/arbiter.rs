@@ -284,13 +284,17 @@ impl Arbiter {
         let Some(inquiry) = self.inquiries.remove(&group) else { return Vec::new() };
         let Inquiry { reporters, members, mut cause, unheard, .. } = inquiry;
         let first = reporters.first().copied().unwrap_or(0);
-        if let Cause::TimedOut { reporter, seq, missing, .. } = &mut cause {
-            // Who has left in order was there, or those who wait for it know that it left.
+        if let Cause::TimedOut { reporter, seq, missing, awaited, .. } = &mut cause {
+            // Who has left in order is another matter.
             let is_absent =
                 |&r: &usize| r != reporter.rank && !self.has_left(group, r) && self.place(group, r) < *seq;
             let mut absent: Vec<_> = members.into_iter().filter(is_absent).collect();
             absent.sort_by_key(|r| (!unheard.contains(r), self.place(group, *r), *r));
             *missing = absent.into_iter().map(|r| self.peer(r)).collect();
+            let left = awaited.iter().find(|peer| self.has_left(group, peer.rank));
+            if let Some(peer) = left.filter(|_| missing.is_empty()).cloned() {
+                cause = Cause::Lost { peer, how: Loss::Left };
+            }
         }
         self.fail(first, group, cause)
     }

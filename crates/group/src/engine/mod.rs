@@ -252,7 +252,7 @@ impl Engine {
     /// What the clock says about an operation that waits: why the group has failed, if it has. An error ends the operation only.
     fn look(
         &self,
-        core: &Core,
+        core: &mut Core,
         operation: &dyn Operation,
         attempt: &mut Attempt,
         now: Instant,
@@ -271,7 +271,12 @@ impl Engine {
                 self.fate.stalled();
             }
         }
-        let gone = attempt.stalled.then(|| self.fate.gone(peers_of(core, operation), now)).flatten();
+        if !attempt.stalled {
+            return Ok(None);
+        }
+        // A link that stands tells of its end itself, behind all that was sent before.
+        let unlinked = peers_of(core, operation).into_iter().filter(|&peer| !core.wire.is_linked(peer));
+        let gone = self.fate.gone(unlinked, now);
         Ok(gone.map(|peer| Cause::Lost { peer, how: Loss::Left }))
     }
 

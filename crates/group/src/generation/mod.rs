@@ -74,7 +74,8 @@ impl Generation {
         self.seat.generation
     }
 
-    /// How many replacements wait for the next generation. The store has so much time to answer.
+    /// How many replacements wait for the next generation. The store has so much time to let this rank in; then it is asked twice, and may
+    /// take as long as any request to answer.
     ///
     /// # Errors
     /// Those of the store.

@@ -323,8 +323,10 @@ impl Backend for ShmBackend {
         // All come with the same length, or learn here that they do not.
         let layout = phalanx_core::Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
+        // Its time does not run while others have their turn.
+        self.shared.lane.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
-        self.perform(&call, Buffers::InPlace(&mut []), timeout)?;
+        self.shared.perform(&call, Buffers::InPlace(&mut []), timeout)?;
         self.shared.team.alloc(&call.signature, len, &deadline)
     }
 

@@ -374,7 +374,7 @@ impl Desk {
                     let progress = half.advance(network);
                     // As the reception does; who opens a session does not.
                     if half.has_proved() && dial.purpose != Purpose::Control {
-                        half.until = half.until.max(now + dial.deadline.remaining(now));
+                        half.until = half.until.max(dial.deadline.until(now));
                     }
                     match progress {
                         Progress::Pending if half.until > now => return Ok(None),

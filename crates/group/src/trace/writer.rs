@@ -62,6 +62,7 @@ impl Recorder {
         drop(writing);
         let file = folder.join(format!("trace_rank_{}.json", self.me.rank));
         let write = move || {
+            let _panics = Panics(&watch.recorder);
             while let Some(trace) = watch.next_trace() {
                 let reason = &trace.reason;
                 match write(&file, &trace) {
@@ -74,8 +75,14 @@ impl Recorder {
         };
         if let Err(error) = std::thread::Builder::new().name("phalanx-trace".into()).spawn(write) {
             tracing::warn!(%error, "no thread to write what this rank did lately");
-            *self.lock() = Writing::default();
+            self.stop_writing();
         }
+    }
+
+    /// Nobody writes any more, though there was something to write.
+    fn stop_writing(&self) {
+        *self.lock() = Writing::default();
+        self.wrote.notify_all();
     }
 
     /// Why to write the next trace; `None`: all is written.
@@ -106,6 +113,17 @@ impl Recorder {
     }
 }
 
+/// A thread that writes, and that nobody may wait for if it panics.
+struct Panics<'r>(&'r Recorder);
+
+impl Drop for Panics<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop_writing();
+        }
+    }
+}
+
 /// Writes a trace. Whoever reads the file meanwhile finds the one before, or this one whole.
 pub(crate) fn write(file: &Path, trace: &Trace) -> Result<()> {
     replace(file, &serde_json::to_vec(trace).expect("traces are plain data"))
@@ -125,6 +143,19 @@ mod tests {
         let groups = (0..200).map(|group| if group == 0 { WORLD } else { GroupId(group) });
         let alarms = groups.map(|group| watch.alarm(group, vec![0, 1])).collect();
         (watch, alarms, folder)
+    }
+
+    #[test]
+    fn nobody_waits_for_a_writer_that_has_panicked() {
+        let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, 2, Duration::from_secs(1));
+        let until = Some(Instant::now() + WRITING_TIME);
+        *recorder.lock() = Writing { busy: true, reason: Some("some".into()), until };
+        let writer = || {
+            let _panics = Panics(&recorder);
+            panic!("on purpose");
+        };
+        std::thread::scope(|scope| scope.spawn(writer).join().unwrap_err());
+        assert!(!recorder.lock().busy);
     }
 
     fn lost() -> Verdict {

@@ -148,8 +148,10 @@ impl Backend for TwoLevelBackend {
         // All come with the same length, or learn here that they do not.
         let layout = Layout::even(self.members().len(), 0);
         let call = Collective { signature, layout, recv_layout: None };
+        // Its time does not run while others have their turn.
+        self.levels.lane.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
-        self.perform(&call, Buffers::InPlace(&mut []), timeout)?;
+        self.levels.perform(&call, Buffers::InPlace(&mut []), timeout)?;
         match &self.levels.inside {
             Some(inside) => inside.alloc(&call.signature, len, &deadline),
             None => Ok(Region::Private(vec![0; len.div_ceil(8)])),

@@ -5,6 +5,7 @@ use crate::connection::Connection;
 use crate::handshake::{Hello, Purpose};
 use crate::reception::{Address, Dialling, Listener, Lobby, Origin, Service};
 use crate::secret::{Secret, random};
+use crate::{LinkFault, resources};
 use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -48,9 +49,11 @@ impl Address for Name {
         Ok(true)
     }
 
-    /// A door opens before its name is told to anybody, and never again under that name.
+    /// A door opens before its name is told to anybody, and never again under that name. Who has no descriptor left says so at once: it
+    /// can't make memory either.
     fn is_final(error: &io::Error) -> bool {
         matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::InvalidInput)
+            || resources::are_exhausted(error)
     }
 }
 
@@ -66,7 +69,7 @@ pub(crate) struct Gift {
     pub(crate) memory: Arc<OwnedFd>,
     pub(crate) deadline: Deadline,
     /// Hears how it ended.
-    pub(crate) outcome: Sender<Result<(), String>>,
+    pub(crate) outcome: Sender<Result<(), LinkFault>>,
 }
 
 /// A gift, and how far it is.
@@ -91,14 +94,14 @@ impl Giving {
         match &self.state {
             GiftState::Dialling(dialling) => dialling.waits_for(),
             GiftState::Handed(connection) => {
-                let until = now + self.gift.deadline.remaining(now);
-                (Some(PollFd::new(connection.stream(), PollFlags::IN)), until)
+                (Some(PollFd::new(connection.stream(), PollFlags::IN)), self.gift.deadline.until(now))
             }
         }
     }
 
     /// One step: `Some` when it is over.
-    fn advance(&mut self, secret: &Secret, now: Instant) -> Option<Result<(), String>> {
+    fn advance(&mut self, secret: &Secret, now: Instant) -> Option<Result<(), LinkFault>> {
+        let failed = |why: String| Some(Err(LinkFault::Unreachable(why)));
         loop {
             match &mut self.state {
                 GiftState::Dialling(dialling) => match dialling.advance(secret, now) {
@@ -106,20 +109,20 @@ impl Giving {
                     Ok(Some(connection)) => {
                         match pass::send(connection.stream(), self.gift.seq, &self.gift.memory) {
                             Ok(()) => self.state = GiftState::Handed(connection),
-                            Err(error) => return Some(Err(format!("passing a descriptor: {error}"))),
+                            Err(error) => return failed(format!("passing a descriptor: {error}")),
                         }
                     }
-                    Err(why) => return Some(Err(why.to_string())),
+                    Err(why) => return Some(Err(why.of_link(&self.gift.name))),
                 },
                 GiftState::Handed(connection) => match connection.reader.read(&mut [0]) {
                     Ok(1) => return Some(Ok(())),
-                    Ok(_) => return Some(Err("it did not take the memory".into())),
+                    Ok(_) => return failed("it did not take the memory".into()),
                     Err(e) if e.kind() == ErrorKind::WouldBlock && !self.gift.deadline.has_passed(now) => {
                         return None;
                     }
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(error) => {
-                        return Some(Err(format!("it did not say that it has the memory: {error}")));
+                        return failed(format!("it did not say that it has the memory: {error}"));
                     }
                 },
             }
@@ -133,6 +136,9 @@ struct Arriving {
     hello: Hello,
     connection: Connection<UnixStream>,
 }
+
+/// Callers who may be about to pass memory at once. A job's own are one for each group that is being made.
+const ARRIVING_MAX: usize = 256;
 
 /// See the [module](self).
 pub(crate) struct Door {
@@ -189,6 +195,10 @@ impl Door {
         self.lobby.accept(secret);
         let arriving = &mut self.arriving;
         self.lobby.greet(service, now, |_, hello, connection| {
+            if arriving.len() == ARRIVING_MAX {
+                tracing::warn!("a caller that passed no memory for long was dropped");
+                arriving.remove(0);
+            }
             arriving.push(Arriving { hello, connection });
         });
         self.arriving.retain_mut(|arriving| take(arriving, service));
@@ -230,6 +240,7 @@ mod tests {
     use super::*;
     use crate::{Admission, Outbox, SessionId};
     use phalanx_core::WORLD;
+    use rustix::io::Errno;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
@@ -253,9 +264,19 @@ mod tests {
 
     #[test]
     fn giver_and_taker_may_be_stopped_for_as_long_as_the_gift_has_time() {
+        give_with_pauses(Duration::from_secs(60), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_gift_may_have_more_time_than_clocks() {
+        give_with_pauses(Duration::MAX, Duration::from_secs(60));
+    }
+
+    /// A gift that has time until `limit`, of which either end lets a third of `time` pass.
+    fn give_with_pauses(limit: Duration, time: Duration) {
         let secret = Secret::generate().unwrap();
         let (mut giver, mut taker, mut service) = (Door::open().unwrap(), Door::open().unwrap(), Takes(0));
-        let (start, limit) = (Instant::now(), Duration::from_secs(60));
+        let start = Instant::now();
         let (outcome, ended) = channel();
         let gift = Gift {
             name: taker.name().to_owned(),
@@ -275,15 +296,23 @@ mod tests {
         }
         assert!(!taker.arriving.is_empty(), "it was not let in");
         // Here the giver is stopped: the descriptor does not come.
-        let later = start + limit / 3;
+        let later = start + time / 3;
         taker.advance(&secret, &mut service, Vec::new(), later);
         // Here the taker: nobody says that it has come.
-        for now in [later, start + limit * 2 / 3] {
+        for now in [later, start + time * 2 / 3] {
             giver.advance(&secret, &mut service, Vec::new(), now);
+            assert!(giver.waits_for(&mut Vec::new(), now, now + time) > now);
         }
         assert_eq!(ended.try_recv().ok(), None, "given up");
         taker.advance(&secret, &mut service, Vec::new(), later);
-        giver.advance(&secret, &mut service, Vec::new(), start + limit * 2 / 3);
+        giver.advance(&secret, &mut service, Vec::new(), start + time * 2 / 3);
         assert_eq!((ended.try_recv(), service.0), (Ok(Ok(())), 1));
+    }
+
+    #[test]
+    fn who_has_no_descriptor_left_tries_no_more() {
+        for (errno, is_final) in [(Errno::MFILE, true), (Errno::CONNREFUSED, true), (Errno::AGAIN, false)] {
+            assert_eq!(Name::is_final(&errno.into()), is_final, "{errno}");
+        }
     }
 }

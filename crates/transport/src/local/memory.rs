@@ -1,6 +1,7 @@
 //! Memory that ranks of one host give and take: what users of the exchange see of it.
 
 use super::Gift;
+use crate::LinkFault;
 use crate::handshake::{Hello, Purpose};
 use crate::tcp::Exchange;
 use phalanx_core::{Deadline, Error, GroupId, Result};
@@ -43,6 +44,11 @@ impl Memories {
         }
     }
 
+    /// Nobody asks for memory of this group any more.
+    pub(crate) fn forget(&mut self, group: GroupId) {
+        self.0.retain(|(of, ..), _| *of != group);
+    }
+
     fn ask(&mut self, key: Key, taker: Sender<OwnedFd>) {
         match self.0.remove(&key) {
             // Whoever asked may have given up.
@@ -54,15 +60,15 @@ impl Memories {
 
 /// Memory on its way to another rank. Dropping this does not stop it.
 #[derive(Debug)]
-pub struct Given(Receiver<Result<(), String>>);
+pub struct Given(Receiver<Result<(), LinkFault>>);
 
 impl Given {
     /// Waits until the other process has the memory. Asks `stop` at least every 50 ms.
     ///
     /// # Errors
-    /// Says why it does not have it.
-    pub fn wait(self, deadline: &Deadline, stop: impl Fn() -> bool) -> Result<(), String> {
-        receive(&self.0, deadline, stop)?
+    /// Says why it does not have it: [`LinkFault::Starved`] if the reason is here.
+    pub fn wait(self, deadline: &Deadline, stop: impl Fn() -> bool) -> Result<(), LinkFault> {
+        receive(&self.0, deadline, stop).map_err(LinkFault::Unreachable)?
     }
 }
 
@@ -90,7 +96,8 @@ impl Exchange {
     /// Only who knows the job's secret could give it, but its size and contents are as `from` made them.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] if it did not come before `deadline`, or before `stop` was true.
+    /// [`Error::Rendezvous`] if it did not come before `deadline`, or before `stop` was true. What comes later is kept for the group until
+    /// that [ends](Self::close).
     pub fn take(
         &self,
         group: GroupId,

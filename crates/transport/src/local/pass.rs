@@ -40,6 +40,10 @@ pub(super) fn recv(stream: &UnixStream) -> io::Result<(u64, OwnedFd)> {
     match (whole, descriptors.pop(), descriptors.is_empty()) {
         (true, Some(memory), true) => Ok((u64::from_le_bytes(number), memory)),
         _ if message.bytes == 0 => Err(ErrorKind::UnexpectedEof.into()),
+        // The kernel had no number for it in this process.
+        (false, None, _) if message.flags.contains(ReturnFlags::CTRUNC) => {
+            Err(rustix::io::Errno::MFILE.into())
+        }
         _ => Err(io::Error::new(ErrorKind::InvalidData, "it passed something else than one descriptor")),
     }
 }

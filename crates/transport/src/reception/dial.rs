@@ -113,7 +113,7 @@ impl<A: Address> Dialling<A> {
                     // The other side may let this one in at any moment, and be stopped or cut off before it can say so: who gives up
                     // now leaves it with a link that is dead.
                     if half.has_proved() {
-                        half.until = half.until.max(now + self.deadline.remaining(now));
+                        half.until = half.until.max(self.deadline.until(now));
                     }
                     match progress {
                         Progress::Pending if half.until > now => {
@@ -174,10 +174,14 @@ mod tests {
 
     impl Called {
         fn new() -> Self {
+            Self::within(LIMIT)
+        }
+
+        fn within(limit: Duration) -> Self {
             let (secret, start) = (Secret::generate().unwrap(), Instant::now());
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: WORLD };
-            let deadline = Deadline::after(start, LIMIT);
+            let deadline = Deadline::after(start, limit);
             let mut dialling = Dialling::new(listener.local_addr().unwrap(), hello, deadline, start);
             assert!(dialling.advance(&secret, start).unwrap().is_none());
             let stream = listener.accept().unwrap().0;
@@ -222,6 +226,11 @@ mod tests {
         let verdict = called.acceptor.verdict(Status::Welcome);
         called.stream.write_all(&verdict).unwrap();
         assert!(called.look(LIMIT * 9 / 10).unwrap().is_some(), "it has given up");
+    }
+
+    #[test]
+    fn a_limit_may_go_further_than_clocks() {
+        assert!(Called::within(Duration::MAX).look(LIMIT).unwrap().is_none());
     }
 
     #[test]

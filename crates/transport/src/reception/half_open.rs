@@ -7,7 +7,6 @@ use crate::{LinkFault, resources};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::time::Instant;
 
 /// The longest message of a handshake fits.
@@ -42,8 +41,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What it says of a link that was to be made with whoever listens at `addr`.
-    pub(super) fn of_link(&self, addr: SocketAddr) -> LinkFault {
+    /// What it says of a connection that was to be made with whoever listens at `addr`.
+    pub(crate) fn of_link(&self, addr: &dyn std::fmt::Display) -> LinkFault {
         let why = format!("{addr}: {self}");
         match self {
             Self::Io(error) if resources::are_exhausted(error) => LinkFault::Starved(why),

@@ -78,7 +78,7 @@ impl<S: Service> std::fmt::Debug for Reception<S> {
 impl<S: Service> Reception<S> {
     /// Listens on exactly `bind` (port 0: any free one) and serves until dropped. A service that
     /// [takes memory](Service::takes_memory) is open to processes of this host as well, where the system has abstract sockets.
-    /// The first one in a process raises its soft limit of open files to the hard one.
+    /// The first one in a process raises its soft limit of open files to the hard one, or to 2²⁰ if that is more.
     ///
     /// # Errors
     /// [`Error::Io`] when the address is taken or not ours, or descriptors run out.
@@ -313,7 +313,7 @@ impl<S: Service> Desk<S> {
                 Ok(Some(link)) => self.service.linked(dial.peer, &dial.hello, link),
                 // The other side's connection is kept; it arrives through the lobby.
                 Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
-                Err(why) => self.service.unreachable(&dial, why.of_link(dial.addr)),
+                Err(why) => self.service.unreachable(&dial, why.of_link(&dial.addr)),
             }
         }
     }

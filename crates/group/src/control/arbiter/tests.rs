@@ -172,6 +172,15 @@ fn ranks_are_asked_who_came_to_a_late_call() {
 }
 
 #[test]
+fn a_late_call_that_waited_for_who_left_names_that() {
+    let mut arbiter = joined(3);
+    arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    assert_eq!(arbiter.handle(0, late(3)), [(2, Verdict::WhereAreYou { group: WORLD })]);
+    let cause = Cause::Lost { peer: peer(1), how: Loss::Left };
+    assert_eq!(arbiter.handle(2, calls(7)).last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
+}
+
+#[test]
 fn who_does_not_answer_is_missing_when_the_reporter_insists() {
     let mut arbiter = joined(4);
     arbiter.handle(3, Notice::Leave);
