@@ -57,9 +57,10 @@ pub fn config(data: &[u8]) {
             assert!(matches!(error, Error::Config { .. }), "{error:?}");
             let said = error.to_string();
             let secret = variables.get("PHALANX_SECRET").map(|secret| secret.trim()).unwrap_or_default();
-            let elsewhere =
-                |(name, value): (&&str, &String)| *name != "PHALANX_SECRET" && value.contains(secret);
-            // Of other characters an error shows the codes, in which anything may stand.
+            // Errors quote what they show: codes of odd characters may join what stands beside them.
+            let elsewhere = |(name, value): (&&str, &String)| {
+                *name != "PHALANX_SECRET" && (value.contains(secret) || format!("{value:?}").contains(secret))
+            };
             let plain = secret.len() >= 16 && secret.chars().all(|c| c.is_ascii_alphanumeric());
             if plain && !variables.iter().any(elsewhere) {
                 assert!(!said.contains(secret), "an error repeats the secret");
