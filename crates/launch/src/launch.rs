@@ -158,7 +158,8 @@ impl Launch {
         self
     }
 
-    /// How long the whole job may take before it is ended; `None` for as long as it likes, which is the default.
+    /// How long the whole job may take before it is ended; `None` for as long as it likes, which is the default. Writers of its
+    /// [`output`](Self::output) that are not done by then have the [grace period](Self::grace), also if all ranks have ended before.
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
         self
@@ -224,11 +225,12 @@ impl Launch {
                 let _ = started.send(());
             };
             let ended = run_attempts(&order, &job, (&watchers, &inbox), all_started);
-            // How long readers may take who are not done.
+            // How long readers may take who are not done: as long as ranks might.
             let limit = match &ended {
                 Ok(Ended { asked: Asked::AtOnce, .. }) | Err(_) => Some(DRAIN),
-                Ok(Ended { outcome: Outcome::TimedOut { .. }, .. }) => Some(job.grace),
-                Ok(_) => None,
+                Ok(_) => job
+                    .timeout
+                    .map(|limit| limit.saturating_sub(job.began.elapsed()).saturating_add(job.grace)),
             };
             let is_asked = || inbox.try_iter().any(|event| matches!(event, Event::Signal(_)));
             job.writers.finish(limit, is_asked);

@@ -291,6 +291,21 @@ fn who_never_reads_does_not_hold_up_who_kills_the_job() {
 }
 
 #[test]
+fn who_never_reads_does_not_hold_up_a_job_whose_time_is_over() {
+    let out = Capture::default();
+    let _held = out.0.lock().unwrap();
+    // It fits in a pipe: the rank has succeeded long before.
+    let launch =
+        shells(1, "seq 10000").timeout(Some(Duration::from_secs(1))).grace(Duration::from_millis(100));
+    let running = launch.output(out.clone(), std::io::sink()).spawn().unwrap();
+    let (ended, outcome) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(running.wait()));
+    // Only a test that fails takes so long.
+    let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("it waits for ever");
+    assert!(matches!(outcome.unwrap(), Outcome::Success | Outcome::TimedOut { .. }));
+}
+
+#[test]
 fn an_output_that_refuses_for_a_while_is_not_given_up() {
     /// Takes little at a time, and of ten times once.
     struct Nonblocking(Capture, u32);
