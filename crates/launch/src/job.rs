@@ -2,7 +2,7 @@
 
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
-use crate::plan::{NOT_INHERITED, RankPlan, WORKER};
+use crate::plan::{RankPlan, WORKER};
 use crate::process::Process;
 use crate::supervise::{Action, Asked, Event, SIGKILL, Spares, Supervisor, Verdict};
 use crate::writer::Writers;
@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) args: Vec<OsString>,
     /// Variables that the user sets in all ranks.
     pub(crate) env: Vec<(String, OsString)>,
+    /// Variables of this process that the ranks don't get.
+    pub(crate) not_inherited: Vec<&'static str>,
     pub(crate) prefix: bool,
     pub(crate) writers: Writers,
     pub(crate) grace: Duration,
@@ -74,7 +76,7 @@ impl<'j> Attempt<'j> {
     fn command(&self, plan: &RankPlan) -> Command {
         let mut command = Command::new(&self.job.program);
         command.args(&self.job.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for name in NOT_INHERITED {
+        for name in &self.job.not_inherited {
             command.env_remove(name);
         }
         command

@@ -3,7 +3,7 @@
 use crate::job::{Attempt, Ended, Job};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
-use crate::plan::{Order, Site, check, plan};
+use crate::plan::{Order, Site, check, not_inherited, plan};
 use crate::supervise::{Asked, Event, SIGKILL, Spares};
 use crate::writer::{Sink, Writers};
 use phalanx_core::{Deadline, Error, Result};
@@ -210,6 +210,7 @@ impl Launch {
             env: self.env.into_iter().collect(),
             prefix: self.prefix,
             writers: Writers::start(self.out, self.err)?,
+            not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
             grace: self.grace,
             timeout: self.timeout,
             began: Instant::now(),
@@ -257,7 +258,8 @@ fn run_attempts(
     (events, inbox): (&Sender<Event>, &Receiver<Event>),
     all_started: impl Fn(),
 ) -> Result<Ended> {
-    let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || std::env::var_os(name).is_some();
+    let is_inherited = |name: &str| !job.not_inherited.contains(&name) && std::env::var_os(name).is_some();
+    let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || is_inherited(name);
     // As the ranks will understand it: the store must do as they do.
     let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
     let encrypts = set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1");

@@ -19,7 +19,9 @@
 //! ```
 //!
 //! # The environment of a rank
-//! What this process has, what [`Launch::env`] adds, and on top, for each rank:
+//! What this process has, except `PHALANX_ELASTIC`, `PHALANX_WORKER`, `PHALANX_SECRET_FILE`, `TORCHELASTIC_USE_AGENT_STORE` and, if it is
+//! a rank itself (it has `PHALANX_RANK`), `PHALANX_TRACE_DIR`: what it was told as a rank of another job does not hold in this one. Then
+//! what [`Launch::env`] adds, and on top, for each rank:
 //!
 //! | Variable | |
 //! |---|---|

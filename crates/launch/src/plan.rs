@@ -22,9 +22,13 @@ const TRACE_DIR: &str = "PHALANX_TRACE_DIR";
 pub(crate) const WORKER: &str = "PHALANX_WORKER";
 const ELASTIC: &str = "PHALANX_ELASTIC";
 
-/// What another launcher, of whose job this process is a rank, may have told it, and what does not hold in the job within.
-pub(crate) const NOT_INHERITED: [&str; 4] =
-    [ELASTIC, WORKER, "PHALANX_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"];
+/// What another launcher, of whose job this process is a rank, may have told it, and what does not hold in the job within. A folder
+/// for traces is the user's word to a process that is no rank; from a rank's, the ranks within would write over the traces of those without.
+pub(crate) fn not_inherited(is_rank: bool) -> Vec<&'static str> {
+    let mut names = vec![ELASTIC, WORKER, "PHALANX_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"];
+    names.extend(is_rank.then_some(TRACE_DIR));
+    names
+}
 
 /// What the ranks find on this host.
 #[derive(Debug, Clone)]
