@@ -240,10 +240,15 @@ impl RunningJob<'_> {
             let pid = self.slots[rank].process.id();
             job.log(move || tracing::error!(rank, pid, "does not end even after SIGKILL; it is left behind"));
         }
-        let (asked, all_gone) = (supervisor.asked(), supervisor.living().next().is_none());
+        let all_gone = supervisor.living().next().is_none();
         let verdict =
             supervisor.verdict().ok_or_else(|| Error::Internal { what: "over without a reason".into() })?;
-        Ok(Ended { outcome: self.outcome(verdict), asked, all_gone })
+        // It takes a second if somebody still holds the output open.
+        let outcome = self.outcome(verdict);
+        // Who asked meanwhile, when no rank was left, can only have meant the output.
+        let meanwhile = events.try_iter().any(|event| matches!(event, Event::Signal(_)));
+        let asked = if meanwhile { Asked::AtOnce } else { supervisor.asked() };
+        Ok(Ended { outcome, asked, all_gone })
     }
 
     /// The process of this rank has ended; the ranks hear of it and of its replacement in one.

@@ -408,3 +408,38 @@ fn random_id() -> Result<String> {
     })?;
     Ok(format!("{id:08x}"))
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::outcome::ExitKind;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_signal_that_comes_when_the_ranks_are_gone_starts_nothing_again() {
+        let sink = || Box::new(std::io::sink());
+        let job = Job {
+            program: "false".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            not_inherited: Vec::new(),
+            prefix: true,
+            writers: Writers::start(sink(), sink()).unwrap(),
+            grace: Duration::ZERO,
+            // A second attempt, of whose end nobody is told, ends by it.
+            timeout: Some(Duration::from_secs(30)),
+            began: Instant::now(),
+            pids: Arc::default(),
+        };
+        let order = Order { ranks: 1, job_id: "j".into(), log_dir: None, max_restarts: 1, elastic: None };
+        // What the launcher hears, in this order; what it is told by the one who watches the rank comes to nobody.
+        let (events, inbox) = channel();
+        events.send(Event::Exited { rank: 0, exit: ExitKind::Code(1) }).unwrap();
+        events.send(Event::Signal(15)).unwrap();
+        let (watchers, _nobody) = channel();
+        let starts = Cell::new(0);
+        let ended = run_attempts(&order, &job, (&watchers, &inbox), || starts.set(starts.get() + 1)).unwrap();
+        assert_eq!((starts.get(), ended.asked), (1, Asked::AtOnce));
+        assert!(matches!(ended.outcome, Outcome::Failure(_)), "{}", ended.outcome);
+    }
+}
