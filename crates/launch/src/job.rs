@@ -130,35 +130,47 @@ pub(crate) struct RunningJob<'j> {
 }
 
 impl RunningJob<'_> {
+    /// Starts a rank's process, or leaves nothing of it.
     fn start_rank(&mut self, rank: usize, plan: RankPlan) -> Result<Slot> {
-        let job = self.attempt.job;
         let files = plan.logs.as_deref().map(LogFiles::create).transpose()?;
-        let started =
-            Process::start(self.attempt.command(&plan)).map_err(|error| self.attempt.cannot_start(error));
-        let mut process = started.inspect_err(|_| plan.logs.as_deref().into_iter().for_each(discard))?;
-        let output = process.take_output();
-        let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
-        let piped = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() });
-        let watched = piped.and_then(|output| {
-            let tail = self.logs.add(&prefix, output, &job.writers, files)?;
-            let events = self.events.clone();
-            let ended = move |exit| {
-                // The receiver is gone only when the job was given up.
-                let _ = events.send(Event::Exited { rank, exit });
-            };
-            let failed = |error| Error::io("starting a thread that waits for a rank", error);
-            process.watch(ended).map_err(failed).map(|()| tail)
-        });
-        match watched {
-            Ok(tail) => {
-                Ok(Slot { process, plan, worker: rank as u64, restarts: 0, tail, started: Instant::now() })
-            }
+        let started = self.start_process(rank, &plan, files);
+        let (process, tail) = started.inspect_err(|_| plan.logs.as_deref().into_iter().for_each(discard))?;
+        Ok(Slot { process, plan, worker: rank as u64, restarts: 0, tail, started: Instant::now() })
+    }
+
+    fn start_process(
+        &mut self,
+        rank: usize,
+        plan: &RankPlan,
+        files: Option<LogFiles>,
+    ) -> Result<(Process, usize)> {
+        let started = Process::start(self.attempt.command(plan));
+        let mut process = started.map_err(|error| self.attempt.cannot_start(error))?;
+        match self.watch(rank, &mut process, files) {
+            Ok(tail) => Ok((process, tail)),
             Err(error) => {
                 process.signal(SIGKILL);
                 process.reap();
                 Err(error)
             }
         }
+    }
+
+    /// Begins to read what the process writes, and to wait for its end. Returns where the end of its stderr is kept.
+    fn watch(&mut self, rank: usize, process: &mut Process, files: Option<LogFiles>) -> Result<usize> {
+        let job = self.attempt.job;
+        let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
+        let output = process.take_output();
+        let output = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
+        let tail = self.logs.add(&prefix, output, &job.writers, files)?;
+        let events = self.events.clone();
+        let ended = move |exit| {
+            // The receiver is gone only when the job was given up.
+            let _ = events.send(Event::Exited { rank, exit });
+        };
+        let failed = |error| Error::io("starting a thread that waits for a rank", error);
+        process.watch(ended).map_err(failed)?;
+        Ok(tail)
     }
 
     /// Starts a process in the place of the one that was this rank and has ended.

@@ -22,34 +22,53 @@ pub(crate) struct LogFiles {
     stderr: File,
 }
 
+fn stdout_log(folder: &Path) -> PathBuf {
+    folder.join("stdout.log")
+}
+
 /// Path of a rank's stderr log within its folder.
 pub(crate) fn stderr_log(folder: &Path) -> PathBuf {
     folder.join("stderr.log")
 }
 
 impl LogFiles {
-    /// Creates `folder`, which must not exist, and the files in it.
+    /// Creates `folder`, and the files in it, which must not exist: both or none.
     pub(crate) fn create(folder: &Path) -> Result<Self> {
         let refused = |path: &Path, error: std::io::Error| {
             let hint =
                 if error.kind() == ErrorKind::AlreadyExists { "; a job id is for one job" } else { "" };
             Error::config(format!("cannot create the log {}: {error}{hint}", path.display()))
         };
-        let create = |path: PathBuf| File::create_new(&path).map_err(|error| refused(&path, error));
+        let create = |path: &Path| File::create_new(path).map_err(|error| refused(path, error));
         std::fs::create_dir_all(folder).map_err(|error| refused(folder, error))?;
-        Ok(Self { stdout: create(folder.join("stdout.log"))?, stderr: create(stderr_log(folder))? })
+        let stdout_log = stdout_log(folder);
+        let files = create(&stdout_log).and_then(|stdout| {
+            // Only what was made here goes again: the other file is an earlier job's.
+            let stderr = create(&stderr_log(folder)).inspect_err(|_| remove(&stdout_log))?;
+            Ok(Self { stdout, stderr })
+        });
+        files.inspect_err(|_| remove_empty(folder))
     }
 }
 
 /// Removes what [`LogFiles::create`] made, as far as nothing was written, and the folders of the job that are empty then: a job that
 /// could not be started is to be had again under its name.
 pub(crate) fn discard(folder: &Path) {
-    for file in [folder.join("stdout.log"), stderr_log(folder)] {
+    for file in [stdout_log(folder), stderr_log(folder)] {
         if file.metadata().is_ok_and(|file| file.len() == 0) {
-            let _ = std::fs::remove_file(file);
+            remove(&file);
         }
     }
-    // The rank's, the attempt's and the job's. One that is not empty stays, and all above it.
+    remove_empty(folder);
+}
+
+/// Removes a log. If it stays, so does the job's id: the next error says so.
+fn remove(file: &Path) {
+    let _ = std::fs::remove_file(file);
+}
+
+/// Removes the folders of a rank, of its attempt and of the job. One that is not empty stays, and all above it.
+fn remove_empty(folder: &Path) {
     folder.ancestors().take(3).try_for_each(std::fs::remove_dir).ok();
 }
 
@@ -175,5 +194,25 @@ impl Pump {
         if !shown.is_empty() {
             self.writer.show(shown);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_an_earlier_job_has_a_log_nothing_is_made_and_nothing_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("nightly/attempt_0/0");
+        for (there, other) in [("stdout.log", "stderr.log"), ("stderr.log", "stdout.log")] {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(there), "").unwrap();
+            let refusal = LogFiles::create(&folder).map(drop).unwrap_err().to_string();
+            assert!(refusal.contains(there), "{refusal}");
+            assert!(folder.join(there).exists() && !folder.join(other).exists(), "{there}");
+            std::fs::remove_file(folder.join(there)).unwrap();
+        }
+        LogFiles::create(&folder).unwrap();
     }
 }
