@@ -111,12 +111,14 @@ impl Logs {
         Ok(self.tails.len() - 1)
     }
 
-    /// Waits until everything is read, but no longer than [`DRAIN`]; then returns the end of each process's stderr. What is read is
-    /// in the files, and given to the writers whatever they have to do: it is what the pipes still held.
+    /// Waits until everything is read, but no longer than [`DRAIN`]; then returns the end of each process's stderr. What the pipes
+    /// still held is in the files, and given to the writers whatever they have to do.
     pub(crate) fn drain(self, writers: &Writers) -> Vec<Vec<String>> {
         let Self { tails, closed, finished: (sender, receiver) } = self;
         drop(sender);
-        writers.set_waiting_max(usize::MAX);
+        // A pipe holds 64 KiB, of which prefixes make eight times as much at most: room for all that ended ranks have left in theirs.
+        // A process that a rank has left behind may write without end, and waits as always.
+        writers.set_waiting_max(WAITING_MAX.saturating_mul(1 + tails.len()));
         let deadline = Deadline::after(Instant::now(), DRAIN);
         if receiver.recv_timeout(deadline.limit()) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             let what = "a process started by a rank is still running and holds the rank's output open";
@@ -200,6 +202,7 @@ impl Pump {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
 
     #[test]
     fn where_an_earlier_job_has_a_log_nothing_is_made_and_nothing_removed() {
@@ -214,5 +217,35 @@ mod tests {
             std::fs::remove_file(folder.join(there)).unwrap();
         }
         LogFiles::create(&folder).unwrap();
+    }
+
+    /// Takes nothing while somebody else has the lock.
+    #[derive(Clone, Default)]
+    struct Count(Arc<Mutex<usize>>);
+
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            *lock(&self.0) += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_still_writes_when_the_ranks_are_gone_fills_no_memory() {
+        let shown = Count::default();
+        let held = lock(&shown.0);
+        let writers = Writers::start(Box::new(shown.clone()), Box::new(io::sink())).unwrap();
+        let mut logs = Logs::new();
+        logs.add("", (io::repeat(b'\n'), io::empty()), &writers, None).unwrap();
+        logs.drain(&writers);
+        drop(held);
+        writers.finish(None, || false);
+        // Twice what a stream may have waiting, and the few pieces that are on their way.
+        let bytes = *lock(&shown.0);
+        assert!(bytes < 3 * WAITING_MAX, "{bytes}");
     }
 }
