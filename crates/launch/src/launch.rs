@@ -144,8 +144,9 @@ impl Launch {
     /// Where the lines of the ranks' stdout and stderr go. Default: to this process's own.
     ///
     /// A writer is given whole lines, on a thread of its own. What it refuses with an error is lost, which is logged once; the job goes on,
-    /// and the next lines are tried again. While a writer takes its time, up to a mebibyte is kept for it; then the ranks have to wait, and
-    /// so does the end of the job: until all is written, or a signal asks to leave it, or, if time has run out, for the grace period. Files of [`log_dir`](Self::log_dir) don't wait.
+    /// and the next lines are tried again. While a writer takes its time, up to a mebibyte is kept for it, and files of
+    /// [`log_dir`](Self::log_dir) don't wait; then they stand still, and the ranks have to wait. So does the end of the job: until all is
+    /// written, or a signal asks to leave it, or the [`timeout`](Self::timeout) and a grace period are over.
     pub fn output(mut self, out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
         self.out = Box::new(out);
         self.err = Box::new(err);

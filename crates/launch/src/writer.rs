@@ -1,5 +1,5 @@
-//! Threads that write for others, so that who reads slowly, or not at all, holds up nobody: neither the one who supervises the ranks,
-//! nor those who read what ranks write and keep it in files.
+//! Threads that write for others, so that who reads slowly, or not at all, never holds up the one who supervises the ranks, and those
+//! who read what ranks write and keep it in files only when a mebibyte waits to be shown.
 
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// Where lines go.
 pub(crate) type Sink = Box<dyn Write + Send>;
 
-/// How many bytes may wait to be written while ranks run. Beyond that the ranks wait for the reader, as without a launcher in between.
+/// How many bytes may wait to be written while ranks run. Beyond that those who read the ranks' output wait, with the files
+/// they keep, and so the ranks wait for the reader, as without a launcher in between.
 pub(crate) const WAITING_MAX: usize = 1 << 20;
 /// When a sink that would block is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
