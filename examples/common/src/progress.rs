@@ -77,6 +77,8 @@ fn bar() -> ProgressBar {
 pub struct Relay<W> {
     bar: ProgressBar,
     output: W,
+    /// The output has had the beginning of the next line, and is to have its end, whatever that looks like.
+    is_within_line: bool,
     seen: Seen,
 }
 
@@ -86,11 +88,14 @@ pub type Seen = Arc<Mutex<(u64, u64)>>;
 /// Relays for the standard output and the standard error output that know of each other's bar.
 pub fn relays() -> (Relay<io::Stdout>, Relay<io::Stderr>) {
     let (bar, seen) = (bar(), Seen::default());
-    let stdout = Relay { bar: bar.clone(), output: io::stdout(), seen: seen.clone() };
-    (stdout, Relay { bar, output: io::stderr(), seen })
+    (Relay::new(bar.clone(), io::stdout(), seen.clone()), Relay::new(bar, io::stderr(), seen))
 }
 
 impl<W> Relay<W> {
+    fn new(bar: ProgressBar, output: W, seen: Seen) -> Self {
+        Self { bar, output, is_within_line: false, seen }
+    }
+
     /// Whether there is a terminal to draw the bar on.
     pub fn draws(&self) -> bool {
         !self.bar.is_hidden()
@@ -103,19 +108,22 @@ impl<W> Relay<W> {
 }
 
 impl<W: Write> Write for Relay<W> {
-    /// Expects whole lines.
+    /// Expects whole lines, and takes one at a time: an error means that nothing of what was given has been shown.
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        for line in lines.split_inclusive(|&byte| byte == b'\n') {
-            match std::str::from_utf8(line).ok().and_then(Update::from_line) {
-                Some(update) => {
-                    *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (update.step, update.steps);
-                    update.show(&self.bar);
-                }
-                None if self.bar.is_finished() => self.output.write_all(line)?,
-                None => self.bar.suspend(|| self.output.write_all(line))?,
-            }
+        let line = lines.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default();
+        let text = std::str::from_utf8(line).ok().filter(|_| !self.is_within_line);
+        if let Some(update) = text.and_then(Update::from_line) {
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (update.step, update.steps);
+            update.show(&self.bar);
+            return Ok(line.len());
         }
-        Ok(lines.len())
+        let written = if self.bar.is_finished() {
+            self.output.write(line)?
+        } else {
+            self.bar.suspend(|| self.output.write(line))?
+        };
+        self.is_within_line = written < line.len();
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -165,10 +173,45 @@ mod tests {
         let update = Update { step: 3, steps: 20, message: "epoch  1/2, loss 2.1" };
         assert_eq!(Update::from_line(&format!("[0] {}\n", update.to_line())), Some(update));
 
-        let mut relay = Relay { bar: ProgressBar::hidden(), output: Vec::new(), seen: Seen::default() };
+        let mut relay = Relay::new(ProgressBar::hidden(), Vec::new(), Seen::default());
         relay.write_all(b"[1] hello\n[0] @progress 2 3 on\n[0] @progress x\n").unwrap();
         assert_eq!(relay.output, b"[1] hello\n[0] @progress x\n");
         assert_eq!((relay.bar.position(), relay.bar.length()), (2, Some(3)));
         assert_eq!(*relay.seen().lock().unwrap(), (2, 3));
+    }
+
+    /// Takes 20 bytes every other time, and nothing in between.
+    struct Nonblocking(Vec<u8>, bool);
+
+    impl Write for Nonblocking {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                self.0.write(&bytes[..bytes.len().min(20)])
+            } else {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_output_that_would_block_is_given_each_line_once() {
+        let lines =
+            b"[0] one\n[0] two\n[0] not a number: @progress x @progress 2 3 on\n[0] @progress 1 3 on\nend\n";
+        let mut relay = Relay::new(ProgressBar::hidden(), Nonblocking(Vec::new(), false), Seen::default());
+        let mut rest = &lines[..];
+        while !rest.is_empty() {
+            match relay.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        let shown = String::from_utf8(relay.output.0).unwrap();
+        assert_eq!(shown, "[0] one\n[0] two\n[0] not a number: @progress x @progress 2 3 on\nend\n");
+        assert_eq!(*relay.seen.lock().unwrap(), (1, 3));
     }
 }
