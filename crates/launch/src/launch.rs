@@ -129,7 +129,8 @@ impl Launch {
     /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<local rank>/{stdout.log,stderr.log}`, where n
     /// counts the starts of the rank from 0.
     /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
-    /// lately to `<folder>/<job id>/attempt_0/trace_rank_<rank>.json` (see `phalanx trace`). Default: none.
+    /// lately to `<folder>/<job id>/attempt_<n>/trace_rank_<rank>.json` (see `phalanx trace`); those of an elastic job, which are of one
+    /// group whenever they were started, all in `attempt_0`. Default: none.
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.log_dir = Some(folder.into());
         self
@@ -209,9 +210,9 @@ impl Launch {
             program: self.program,
             args: self.args,
             env: self.env.into_iter().collect(),
+            not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
             prefix: self.prefix,
             writers: Writers::start(self.out, self.err)?,
-            not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
             grace: self.grace,
             timeout: self.timeout,
             began: Instant::now(),
