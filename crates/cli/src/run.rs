@@ -2,7 +2,10 @@
 
 use crate::cli::Run;
 use phalanx_core::{Error, Result};
-use phalanx_launch::Launch;
+use phalanx_launch::{Launch, Outcome};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 /// Runs a job and returns the code to exit with.
 pub(crate) fn run(flags: Run) -> Result<i32> {
@@ -52,7 +55,22 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
     }
     let outcome = launch.run()?;
     if !outcome.is_success() {
-        crate::complain(&outcome);
+        let is_to_end = timeout.is_some() || matches!(outcome, Outcome::Interrupted { .. });
+        complain(&outcome, if is_to_end { grace } else { Duration::MAX });
     }
     Ok(outcome.exit_code())
+}
+
+/// Tells the user how the job ended, on a thread that is waited for so long: what has a time limit, or what somebody wants to end, has to
+/// end also if stderr is a full pipe that nobody reads.
+fn complain(outcome: &Outcome, limit: Duration) {
+    let text = outcome.to_string();
+    let (done, told) = channel::<()>();
+    let tell = move || {
+        crate::complain(&text);
+        drop(done);
+    };
+    // Without a thread, or when time is over, it stays unsaid; the exit code says the most of it.
+    let _ = thread::Builder::new().spawn(tell);
+    let _ = told.recv_timeout(limit);
 }

@@ -194,12 +194,11 @@ fn a_job_within_a_job_is_no_part_of_it() {
 }
 
 #[test]
-fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_the_ranks() {
+fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_ranks_and_launcher() {
     let script = "echo pid $$; exec yes >&2";
-    for (flags, signals, code) in
-        [(&["-n", "2"][..], &[Signal::TERM][..], 143), (&["-n", "2", "--timeout", "1"], &[], 124)]
-    {
-        let mut command = phalanx(&[&["run"], flags, &["sh", "-c", script]].concat());
+    for (flags, signals, code) in [(&[][..], &[Signal::TERM][..], 143), (&["--timeout", "1"], &[], 124)] {
+        let flags = [&["run", "-n", "2", "--grace", "0.2"], flags].concat();
+        let mut command = phalanx(&[&flags[..], &["sh", "-c", script]].concat());
         let (unread, full) = std::io::pipe().unwrap();
         command.stderr(full).stdout(Stdio::piped());
         let mut launcher = command.spawn().unwrap();
@@ -209,10 +208,16 @@ fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_the_ranks() {
             lines.map(|line| line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()).collect();
         // Until nothing moves any more: the pipe is full, and what the launcher keeps as well.
         sleep(Duration::from_millis(500));
-        for &signal in signals {
-            kill_process(Pid::from_child(&launcher), signal).unwrap();
-        }
+        let signal_all = || {
+            for &signal in signals {
+                kill_process(Pid::from_child(&launcher), signal).unwrap();
+            }
+        };
+        signal_all();
         all_gone(&ranks);
+        // Who asked waits for the reader, until asked again. Who has a time limit does not.
+        signal_all();
+        all_gone(&[launcher.id()]);
         drop(unread);
         assert_eq!(launcher.wait().unwrap().code(), Some(code));
     }
