@@ -21,7 +21,8 @@ fn main() {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
-        // It would say with `eprintln!` that stderr is broken, which panics, and the ranks end with the thread that watches them.
+        // It would say with `eprintln!` that stderr is broken, which panics. A pipe may only be full, or be read again, and who logs has
+        // more to do: one thread shows what the ranks write, others answer them at the launcher's store.
         .log_internal_errors(false)
         .init();
     let done = match cli.command {

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -28,14 +29,20 @@ fn runs(pid: u32) -> bool {
     })
 }
 
+/// Waits until `condition` holds, and fails the test, which says what is wrong then, when it does not come to hold.
+#[track_caller]
+fn eventually(condition: impl Fn() -> bool, otherwise: &str) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{otherwise}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits until none of the processes runs, and fails the test when one stays.
 #[track_caller]
 fn all_gone(pids: &[u32]) {
-    let start = Instant::now();
-    while pids.iter().copied().any(runs) {
-        assert!(start.elapsed() < Duration::from_secs(30), "orphans among {pids:?}");
-        sleep(Duration::from_millis(5));
-    }
+    eventually(|| !pids.iter().copied().any(runs), &format!("some of {pids:?} are still there"));
 }
 
 /// A launcher with ranks that sleep.
@@ -181,6 +188,33 @@ fn a_stderr_that_nobody_reads_ends_no_job_and_takes_no_rank_its_grace() {
     drop(job.stderr.take());
     assert_eq!(job.wait().unwrap().code(), Some(7));
     assert!(saved.exists(), "the other rank was not asked");
+}
+
+#[test]
+fn a_stderr_that_is_broken_for_a_while_shows_what_comes_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    assert!(Command::new("mkfifo").arg(path("stderr")).status().unwrap().success());
+    // What the launcher logs of the first attempt finds nobody who reads it; the second speaks when there is somebody again.
+    let script = format!(
+        "[ $PHALANX_RESTART_COUNT = 0 ] && exit 7; echo > {again}; until [ -e {read} ]; do sleep 0.01; done; echo later >&2",
+        again = path("again").display(),
+        read = path("read").display()
+    );
+    let mut command =
+        phalanx(&["run", "-n", "1", "--max-restarts", "1", "--timeout", "60", "sh", "-c", &script]);
+    // Who opens a FIFO to write waits for who reads.
+    let reads = File::options().read(true).write(true).open(path("stderr")).unwrap();
+    command.stderr(File::options().write(true).open(path("stderr")).unwrap());
+    drop(reads);
+    let mut launcher = command.spawn().unwrap();
+    drop(command);
+    eventually(|| path("again").exists(), "it was not started again");
+    let mut stderr = File::open(path("stderr")).unwrap();
+    std::fs::write(path("read"), "").unwrap();
+    assert_eq!(launcher.wait().unwrap().code(), Some(0));
+    let shown = std::io::read_to_string(&mut stderr).unwrap();
+    assert!(shown.ends_with("[0] later\n"), "{shown}");
 }
 
 #[test]
