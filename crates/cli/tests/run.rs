@@ -228,6 +228,30 @@ fn a_job_within_a_job_is_no_part_of_it() {
 }
 
 #[test]
+fn a_job_within_a_job_does_not_write_over_its_traces() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().to_str().unwrap();
+    let inner = format!("{logs}/inner/attempt_0");
+    for (is_rank, flags, traces) in [
+        (false, &[][..], "outer"),
+        (false, &["--log-dir", logs, "--job-id", "user"], "outer"),
+        (true, &[], ""),
+        (true, &["--log-dir", logs, "--job-id", "inner"], &inner[..]),
+        (true, &["--env", "PHALANX_TRACE_DIR=mine"], "mine"),
+    ] {
+        let script = &["-n", "1", "sh", "-c", "echo \"($PHALANX_TRACE_DIR)\""];
+        let mut job = phalanx(&[&["run"], flags, script].concat());
+        job.env("PHALANX_TRACE_DIR", "outer").env_remove("PHALANX_RANK");
+        if is_rank {
+            job.env("PHALANX_RANK", "0");
+        }
+        let output = job.output().unwrap();
+        let (shown, complaints) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(shown, format!("[0] ({traces})\n"), "{is_rank} {flags:?}: {complaints}");
+    }
+}
+
+#[test]
 fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_ranks_and_launcher() {
     let script = "echo pid $$; exec yes >&2";
     for (flags, signals, code) in [(&[][..], &[Signal::TERM][..], 143), (&["--timeout", "1"], &[], 124)] {
