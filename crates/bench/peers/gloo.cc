@@ -61,16 +61,18 @@ static void longest(void *, double *values, size_t len) {
   gloo::allreduce(options);
 }
 
-static void ping_pong(gloo::transport::UnboundBuffer *buffer) {
+using Buffer = gloo::transport::UnboundBuffer;
+
+static void ping_pong(Buffer *in, Buffer *out) {
   int peer = rank_ ^ 1;
   if (peer >= world) return;
   for (int turn = 0; turn < 2; turn++) {
     if ((rank_ & 1) == turn) {
-      buffer->send(peer, 0);
-      buffer->waitSend();
+      in->send(peer, 0);
+      in->waitSend();
     } else {
-      buffer->recv(peer, 0);
-      buffer->waitRecv();
+      out->recv(peer, 0);
+      out->waitRecv();
     }
   }
 }
@@ -145,9 +147,9 @@ static Operation prepare(const std::string &name, Case *c) {
       return [options] { gloo::alltoall(*options); };
     }
     case SEND_RECV: {
-      std::shared_ptr<gloo::transport::UnboundBuffer> buffer =
-          mesh->createUnboundBuffer(c->in, c->in_len * sizeof(float));
-      return [buffer] { ping_pong(buffer.get()); };
+      std::shared_ptr<Buffer> in = mesh->createUnboundBuffer(c->in, c->in_len * sizeof(float));
+      std::shared_ptr<Buffer> out = mesh->createUnboundBuffer(c->out, c->out_len * sizeof(float));
+      return [in, out] { ping_pong(in.get(), out.get()); };
     }
     default: return [] { barrier(mesh); };
   }

@@ -28,7 +28,8 @@ typedef struct {
 } Task;
 
 // One operation at one size. `in` is what this rank contributes; where the operation works in place it is overwritten
-// and `out` is the same memory, else `out` receives. Blocks have `count` elements, or the buffer where there are none.
+// and `out` is the same memory, else `out` receives. What comes back to a rank that has sent is received there, too: in the
+// buffer that it has sent, it would be right from before. Blocks have `count` elements, or the buffer where there are none.
 typedef struct {
   enum Op op;
   int rank, world, in_place;
@@ -123,7 +124,8 @@ static int begin(Case *c, enum Op op, int in_place, size_t bytes, int rank, int 
     memset(made.memory[i], 0, whole * sizeof(float));
   }
   made.in = made.memory[0];
-  made.out = in_place ? made.memory[0] : made.memory[1];
+  int comes_back = op == SEND_RECV && rank < (rank ^ 1) && (rank ^ 1) < world;
+  made.out = in_place && !comes_back ? made.memory[0] : made.memory[1];
   // In place, a rank's block of a gathered buffer is where it will be found, and so it is for one scattered.
   if (in_place && (op == ALL_GATHER || (op == GATHER && rank == ROOT))) made.in = made.out + rank * count;
   *c = made;

@@ -18,7 +18,7 @@ static void ping_pong(Case *c) {
   int peer = c->rank ^ 1, len = (int)c->count;
   if (peer >= c->world) return;
   if (c->rank < peer) MPI_Send(c->in, len, MPI_FLOAT, peer, 0, COMM);
-  MPI_Recv(c->in, len, MPI_FLOAT, peer, 0, COMM, MPI_STATUS_IGNORE);
+  MPI_Recv(c->out, len, MPI_FLOAT, peer, 0, COMM, MPI_STATUS_IGNORE);
   if (c->rank > peer) MPI_Send(c->in, len, MPI_FLOAT, peer, 0, COMM);
 }
 

@@ -24,15 +24,19 @@ class Case:
         count = size // 4 if self.in_place else size // 4 // self.world
         whole = count * self.world
         at_root = whole if self.rank == ROOT else 0
+        # In the buffer that it has sent, what comes back to a rank would be right from before.
+        comes_back = op == "send_recv" and self.rank < self.rank ^ 1 < self.world
         lengths = {
             "reduce_scatter": (whole, count),
             "all_gather": (count, whole),
             "gather": (count, at_root),
             "scatter": (at_root, count),
             "all_to_all": (whole, whole),
+            "send_recv": (count, count if comes_back else 0),
         }
         self.count = count
         self.input, self.output = (torch.zeros(n) for n in lengths.get(op, (count, 0)))
+        self.result = self.input if self.in_place and not comes_back else self.output
         self.pattern = contribution(self.rank, torch.arange(len(self.input)))
         divided = self.output if op == "gather" else self.input
         self.blocks = list(divided.split(count)) if op in ("gather", "scatter") and at_root else None
@@ -71,11 +75,11 @@ class Case:
             if self.rank & 1 == turn:
                 dist.send(self.input, peer)
             else:
-                dist.recv(self.input, peer)
+                dist.recv(self.result, peer)
 
     def wrong(self):
         """How many elements differ from what must come out."""
-        result = self.input if self.in_place else self.output
+        result = self.result
         if self.op == "reduce" and self.rank != ROOT or self.op == "send_recv" and self.rank ^ 1 >= self.world:
             result = result[:0]
         i = torch.arange(len(result))

@@ -18,7 +18,8 @@ pub(crate) struct Case<'g, T> {
     reduce: ReduceOp,
     /// Read by the operation, and overwritten where it works in place.
     input: Buffer<T>,
-    /// Empty for operations in place, and on ranks that get nothing.
+    /// Empty for operations in place, and on ranks that get nothing. What comes back to a rank that has sent comes here: in the buffer
+    /// that it has sent, it would be right from before.
     output: Buffer<T>,
     data: Data<T>,
 }
@@ -36,9 +37,11 @@ impl<'g, T: Value> Case<'g, T> {
         let (world_size, is_root) = (group.world_size(), group.rank() == ROOT);
         let whole = count * world_size;
         let at_root = if is_root { whole } else { 0 };
+        let comes_back = if partner(group).is_some_and(|peer| group.rank() < peer) { count } else { 0 };
         let (input, output) = match op {
             Op::AllGather | Op::ReduceScatter if place == Place::InPlace => (whole, 0),
-            Op::AllReduce | Op::Broadcast | Op::Reduce | Op::SendRecv | Op::Barrier => (count, 0),
+            Op::AllReduce | Op::Broadcast | Op::Reduce | Op::Barrier => (count, 0),
+            Op::SendRecv => (count, comes_back),
             Op::AllGather => (count, whole),
             Op::ReduceScatter => (whole, count),
             Op::AllToAll => (whole, whole),
@@ -102,7 +105,7 @@ impl<T: Value> Work for Case<'_, T> {
             Op::Gather => group.gather(input, is_root.then_some(&mut output[..]), ROOT),
             Op::Scatter => group.scatter(is_root.then_some(&input[..]), output, ROOT),
             Op::AllToAll => group.all_to_all(input, output),
-            Op::SendRecv => ping_pong(group, input),
+            Op::SendRecv => ping_pong(group, input, output),
             Op::Barrier => group.barrier(),
         }
     }
@@ -124,8 +127,11 @@ impl<T: Value> Work for Case<'_, T> {
             Op::AllGather | Op::Gather => blocks().map(|(from, block)| data.wrong(from, 0, block)).sum(),
             Op::AllToAll => blocks().map(|(from, block)| data.wrong(from, rank * block.len(), block)).sum(),
             Op::Scatter => data.wrong(ROOT, rank * self.output.len(), &self.output),
-            Op::SendRecv if rank ^ 1 < world_size => data.wrong(rank & !1, 0, &self.input),
-            Op::Reduce | Op::SendRecv | Op::Barrier => 0,
+            Op::SendRecv => partner(self.group).map_or(0, |peer| {
+                let got = if rank < peer { &self.output } else { &self.input };
+                data.wrong(rank.min(peer), 0, got)
+            }),
+            Op::Reduce | Op::Barrier => 0,
         }
     }
 }
@@ -156,18 +162,23 @@ impl<T: Value> DerefMut for Buffer<T> {
     }
 }
 
+/// The neighbour with whom a rank plays [`ping_pong`], unless it is the last of an odd number.
+fn partner(group: &ProcessGroup) -> Option<usize> {
+    Some(group.rank() ^ 1).filter(|&peer| peer < group.world_size())
+}
+
 /// Even ranks send to their neighbours and get it back.
-fn ping_pong<T: Value>(group: &ProcessGroup, buffer: &mut [T]) -> Result<()> {
-    let (rank, peer) = (group.rank(), group.rank() ^ 1);
-    if peer >= group.world_size() {
-        return Ok(());
-    }
-    if rank < peer {
-        group.send(buffer, peer, 0)?;
-        group.recv(buffer, peer, 0)
-    } else {
-        group.recv(buffer, peer, 0)?;
-        group.send(buffer, peer, 0)
+fn ping_pong<T: Value>(group: &ProcessGroup, buffer: &mut [T], back: &mut [T]) -> Result<()> {
+    match partner(group) {
+        None => Ok(()),
+        Some(peer) if group.rank() < peer => {
+            group.send(buffer, peer, 0)?;
+            group.recv(back, peer, 0)
+        }
+        Some(peer) => {
+            group.recv(buffer, peer, 0)?;
+            group.send(buffer, peer, 0)
+        }
     }
 }
 
@@ -256,7 +267,7 @@ mod tests {
                     Op::Barrier => true,
                     Op::Broadcast => rank == ROOT,
                     Op::Reduce | Op::Gather => rank != ROOT,
-                    Op::SendRecv => rank != 1,
+                    Op::SendRecv => rank == 2,
                     _ => false,
                 };
                 for &place in op.places() {
