@@ -96,7 +96,10 @@ impl Hub {
         let Some(meeting) = self.comms.get_mut(&comm) else { return };
         match request.kind {
             Kind::Connect => meeting.connect(rank, &request),
-            Kind::Gone => meeting.lose(),
+            Kind::Gone => {
+                meeting.members[rank] = None;
+                meeting.lose();
+            }
             Kind::Send => meeting.message(rank, request.who as usize, request),
             Kind::Recv => meeting.message(request.who as usize, rank, request),
             _ => {

@@ -6,7 +6,7 @@ use crate::element::{unsupported_dtype, with_element};
 use crate::group::Place;
 use candle_core::{Storage, Tensor};
 use phalanx::{CallSite, DType, Error, OpKind, ReduceOp};
-use phalanx_nccl::{HybridBackend, Work};
+use phalanx_nccl::HybridBackend;
 use phalanx_train::memory::{Memory, Reduction, Sending};
 use phalanx_train::{Plan, Result, Tensor as _};
 use std::collections::HashMap;
@@ -115,11 +115,8 @@ trait Flight: Send {
     fn land(self: Box<Self>) -> Result<()>;
 }
 
-/// The gradients, whose memory is away, and the operation.
-struct Launched<T: OnGpu> {
-    loans: Vec<Loan<T>>,
-    work: Work,
-}
+/// The gradients, whose memory is away. The backend looks after the operation.
+struct Launched<T: OnGpu>(Vec<Loan<T>>);
 
 impl<T: OnGpu> Launched<T> {
     /// Begins to reduce all of them, behind what candle has enqueued.
@@ -130,20 +127,14 @@ impl<T: OnGpu> Launched<T> {
         for loan in &mut loans {
             batch.all_reduce(loan.buffer(), op)?;
         }
-        let work = hybrid.launch_at(&batch, site)?;
-        Ok(Self { loans, work })
+        let _ = hybrid.launch_at(&batch, site)?;
+        Ok(Self(loans))
     }
 }
 
 impl<T: OnGpu> Flight for Launched<T> {
     fn land(self: Box<Self>) -> Result<()> {
-        let Self { loans, work } = *self;
-        let ended = loans.into_iter().map(Loan::end).fold(Ok(()), crate::Result::and);
-        ended.or_else(|error| {
-            // Memory is lost where a launch has failed, and the group says why.
-            work.wait()?;
-            Err(within(error))
-        })
+        self.0.into_iter().map(Loan::end).fold(Ok(()), crate::Result::and).map_err(within)
     }
 }
 

@@ -103,12 +103,8 @@ pub(crate) fn in_place<T: OnGpu>(
     let mut batch = hybrid.batch();
     put(&mut batch, loan.buffer())?;
     // The backend looks after it; what goes wrong later, the next call says.
-    let work = hybrid.launch_at(&batch, site)?;
-    loan.end().or_else(|error| {
-        // Memory is lost where a launch has failed, and the group says why.
-        work.wait()?;
-        Err(error)
-    })
+    let _ = hybrid.launch_at(&batch, site)?;
+    loan.end()
 }
 
 /// The tensors of all ranks in new memory of this `shape`.

@@ -44,8 +44,8 @@ impl Flight {
         Self { shared, signature, seq, deadline, state }
     }
 
-    /// It is on its stream, or will never be.
-    pub(crate) fn launched(&self, event: Result<Event>) {
+    /// It is on its stream, or will never be: then all that can come of it is an error. Returns which.
+    pub(crate) fn launched(&self, event: Result<Event>) -> bool {
         let mut state = self.state();
         match event {
             Ok(event) => state.event = Some(event),
@@ -53,6 +53,7 @@ impl Flight {
             Err(_) if self.deadline.has_passed(Instant::now()) => {}
             Err(error) => state.refusal = Some(error),
         }
+        state.event.is_some()
     }
 
     /// What has become of it, once that is known. Whoever looks makes it known.
@@ -164,7 +165,6 @@ impl Work {
         let Some(flight) = &self.0 else { return Ok(()) };
         match &*flight.state() {
             State { outcome: Some(outcome), .. } => outcome.clone(),
-            State { refusal: Some(error), .. } => Err(error.clone()),
             State { event: Some(event), .. } => stream.wait_for(event),
             State { event: None, .. } => Ok(()),
         }

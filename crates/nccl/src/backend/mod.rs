@@ -179,7 +179,8 @@ impl NcclBackend {
     /// Begins everything in `batch` as one operation: what all ranks call alike of collectives, and messages between some.
     ///
     /// # Errors
-    /// Those of the [contract](Self#contract), as far as they are known already; [`Misuse`](Error::Misuse): nothing was begun.
+    /// Those of the [contract](Self#contract), as far as they are known already, and of a launch that NCCL refuses or does not take in time;
+    /// [`Misuse`](Error::Misuse): nothing was begun.
     #[track_caller]
     pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
         self.launch_at(batch, CallSite::caller())
@@ -203,8 +204,12 @@ impl NcclBackend {
         shared.watch.add(flight.clone())?;
         // The locked sequence makes the order of NCCL that of the agreements.
         let launched = shared.comm.launch(batch, &self.stream, self.timeout);
-        flight.launched(launched.and_then(|()| self.stream.record()));
+        let is_on_its_way = flight.launched(launched.and_then(|()| self.stream.record()));
         drop(seq);
+        if !is_on_its_way {
+            // Who drops the work would take what is in the buffers for the result. Why there is none, the host may know in a moment.
+            Work::new(flight.clone()).wait()?;
+        }
         Ok(Work::new(flight))
     }
 
