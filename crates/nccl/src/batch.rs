@@ -211,6 +211,19 @@ impl<'a> Batch<'a> {
         Some(Signature { detail, ..first })
     }
 
+    /// The other ranks without whom it does not end: all, or, where there are only messages, their other ends.
+    pub(crate) fn others(&self) -> Vec<usize> {
+        let mut others: Vec<usize> = if self.operations.iter().any(Operation::is_collective) {
+            (0..self.world_size).collect()
+        } else {
+            self.operations.iter().filter_map(|message| message.rank).collect()
+        };
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|&rank| rank != self.rank);
+        others
+    }
+
     /// What errors call it.
     pub(crate) fn signature(&self, site: &CallSite) -> Signature {
         self.collective(site).unwrap_or_else(|| {

@@ -55,12 +55,10 @@ impl Fate {
         self.abort(&error.to_string())
     }
 
-    /// All had come to the call, but the devices did not end it.
-    pub(crate) fn late(&self, op: OpKind, seq: u64, waited: Duration) -> Cause {
-        let me = self.control.rank();
-        let others = (0..self.control.world_size()).filter(|&rank| rank != me);
-        let awaited: Vec<_> = others.map(|rank| self.control.peer(rank)).collect();
-        let (reporter, missing) = (self.control.peer(me), awaited.clone());
+    /// The devices of this rank and the `others` did not end the call in time. Of collectives the arbiter finds out who had come; of messages only these know.
+    pub(crate) fn late(&self, op: OpKind, seq: u64, waited: Duration, others: &[usize]) -> Cause {
+        let awaited: Vec<_> = others.iter().map(|&rank| self.control.peer(rank)).collect();
+        let (reporter, missing) = (self.control.peer(self.control.rank()), awaited.clone());
         self.fail(Cause::TimedOut { reporter, op, seq, waited, awaited, missing })
     }
 

@@ -327,6 +327,33 @@ fn who_does_not_come_is_named_by_all() {
     });
 }
 
+/// Of three ranks, one waits for a message that the last does not send: the first they would connect for, and one for which they are connected.
+#[test]
+fn a_message_that_does_not_come_is_no_fault_of_third_ranks() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    for are_connected in [false, true] {
+        let over = Barrier::new(3);
+        World::thread().run(3, move |group| {
+            let all = backend(&group);
+            let mut buffer = on(&all, &[1]);
+            match group.rank() {
+                1 if are_connected => all.send(&buffer, 0).and_then(Work::wait).unwrap(),
+                0 if are_connected => all.recv(&mut buffer, 1).and_then(Work::wait).unwrap(),
+                _ => {}
+            }
+            let outcome = match group.rank() {
+                0 => all.with_timeout(PATIENCE).recv(&mut buffer, 1).and_then(Work::wait),
+                _ => Ok(()),
+            };
+            over.wait();
+            let error = outcome.and_then(|()| all.barrier()).unwrap_err();
+            let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
+            assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [1], "{error}");
+            assert!(error.to_string().contains(" in recv; not arrived: rank 1 ("), "{error}");
+        });
+    }
+}
+
 #[test]
 fn an_abort_ends_what_is_on_its_way_on_all_ranks() {
     let is_on_its_way = Barrier::new(2);

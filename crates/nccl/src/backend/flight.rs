@@ -18,6 +18,8 @@ pub(crate) struct Flight {
     signature: Signature,
     /// Its place among the group's collectives; 0 for messages.
     seq: u64,
+    /// Without whom it does not end.
+    others: Vec<usize>,
     deadline: Deadline,
     state: Mutex<State>,
 }
@@ -35,13 +37,12 @@ struct State {
 impl Flight {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        signature: Signature,
-        seq: u64,
+        (signature, seq, others): (Signature, u64, Vec<usize>),
         deadline: Deadline,
         agreement: Option<phalanx_group::Work<()>>,
     ) -> Self {
         let state = Mutex::new(State { agreement, ..State::default() });
-        Self { shared, signature, seq, deadline, state }
+        Self { shared, signature, seq, others, deadline, state }
     }
 
     /// It is on its stream, or will never be: then all that can come of it is an error. Returns which.
@@ -103,7 +104,7 @@ impl Flight {
         if elapsed < self.deadline.limit().saturating_add(patience) {
             return None;
         }
-        failed(shared.fate.late(self.signature.op, self.seq, elapsed))
+        failed(shared.fate.late(self.signature.op, self.seq, elapsed, &self.others))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

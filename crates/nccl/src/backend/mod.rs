@@ -200,7 +200,8 @@ impl NcclBackend {
         *seq += u64::from(agreement.is_some());
         let number = if agreement.is_some() { *seq } else { 0 };
         let deadline = Deadline::after(Instant::now(), self.timeout);
-        let flight = Arc::new(Flight::new(shared.clone(), signature, number, deadline, agreement));
+        let call = (signature, number, batch.others());
+        let flight = Arc::new(Flight::new(shared.clone(), call, deadline, agreement));
         shared.watch.add(flight.clone())?;
         // The locked sequence makes the order of NCCL that of the agreements.
         let launched = shared.comm.launch(batch, &self.stream, self.timeout);
