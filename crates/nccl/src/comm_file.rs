@@ -15,8 +15,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Which rank of a communicator to be, and the file over which its ranks meet, in a folder that all of them see.
 ///
-/// Rank 0 writes NCCL's id there, in one piece, so that only its user can read it, and removes it when all have come. A file that is left of an earlier run
-/// does no harm: who has read it, and whatever came of that, goes on when rank 0 writes.
+/// Rank 0 writes NCCL's id there, in one piece, so that only its user can read it, and removes it when all have come, or it has given up. A file that is left of
+/// an earlier run does no harm: who has read it, and whatever came of that, goes on when rank 0 writes.
 ///
 /// In a job with a [`ProcessGroup`](phalanx_group::ProcessGroup) none of this is needed: [`NcclBackend::new`](crate::NcclBackend::new) sends the id over
 /// the group.
@@ -101,13 +101,14 @@ impl DistributedConfig {
         }
     }
 
-    /// An id that is not the one that has failed.
+    /// An id that is not the one that has failed. There will be none where rank 0 has removed that one: it has ended.
     fn wait(&self, failed: Option<&(UniqueId, Error)>, deadline: &Deadline) -> Result<UniqueId> {
         loop {
-            if let Some(id) = self.read()?
-                && failed.is_none_or(|(old, _)| old.as_bytes() != id.as_bytes())
-            {
-                return Ok(id);
+            match (self.read()?, failed) {
+                (Some(id), Some((old, _))) if old.as_bytes() == id.as_bytes() => {}
+                (Some(id), _) => return Ok(id),
+                (None, Some((_, error))) => return Err(error.clone()),
+                (None, None) => {}
             }
             if deadline.has_passed(Instant::now()) {
                 return Err(match failed {

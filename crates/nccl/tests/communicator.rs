@@ -388,6 +388,24 @@ fn ranks_meet_over_a_file_even_if_an_old_one_is_there() {
     assert!(matches!(error, Error::Io { .. }), "{error}");
 }
 
+/// No other id will come, so nobody waits for one.
+#[test]
+fn what_nccl_refuses_to_ranks_that_met_over_a_file_is_the_error_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    std::thread::scope(|ranks| {
+        for rank in 0..2 {
+            let config = DistributedConfig { world_size: 2, rank, comm_file: folder.path().join("id") };
+            ranks.spawn(move || {
+                // Both have one device.
+                let error = config.connect(nccl(), &device(0), LONG).unwrap_err();
+                assert!(matches!(error, Error::Library { .. }), "{error}");
+                assert!(error.to_string().contains("invalid usage (5)"), "{error}");
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn child_leaves_an_id() {
