@@ -87,12 +87,13 @@ impl Reducer {
     /// Begins a step with the gradients of `loss`.
     #[track_caller]
     pub(crate) fn begin(&mut self, share: Share, loss: &Tensor) -> Result<()> {
-        if self.inner.has_begun() {
+        if self.inner.has_begun() && !self.inner.overlaps() {
             self.others = GradStore::default(); // of the step that is forgotten
         }
         let Self { inner, variables, .. } = self;
         let coming = std::iter::once_with(|| variables.reached(loss)).flatten();
-        Ok(inner.begin(share, coming)?)
+        let outcome = inner.begin(share, coming).map_err(Into::into);
+        self.unless_another_goes_on(outcome)
     }
 
     /// Takes the gradient of a variable, complete but for what was accumulated, as the backward pass reports it. False if it is for candle, because no
@@ -125,10 +126,12 @@ impl Reducer {
     /// A whole step for gradients that are there already.
     #[track_caller]
     pub(crate) fn reduce(&mut self, grads: &mut GradStore, share: Share) -> Result<()> {
-        let mine = gradients(&self.variables.vars, grads, &self.group)?;
-        let reduced = self.inner.reduce(mine, share).map_err(Into::into);
+        let reduced = match gradients(&self.variables.vars, grads, &self.group) {
+            Ok(mine) => self.inner.reduce(mine, share).map_err(Into::into),
+            Err(error) => Err(error),
+        };
         let outcome = reduced.and_then(|reduced| self.give(reduced, grads));
-        self.whole(outcome)
+        self.unless_another_goes_on(outcome)
     }
 
     /// `None` if no rank takes part any more.
@@ -174,6 +177,11 @@ impl Reducer {
             self.others = GradStore::default();
         }
         outcome
+    }
+
+    /// As [`whole`](Self::whole), unless a step was refused in the middle of another, which goes on with all that is its own.
+    fn unless_another_goes_on<R>(&mut self, outcome: Result<R>) -> Result<R> {
+        if self.inner.has_begun() { outcome } else { self.whole(outcome) }
     }
 
     /// Buckets under way.

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{BatchNorm, Init, ModuleT, Optimizer, SGD, VarBuilder, VarMap};
 use common::{MODES, Net, SAMPLES, gradients, net, net_of, weights, worlds};
 use phalanx::{ProcessGroup, chunk};
-use phalanx_candle::{DdpConfig, DistributedDataParallel, LossScaler, Overlap, Share, clip_grad_norm};
+use phalanx_candle::{DdpConfig, DistributedDataParallel, Error, LossScaler, Overlap, Share, clip_grad_norm};
 
 /// Runs `rank` on so many ranks, over every transport and in every mode.
 fn everywhere<R: Send + 'static>(
@@ -72,6 +72,26 @@ fn accumulated_losses_are_sent_once_and_count_all() {
         accumulated
     });
     all_equal(&found);
+}
+
+/// Else what a program accumulates once more, when it begins the step anew, would count twice.
+#[test]
+fn what_was_accumulated_is_gone_with_a_step_that_is_refused() {
+    everywhere(2, |group, mode| {
+        let (varmap, ddp) = letters(["a"], &group, config(mode));
+        let more_than_all = Share::new(2, 1);
+        let loss = || ddp.forward(|[a]| a.sum_all()).unwrap();
+        let by_backward = || ddp.backward_share(&loss(), more_than_all).map(drop);
+        let by_hand = || ddp.sync_gradients(&mut loss().backward()?, more_than_all);
+        let steps: [&dyn Fn() -> phalanx_candle::Result<()>; 2] = [&by_backward, &by_hand];
+        for step in steps {
+            ddp.accumulate(&loss()).unwrap();
+            assert!(matches!(step(), Err(Error::Group(phalanx::Error::Misuse { .. }))));
+            ddp.accumulate(&loss()).unwrap();
+            let grads = ddp.backward(&loss()).unwrap();
+            assert_eq!(value(&grads, &var(&varmap, "a")), Some(vec![2.0; 3]));
+        }
+    });
 }
 
 #[test]
