@@ -100,10 +100,11 @@ impl Operation {
     pub(crate) fn signature(&self, world_size: usize, site: CallSite) -> Signature {
         let of_device = usize::from_be_bytes(*b"on GPUs.");
         let type_number = self.element.data_type.map_or(usize::MAX, |data_type| data_type as usize);
-        let (reduce, scalar) = match self.reduction {
-            Some(Reduction::Op(reduce)) => (Some(reduce), 0),
-            Some(Reduction::PreMulSum(scalar)) => (Some(ReduceOp::Sum), scalar.to_bits() as usize),
-            None => (None, 0),
+        // A sum of multiples is no plain sum, whatever they are multiplied by.
+        let (reduce, is_scaled, scalar) = match self.reduction {
+            Some(Reduction::Op(reduce)) => (Some(reduce), 0, 0),
+            Some(Reduction::PreMulSum(scalar)) => (Some(ReduceOp::Sum), 1, scalar.to_bits() as usize),
+            None => (None, 0, 0),
         };
         let signature = Signature {
             op: self.op,
@@ -111,7 +112,7 @@ impl Operation {
             count: (self.count * self.blocks(world_size)) as u64,
             reduce,
             root: self.rank.map(|root| root as u32),
-            detail: Signature::detail_of(&[of_device, type_number, scalar]),
+            detail: Signature::detail_of(&[of_device, type_number, is_scaled, scalar]),
             site,
         };
         match self.op {

@@ -300,6 +300,11 @@ fn ranks_that_mean_different_numbers_are_told() {
         (all.all_reduce(&mut buffer, Reduction::PreMulSum(if odd { 2.0 } else { 3.0 })), line!())
     });
     disagree(|all, odd| {
+        let mut buffer = on(all, &[1]);
+        let how = if odd { Reduction::PreMulSum(0.0) } else { ReduceOp::Sum.into() };
+        (all.all_reduce(&mut buffer, how), line!())
+    });
+    disagree(|all, odd| {
         let (mut first, mut second) = (on(all, &[1]), on(all, &[1]));
         let mut batch = all.batch();
         batch.all_reduce(&mut first, ReduceOp::Sum).unwrap();
