@@ -206,8 +206,11 @@ fn scalar_bytes(x: f64, data_type: DataType) -> [u64; 1] {
     [u64::from_ne_bytes(bytes)]
 }
 
-/// The float of eight bits, so many of them exponent, that is nearest to `x` and not greater in magnitude.
+/// The float of eight bits, so many of them exponent, that is nearest to `x` and not greater in magnitude. What is not finite stays so: with four bits of exponent,
+/// which leave no infinity, as NaN.
 fn eight_bits(x: f64, exponent_bits: u32) -> u8 {
+    const NAN: u8 = 0x7f;
+    const INFINITY_OF_E5M2: u8 = 0x7c;
     let fraction_bits = 7 - exponent_bits;
     let largest = if exponent_bits == 4 { 0x7e } else { 0x7b };
     let bias = (1 << (exponent_bits - 1)) - 1;
@@ -221,7 +224,13 @@ fn eight_bits(x: f64, exponent_bits: u32) -> u8 {
             (1.0 + fraction) * 2f64.powi(exponent - bias)
         }
     };
-    let magnitude = (0..=largest).rev().find(|&bits| value(bits) <= x.abs()).unwrap_or_default();
+    let magnitude = if x.is_finite() {
+        (0..=largest).rev().find(|&bits| value(bits) <= x.abs()).unwrap_or_default()
+    } else if x.is_infinite() && exponent_bits == 5 {
+        INFINITY_OF_E5M2
+    } else {
+        NAN
+    };
     magnitude | if x.is_sign_negative() { 0x80 } else { 0 }
 }
 
@@ -234,7 +243,17 @@ mod tests {
         assert_eq!(scalar_bytes(2.0, DataType::F16)[0], u64::from(0x4000u16));
         assert_eq!(scalar_bytes(-2.7, DataType::I8)[0], u64::from(-2i8 as u8));
         assert_eq!((eight_bits(1.0, 4), eight_bits(-0.5, 4), eight_bits(1e9, 4)), (0x38, 0xb0, 0x7e));
-        assert_eq!((eight_bits(1.0, 5), eight_bits(0.5, 5)), (0x3c, 0x38));
+        assert_eq!((eight_bits(1.0, 5), eight_bits(0.5, 5), eight_bits(1e9, 5)), (0x3c, 0x38, 0x7b));
+    }
+
+    /// A sum of nothing but zeros would look well.
+    #[test]
+    fn scalars_that_are_not_finite_stay_so() {
+        for data_type in [DataType::F8E4M3, DataType::F8E5M2] {
+            assert_eq!(scalar_bytes(f64::NAN, data_type)[0] & 0x7f, 0x7f);
+        }
+        assert_eq!((eight_bits(f64::INFINITY, 5), eight_bits(f64::NEG_INFINITY, 5)), (0x7c, 0xfc));
+        assert_eq!(eight_bits(f64::INFINITY, 4), 0x7f);
     }
 
     #[test]
