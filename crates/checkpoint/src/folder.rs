@@ -106,23 +106,23 @@ pub(crate) fn commit(folder: &Path, step: u64, path: &Path) -> Result<()> {
     // Of the name alone: the folder may have any.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let old = path.with_file_name(name.replace(".tmp-", ".old-"));
-    let rename = || {
-        match fs::rename(&place, &old) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        if let Err(error) = fs::rename(path, &place) {
-            // If there was one, and this fails too, `prepare` does it.
-            let _ = fs::rename(&old, &place);
-            return Err(error);
-        }
-        sync(folder)
-    };
-    rename().map_err(Error::io(doing))?;
+    exchange(path, &place, &old, || sync(folder)).map_err(Error::io(doing))?;
     if let Err(error) = remove(&old) {
         tracing::warn!("{error}");
     }
     Ok(())
+}
+
+/// Gives `new` the place of what is there, if anything is, which becomes `old`, and brings that to the disk by `sync`. If something fails, all is as it was.
+fn exchange(new: &Path, place: &Path, old: &Path, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match fs::rename(place, old) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let placed = fs::rename(new, place);
+    let outcome = placed.and_then(|()| sync().inspect_err(|_| drop(fs::rename(place, new))));
+    // If there was one, and this fails too, `prepare` does it.
+    outcome.inspect_err(|_| drop(fs::rename(old, place)))
 }
 
 /// Removes all but the newest `keep` of the checkpoints up to `step`. Newer ones, which another run must have left, are not looked at: so the
@@ -208,6 +208,27 @@ mod tests {
         assert!(commit(folder.path(), 7, &gone).is_err());
         assert!(place.is_dir());
         assert_eq!(steps(folder.path()).unwrap(), [7]);
+    }
+
+    /// Its caller says that it is not saved.
+    #[test]
+    fn one_that_does_not_come_to_the_disk_is_not_left_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, place, old] = ["new", "place", "old"].map(|name| folder.path().join(name));
+        let no_disk = || Err(io::Error::other("no disk"));
+        for was_there in [false, true] {
+            fs::create_dir(&new).unwrap();
+            fs::write(new.join("x"), "new").unwrap();
+            if was_there {
+                fs::create_dir(&place).unwrap();
+                fs::write(place.join("x"), "old").unwrap();
+            }
+            assert_eq!(exchange(&new, &place, &old, no_disk).unwrap_err().to_string(), "no disk");
+            assert_eq!(fs::read_to_string(new.join("x")).unwrap(), "new");
+            assert_eq!(fs::read_to_string(place.join("x")).is_ok_and(|text| text == "old"), was_there);
+            assert!(!old.exists());
+            fs::remove_dir_all(&new).unwrap();
+        }
     }
 
     #[test]
