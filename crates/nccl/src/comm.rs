@@ -186,7 +186,7 @@ impl Communicator {
     /// Divides the communicator: ranks that give the same `color` get one, ordered by `key`, then by rank here. Ranks with `None` get none. Collective.
     ///
     /// # Errors
-    /// As for [`init`](Self::init); [`Unavailable`](Error::Unavailable) before NCCL 2.18.
+    /// As for [`init`](Self::init); [`Library`](Error::Library): an [abort](Self::abort) came meanwhile; [`Unavailable`](Error::Unavailable) before NCCL 2.18.
     pub fn split(&self, color: Option<u32>, key: i32, timeout: Duration) -> Result<Option<Self>> {
         let shared = &*self.shared;
         let split = shared.nccl.table().comm_split.of(&shared.nccl)?;
@@ -197,6 +197,7 @@ impl Communicator {
         let deadline = Deadline::after(Instant::now(), timeout);
         let handle = shared.lock();
         let raw = shared.live(&handle)?;
+        let is_wanted = || shared.live(&handle).map(drop);
         let _entered = shared.device.enter()?;
         // NCCL writes it when it is done, so if that is never, it must stay.
         let child = Box::into_raw(Box::new(std::ptr::null_mut()));
@@ -204,7 +205,7 @@ impl Communicator {
         // SAFETY: the communicator lives while it is locked, and the others as long as they are needed.
         let code = unsafe { split(raw, c_color, key, child, &raw mut config) };
         shared.begun("ncclCommSplit", raw, code)?;
-        shared.come_about("ncclCommSplit", raw, &deadline, || Ok(()))?;
+        shared.come_about("ncclCommSplit", raw, &deadline, is_wanted)?;
         // SAFETY: NCCL is done with it.
         let child = *unsafe { Box::from_raw(child) };
         if child.is_null() {
@@ -217,7 +218,7 @@ impl Communicator {
                 .among(self.capability)
         };
         let unknown = comm(0, 0);
-        unknown.shared.come_about("ncclCommSplit", child, &deadline, || Ok(()))?;
+        unknown.shared.come_about("ncclCommSplit", child, &deadline, is_wanted)?;
         // SAFETY: the child lives.
         let code = unsafe { (shared.nccl.table().comm_user_rank)(child, &raw mut rank) };
         shared.nccl.check("ncclCommUserRank", code, Some(child))?;

@@ -323,6 +323,26 @@ fn splits_are_communicators_of_their_own() {
     });
 }
 
+/// Of two ranks one does not come to it.
+#[test]
+fn a_split_is_ended_by_an_abort() {
+    let id = &UniqueId::new(nccl()).unwrap();
+    let [comm, _idle] = std::thread::scope(|ranks| {
+        let join =
+            |rank| ranks.spawn(move || Communicator::init(nccl(), &device(rank), id, rank, 2, LONG).unwrap());
+        [0, 1].map(join).map(|rank| rank.join().unwrap())
+    });
+    std::thread::scope(|threads| {
+        let split = threads.spawn(|| comm.split(Some(0), 0, LONG));
+        // So that it has begun; but whichever comes first, it ends in this.
+        std::thread::sleep(Duration::from_millis(100));
+        comm.abort(LONG).unwrap();
+        let error = split.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Library { .. }), "{error}");
+        assert!(error.to_string().ends_with("the communicator was aborted"), "{error}");
+    });
+}
+
 #[test]
 fn an_init_for_which_not_all_come_ends_in_time() {
     let id = UniqueId::new(nccl()).unwrap();
