@@ -109,6 +109,11 @@ impl Call {
     ) -> (&'static str, Code) {
         let Self { kind, from, to, count, data_type } = *self;
         let (table, from, to) = (nccl.table(), from as *const c_void, to as *mut c_void);
+        // What is only moved may be any bytes; of some types NCCL has refused to move what it did not reduce.
+        let (data_type, count) = match kind.reduction() {
+            Some(_) => (data_type, count),
+            None => (DataType::U8, count * data_type.size()),
+        };
         let (dtype, rank) = (data_type as c_int, kind.rank().unwrap_or_default() as c_int);
         match kind {
             Kind::AllReduce(_) => {

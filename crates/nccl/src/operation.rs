@@ -128,11 +128,8 @@ impl Operation {
             return Vec::new();
         }
         let size = self.element.size;
-        // What is only moved may be any bytes; of some types NCCL has refused to move what it did not reduce.
-        let (data_type, count) = match (self.element.data_type, self.reduction) {
-            (Some(data_type), Some(_)) => (data_type, self.count),
-            _ => (DataType::U8, self.count * size),
-        };
+        let as_bytes = (DataType::U8, self.count * size);
+        let (data_type, count) = self.element.data_type.map_or(as_bytes, |its| (its, self.count));
         let (from, to) = (self.from, self.to);
         let call = |kind| Call { kind, from, to, count, data_type };
         let block = |address: RawPointer, i: usize| address + (i * self.count * size) as u64;
