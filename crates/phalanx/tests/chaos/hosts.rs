@@ -6,6 +6,7 @@ use phalanx::Secret;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::JoinHandle;
 
 /// Where the store of the first job listens; each has the next.
 const PORTS: u16 = 29500;
@@ -44,8 +45,9 @@ impl Hosts {
         ip(&format!("-n {} link set port{host} {how}", self.switch)).expect("the cable was there before");
     }
 
-    /// Starts the ranks of a job, equally many on each host. What they write goes to `output`, as from a launcher.
-    pub(crate) fn start(&self, env: &[(&str, String)], output: &Output) -> Vec<Child> {
+    /// Starts the ranks of a job, equally many on each host. What they write goes to `output`, as from a launcher; all of it when the
+    /// threads that come back have ended.
+    pub(crate) fn start(&self, env: &[(&str, String)], output: &Output) -> (Vec<Child>, Vec<JoinHandle<()>>) {
         static PORT: AtomicU16 = AtomicU16::new(0);
         let port = PORTS + PORT.fetch_add(1, Ordering::Relaxed) % 1000;
         let secret = Secret::generate().expect("there is randomness").to_hex();
@@ -66,15 +68,15 @@ impl Hosts {
                 .expect("ip was there before");
             let (lines, mut output) =
                 (BufReader::new(child.stdout.take().expect("it is piped")), output.clone());
-            std::thread::spawn(move || {
+            let reader = std::thread::spawn(move || {
                 for line in lines.lines().map_while(Result::ok) {
                     // In one piece: others write there too.
                     let _ = output.write_all(format!("[{rank}] {line}\n").as_bytes());
                 }
             });
-            child
+            (child, reader)
         };
-        (0..RANKS).map(start).collect()
+        (0..RANKS).map(start).unzip()
     }
 }
 

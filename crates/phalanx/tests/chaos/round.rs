@@ -249,7 +249,7 @@ fn cut(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut Report) {
     let output = Output::default();
     let mut env = env(plan, tag);
     env.push(("TMPDIR", folder.display().to_string()));
-    let mut ranks = hosts.start(&env, &output);
+    let (mut ranks, readers) = hosts.start(&env, &output);
     let until = Instant::now() + HANG;
     let mut is_cut = false;
     while ranks.iter_mut().any(|rank| rank.try_wait().expect("it is our child").is_none()) {
@@ -264,6 +264,7 @@ fn cut(plan: &Plan, tag: &str, folder: &std::path::Path, report: &mut Report) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+    readers.into_iter().for_each(|reader| reader.join().expect("a reader does not panic"));
     check(plan, &output, report);
     if !report.troubles.is_empty() {
         report.troubles.push(format!("the ranks said:\n{}", output.text()));
