@@ -95,7 +95,7 @@ pub(crate) struct Run {
     pub(crate) elastic: Option<Elastic>,
 
     /// Keep each rank's output in DIR/JOB_ID/attempt_K/RANK/{stdout,stderr}.log (K: its restarts), and in
-    /// DIR/JOB_ID/attempt_K what each did lately if it fails (see phalanx trace); with --elastic always in attempt_0
+    /// DIR/JOB_ID/attempt_K what each did lately if it fails (see phalanx trace); with --elastic always under attempt_0
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 

@@ -55,7 +55,12 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
     }
     let outcome = launch.run()?;
     if !outcome.is_success() {
-        let is_to_end = timeout.is_some() || matches!(outcome, Outcome::Interrupted { .. });
+        let is_asked = match &outcome {
+            Outcome::Interrupted { .. } => true,
+            Outcome::Failure(failure) => failure.interrupted,
+            _ => false,
+        };
+        let is_to_end = timeout.is_some() || is_asked;
         complain(&outcome, if is_to_end { grace } else { Duration::MAX });
     }
     Ok(outcome.exit_code())

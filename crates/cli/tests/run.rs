@@ -253,8 +253,12 @@ fn a_job_within_a_job_does_not_write_over_its_traces() {
 
 #[test]
 fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_ranks_and_launcher() {
-    let script = "echo pid $$; exec yes >&2";
-    for (flags, signals, code) in [(&[][..], &[Signal::TERM][..], 143), (&["--timeout", "1"], &[], 124)] {
+    let script = "echo pid $$; [ $RANK = \"$FAILS\" ] && exit 7; exec yes >&2";
+    for (flags, signals, code) in [
+        (&[][..], &[Signal::TERM][..], 143),
+        (&["--timeout", "1"], &[], 124),
+        (&["--env", "FAILS=1"], &[Signal::TERM], 7),
+    ] {
         let flags = [&["run", "-n", "2", "--grace", "0.2"], flags].concat();
         let mut command = phalanx(&[&flags[..], &["sh", "-c", script]].concat());
         let (unread, full) = std::io::pipe().unwrap();
@@ -262,8 +266,13 @@ fn a_stderr_that_is_full_keeps_no_signal_and_no_deadline_from_ranks_and_launcher
         let mut launcher = command.spawn().unwrap();
         drop(command);
         let lines = BufReader::new(launcher.stdout.as_mut().unwrap()).lines().take(2);
+        let mut lines: Vec<String> = lines.map(|line| line.unwrap()).collect();
+        lines.sort();
         let ranks: Vec<u32> =
-            lines.map(|line| line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()).collect();
+            lines.iter().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        if code == 7 {
+            all_gone(&ranks[1..]);
+        }
         // Until nothing moves any more: the pipe is full, and what the launcher keeps as well.
         sleep(Duration::from_millis(500));
         let signal_all = || {

@@ -9,7 +9,7 @@ use crate::engine::message::Payload;
 use crate::fate::{FAREWELL_TIME, Fate};
 use crate::host::HostBackend;
 use crate::realm::{Realm, ThreadRealm};
-use phalanx_core::{CallSite, DType, Error, Layout, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_core::{CallSite, DType, Error, Layout, Loss, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::Pipes;
 use phalanx_transport::{Direction, Key, Lane, LinkFault, Outbound, Transport, Wait, Wire, WireFault};
@@ -115,6 +115,14 @@ fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
         say(&mut liar, Key { lane: Lane::Message, id: 7 }, fingerprint, &[10], 10);
         assert_eq!(received.join().unwrap().unwrap(), [1; 10]);
     });
+}
+
+#[test]
+fn who_has_left_the_job_need_not_close_its_links() {
+    let World { backend, liar: _liar, _other } = World::new();
+    _other.control().send(Notice::Leave).unwrap();
+    let error = ProcessGroup::new(Arc::new(backend)).recv(&mut [0u8; 10], 1, 7).unwrap_err();
+    assert!(matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1), "{error}");
 }
 
 /// Of rank 0, which has no descriptor for any link.

@@ -322,6 +322,11 @@ impl Fate {
         self.gone_of(peers.into_iter().map(|peer| self.members[peer]), now)
     }
 
+    /// Whether a peer has left, not this group, but the job, or is lost.
+    pub(crate) fn has_left_job(&self, peer: usize) -> bool {
+        self.realm.watch().gone().contains(&self.members[peer])
+    }
+
     /// A rank of the whole group that left some time ago.
     #[cfg(target_os = "linux")]
     pub(crate) fn anybody_gone(&self, now: Instant) -> Option<Peer> {

@@ -295,6 +295,7 @@ impl RunningJob<'_> {
                     stderr_tail: tails.swap_remove(slot.tail),
                     stderr_log: slot.plan.logs.as_deref().map(stderr_log),
                     after: at.saturating_duration_since(slot.started),
+                    interrupted: false,
                 })
             }
         }

@@ -129,8 +129,8 @@ impl Launch {
     /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<local rank>/{stdout.log,stderr.log}`, where n
     /// counts the starts of the rank from 0.
     /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
-    /// lately to `<folder>/<job id>/attempt_<n>/trace_rank_<rank>.json` (see `phalanx trace`); those of an elastic job, which are of one
-    /// group whenever they were started, all in `attempt_0`. Default: none.
+    /// lately to `<folder>/<job id>/attempt_<n>/trace_rank_<rank>.json` (see `phalanx trace`); those of an elastic job, whose groups have
+    /// ranks of several starts, all under `attempt_0`, those of a later generation in `generation_<m>` there. Default: none.
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.log_dir = Some(folder.into());
         self
@@ -147,7 +147,7 @@ impl Launch {
     /// A writer is given whole lines, on a thread of its own. What it refuses with an error is lost, which is logged once; the job goes on,
     /// and the next lines are tried again. While a writer takes its time, up to a mebibyte is kept for it, and files of
     /// [`log_dir`](Self::log_dir) don't wait; then they stand still, and the ranks have to wait. So does the end of the job: until all is
-    /// written, or a signal asks to leave it, or the [`timeout`](Self::timeout) and a grace period are over.
+    /// written, or a signal asks to leave it, or the [`timeout`](Self::timeout) is over, and a grace period of its own.
     pub fn output(mut self, out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
         self.out = Box::new(out);
         self.err = Box::new(err);
@@ -235,9 +235,17 @@ impl Launch {
                     .timeout
                     .map(|limit| limit.saturating_sub(job.began.elapsed()).saturating_add(job.grace)),
             };
-            let is_asked = || inbox.try_iter().any(|event| matches!(event, Event::Signal(_)));
+            let mut is_left = false;
+            let is_asked = || {
+                is_left |= inbox.try_iter().any(|event| matches!(event, Event::Signal(_)));
+                is_left
+            };
             job.writers.finish(limit, is_asked);
-            Ok(ended?.outcome)
+            let Ended { mut outcome, asked, .. } = ended?;
+            if let Outcome::Failure(failure) = &mut outcome {
+                failure.interrupted = is_left || asked != Asked::Nothing;
+            }
+            Ok(outcome)
         };
         let supervisor = thread::Builder::new()
             .name("phalanx-launch".to_owned())

@@ -87,11 +87,13 @@ pub struct Failure {
     pub stderr_log: Option<PathBuf>,
     /// Time from its start to its end.
     pub after: Duration,
+    /// Whether somebody asked for the end of the job by a signal, after it.
+    pub interrupted: bool,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, world_size, pid, exit, stderr_tail, stderr_log, after } = self;
+        let Self { rank, world_size, pid, exit, stderr_tail, stderr_log, after, interrupted: _ } = self;
         write!(f, "rank {rank} of {world_size} (pid {pid}) {exit} after {:.1} s", after.as_secs_f64())?;
         if let ExitKind::Signal(signal) = *exit
             && let Some(hint) = hint(signal)
@@ -175,6 +177,7 @@ mod tests {
             stderr_tail: vec!["epoch 3".into(), "epoch 4".into()],
             stderr_log: Some("logs/7f3a/attempt_0/2/stderr.log".into()),
             after: Duration::from_millis(3210),
+            interrupted: false,
         }
     }
 

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How often a rank looks for the file.
 const INTERVAL: Duration = Duration::from_millis(10);
+/// How long an id that has failed must be gone until it is clear that rank 0 has ended, and none is about to begin.
+const GONE_TIME: Duration = Duration::from_secs(2);
 
 /// Which rank of a communicator to be, and the file over which its ranks meet, in a folder that all of them see.
 ///
@@ -101,13 +103,19 @@ impl DistributedConfig {
         }
     }
 
-    /// An id that is not the one that has failed. There will be none where rank 0 has removed that one: it has ended.
+    /// An id that is not the one that has failed. There will be none where rank 0 has removed that one, as it does when it ends: unless it
+    /// was one of an earlier run.
     fn wait(&self, failed: Option<&(UniqueId, Error)>, deadline: &Deadline) -> Result<UniqueId> {
+        let mut gone_since = None;
         loop {
             match (self.read()?, failed) {
                 (Some(id), Some((old, _))) if old.as_bytes() == id.as_bytes() => {}
                 (Some(id), _) => return Ok(id),
-                (None, Some((_, error))) => return Err(error.clone()),
+                (None, Some((_, error))) => {
+                    if gone_since.get_or_insert_with(Instant::now).elapsed() > GONE_TIME {
+                        return Err(error.clone());
+                    }
+                }
                 (None, None) => {}
             }
             if deadline.has_passed(Instant::now()) {

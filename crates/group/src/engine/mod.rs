@@ -274,9 +274,10 @@ impl Engine {
         if !attempt.stalled {
             return Ok(None);
         }
-        // A link that stands tells of its end itself, behind all that was sent before.
-        let unlinked = peers_of(core, operation).into_iter().filter(|&peer| !core.wire.is_linked(peer));
-        let gone = self.fate.gone(unlinked, now);
+        // A link that stands tells of its end itself, behind all that was sent before; not one in memory, of a process that has ended.
+        let mut peers = peers_of(core, operation);
+        peers.retain(|&peer| !core.wire.is_linked(peer) || self.fate.has_left_job(peer));
+        let gone = self.fate.gone(peers, now);
         Ok(gone.map(|peer| Cause::Lost { peer, how: Loss::Left }))
     }
 

@@ -148,13 +148,18 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_writer_that_has_panicked() {
         let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, 2, Duration::from_secs(1));
-        let until = Some(Instant::now() + WRITING_TIME);
+        // Who is not woken would wait until tomorrow.
+        let until = Some(Instant::now() + Duration::from_secs(86_400));
         *recorder.lock() = Writing { busy: true, reason: Some("some".into()), until };
-        let writer = || {
-            let _panics = Panics(&recorder);
-            panic!("on purpose");
-        };
-        std::thread::scope(|scope| scope.spawn(writer).join().unwrap_err());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| recorder.finish_writing());
+            let writes = scope.spawn(|| {
+                let _panics = Panics(&recorder);
+                panic!("on purpose");
+            });
+            writes.join().unwrap_err();
+            waits.join().unwrap();
+        });
         assert!(!recorder.lock().busy);
     }
 
