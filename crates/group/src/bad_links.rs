@@ -21,17 +21,17 @@ use std::time::Duration;
 struct World {
     backend: HostBackend,
     liar: Wire,
-    _other: ThreadRealm,
+    other: ThreadRealm,
 }
 
 impl World {
     fn new() -> Self {
         let pipes = Pipes::new(2);
-        let [realm, _other] = ThreadRealm::create(2, Duration::from_secs(60)).try_into().unwrap();
+        let [realm, other] = ThreadRealm::create(2, Duration::from_secs(60)).try_into().unwrap();
         let fate = Arc::new(Fate::new(Arc::new(realm), WORLD, vec![0, 1]));
         let wire = Wire::new(Box::new(pipes.end(0)));
         let backend = HostBackend::over(wire, fate, BackendChoice::Auto, Arc::default());
-        Self { backend, liar: Wire::new(Box::new(pipes.end(1))), _other }
+        Self { backend, liar: Wire::new(Box::new(pipes.end(1))), other }
     }
 
     /// Frames of these lengths, of one message.
@@ -101,8 +101,8 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
 
 #[test]
 fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
-    let World { backend, mut liar, _other } = World::new();
-    _other.control().send(Notice::LeaveGroup { group: WORLD, members: vec![0, 1] }).unwrap();
+    let World { backend, mut liar, other } = World::new();
+    other.control().send(Notice::LeaveGroup { group: WORLD, members: vec![0, 1] }).unwrap();
     let group = ProcessGroup::new(Arc::new(backend));
     std::thread::scope(|scope| {
         let received = scope.spawn(|| {
@@ -119,8 +119,8 @@ fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
 
 #[test]
 fn who_has_left_the_job_need_not_close_its_links() {
-    let World { backend, liar: _liar, _other } = World::new();
-    _other.control().send(Notice::Leave).unwrap();
+    let World { backend, liar: _liar, other } = World::new();
+    other.control().send(Notice::Leave).unwrap();
     let error = ProcessGroup::new(Arc::new(backend)).recv(&mut [0u8; 10], 1, 7).unwrap_err();
     assert!(matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1), "{error}");
 }

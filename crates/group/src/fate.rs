@@ -238,7 +238,12 @@ impl Fate {
 
     /// Fails the group on all its ranks.
     pub(crate) fn abort(&self, reason: &str) {
-        self.give_up(Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) });
+        self.give_up(self.own_fault(reason));
+    }
+
+    /// The cause of a failure for which this rank alone is to be named.
+    pub(crate) fn own_fault(&self, reason: &str) -> Cause {
+        Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) }
     }
 
     /// What came of a step that each rank takes by itself in a collective. If it failed here, the others hear why this rank does not come.
@@ -252,7 +257,7 @@ impl Fate {
         let cause = match self.alarm.cause() {
             Some(first) if !matches!(first, Cause::TimedOut { .. }) => first.clone(),
             // Nobody was late in the new group.
-            _ => Cause::Aborted { peer: self.peer(self.rank), reason: cut(&why.to_string()) },
+            _ => self.own_fault(&why.to_string()),
         };
         let notice = Notice::Failed { group, members: self.alarm.members().to_vec(), cause };
         // Who insists is not doubted.

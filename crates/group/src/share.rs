@@ -79,8 +79,7 @@ impl<'a> Sharing<'a> {
         let told = Told { signature: self.signature, seq: 0, bytes: (0, 0), elapsed };
         if let LinkFault::Starved(_) = why {
             // Not the fault of whoever was to have it.
-            let cause = Cause::Aborted { peer: self.fate.peer(self.fate.rank), reason: why.to_string() };
-            return self.fate.fail(cause, told);
+            return self.fate.fail(self.fate.own_fault(&why.to_string()), told);
         }
         if self.deadline.has_passed(now) {
             return self.fate.timed_out([peer], told);

@@ -258,8 +258,7 @@ impl RunningJob<'_> {
         // It takes a second if somebody still holds the output open.
         let outcome = self.outcome(verdict);
         // Who asked meanwhile, when no rank was left, can only have meant the output.
-        let meanwhile = events.try_iter().any(|event| matches!(event, Event::Signal(_)));
-        let asked = if meanwhile { Asked::AtOnce } else { supervisor.asked() };
+        let asked = if was_asked(events) { Asked::AtOnce } else { supervisor.asked() };
         Ok(Ended { outcome, asked, all_gone })
     }
 
@@ -300,6 +299,11 @@ impl RunningJob<'_> {
             }
         }
     }
+}
+
+/// Whether a signal is among what has happened since. Takes all of it.
+pub(crate) fn was_asked(events: &Receiver<Event>) -> bool {
+    events.try_iter().any(|event| matches!(event, Event::Signal(_)))
 }
 
 /// Says at once what the outcome will say in full when the other ranks are gone, which may take them a while.

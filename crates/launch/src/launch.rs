@@ -1,6 +1,6 @@
 //! The public face: what to launch, and the job that runs.
 
-use crate::job::{Attempt, Ended, Job};
+use crate::job::{Attempt, Ended, Job, was_asked};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
 use crate::plan::{Order, Site, check, not_inherited, plan};
@@ -237,7 +237,7 @@ impl Launch {
             };
             let mut is_left = false;
             let is_asked = || {
-                is_left |= inbox.try_iter().any(|event| matches!(event, Event::Signal(_)));
+                is_left |= was_asked(&inbox);
                 is_left
             };
             job.writers.finish(limit, is_asked);

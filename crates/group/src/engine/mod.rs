@@ -275,9 +275,10 @@ impl Engine {
             return Ok(None);
         }
         // A link that stands tells of its end itself, behind all that was sent before; not one in memory, of a process that has ended.
-        let mut peers = peers_of(core, operation);
-        peers.retain(|&peer| !core.wire.is_linked(peer) || self.fate.has_left_job(peer));
-        let gone = self.fate.gone(peers, now);
+        let gone = peers_of(core, operation).into_iter().find_map(|peer| {
+            let gone = self.fate.gone([peer], now)?;
+            (!core.wire.is_linked(peer) || self.fate.has_left_job(peer)).then_some(gone)
+        });
         Ok(gone.map(|peer| Cause::Lost { peer, how: Loss::Left }))
     }
 
@@ -358,8 +359,7 @@ impl Engine {
                     }
                     // Not the fault of whoever was to be at the other end.
                     starved @ LinkFault::Starved(_) => {
-                        let (peer, reason) = (self.fate.peer(self.fate.rank), starved.to_string());
-                        return Cause::Aborted { peer, reason };
+                        return self.fate.own_fault(&starved.to_string());
                     }
                     _ if farewell => Loss::Left,
                     LinkFault::Closed => Loss::Died,
