@@ -93,7 +93,7 @@ pub enum Error {
         at: Box<Context>,
     },
     /// The operation did not finish in time. The group is poisoned.
-    #[error("{at}: {cause}")]
+    #[error("{at}: {cause} (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)")]
     Timeout {
         /// Who had not arrived, as far as is known.
         missing: Vec<Peer>,
@@ -307,7 +307,8 @@ mod tests {
         let late = Error::from_cause(cause, context()).to_string();
         assert!(
             late.ends_with(
-                "rank 0 (node7:4210) waited 60.0 s in barrier #118; not arrived: rank 1 (node7:4211), rank 2 (node8:99)"
+                "rank 0 (node7:4210) waited 60.0 s in barrier #118; not arrived: rank 1 (node7:4211), rank 2 (node8:99) \
+                 (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)"
             ),
             "{late}"
         );

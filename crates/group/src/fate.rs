@@ -4,6 +4,7 @@ use crate::control::limits::cut;
 use crate::control::notice::Notice;
 use crate::control::watch::Alarm;
 use crate::realm::Realm;
+use crate::reminder::{self, Reminder, Reminding};
 use crate::report::{Next, Report};
 use crate::trace::Trace;
 use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
@@ -320,6 +321,36 @@ impl Fate {
     pub(crate) fn stalled(&self) {
         // If the line is broken, the watch knows.
         let _ = self.realm.control().send(self.alarm.calls());
+    }
+
+    /// This call has waited for `told.elapsed`, now for `peers`: says so where that is due.
+    pub(crate) fn remind(
+        &self,
+        reminder: &mut Reminder,
+        peers: impl IntoIterator<Item = usize>,
+        told: Told<'_>,
+    ) {
+        let group = self.alarm.group();
+        match reminder.poll(told.elapsed) {
+            Reminding::Nothing => {}
+            Reminding::Ask if told.seq == 0 => {}
+            Reminding::Ask => {
+                let members = self.alarm.members().to_vec();
+                let _ = self.realm.control().send(Notice::WhoIsBehind { group, seq: told.seq, members });
+            }
+            Reminding::Say => {
+                // Whom this rank waits for may itself wait for another. That all have come says nothing better.
+                let behind = self.alarm.behind(told.seq).filter(|behind| !behind.is_empty() && told.seq > 0);
+                let mut awaited: Vec<Peer> = match behind {
+                    Some(ranks) => ranks.into_iter().map(|rank| self.realm.peer(rank)).collect(),
+                    None => peers.into_iter().map(|peer| self.peer(peer)).collect(),
+                };
+                awaited.sort();
+                awaited.dedup();
+                let of = group.to_string();
+                self.realm.remind(&reminder::words(&awaited, told.signature, told.seq, &of, told.elapsed));
+            }
+        }
     }
 
     /// A peer of these that left some time ago.

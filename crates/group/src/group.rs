@@ -66,8 +66,11 @@ impl ProcessGroup {
     /// collective: ranks may have different limits. The first whose time is over fails the group for all, and all hear from
     /// [`Timeout`](Error::Timeout) which rank that was, and who had not come.
     ///
-    /// The limit of all operations is `PHALANX_TIMEOUT_S` until a program says otherwise. An asynchronous operation's
-    /// time runs from when those before it are done.
+    /// The limit of all operations is `PHALANX_TIMEOUT_S`, 10 minutes unless set, until a program says otherwise. An asynchronous
+    /// operation's time runs from when those before it are done. It is for ranks that are late: those that die, or fall silent, are
+    /// found within the heartbeat's time whatever the limit. A rank that has waited for 30 s warns, and again after twice that, and
+    /// so on, and says for whom: `still waiting for rank 2 (node7:4211) in all_reduce #7 of world (train.rs:41), for 30 s`. The warning
+    /// goes to `tracing`, or to stderr in a program that has no subscriber.
     ///
     /// # Cost
     /// Of a clone.
@@ -78,7 +81,7 @@ impl ProcessGroup {
     /// use std::time::Duration;
     /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
     /// // One operation for which others may be late, as after writing a checkpoint …
-    /// group.with_timeout(Duration::from_secs(600)).barrier()?;
+    /// group.with_timeout(Duration::from_secs(3600)).barrier()?;
     /// // … or a group that is to be quick.
     /// let group = group.with_timeout(Duration::from_secs(5));
     /// group.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;

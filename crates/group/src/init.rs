@@ -285,12 +285,12 @@ fn threads(world_size: usize, timeout: Duration, selector: Selector) -> Result<V
 pub struct SimulatedBackend;
 
 impl SimulatedBackend {
-    /// A group of `world_size` ranks: give each thread one of them. Operations may take 60 s.
+    /// A group of `world_size` ranks: give each thread one of them. Operations may take 10 minutes.
     ///
     /// # Panics
     /// If `world_size` is 0.
     pub fn create_group(world_size: usize) -> Vec<ProcessGroup> {
-        Self::create_group_with(world_size, Duration::from_secs(60), "").expect("no algorithm is forced")
+        Self::create_group_with(world_size, Duration::from_secs(600), "").expect("no algorithm is forced")
     }
 
     /// As [`create_group`](Self::create_group), with the time limit of operations, and algorithms to use instead of the recommended

@@ -32,6 +32,7 @@ mod object;
 mod prices;
 mod realm;
 mod recommended;
+mod reminder;
 mod replace;
 mod report;
 mod scratch;

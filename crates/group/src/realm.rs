@@ -6,6 +6,7 @@ use crate::control::notice::{Member, Notice};
 use crate::control::watch::Watch;
 #[cfg(target_os = "linux")]
 use crate::fate::Fate;
+use crate::reminder;
 #[cfg(target_os = "linux")]
 use crate::share::Sharing;
 use crate::trace::writer::Recorder;
@@ -65,6 +66,11 @@ pub(crate) trait Realm: Send + Sync + Debug {
 
     /// Forgets a group that has ended on this rank.
     fn forget(&self, _group: GroupId) {}
+
+    /// Says that this rank has waited for long.
+    fn remind(&self, words: &str) {
+        reminder::say(self.place().rank, words);
+    }
 
     /// Whether this host has more ranks than cores that this one may use. Others may say otherwise.
     fn ranks_share_cores(&self) -> bool {

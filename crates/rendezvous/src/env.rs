@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Only for ranks that are late although they live: who dies or falls silent is found without it. Loading data, compiling a kernel or
+/// writing a checkpoint takes minutes now and then.
+const TIMEOUT: Duration = Duration::from_secs(600);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Operations of each group that are remembered.
@@ -33,7 +35,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
 /// | `PHALANX_ELASTIC` | `MIN:MAX`: a job that goes on with so many processes when some are lost; set by `phalanx run --elastic` |
 /// | `PHALANX_WORKER` | the number of this process among all that the job ever had; set by `phalanx run --elastic`; else the rank |
-/// | `PHALANX_TIMEOUT_S` | time limit of each operation, 60, unless the program sets another |
+/// | `PHALANX_TIMEOUT_S` | time limit of each operation, 600, unless the program sets another |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
 /// | `PHALANX_HEARTBEAT_TIMEOUT_S` | a rank that shows no sign of life for so long is lost, 10; `0` waits for ever; the same for all ranks |
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |

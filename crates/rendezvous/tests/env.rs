@@ -35,7 +35,7 @@ fn nothing_is_a_group_of_one() {
     assert_eq!((config.backend, config.host_id), (BackendChoice::Auto, None));
     assert_eq!((config.self_test, config.checksum), (true, false));
     assert_eq!((config.trace_dir, config.trace_len, config.trace_on_signal), (None, 1024, false));
-    assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(60), Duration::from_secs(120)));
+    assert_eq!((config.timeout, config.init_timeout), (Duration::from_secs(600), Duration::from_secs(120)));
     assert_eq!(config.heartbeat_timeout, Some(Duration::from_secs(10)));
 }
 

@@ -121,6 +121,7 @@ impl Arbiter {
                 if self.left.insert(rank) { self.tell_all(Verdict::Left { rank }) } else { Vec::new() }
             }
             Notice::LeaveGroup { group, members } => self.leave_group(rank, group, members),
+            Notice::WhoIsBehind { group, seq, members } => self.behind(rank, group, seq, members),
             Notice::Beat => Vec::new(),
             Notice::YouWereSilent => self.silent(0),
         }
@@ -255,6 +256,17 @@ impl Arbiter {
     fn place(&self, group: GroupId, rank: usize) -> u64 {
         let latest = self.latest(group, rank).and_then(|calls| calls.last());
         latest.map_or(0, |(seq, _)| *seq)
+    }
+
+    /// What is known now, and a question to those who seem late: who asks again hears what they say.
+    fn behind(&self, asker: usize, group: GroupId, seq: u64, members: Vec<usize>) -> Mail {
+        let is_behind = |&r: &usize| {
+            r != asker && !self.has_left(group, r) && !self.lost.contains(&r) && self.place(group, r) < seq
+        };
+        let ranks: Vec<usize> = members.into_iter().filter(is_behind).collect();
+        let mut mail: Mail = ranks.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
+        mail.push((asker, Verdict::Behind { group, seq, ranks }));
+        mail
     }
 
     /// A call was late. Who else came to it only the ranks know, so they are asked; the reporter waits for the verdict meanwhile, and who

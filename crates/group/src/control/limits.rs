@@ -35,7 +35,9 @@ impl Notice {
                 check_members(members, world_size)?;
                 check_cause(cause, world_size)
             }
-            Self::LeaveGroup { members, .. } => check_members(members, world_size),
+            Self::LeaveGroup { members, .. } | Self::WhoIsBehind { members, .. } => {
+                check_members(members, world_size)
+            }
             _ => Ok(()),
         }
     }
@@ -52,7 +54,7 @@ impl Verdict {
                 }
                 members.iter().try_for_each(|member| check_peer(&member.peer, world_size))
             }
-            Self::Missing { ranks } => check_members(ranks, world_size),
+            Self::Missing { ranks } | Self::Behind { ranks, .. } => check_members(ranks, world_size),
             Self::Group { cause, .. } | Self::Lost { cause } => check_cause(cause, world_size),
             Self::Left { rank } | Self::Trace { by: rank } | Self::LeftGroup { rank, .. } => {
                 check_rank(*rank, world_size)

@@ -41,6 +41,8 @@ pub(crate) enum Notice {
     YouWereSilent,
     /// I leave this group in order, and stay in the job. `members` are ranks of the job.
     LeaveGroup { group: GroupId, members: Vec<usize> },
+    /// I have waited for long in this collective of this group. Who of its members has not come to it?
+    WhoIsBehind { group: GroupId, seq: u64, members: Vec<usize> },
 }
 
 /// What the arbiter tells ranks.
@@ -64,6 +66,8 @@ pub(crate) enum Verdict {
     WhereAreYou { group: GroupId },
     /// This rank has left this group in order. Told to its members.
     LeftGroup { group: GroupId, rank: usize },
+    /// These have not come to this collective of this group, as far as is known.
+    Behind { group: GroupId, seq: u64, ranks: Vec<usize> },
 }
 
 /// Collectives and their places in the sequence, oldest first.

@@ -24,6 +24,8 @@ pub(crate) struct Alarm {
     left: Mutex<BTreeMap<usize, Instant>>,
     bells: Mutex<Vec<Bell>>,
     heard: (Mutex<()>, Condvar),
+    /// Who has not come to which collective, as the arbiter said last.
+    behind: Mutex<Option<(u64, Vec<usize>)>>,
     /// The group's latest operations on this rank.
     pub(crate) collectives: Log,
     pub(crate) messages: Log,
@@ -91,6 +93,11 @@ impl Alarm {
     fn leaves(&self, rank: usize, now: Instant) {
         lock(&self.left).entry(rank).or_insert(now);
         self.ring();
+    }
+
+    /// Who has not come to this collective (ranks of the job), if the arbiter was asked and has answered.
+    pub(crate) fn behind(&self, seq: u64) -> Option<Vec<usize>> {
+        lock(&self.behind).clone().filter(|(of, _)| *of == seq).map(|(_, ranks)| ranks)
     }
 
     /// Rings `bell` when anything changes, until [`hush`](Self::hush).
@@ -174,6 +181,13 @@ impl Watch {
             Verdict::Group { group, cause } => state.verdict(Some(group), cause),
             Verdict::Lost { cause } => state.verdict(None, cause),
             Verdict::Beat | Verdict::WhereAreYou { .. } => return,
+            Verdict::Behind { group, seq, ranks } => {
+                let mut alarms = state.alarms.iter().filter_map(Weak::upgrade);
+                if let Some(alarm) = alarms.find(|alarm| alarm.group == group) {
+                    *lock(&alarm.behind) = Some((seq, ranks));
+                }
+                return;
+            }
             Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
             Verdict::Left { rank } => {
                 state.left.insert(rank, now);
@@ -224,6 +238,7 @@ impl Watch {
             left: Mutex::new(left),
             bells: Mutex::default(),
             heard: Default::default(),
+            behind: Mutex::default(),
             collectives: Log::new(self.recorder.len),
             messages: Log::new(self.recorder.len),
             watch: Arc::downgrade(self),

@@ -206,6 +206,10 @@ impl Operation for Borrowed<'_> {
         true
     }
 
+    fn may_be_in_vain(&self) -> bool {
+        self.absence == Absence::NoMessage
+    }
+
     /// A message of which any byte was seen can't be withdrawn.
     fn give_up(&self, fate: &Fate, waited: Duration) -> Option<Error> {
         if self.absence == Absence::Failure || self.message.begun {

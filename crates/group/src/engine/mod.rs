@@ -15,6 +15,7 @@ mod queue;
 pub(crate) mod task;
 
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
+use crate::reminder::Reminder;
 use collective::SCRATCH_LEN;
 use lines::Lines;
 use patience::{Patience, Seat};
@@ -62,6 +63,10 @@ pub(crate) trait Operation {
     fn bytes(&self) -> (u64, u64);
     /// Whether its time has begun to run.
     fn is_due(&self, core: &Core) -> bool;
+    /// Whether nobody has to wonder that it waits: what it waits for need not come.
+    fn may_be_in_vain(&self) -> bool {
+        false
+    }
     /// The error with which it ends when it is late, where that is no failure of the group.
     fn give_up(&self, _fate: &Fate, _waited: Duration) -> Option<Error> {
         None
@@ -96,13 +101,15 @@ pub(crate) struct Attempt {
     deadline: Option<Deadline>,
     /// It has waited for a while, and the arbiter knows if it is a collective.
     stalled: bool,
+    /// Of one that has.
+    reminder: Option<Reminder>,
     /// It has failed. For what is being settled with the other ranks.
     troubled: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(called: Instant, limit: Duration) -> Self {
-        Self { called, limit, deadline: None, stalled: false, troubled: false }
+        Self { called, limit, deadline: None, stalled: false, reminder: None, troubled: false }
     }
 
     /// Of an operation whose time has been running since `called`.
@@ -274,6 +281,17 @@ impl Engine {
         if !attempt.stalled {
             return Ok(None);
         }
+        if !operation.may_be_in_vain() {
+            let waited = deadline.elapsed(now);
+            let reminder = attempt.reminder.get_or_insert_with(|| Reminder::new(deadline.limit(), waited));
+            let told = Told {
+                signature: operation.signature(),
+                seq: operation.seq(),
+                bytes: operation.bytes(),
+                elapsed: waited,
+            };
+            self.fate.remind(reminder, peers_of(core, operation), told);
+        }
         // A link that stands tells of its end itself, behind all that was sent before; not one in memory, of a process that has ended.
         let gone = peers_of(core, operation).into_iter().find_map(|peer| {
             let gone = self.fate.gone([peer], now)?;
@@ -298,7 +316,9 @@ impl Engine {
         let Some(deadline) = &attempt.deadline else { return stall_time(Duration::MAX) };
         let left = deadline.remaining(now);
         if attempt.stalled {
-            return left.min(FAREWELL_TIME);
+            let waited = deadline.elapsed(now);
+            let reminder = attempt.reminder.as_ref().map_or(Duration::MAX, |reminder| reminder.left(waited));
+            return left.min(FAREWELL_TIME).min(reminder.max(Duration::from_millis(1)));
         }
         left.min(
             stall_time(deadline.limit()).saturating_sub(deadline.elapsed(now)).max(Duration::from_millis(1)),

@@ -1,6 +1,7 @@
 //! What a rank that waits for others of its host looks at: the clock, the alarm, who left.
 
 use crate::fate::{Fate, Told, Whole, stall_time};
+use crate::reminder::Reminder;
 use phalanx_core::{Cause, Error, Loss, Signature};
 use phalanx_shm::{Fault, Lookout, Stopped};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ pub(super) struct Look<'a> {
     since: Option<Instant>,
     /// The arbiter knows that we wait.
     stalled: bool,
+    reminder: Option<Reminder>,
     seen: Option<Seen>,
 }
 
@@ -32,7 +34,7 @@ enum Seen {
 
 impl<'a> Look<'a> {
     pub(super) fn new(fate: &'a Fate, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
-        Self { fate, signature, seq, limit, since: None, stalled: false, seen: None }
+        Self { fate, signature, seq, limit, since: None, stalled: false, reminder: None, seen: None }
     }
 
     /// For a part of a call, whose time is running.
@@ -92,6 +94,9 @@ impl Lookout for Look<'_> {
         if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
             self.fate.stalled();
         }
+        let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, waited));
+        let told = Told { signature: self.signature, seq: self.seq, bytes: (0, 0), elapsed: waited };
+        self.fate.remind(reminder, [peer], told);
         if let Some(peer) = self.fate.gone([peer], now) {
             self.seen = Some(Seen::Left(Box::new(Cause::Lost { peer, how: Loss::Left })));
             return Err(Stopped);

@@ -81,6 +81,9 @@ impl Realm for SimRealm {
         let _ = self.notices.send(Notice::Leave);
     }
 
+    /// There is nobody to read it.
+    fn remind(&self, _words: &str) {}
+
     fn ranks_share_cores(&self) -> bool {
         false
     }

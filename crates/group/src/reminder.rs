@@ -1,0 +1,159 @@
+//! When a rank that waits for long says so, and for whom. A state machine without a clock.
+//!
+//! An operation has minutes, since deaths and silence are found without its limit. Whoever looks at a job that stands still must not have
+//! to wait for the limit to learn which rank is late.
+
+use phalanx_core::{Peer, Signature};
+use std::io::Write;
+use std::time::Duration;
+
+/// When it is said first; then after twice that, and so on.
+const FIRST: Duration = Duration::from_secs(30);
+/// Of a shorter limit half, but not less.
+const FIRST_MIN: Duration = Duration::from_secs(1);
+/// How long the arbiter's answer may take.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
+
+/// One call's wait.
+#[derive(Debug)]
+pub(crate) struct Reminder {
+    next: Duration,
+    asked: u32,
+}
+
+/// What is due.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reminding {
+    Nothing,
+    /// To ask the arbiter who has not come.
+    Ask,
+    /// To say who is waited for.
+    Say,
+}
+
+impl Reminder {
+    /// Of a call with this limit that has waited for so long. What was due before is not said again.
+    pub(crate) fn new(limit: Duration, waited: Duration) -> Self {
+        let mut next = FIRST.min((limit / 2).max(FIRST_MIN));
+        while next <= waited {
+            next = next.saturating_mul(2);
+        }
+        Self { next, asked: 0 }
+    }
+
+    /// The arbiter is asked twice: its first answer is what it has heard so far, and it asks the ranks that seem late.
+    fn due(&self) -> Duration {
+        match self.asked {
+            0 => self.next - 2 * ANSWER_TIME,
+            1 => self.next - ANSWER_TIME,
+            _ => self.next,
+        }
+    }
+
+    /// How long until something is due.
+    pub(crate) fn left(&self, waited: Duration) -> Duration {
+        self.due().saturating_sub(waited)
+    }
+
+    pub(crate) fn poll(&mut self, waited: Duration) -> Reminding {
+        if waited < self.due() {
+            return Reminding::Nothing;
+        }
+        if self.asked < 2 {
+            self.asked += 1;
+            return Reminding::Ask;
+        }
+        while self.next <= waited {
+            self.next = self.next.saturating_mul(2);
+        }
+        self.asked = 0;
+        Reminding::Say
+    }
+}
+
+/// `still waiting for rank 2 (h:1), rank 3 (h:2) in all_reduce #7 of world (train.rs:41), for 30 s`
+pub(crate) fn words(awaited: &[Peer], signature: &Signature, seq: u64, of: &str, waited: Duration) -> String {
+    const NAMED_MAX: usize = 8;
+    let mut words = String::from("still waiting");
+    for (i, peer) in awaited.iter().take(NAMED_MAX).enumerate() {
+        words.push_str(if i == 0 { " for " } else { ", " });
+        words.push_str(&peer.to_string());
+    }
+    if awaited.len() > NAMED_MAX {
+        words.push_str(&format!(" and {} others", awaited.len() - NAMED_MAX));
+    }
+    words.push_str(&format!(" in {}", signature.op));
+    if seq > 0 {
+        words.push_str(&format!(" #{seq}"));
+    }
+    words.push_str(&format!(" of {of} ({}), for {:.0} s", signature.site, waited.as_secs_f64()));
+    words
+}
+
+/// A warning. Where the program has no subscriber for those it goes to stderr: nobody should have to wait for minutes without a word.
+pub(crate) fn say(rank: usize, words: &str) {
+    if tracing::dispatcher::has_been_set() {
+        return tracing::warn!(rank, "{words}");
+    }
+    let line = format!("phalanx: rank {rank}: {words}\n");
+    // On a thread of its own: a stderr that nobody reads must not hold up whoever waits.
+    let say = move || drop(std::io::stderr().write_all(line.as_bytes()));
+    drop(std::thread::Builder::new().name("phalanx-stderr".into()).spawn(say));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::{CallSite, OpKind};
+
+    const fn seconds(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    /// When it is said, if somebody looks every 100 ms for so long.
+    fn said(mut reminder: Reminder, from: Duration, until: Duration) -> (Vec<Duration>, u32) {
+        let (mut said, mut asked, mut now) = (Vec::new(), 0, from);
+        while now < until {
+            match reminder.poll(now) {
+                Reminding::Nothing => {
+                    assert!(reminder.left(now) > Duration::ZERO, "it would spin");
+                    now += Duration::from_millis(100);
+                }
+                Reminding::Ask => asked += 1,
+                Reminding::Say => said.push(now),
+            }
+        }
+        (said, asked)
+    }
+
+    #[test]
+    fn it_is_said_after_half_a_minute_and_then_ever_more_rarely() {
+        let of = |limit, from| said(Reminder::new(limit, from), from, seconds(600));
+        assert_eq!(of(seconds(600), Duration::ZERO), ([30, 60, 120, 240, 480].map(seconds).to_vec(), 10));
+        assert_eq!(of(seconds(600), seconds(70)).0, [120, 240, 480].map(seconds), "the part before said it");
+        assert_eq!(of(seconds(8), Duration::ZERO).0[..2], [4, 8].map(seconds));
+        assert_eq!(of(Duration::ZERO, Duration::ZERO).0[0], FIRST_MIN);
+    }
+
+    #[test]
+    fn who_looks_seldom_says_it_once() {
+        let mut reminder = Reminder::new(seconds(600), Duration::ZERO);
+        let polls = [100, 100, 100, 100].map(|s| reminder.poll(seconds(s)));
+        assert_eq!(polls, [Reminding::Ask, Reminding::Ask, Reminding::Say, Reminding::Nothing]);
+    }
+
+    #[test]
+    fn it_names_whom_where_and_for_how_long() {
+        let site = CallSite { file: "train.rs".into(), line: 41 };
+        let op = OpKind::AllReduce;
+        let signature = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        let peers: Vec<_> = (0..11).map(|rank| Peer { rank, host: "h:1".into() }).collect();
+        let said = |peers, seq| words(peers, &signature, seq, "world", seconds(30));
+        assert_eq!(
+            said(&peers[2..3], 7),
+            "still waiting for rank 2 (h:1) in all_reduce #7 of world (train.rs:41), for 30 s"
+        );
+        assert_eq!(said(&[], 0), "still waiting in all_reduce of world (train.rs:41), for 30 s");
+        assert!(said(&peers, 7).contains("rank 7 (h:1) and 3 others in all_reduce"));
+    }
+}
