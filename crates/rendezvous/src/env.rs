@@ -35,6 +35,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
 /// | `PHALANX_ELASTIC` | `MIN:MAX`: a job that goes on with so many processes when some are lost; set by `phalanx run --elastic` |
 /// | `PHALANX_WORKER` | the number of this process among all that the job ever had; set by `phalanx run --elastic`; else the rank |
+/// | `PHALANX_LIFELINE` | `host:port` of the launcher that started this process, with which it ends; set by `phalanx run` |
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 600, unless the program sets another |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
 /// | `PHALANX_HEARTBEAT_TIMEOUT_S` | a rank that shows no sign of life for so long is lost, 10; `0` waits for ever; the same for all ranks |
@@ -72,6 +73,8 @@ pub struct Config {
     pub worker: u64,
     /// How many processes the job goes on with after a loss; `None`: it has `world_size`, and loses none.
     pub elastic: Option<Elastic>,
+    /// Where the launcher that started this process listens: when that has ended, this process ends as well. `None`: another launcher did.
+    pub lifeline: Option<String>,
     /// Where the ranks meet.
     pub store: StoreLocation,
     /// What the job's processes know and nobody else, and whether they encrypt; there in every job but a group of one.
@@ -190,6 +193,8 @@ impl Config {
             node_rank: vars.either("PHALANX_NODE_RANK", "GROUP_RANK")?.unwrap_or(rank / local_world_size),
             worker: vars.number("PHALANX_WORKER")?.unwrap_or(rank) as u64,
             elastic: vars.parsed("PHALANX_ELASTIC")?,
+            // Who was started by a rank of another job inherits what holds for that one.
+            lifeline: vars.text("PHALANX_LIFELINE").filter(|_| source == Source::Phalanx),
             store,
             secret,
             job_id: own_job_id

@@ -32,6 +32,7 @@ mod file;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod lifeline;
 mod location;
 mod memory;
 mod open;
@@ -49,6 +50,7 @@ pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN};
 #[cfg(unix)]
 pub use file::FileStore;
+pub use lifeline::{Lifeline, LifelineServer};
 pub use location::StoreLocation;
 pub use memory::MemoryStore;
 pub use open::OpenStore;

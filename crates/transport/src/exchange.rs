@@ -90,7 +90,7 @@ impl Service for Links {
             return Admission::Refuse(objection);
         }
         match hello.purpose {
-            Purpose::Store => Admission::Refuse(Status::Unwanted),
+            Purpose::Store | Purpose::Lifeline => Admission::Refuse(Status::Unwanted),
             Purpose::Control => match &mut self.control {
                 Some(control) => control.admit(hello),
                 None => Admission::Refuse(Status::Unwanted),

@@ -61,6 +61,8 @@ pub enum Purpose {
     Data = 3,
     /// Memory of one group, passed between two processes of one host.
     Memory = 4,
+    /// A rank's lifeline to the launcher that started it.
+    Lifeline = 5,
 }
 
 /// Who is calling whom, and what for.
@@ -70,7 +72,7 @@ pub struct Hello {
     pub purpose: Purpose,
     /// The caller's rank in the job; 0 for store clients, which have no rank yet.
     pub rank: u32,
-    /// The rank that is called; 0 for the store, which has none.
+    /// The rank that is called; 0 for the store and the launcher, which have none.
     pub called: u32,
     /// Ranks in the caller's job.
     pub world_size: u32,
@@ -82,6 +84,12 @@ impl Hello {
     /// A client of the rendezvous store.
     pub fn store() -> Self {
         Self { purpose: Purpose::Store, rank: 0, called: 0, world_size: 0, group: phalanx_core::WORLD }
+    }
+
+    /// A rank of a job of `world_size`, to the launcher that started it.
+    pub fn lifeline(rank: usize, world_size: usize) -> Self {
+        let (rank, world_size) = (rank as u32, world_size as u32);
+        Self { purpose: Purpose::Lifeline, rank, called: 0, world_size, group: phalanx_core::WORLD }
     }
 
     /// What keeps such a caller from having anything to do with rank `rank` of a job of `world_size`.
@@ -354,6 +362,7 @@ impl Acceptor {
                 2 => Purpose::Control,
                 3 => Purpose::Data,
                 4 => Purpose::Memory,
+                5 => Purpose::Lifeline,
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);

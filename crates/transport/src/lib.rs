@@ -42,7 +42,7 @@ pub use local::Given;
 pub use local::HostKey;
 pub use reception::{
     Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, SessionReceiver,
-    SessionSender, open_session,
+    SessionSender, open_session, open_session_if_listening,
 };
 pub use secret::Secret;
 pub use transport::{Direction, LinkFault, Transport, Wait};

@@ -17,6 +17,49 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// [`Error::Rendezvous`] with what the last try met: nobody there, a stranger, another secret, or a refusal.
 pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadline) -> Result<Session> {
+    open(addr, secret, hello, deadline, |_| false).map_err(|met| not_opened(addr, hello, deadline, &met))
+}
+
+/// As [`open_session`], to a server that began to listen before this process was started: when it does not listen, it has ended, and is
+/// not waited for.
+///
+/// # Errors
+/// [`Error::Io`] of kind [`ConnectionRefused`](ErrorKind::ConnectionRefused), at once, if nobody listens there; else as [`open_session`].
+pub fn open_session_if_listening(
+    addr: &str,
+    secret: &Secret,
+    hello: &Hello,
+    deadline: &Deadline,
+) -> Result<Session> {
+    open(addr, secret, hello, deadline, is_refused).map_err(|met| match met {
+        Failure::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            Error::io(format!("connecting to {addr}"), error)
+        }
+        met => not_opened(addr, hello, deadline, &met),
+    })
+}
+
+/// Nobody listens there.
+fn is_refused(met: &Failure) -> bool {
+    matches!(met, Failure::Io(error) if error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn not_opened(addr: &str, hello: &Hello, deadline: &Deadline, met: &Failure) -> Error {
+    Error::Rendezvous {
+        rank: hello.rank as usize,
+        world_size: hello.world_size as usize,
+        what: format!("{addr}: {met}"),
+        waited: deadline.elapsed(Instant::now()),
+    }
+}
+
+fn open(
+    addr: &str,
+    secret: &Secret,
+    hello: &Hello,
+    deadline: &Deadline,
+    is_final: impl Fn(&Failure) -> bool,
+) -> Result<Session, Failure> {
     let mut tries = 0;
     let mut last = None;
     loop {
@@ -31,16 +74,10 @@ pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadl
             &met,
             Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. })
         );
-        if final_word || deadline.has_passed(Instant::now()) {
+        if final_word || is_final(&met) || deadline.has_passed(Instant::now()) {
             // A try that the deadline cut short says less than the one before it.
             let cut_short = matches!(&met, Failure::Io(error) if error.kind() == ErrorKind::TimedOut);
-            let met = last.filter(|_| cut_short).unwrap_or(met);
-            return Err(Error::Rendezvous {
-                rank: hello.rank as usize,
-                world_size: hello.world_size as usize,
-                what: format!("{addr}: {met}"),
-                waited: deadline.elapsed(Instant::now()),
-            });
+            return Err(last.filter(|_| cut_short).unwrap_or(met));
         }
         tries += 1;
         last = Some(met);

@@ -11,7 +11,7 @@ mod lobby;
 mod service;
 mod session;
 
-pub use client::open_session;
+pub use client::{open_session, open_session_if_listening};
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
 pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
 #[cfg(feature = "__fuzz")]
@@ -145,7 +145,10 @@ struct Desk<S: Service> {
 impl<S: Service> Desk<S> {
     fn new(listener: TcpListener, secret: Secret, service: S, shared: Arc<Shared<S>>) -> Self {
         Self {
-            lobby: Lobby::new(listener, &[Purpose::Store, Purpose::Control, Purpose::Data]),
+            lobby: Lobby::new(
+                listener,
+                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline],
+            ),
             #[cfg(target_os = "linux")]
             door: None,
             secret,
