@@ -8,13 +8,14 @@ use crate::control::watch::Watch;
 use crate::generation::processes::Processes;
 use crate::generation::threads::Threads;
 use crate::generation::{self, Home, Seat, roster};
+use crate::launcher::{self, Launcher};
 use crate::meeting::{ASK_INTERVAL, Meeting, Step};
 use crate::prices::{self, Prices, cores};
 use crate::realm::{Place, Realm, TcpRealm};
 use crate::trace::writer::Recorder;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Peer, Result};
-use phalanx_rendezvous::{BackendChoice, Config, OpenStore, Store};
+use phalanx_rendezvous::{BackendChoice, Config, Lifeline, OpenStore, Store};
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::{HostKey, Secret, Service};
 use std::collections::BTreeSet;
@@ -44,6 +45,11 @@ const LAST_WORD_TIME: Duration = Duration::from_secs(2);
 /// [`WrongSum`](Error::WrongSum): they did not add up right here; on other ranks this call, or the next, says that the group was aborted.
 /// [`Config`](Error::Config): variables are missing or make no sense. [`Rendezvous`](Error::Rendezvous): the others did not come
 /// within the one deadline of init; says who is missing. [`Io`](Error::Io): the advertised address is not ours.
+/// [`Unavailable`](Error::Unavailable): the launcher that started this process is gone; the process is killed 5 s later if it still runs.
+///
+/// # The launcher's end
+/// From here on a process that `phalanx run` has started ends with its launcher: when that is killed, or ends first for whatever reason, this process
+/// and all of its process group are killed at once, also behind `sh -c` and the like. What never calls `init` is reached only as a direct child of the launcher.
 #[track_caller]
 pub fn init() -> Result<ProcessGroup> {
     join(&Config::from_env()?)
@@ -55,6 +61,17 @@ pub fn init() -> Result<ProcessGroup> {
 /// As for [`init`].
 #[track_caller]
 pub fn join(config: &Config) -> Result<ProcessGroup> {
+    // Also if nobody else is in the job: no rank outlives its launcher.
+    let lifeline = Lifeline::open(config, &Deadline::after(Instant::now(), config.init_timeout))?;
+    let joined = join_others(config);
+    if let (Some(lifeline), Err(error)) = (lifeline, &joined) {
+        launcher::gave_up(&lifeline, config, error);
+    }
+    joined
+}
+
+#[track_caller]
+fn join_others(config: &Config) -> Result<ProcessGroup> {
     let selector = Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?;
     let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
     let Some(secret) = job else { return alone(config.timeout, selector) };
@@ -113,8 +130,9 @@ pub(crate) fn meet_all(
     let link = prices::decode(&store.get(PRICES_KEY, deadline)?)?;
     let host = format!("{}:{}", host_name(), std::process::id());
     let recorder = Recorder::new(Peer { rank, host: host.clone() }, world_size, config.timeout);
-    let watch =
-        Watch::new(Recorder { len: config.trace_len, folder: trace_folder(config, seat), ..recorder });
+    let (len, folder, launcher) =
+        (config.trace_len, trace_folder(config, seat), Launcher::of(config, seat, deadline)?);
+    let watch = Watch::new(Recorder { len, folder, launcher, ..recorder });
     let heartbeat = config.heartbeat_timeout;
     let line = loop {
         let step = step(CONNECT_INTERVAL, deadline);
@@ -156,6 +174,7 @@ pub(crate) fn meet_all(
     };
     let host = realm.host_of(rank);
     let neighbours = (0..world_size).filter(|&r| host.is_some() && realm.host_of(r) == host).count();
+    realm.watch.recorder.launcher.iter().for_each(Launcher::formed);
     tracing::info!(rank, world_size, backend = %config.backend, host, neighbours, "all ranks are here");
     Ok(realm)
 }

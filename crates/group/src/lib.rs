@@ -27,6 +27,7 @@ mod host;
 mod init;
 #[cfg(target_os = "linux")]
 mod lane;
+mod launcher;
 mod meeting;
 mod object;
 mod prices;

@@ -7,7 +7,8 @@ use crate::process::Process;
 use crate::supervise::{Action, Asked, Event, SIGKILL, Spares, Supervisor, Verdict};
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};
-use phalanx_rendezvous::{PrefixStore, TcpStore, Workers};
+use phalanx_rendezvous::lifeline::Ended as WorkerEnded;
+use phalanx_rendezvous::{LifelineServer, PrefixStore, TcpStore, Workers};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -40,6 +41,8 @@ pub(crate) struct Attempt<'j> {
     /// The processes as they are started for the n-th time after the first.
     pub(crate) plan: &'j dyn Fn(usize) -> Vec<RankPlan>,
     pub(crate) number: usize,
+    /// What its ranks and this process tell each other.
+    pub(crate) lifelines: &'j LifelineServer,
     /// The job's store, to tell an elastic job's ranks of each other, and what is known of its spares.
     pub(crate) elastic: Option<(PrefixStore<TcpStore>, Spares)>,
 }
@@ -267,6 +270,7 @@ impl RunningJob<'_> {
         let slot = &mut self.slots[rank];
         slot.process.reap();
         self.workers.ended.push(slot.worker);
+        self.attempt.lifelines.tell(WorkerEnded { worker: slot.worker, exit: exit.told() });
         self.workers.succeeded |= exit.is_success();
         if let Some(Action::Replace { .. }) = action {
             self.workers.started += 1;

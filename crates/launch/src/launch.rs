@@ -7,7 +7,7 @@ use crate::plan::{Order, Site, check, not_inherited, plan};
 use crate::supervise::{Asked, Event, SIGKILL, Spares};
 use crate::writer::{Sink, Writers};
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Elastic, PrefixStore, TcpStore, TcpStoreServer};
+use phalanx_rendezvous::{Elastic, LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -278,8 +278,10 @@ fn run_attempts(
         let secret = Secret::generate()?;
         let secret = if encrypts { secret.encrypting() } else { secret };
         let store = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
+        let lifelines = LifelineServer::start(SocketAddr::new(store.addr().ip(), 0), &secret, |_| {})?;
         let site = Site {
             store: store.addr(),
+            lifeline: lifelines.addr(),
             master_port: free_port()?,
             cores: thread::available_parallelism().map_or(1, usize::from),
         };
@@ -296,7 +298,8 @@ fn run_attempts(
         let secret = secret.to_hex().into();
         let (job_id, store, ranks) = (order.job_id.clone(), site.store, order.ranks);
         job.log(move || tracing::debug!(job_id, %store, ranks, attempt = number, "starting"));
-        let running = Attempt { job, secret, plan: &plan, number, elastic }.start(events)?;
+        let running =
+            Attempt { job, secret, plan: &plan, number, elastic, lifelines: &lifelines }.start(events)?;
         all_started();
         let ended = running.supervise(inbox)?;
         let Outcome::Failure(failure) = &ended.outcome else { return Ok(ended) };

@@ -27,6 +27,7 @@
 //! |---|---|
 //! | `PHALANX_RANK`, `PHALANX_WORLD_SIZE`, `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE`, `PHALANX_NODE_RANK` | who it is |
 //! | `PHALANX_STORE` | `tcp://host:port` of the store, which the launcher hosts: there is no port to choose and none to lose to another program |
+//! | `PHALANX_LIFELINE` | `host:port` of the launcher: a rank that has called `init` ends when the launcher does, behind whatever wrapper |
 //! | `PHALANX_SECRET` | the job's secret, fresh for each job; not on any command line, in no log and in no error |
 //! | `PHALANX_ENCRYPT` | left as it is; with `1` the launcher's store encrypts as the ranks do |
 //! | `PHALANX_JOB_ID` | the job's name |
@@ -51,8 +52,9 @@
 //!   was asked to end meanwhile.
 //! - **The launcher is asked to end** by SIGINT, SIGTERM or SIGHUP: the same signal goes to all ranks, then as above. A
 //!   second one kills at once. Signals that were ignored when the launcher started (`nohup`) stay ignored.
-//! - **The launcher is killed**: on Linux the kernel kills every rank with it. Processes that ranks have started
-//!   themselves are out of its reach then.
+//! - **The launcher is killed**: every rank that has called `init` notices it and kills itself with all of its process group, also behind `sh -c`,
+//!   `setpriv` or a script that started it. On Linux the kernel kills what the launcher itself has started. A program that a wrapper has started
+//!   and that never calls `init` is out of reach.
 //!
 //! Signals go to a rank's process group, so they reach what it has started; and what it leaves behind in its group when
 //! it ends is killed. Where there are no signals (Windows), to be asked to end is to be killed.

@@ -1,5 +1,6 @@
 //! How a job ended, in words for a person who reads them at night and in a code for the shell.
 
+use phalanx_rendezvous::lifeline::Exit;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,15 @@ impl ExitKind {
     /// Whether the process said that all went well.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
+    }
+
+    /// As the ranks are told.
+    pub(crate) fn told(self) -> Exit {
+        match self {
+            Self::Code(code) => Exit::Code(code),
+            Self::Signal(signal) => Exit::Signal(signal),
+            Self::Unknown => Exit::Unknown,
+        }
     }
 
     /// What a shell makes of it: the code, or 128 + signal; 1 when nothing is known.

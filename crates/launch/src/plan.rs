@@ -35,6 +35,8 @@ pub(crate) fn not_inherited(is_rank: bool) -> Vec<&'static str> {
 pub(crate) struct Site {
     /// Where the job's store listens.
     pub(crate) store: SocketAddr,
+    /// Where the launcher listens to its ranks.
+    pub(crate) lifeline: SocketAddr,
     /// A port that was free, for software other than phalanx.
     pub(crate) master_port: u16,
     /// Cores this process may use.
@@ -89,6 +91,7 @@ pub(crate) fn plan(
             ("PHALANX_JOB_ID", job_id.clone()),
             ("PHALANX_RESTART_COUNT", attempt.to_string()),
             ("PHALANX_STORE", format!("tcp://{}", site.store)),
+            ("PHALANX_LIFELINE", site.lifeline.to_string()),
             ("RANK", index.clone()),
             ("WORLD_SIZE", count.clone()),
             ("LOCAL_RANK", index.clone()),
@@ -143,7 +146,8 @@ pub(crate) fn check<'a>(ranks: usize, job_id: &str, names: impl IntoIterator<Ite
 /// Whether the launcher itself gives the variable a value, whatever the user says.
 fn is_ours(name: &str) -> bool {
     const MORE: [&str; 4] = ["PHALANX_SECRET", "PHALANX_SECRET_FILE", ELASTIC, WORKER];
-    let site = Site { store: SocketAddr::from(([0; 4], 0)), master_port: 0, cores: 1 };
+    let nowhere = SocketAddr::from(([0; 4], 0));
+    let site = Site { store: nowhere, lifeline: nowhere, master_port: 0, cores: 1 };
     let order = Order { ranks: 1, job_id: String::new(), log_dir: None, max_restarts: 0, elastic: None };
     MORE.contains(&name) || plan(&order, 0, &site, |_| true)[0].env.contains_key(name)
 }
@@ -154,7 +158,8 @@ mod tests {
     use std::path::Path;
 
     fn site(cores: usize) -> Site {
-        Site { store: SocketAddr::from(([127, 0, 0, 1], 40001)), master_port: 40002, cores }
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Site { store: local(40001), lifeline: local(40003), master_port: 40002, cores }
     }
 
     fn order(ranks: usize, log_dir: Option<&str>) -> Order {

@@ -57,6 +57,9 @@ impl Alarm {
         if self.cause.set(cause).is_ok() {
             // Before anybody hears of it, and may end the process.
             if let Some(watch) = self.watch.upgrade() {
+                if let Some((launcher, cause)) = watch.recorder.launcher.as_ref().zip(self.cause.get()) {
+                    launcher.report(cause);
+                }
                 watch.write_trace(reason);
             }
             self.raised.store(true, Ordering::Release);

@@ -3,6 +3,7 @@
 
 use super::{Trace, snapshot};
 use crate::control::watch::{Alarm, Watch};
+use crate::launcher::Launcher;
 use crate::replace::replace;
 use phalanx_core::{Peer, Result};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ pub(crate) struct Recorder {
     pub(crate) len: usize,
     /// `None`: nothing is written unless the program says so.
     pub(crate) folder: Option<PathBuf>,
+    /// Who is told what went wrong first.
+    pub(crate) launcher: Option<Launcher>,
     pub(crate) writing: Mutex<Writing>,
     pub(crate) wrote: Condvar,
 }
@@ -40,7 +43,8 @@ pub(crate) struct Writing {
 impl Recorder {
     pub(crate) fn new(me: Peer, world_size: usize, timeout: Duration) -> Self {
         let len = phalanx_rendezvous::TRACE_LEN;
-        Self { me, world_size, timeout, len, folder: None, writing: Mutex::default(), wrote: Condvar::new() }
+        let (folder, launcher, writing, wrote) = Default::default();
+        Self { me, world_size, timeout, len, folder, launcher, writing, wrote }
     }
 
     pub(crate) fn trace(&self, groups: &[Arc<Alarm>], reason: &str) -> Trace {
