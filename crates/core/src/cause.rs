@@ -1,6 +1,6 @@
 //! Why a group can no longer work: the one first cause that all its ranks report.
 
-use crate::{OpKind, Signature};
+use crate::{CallSite, OpKind, Signature};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -37,10 +37,22 @@ impl fmt::Display for Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Its connection closed or was reset without a farewell: the process died, or the network cut it off.
+    /// Its connection closed or was reset without a farewell, and nobody knows why: its process died, or the network cut it off.
     Died,
+    /// Its process ended with this exit code, without a farewell. Known where a launcher tells the ranks.
+    Exited {
+        /// What it exited with.
+        code: i32,
+    },
+    /// A signal killed its process. Known where a launcher tells the ranks.
+    Killed {
+        /// The signal's number.
+        signal: i32,
+    },
     /// It left in order (finalize, or its group was dropped) while others still needed it.
     Left,
+    /// It left (finalize, drop) after one of its operations had returned an error. That error is the cause; to leave is what follows.
+    LeftAfterError,
     /// It was unwinding from a panic.
     Panicked,
     /// Nothing answers at the address it advertised, or answers any more.
@@ -58,20 +70,75 @@ pub enum Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Died => "died (its connection closed without a farewell)",
-            Self::Left => "left the group (finalize or drop) while others still needed it",
-            Self::Panicked => "panicked",
+        match self {
+            Self::Died => f.write_str("died (its connection closed without a farewell)"),
+            Self::Exited { code } => write!(f, "exited with code {code} without leaving its groups"),
+            Self::Killed { signal } => match signal_name(*signal) {
+                Some(name) => write!(f, "was killed by {name}"),
+                None => write!(f, "was killed by signal {signal}"),
+            },
+            Self::Left => f.write_str("left the group (finalize or drop) while others still needed it"),
+            Self::LeftAfterError => f.write_str("left after its own error"),
+            Self::Panicked => f.write_str("panicked"),
             Self::Unreachable { from } => {
-                return write!(
-                    f,
-                    "cannot be reached from rank {from} (is the network cut, or PHALANX_HOST wrong?)"
-                );
+                write!(f, "cannot be reached from rank {from} (is the network cut, or PHALANX_HOST wrong?)")
             }
             Self::Silent { after } => {
-                return write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64());
+                write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64())
             }
-        })
+        }
+    }
+}
+
+/// The names of the signals that kill; their numbers are those of Linux.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL (out of memory, or killed by hand?)",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        _ => return None,
+    })
+}
+
+/// Between whom a message goes, as one of the two sees it, and its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// The other rank, as a rank of the job.
+    pub peer: usize,
+    /// The message's tag.
+    pub tag: u64,
+}
+
+/// A call in words: `all_reduce #118 at train.rs:41`, `recv from rank 1 with tag 7 at train.rs:41`.
+pub(crate) struct Called<'a> {
+    pub(crate) op: OpKind,
+    pub(crate) seq: u64,
+    pub(crate) envelope: Option<Envelope>,
+    pub(crate) site: Option<&'a CallSite>,
+}
+
+impl fmt::Display for Called<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.op)?;
+        // Messages have no place in the sequence.
+        if self.seq > 0 {
+            write!(f, " #{}", self.seq)?;
+        }
+        if let Some(Envelope { peer, tag }) = self.envelope {
+            let direction = if self.op == OpKind::Recv { "from" } else { "to" };
+            write!(f, " {direction} rank {peer} with tag {tag}")?;
+        }
+        self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
     }
 }
 
@@ -92,8 +159,12 @@ pub enum Cause {
         reporter: Peer,
         /// Its operation.
         op: OpKind,
-        /// The operation's place in the group's sequence.
+        /// The operation's place in the group's sequence; 0 for a message.
         seq: u64,
+        /// Where it was called.
+        site: Option<CallSite>,
+        /// If it was a message: with whom, and its tag.
+        envelope: Option<Envelope>,
         /// How long it waited.
         waited: Duration,
         /// Whose data it waited for.
@@ -104,8 +175,10 @@ pub enum Cause {
     },
     /// Two ranks called different things at the same place of the sequence.
     Mismatch {
-        /// The operation's place in the group's sequence.
+        /// The operation's place in the group's sequence; 0 for a message.
         seq: u64,
+        /// The tag, if it was a message.
+        tag: Option<u64>,
         /// One side.
         left: (Peer, Signature),
         /// The other.
@@ -147,32 +220,48 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost { peer, how } => write!(f, "{peer} {how}"),
-            Self::TimedOut { reporter, op, seq, waited, awaited, missing } => {
-                write!(f, "{reporter} waited {:.1} s in {op}", waited.as_secs_f64())?;
-                // Messages have no place in the sequence.
-                if *seq > 0 {
-                    write!(f, " #{seq}")?;
-                }
-                f.write_str("; ")?;
-                match (missing.as_slice(), awaited.as_slice()) {
-                    ([], []) => f.write_str("what it waited for did not come"),
-                    ([], some) => {
-                        f.write_str("all ranks had arrived, but not the data between it and")?;
+            Self::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing } => {
+                let called = Called { op: *op, seq: *seq, envelope: *envelope, site: site.as_ref() };
+                write!(f, "{reporter} waited {:.1} s in {called}", waited.as_secs_f64())?;
+                match (op, missing.as_slice(), awaited.as_slice()) {
+                    (OpKind::Recv, ..) => f.write_str(", but no such message came"),
+                    (OpKind::Send, [to], _) => write!(f, ", but {to} did not take the message"),
+                    (_, [], []) => f.write_str("; what it waited for did not come"),
+                    (_, [], some) => {
+                        f.write_str("; all ranks had arrived, but not the data between it and")?;
                         list(f, some)
                     }
-                    (some, _) => {
-                        f.write_str("not arrived:")?;
+                    (_, some, _) => {
+                        f.write_str("; not arrived:")?;
                         list(f, some)
                     }
                 }
             }
-            Self::Mismatch { seq, left, right } => write!(
-                f,
-                "ranks disagree at operation #{seq}: {} called {}, but {} called {}",
-                left.0, left.1, right.0, right.1
-            ),
+            Self::Mismatch { seq, tag, left, right } => {
+                Disagreement { seq: *seq, tag: *tag, left, right }.fmt(f)
+            }
             Self::Protocol { peer, what } => write!(f, "{peer} broke the protocol: {what}"),
             Self::Aborted { peer, reason } => write!(f, "{peer} aborted the group: {reason}"),
         }
+    }
+}
+
+/// Two calls that should be one.
+pub(crate) struct Disagreement<'a> {
+    pub(crate) seq: u64,
+    pub(crate) tag: Option<u64>,
+    pub(crate) left: &'a (Peer, Signature),
+    pub(crate) right: &'a (Peer, Signature),
+}
+
+impl fmt::Display for Disagreement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seq, tag, left, right } = self;
+        match tag {
+            Some(tag) => write!(f, "ranks disagree on the message with tag {tag}")?,
+            None if *seq == 0 => f.write_str("ranks disagree on a message")?,
+            None => write!(f, "ranks disagree at operation #{seq}")?,
+        }
+        write!(f, ": {} called {}, but {} called {}", left.0, left.1, right.0, right.1)
     }
 }

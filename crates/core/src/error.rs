@@ -1,6 +1,7 @@
 //! The one error type: whose trouble it is, and what a person reading the log needs.
 
-use crate::{Cause, GroupId, Loss, OpKind, Peer, Signature};
+use crate::cause::{Called, Disagreement, Envelope};
+use crate::{CallSite, Cause, GroupId, Loss, OpKind, Peer, Signature, WORLD};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +10,9 @@ use std::time::Duration;
 /// What every fallible call of phalanx returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Members of a group that an error lists; of more it says how many there are.
+const LISTED: usize = 16;
+
 /// Which call failed, where, and how far it had come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
@@ -16,29 +20,64 @@ pub struct Context {
     pub op: OpKind,
     /// Its place in the group's sequence of collectives (0 for point-to-point).
     pub seq: u64,
+    /// Where the program called it.
+    pub site: Option<CallSite>,
+    /// Of a message: with whom, and its tag.
+    pub envelope: Option<Envelope>,
     /// The group.
     pub group: GroupId,
+    /// The group's members, as ranks of the job, in group order.
+    pub members: Vec<usize>,
     /// This rank within the job.
     pub rank: usize,
-    /// Ranks in the group.
-    pub world_size: usize,
     /// Payload bytes this rank had received, and all it was to receive.
     pub bytes: (u64, u64),
     /// Time since the operation began on this rank.
     pub elapsed: Duration,
+    /// Who of this group ended or left because of the cause, and how, where the cause itself is in another group.
+    pub through: Option<(Peer, Loss)>,
+}
+
+impl Context {
+    /// What to say after the cause: how it came into this group.
+    fn consequence(&self) -> String {
+        match &self.through {
+            Some((peer, how)) => format!("; because of that {peer} {how}"),
+            None => String::new(),
+        }
+    }
 }
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}/{}: {}", self.rank, self.world_size, self.op)?;
-        if self.seq > 0 {
-            write!(f, " #{}", self.seq)?;
+        let world_size = self.members.len();
+        if self.group == WORLD {
+            write!(f, "rank {}/{world_size}: ", self.rank)?;
+        } else {
+            let listed: Vec<_> = self.members.iter().take(LISTED).map(usize::to_string).collect();
+            write!(f, "rank {}, in the group of ranks {}", self.rank, listed.join(", "))?;
+            if world_size > LISTED {
+                write!(f, ", … ({world_size} ranks)")?;
+            }
+            f.write_str(": ")?;
         }
-        write!(f, " in {}", self.group)?;
+        let (seq, envelope) = (self.seq, self.envelope);
+        write!(f, "{}", Called { op: self.op, seq, envelope, site: self.site.as_ref() })?;
         if self.bytes.1 > 0 {
             write!(f, ", {} of {} bytes received", self.bytes.0, self.bytes.1)?;
         }
         write!(f, ", after {:.3} s", self.elapsed.as_secs_f64())
+    }
+}
+
+/// A lost peer in words. A rank that was declared lost itself is told so.
+fn lost(peer: &Peer, how: &Loss, at: &Context) -> String {
+    match how {
+        Loss::Silent { after } if peer.rank == at.rank => format!(
+            "this process was declared lost: nothing was heard of it for {} s (it had been stopped, or was cut off)",
+            after.as_secs_f64()
+        ),
+        _ => format!("{peer} {how}"),
     }
 }
 
@@ -71,7 +110,7 @@ pub enum Error {
         hint: String,
     },
     /// No message came within the time given to `recv_timeout`. The group is fine; the message may still come.
-    #[error("{at}: no message with tag {tag} from {from} within {:.3} s", waited.as_secs_f64())]
+    #[error("{at}: no such message came from {from} within {:.3} s", waited.as_secs_f64())]
     NoMessage {
         /// From whom it was awaited.
         from: Peer,
@@ -83,7 +122,7 @@ pub enum Error {
         at: Box<Context>,
     },
     /// A rank died, left, or cannot be reached. The group is poisoned.
-    #[error("{at}: {peer} {how}")]
+    #[error("{at}: {}{}", lost(peer, how, at), at.consequence())]
     PeerLost {
         /// Who.
         peer: Peer,
@@ -93,7 +132,7 @@ pub enum Error {
         at: Box<Context>,
     },
     /// The operation did not finish in time. The group is poisoned.
-    #[error("{at}: {cause} (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)")]
+    #[error("{at}: {cause}{} (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)", at.consequence())]
     Timeout {
         /// Who had not arrived, as far as is known.
         missing: Vec<Peer>,
@@ -103,10 +142,12 @@ pub enum Error {
         at: Box<Context>,
     },
     /// Ranks called different operations, or the same with other types, counts or roots. No data was used. The group is poisoned.
-    #[error("{at}: ranks disagree at operation #{seq}: {} called {}, but {} called {}", left.0, left.1, right.0, right.1)]
+    #[error("{at}: {}{}", Disagreement { seq: *seq, tag: *tag, left, right }, at.consequence())]
     Mismatch {
-        /// Where in the group's sequence they disagreed.
+        /// Where in the group's sequence they disagreed; 0 for a message.
         seq: u64,
+        /// The tag, if they disagreed on a message.
+        tag: Option<u64>,
         /// One side: who, and what it called where.
         left: Box<(Peer, Signature)>,
         /// The other side.
@@ -115,7 +156,7 @@ pub enum Error {
         at: Box<Context>,
     },
     /// A peer sent what no correct peer sends. The group is poisoned.
-    #[error("{at}: {peer} broke the protocol: {what}")]
+    #[error("{at}: {peer} broke the protocol: {what}{}", at.consequence())]
     Protocol {
         /// Who.
         peer: Peer,
@@ -125,7 +166,7 @@ pub enum Error {
         at: Box<Context>,
     },
     /// Somebody called `abort`. The group is poisoned.
-    #[error("{at}: {peer} aborted the group: {reason}")]
+    #[error("{at}: {peer} aborted the group: {reason}{}", at.consequence())]
     Aborted {
         /// Who.
         peer: Peer,
@@ -248,8 +289,8 @@ impl Error {
             Cause::TimedOut { ref missing, .. } => {
                 Self::Timeout { missing: missing.clone(), cause: Box::new(cause), at }
             }
-            Cause::Mismatch { seq, left, right } => {
-                Self::Mismatch { seq, left: Box::new(left), right: Box::new(right), at }
+            Cause::Mismatch { seq, tag, left, right } => {
+                Self::Mismatch { seq, tag, left: Box::new(left), right: Box::new(right), at }
             }
             Cause::Protocol { peer, what } => Self::Protocol { peer, what, at },
             Cause::Aborted { peer, reason } => Self::Aborted { peer, reason, at },
@@ -274,48 +315,115 @@ mod tests {
         Context {
             op: OpKind::AllReduce,
             seq: 118,
+            site: Some(site(41)),
+            envelope: None,
             group: WORLD,
+            members: vec![0, 1, 2, 3],
             rank: 3,
-            world_size: 4,
             bytes: (0, 262_144),
             elapsed: Duration::from_millis(21),
+            through: None,
+        }
+    }
+
+    fn site(line: u32) -> CallSite {
+        CallSite { file: "train.rs".into(), line }
+    }
+
+    fn peer(rank: usize) -> Peer {
+        Peer { rank, host: format!("node7:421{rank}") }
+    }
+
+    fn lost(how: Loss, at: Context) -> String {
+        Error::from_cause(Cause::Lost { peer: peer(1), how }, at).to_string()
+    }
+
+    #[test]
+    fn a_lost_peer_reads_well_at_night() {
+        let error = Error::from_cause(Cause::Lost { peer: peer(1), how: Loss::Died }, context());
+        assert_eq!(
+            error.to_string(),
+            "rank 3/4: all_reduce #118 at train.rs:41, 0 of 262144 bytes received, after 0.021 s: rank 1 (node7:4211) died (its \
+             connection closed without a farewell)"
+        );
+        assert_eq!(format!("{error:?}"), error.to_string());
+        let silent = Loss::Silent { after: Duration::from_secs(10) };
+        for (how, words) in [
+            (silent, "rank 1 (node7:4211) has been silent for 10 s (stopped, or cut off?)"),
+            (Loss::Exited { code: 0 }, "rank 1 (node7:4211) exited with code 0 without leaving its groups"),
+            (Loss::Killed { signal: 15 }, "rank 1 (node7:4211) was killed by SIGTERM"),
+            (Loss::Killed { signal: 40 }, "rank 1 (node7:4211) was killed by signal 40"),
+        ] {
+            assert!(lost(how, context()).ends_with(&format!(": {words}")), "{}", lost(how, context()));
         }
     }
 
     #[test]
-    fn reads_well_at_night() {
-        let peer = Peer { rank: 1, host: "node7:4211".into() };
-        let lost = Error::from_cause(Cause::Lost { peer: peer.clone(), how: Loss::Died }, context());
+    fn a_rank_that_was_declared_lost_itself_reads_that() {
+        let own = lost(Loss::Silent { after: Duration::from_secs(10) }, Context { rank: 1, ..context() });
+        let words = ": this process was declared lost: nothing was heard of it for 10 s (it had been stopped, or was cut off)";
+        assert!(own.ends_with(words), "{own}");
+    }
+
+    #[test]
+    fn an_error_in_a_subgroup_says_whose_it_is_and_how_the_cause_came_there() {
+        let (group, members) = (GroupId(0x1dff_a1e8), vec![1, 4, 7]);
+        let through = Some((peer(7), Loss::LeftAfterError));
+        let at = Context { group, members, rank: 4, bytes: (0, 0), through, ..context() };
+        let cause = Cause::Lost { peer: peer(3), how: Loss::Panicked };
         assert_eq!(
-            lost.to_string(),
-            "rank 3/4: all_reduce #118 in world, 0 of 262144 bytes received, after 0.021 s: rank 1 (node7:4211) died (its connection \
-             closed without a farewell)"
+            Error::from_cause(cause, at.clone()).to_string(),
+            "rank 4, in the group of ranks 1, 4, 7: all_reduce #118 at train.rs:41, after 0.021 s: rank 3 (node7:4213) panicked; \
+             because of that rank 7 (node7:4217) left after its own error"
         );
-        assert_eq!(format!("{lost:?}"), lost.to_string());
-        let silent = Loss::Silent { after: Duration::from_secs(10) };
-        let silent =
-            Error::from_cause(Cause::Lost { peer: peer.clone(), how: silent }, context()).to_string();
+        let many = Context { members: (0..20).collect(), ..at }.to_string();
         assert!(
-            silent.ends_with("rank 1 (node7:4211) has been silent for 10 s (stopped, or cut off?)"),
-            "{silent}"
+            many.contains("ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, … (20 ranks): "),
+            "{many}"
         );
-        let reporter = Peer { rank: 0, host: "node7:4210".into() };
-        let waited = Duration::from_secs(60);
-        let missing = vec![peer, Peer { rank: 2, host: "node8:99".into() }];
-        let awaited = vec![missing[0].clone()];
-        let cause = Cause::TimedOut { reporter, op: OpKind::Barrier, seq: 118, waited, awaited, missing };
-        let late = Error::from_cause(cause, context()).to_string();
-        assert!(
-            late.ends_with(
-                "rank 0 (node7:4210) waited 60.0 s in barrier #118; not arrived: rank 1 (node7:4211), rank 2 (node8:99) \
-                 (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)"
-            ),
-            "{late}"
+    }
+
+    fn late(op: OpKind, missing: Vec<Peer>, message: Option<Envelope>) -> Cause {
+        let (site, seq) = (Some(site(7)), if message.is_some() { 0 } else { 118 });
+        let (reporter, waited, awaited) = (peer(0), Duration::from_secs(60), missing.clone());
+        Cause::TimedOut { reporter, op, seq, site, envelope: message, waited, awaited, missing }
+    }
+
+    #[test]
+    fn a_timeout_names_the_call_and_who_is_missing() {
+        let error = Error::from_cause(late(OpKind::Barrier, vec![peer(1), peer(2)], None), context());
+        let words = "rank 0 (node7:4210) waited 60.0 s in barrier #118 at train.rs:7; not arrived: rank 1 (node7:4211), \
+                     rank 2 (node7:4212) (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)";
+        assert!(error.to_string().ends_with(words), "{error}");
+    }
+
+    #[test]
+    fn a_timeout_of_a_message_names_its_tag_and_never_says_that_a_rank_is_not_there() {
+        let envelope = Some(Envelope { peer: 1, tag: 9 });
+        let words = |op| late(op, vec![peer(1)], envelope).to_string();
+        assert_eq!(
+            words(OpKind::Recv),
+            "rank 0 (node7:4210) waited 60.0 s in recv from rank 1 with tag 9 at train.rs:7, but no such message came"
         );
-        let (reporter, missing) =
-            (Peer { rank: 0, host: "a:1".into() }, vec![Peer { rank: 1, host: "b:2".into() }]);
-        let (op, waited, awaited) = (OpKind::Recv, Duration::from_secs(2), Vec::new());
-        let message = Cause::TimedOut { reporter, op, seq: 0, waited, awaited, missing };
-        assert_eq!(message.to_string(), "rank 0 (a:1) waited 2.0 s in recv; not arrived: rank 1 (b:2)");
+        assert_eq!(
+            words(OpKind::Send),
+            "rank 0 (node7:4210) waited 60.0 s in send to rank 1 with tag 9 at train.rs:7, but rank 1 \
+             (node7:4211) did not take the message"
+        );
+    }
+
+    #[test]
+    fn a_disagreement_on_a_message_has_no_number() {
+        let called = |op, count, rank| {
+            let (dtype, site) = (Some(crate::DType::F32), site(count as u32));
+            (peer(rank), Signature { op, dtype, count, reduce: None, root: None, detail: 0, site })
+        };
+        let (left, right) = (called(OpKind::Send, 10, 0), called(OpKind::Recv, 9, 1));
+        let cause = Cause::Mismatch { seq: 0, tag: Some(3), left, right };
+        let words = "ranks disagree on the message with tag 3: rank 0 (node7:4210) called send(f32 x 10) at train.rs:10, but rank 1 \
+                     (node7:4211) called recv(f32 x 9) at train.rs:9";
+        assert_eq!(cause.to_string(), words);
+        let error = Error::from_cause(cause, context()).to_string();
+        assert!(error.ends_with(words), "{error}");
     }
 }

@@ -22,7 +22,7 @@ mod error;
 mod reduce;
 mod signature;
 
-pub use cause::{Cause, GroupId, Loss, Peer, WORLD};
+pub use cause::{Cause, Envelope, GroupId, Loss, Peer, WORLD};
 pub use chunk::{Layout, chunk};
 pub use deadline::Deadline;
 pub use dtype::{DType, Element};

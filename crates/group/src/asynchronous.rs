@@ -51,7 +51,10 @@ impl ProcessGroup {
     pub fn reduce_scatter_async<T: Element>(&self, input: Vec<T>, reduce: ReduceOp) -> Result<Work<Vec<T>>> {
         let (site, op, world_size) = (self.site(), OpKind::ReduceScatter, self.world_size());
         if !input.len().is_multiple_of(world_size) {
-            let what = format!("input of {} elements for {world_size} ranks, at {site}", input.len());
+            let len = input.len();
+            let what = format!(
+                "input has {len} elements, expected a multiple of {world_size} (the ranks), at {site}"
+            );
             return Err(Error::misuse(op, what));
         }
         let layout = Layout::even(world_size, input.len());

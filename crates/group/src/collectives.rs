@@ -9,6 +9,52 @@ fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
     Error::misuse(op, format!("{what}, at {site}"))
 }
 
+/// Why a buffer must have the length it must have.
+enum Why<'a> {
+    Block,
+    Because(&'static str),
+    /// It holds all blocks.
+    Blocks(&'a Layout),
+    /// It is for this root alone.
+    OnlyAt(usize),
+}
+
+impl std::fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Block => Ok(()),
+            Self::Because(why) => write!(f, " ({why})"),
+            Self::OnlyAt(root) => write!(f, " (the root is rank {root})"),
+            Self::Blocks(layout) => {
+                let (ranks, own) = (layout.world_size(), layout.block(0).len());
+                if (0..ranks).all(|rank| layout.block(rank).len() == own) {
+                    write!(f, " ({own} × {ranks} ranks)")
+                } else {
+                    f.write_str(" (the sum of the counts)")
+                }
+            }
+        }
+    }
+}
+
+/// A buffer's name, its length and the length it must have: `None` where there is, or must be, none.
+type Length<'a> = (&'static str, Option<usize>, Option<usize>, Why<'a>);
+
+/// Refuses buffers that have not the lengths they must have, in words.
+fn check_lengths(op: OpKind, site: &CallSite, buffers: &[Length<'_>]) -> Result<()> {
+    if buffers.iter().all(|(_, got, expected, _)| got == expected) {
+        return Ok(());
+    }
+    let words = |(name, got, expected, why): &Length<'_>| {
+        let got = got.map_or("is missing".to_owned(), |len| format!("has {len} elements"));
+        let expected = expected.map_or("none".to_owned(), |len| len.to_string());
+        format!("{name} {got}, expected {expected}{why}")
+    };
+    let wrong: Vec<String> =
+        buffers.iter().filter(|(_, got, expected, _)| got != expected).map(words).collect();
+    Err(self::wrong(op, site, wrong.join("; ")))
+}
+
 /// The layout of equal blocks of `len` elements.
 fn equal(world_size: usize, len: usize) -> Layout {
     Layout::even(world_size, len * world_size)
@@ -102,14 +148,11 @@ impl ProcessGroup {
     ) -> Result<()> {
         let op = OpKind::ReduceScatter;
         let own = layout.block(self.rank());
-        if input.len() != layout.len() || output.len() != own.len() {
-            let (i, o, all) = (input.len(), output.len(), layout.len());
-            return Err(wrong(
-                op,
-                &site,
-                format!("input of {i} and output of {o} elements, where {all} and {} fit", own.len()),
-            ));
-        }
+        let lengths = [
+            ("input", Some(input.len()), Some(layout.len()), Why::Blocks(&layout)),
+            ("output", Some(output.len()), Some(own.len()), Why::Block),
+        ];
+        check_lengths(op, &site, &lengths)?;
         let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), Some(reduce), None, site)?;
         signature.detail = detail;
         self.separate(Collective { signature, layout, recv_layout: None }, input, output)
@@ -174,14 +217,11 @@ impl ProcessGroup {
         site: CallSite,
     ) -> Result<()> {
         let own = layout.block(self.rank());
-        if input.len() != own.len() || output.len() != layout.len() {
-            let (i, o, all) = (input.len(), output.len(), layout.len());
-            return Err(wrong(
-                op,
-                &site,
-                format!("input of {i} and output of {o} elements, where {} and {all} fit", own.len()),
-            ));
-        }
+        let lengths = [
+            ("input", Some(input.len()), Some(own.len()), Why::Block),
+            ("output", Some(output.len()), Some(layout.len()), Why::Blocks(&layout)),
+        ];
+        check_lengths(op, &site, &lengths)?;
         let mut signature = self.signature(op, Some(T::DTYPE), layout.len(), None, None, site)?;
         signature.detail = detail;
         keep(&mut output[own], input);
@@ -248,6 +288,15 @@ impl ProcessGroup {
         self.gather_at(input, output, layout, root, Signature::detail_of(counts), site)
     }
 
+    /// What the buffer with all blocks must have: on the root, and elsewhere; and why.
+    fn at_root<'a>(&self, root: usize, layout: &'a Layout) -> (Option<usize>, Why<'a>) {
+        if self.rank() == root {
+            (Some(layout.len()), Why::Blocks(layout))
+        } else {
+            (None, Why::OnlyAt(root))
+        }
+    }
+
     fn gather_at<T: Element>(
         &self,
         input: &[T],
@@ -262,14 +311,10 @@ impl ProcessGroup {
         signature.detail = detail;
         let own = layout.block(self.rank());
         let given = output.as_ref().map(|o| o.len());
-        let expected = (self.rank() == root).then_some(layout.len());
-        if input.len() != own.len() || given != expected {
-            let (i, n, root_n) = (input.len(), own.len(), layout.len());
-            let what = format!(
-                "input of {i} and output of {given:?} elements, where {n} and {expected:?} fit (root has {root_n})"
-            );
-            return Err(wrong(op, &signature.site, what));
-        }
+        let (expected, why) = self.at_root(root, &layout);
+        let lengths =
+            [("input", Some(input.len()), Some(own.len()), Why::Block), ("output", given, expected, why)];
+        check_lengths(op, &signature.site, &lengths)?;
         let call = Collective { signature, layout, recv_layout: None };
         if let Some(output) = output {
             keep(&mut output[own], input);
@@ -322,13 +367,10 @@ impl ProcessGroup {
         signature.detail = detail;
         let own = layout.block(self.rank());
         let given = input.map(<[T]>::len);
-        let expected = (self.rank() == root).then_some(layout.len());
-        if output.len() != own.len() || given != expected {
-            let (o, n) = (output.len(), own.len());
-            let what =
-                format!("input of {given:?} and output of {o} elements, where {expected:?} and {n} fit");
-            return Err(wrong(op, &signature.site, what));
-        }
+        let (expected, why) = self.at_root(root, &layout);
+        let lengths =
+            [("input", given, expected, why), ("output", Some(output.len()), Some(own.len()), Why::Block)];
+        check_lengths(op, &signature.site, &lengths)?;
         let call = Collective { signature, layout, recv_layout: None };
         if let Some(input) = input {
             self.separate(call, input, &mut [])?;
@@ -349,13 +391,14 @@ impl ProcessGroup {
     #[track_caller]
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let (site, op, world_size) = (self.site(), OpKind::AllToAll, self.world_size());
-        if !input.len().is_multiple_of(world_size) || output.len() != input.len() {
-            let (i, o) = (input.len(), output.len());
-            return Err(wrong(
-                op,
-                &site,
-                format!("input of {i} and output of {o} elements for {world_size} ranks"),
-            ));
+        let why = Why::Because("as many as input has");
+        check_lengths(op, &site, &[("output", Some(output.len()), Some(input.len()), why)])?;
+        if !input.len().is_multiple_of(world_size) {
+            let what = format!(
+                "input has {} elements, expected a multiple of {world_size} (the ranks)",
+                input.len()
+            );
+            return Err(wrong(op, &site, what));
         }
         let signature = self.signature(op, Some(T::DTYPE), input.len(), None, None, site)?;
         let layout = Layout::even(world_size, input.len());
@@ -379,12 +422,14 @@ impl ProcessGroup {
         let send = self.layout(op, send_counts, &site)?;
         let recv = self.layout(op, recv_counts, &site)?;
         let rank = self.rank();
-        if input.len() != send.len() || output.len() != recv.len() || send_counts[rank] != recv_counts[rank] {
-            let (i, o, si, so) = (input.len(), output.len(), send.len(), recv.len());
-            let (to, from) = (send_counts[rank], recv_counts[rank]);
-            let what = format!(
-                "input of {i} and output of {o} elements, where {si} and {so} fit; {to} to itself, {from} from itself"
-            );
+        let (to, from) = (send_counts[rank], recv_counts[rank]);
+        let lengths = [
+            ("input", Some(input.len()), Some(send.len()), Why::Because("the sum of send_counts")),
+            ("output", Some(output.len()), Some(recv.len()), Why::Because("the sum of recv_counts")),
+        ];
+        check_lengths(op, &site, &lengths)?;
+        if to != from {
+            let what = format!("this rank sends {to} elements to itself, and expects {from} from itself");
             return Err(wrong(op, &site, what));
         }
         let mut signature = self.signature(op, Some(T::DTYPE), 0, None, None, site)?;

@@ -7,7 +7,7 @@ use crate::realm::Realm;
 use crate::reminder::{self, Reminder, Reminding};
 use crate::report::{Next, Report};
 use crate::trace::Trace;
-use phalanx_core::{Cause, Context, Deadline, Error, GroupId, Loss, Peer, Result, Signature};
+use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,8 @@ pub(crate) struct Told<'a> {
     pub(crate) signature: &'a Signature,
     /// Its place among the group's collectives; 0 for messages.
     pub(crate) seq: u64,
+    /// Of a message: the other end, among those who work together here, and the tag.
+    pub(crate) message: Option<(usize, u64)>,
     /// Payload bytes received, and all there are to receive.
     pub(crate) bytes: (u64, u64),
     /// Since it was called.
@@ -136,7 +138,7 @@ impl Fate {
         if self.shared.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
-        let told = Told { signature, seq: 0, bytes: (0, 0), elapsed: Duration::ZERO };
+        let told = Told { signature, seq: 0, message: None, bytes: (0, 0), elapsed: Duration::ZERO };
         let error = self.failed(cause.clone(), told);
         self.finish_trace();
         Err(error)
@@ -214,7 +216,8 @@ impl Fate {
         let (op, seq, reporter) = (told.signature.op, told.seq, self.peer(self.rank));
         // As far as this rank can see. Of collectives the arbiter knows more.
         let missing = awaited.clone();
-        Cause::TimedOut { reporter, op, seq, waited: told.elapsed, awaited, missing }
+        let (site, envelope) = (Some(told.signature.site.clone()), self.envelope(told));
+        Cause::TimedOut { reporter, op, seq, site, envelope, waited: told.elapsed, awaited, missing }
     }
 
     /// Where the line is broken already, a verdict that came over it before may still have to be heard.
@@ -382,20 +385,34 @@ impl Fate {
         Context {
             op: told.signature.op,
             seq: told.seq,
+            site: Some(told.signature.site.clone()),
+            envelope: self.envelope(told),
             group: self.alarm.group(),
+            members: self.alarm.members().to_vec(),
             rank: self.members[self.rank],
-            world_size: self.alarm.members().len(),
             bytes: told.bytes,
             elapsed: told.elapsed,
+            through: None,
         }
     }
 
+    fn envelope(&self, told: Told<'_>) -> Option<Envelope> {
+        told.message.map(|(peer, tag)| Envelope { peer: self.members[peer], tag })
+    }
+
     /// Both sides of a disagreement.
-    pub(crate) fn mismatch(&self, seq: u64, ours: Signature, peer: usize, theirs: Signature) -> Cause {
+    pub(crate) fn mismatch(
+        &self,
+        seq: u64,
+        tag: Option<u64>,
+        ours: Signature,
+        peer: usize,
+        theirs: Signature,
+    ) -> Cause {
         let mut sides = [(self.peer(self.rank), ours), (self.peer(peer), theirs)];
         sides.sort_by_key(|(peer, _)| peer.rank);
         let [left, right] = sides;
-        Cause::Mismatch { seq, left, right }
+        Cause::Mismatch { seq, tag, left, right }
     }
 }
 

@@ -380,7 +380,11 @@ impl ProcessGroup {
             ));
         }
         if peer == rank {
-            return Err(Error::misuse(op, format!("rank {rank} with itself, at {site}")));
+            let what = match op {
+                OpKind::Recv => "the source is this rank; a rank cannot receive from itself",
+                _ => "the destination is this rank; self-sends are not supported",
+            };
+            return Err(Error::misuse(op, format!("{what}, at {site}")));
         }
         let signature = self.signature(op, Some(T::DTYPE), count, None, None, site)?;
         Ok(Address { signature, peer, tag })

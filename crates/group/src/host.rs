@@ -372,6 +372,10 @@ impl Operation for Owned {
     fn is_due(&self, core: &Core) -> bool {
         self.task.is_due(core)
     }
+
+    fn message(&self) -> Option<(usize, u64)> {
+        self.task.message()
+    }
 }
 
 impl Job for Owned {

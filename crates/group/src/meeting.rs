@@ -51,6 +51,8 @@ impl Meeting {
                 reporter: self.me.clone(),
                 op: OpKind::Init,
                 seq: 0,
+                site: None,
+                envelope: None,
                 waited,
                 awaited: Vec::new(),
                 missing: absent.collect(),

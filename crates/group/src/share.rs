@@ -76,7 +76,7 @@ impl<'a> Sharing<'a> {
     fn failed(&self, peer: usize, why: &LinkFault) -> Error {
         let now = Instant::now();
         let elapsed = self.deadline.elapsed(now);
-        let told = Told { signature: self.signature, seq: 0, bytes: (0, 0), elapsed };
+        let told = Told { signature: self.signature, seq: 0, message: None, bytes: (0, 0), elapsed };
         if let LinkFault::Starved(_) = why {
             // Not the fault of whoever was to have it.
             return self.fate.fail(self.fate.own_fault(&why.to_string()), told);

@@ -1,6 +1,6 @@
 //! Whether and why the devices' operations can't go on: they fail together with groups on the host.
 
-use phalanx_core::{Cause, Deadline, Error, OpKind, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, Result, Signature};
 use phalanx_group::ProcessGroup;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,10 +56,11 @@ impl Fate {
     }
 
     /// The devices of this rank and the `others` did not end the call in time. Of collectives the arbiter finds out who had come; of messages only these know.
-    pub(crate) fn late(&self, op: OpKind, seq: u64, waited: Duration, others: &[usize]) -> Cause {
+    pub(crate) fn late(&self, signature: &Signature, seq: u64, waited: Duration, others: &[usize]) -> Cause {
         let awaited: Vec<_> = others.iter().map(|&rank| self.control.peer(rank)).collect();
         let (reporter, missing) = (self.control.peer(self.control.rank()), awaited.clone());
-        self.fail(Cause::TimedOut { reporter, op, seq, waited, awaited, missing })
+        let (op, site) = (signature.op, Some(signature.site.clone()));
+        self.fail(Cause::TimedOut { reporter, op, seq, site, envelope: None, waited, awaited, missing })
     }
 
     /// The error of a call that finds the group failed.
@@ -82,11 +83,14 @@ impl Fate {
         let context = phalanx_core::Context {
             op: signature.op,
             seq,
+            site: Some(signature.site.clone()),
+            envelope: None,
             group: self.control.id(),
+            members: self.control.members().to_vec(),
             rank: self.control.members()[self.control.rank()],
-            world_size: self.control.world_size(),
             bytes: (0, 0),
             elapsed: called.elapsed(Instant::now()),
+            through: None,
         };
         Error::from_cause(cause, context)
     }

@@ -59,7 +59,8 @@ impl Operation {
             return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
         }
         if !self.is_collective() && carrier == Carrier::Host && self.rank == Some(me) {
-            return Err(Error::misuse(op, format!("rank {me} with itself, which goes over NCCL only")));
+            let end = if op == OpKind::Recv { "source" } else { "destination" };
+            return Err(Error::misuse(op, format!("the {end} is this rank, which goes over NCCL only")));
         }
         let Some(reduction) = self.reduction else { return Ok(()) };
         let unsupported = |backend, hint| Err(Error::Unsupported { op, backend, hint });

@@ -238,7 +238,7 @@ impl Arbiter {
             let mut sides = [(self.peer(rank), ours.clone()), (self.peer(other), theirs.clone())];
             sides.sort_by_key(|(peer, _)| peer.rank);
             let [left, right] = sides;
-            return self.fail(rank, group, Cause::Mismatch { seq, left, right });
+            return self.fail(rank, group, Cause::Mismatch { seq, tag: None, left, right });
         }
         let all_heard = self.inquiries.get_mut(&group).is_some_and(|inquiry| {
             inquiry.unheard.remove(&rank);

@@ -313,6 +313,7 @@ impl Collective {
             return Err(Fault::Mismatch {
                 peer: transfer.peer,
                 seq: self.seq,
+                tag: None,
                 ours: Box::new(self.signature.clone()),
                 theirs,
             });

@@ -118,7 +118,8 @@ impl Message {
             if arrival.header.fingerprint != self.fingerprint || arrival.header.message_len != self.len as u64
             {
                 let theirs = core.wire.signature(peer, key);
-                return Err(Fault::Mismatch { peer, seq: 0, ours: Box::new(self.signature.clone()), theirs });
+                let (ours, tag) = (Box::new(self.signature.clone()), Some(self.tag));
+                return Err(Fault::Mismatch { peer, seq: 0, tag, ours, theirs });
             }
             let due = self.len - self.done;
             if arrival.left > due {
@@ -154,6 +155,11 @@ impl Message {
 
     pub(crate) fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    /// The other end, as a rank of the group, and the tag.
+    pub(crate) fn ends(&self) -> (usize, u64) {
+        (self.peer, self.tag)
     }
 
     pub(crate) fn bytes(&self) -> (u64, u64) {
@@ -210,12 +216,17 @@ impl Operation for Borrowed<'_> {
         self.absence == Absence::NoMessage
     }
 
+    fn message(&self) -> Option<(usize, u64)> {
+        Some(self.message.ends())
+    }
+
     /// A message of which any byte was seen can't be withdrawn.
     fn give_up(&self, fate: &Fate, waited: Duration) -> Option<Error> {
         if self.absence == Absence::Failure || self.message.begun {
             return None;
         }
-        let told = Told { signature: self.signature(), seq: 0, bytes: (0, 0), elapsed: waited };
+        let (signature, message) = (self.signature(), Some(self.message.ends()));
+        let told = Told { signature, seq: 0, message, bytes: (0, 0), elapsed: waited };
         let at = Box::new(fate.context(told));
         Some(Error::NoMessage { from: fate.peer(self.message.peer), tag: self.message.tag, waited, at })
     }

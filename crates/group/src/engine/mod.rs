@@ -39,9 +39,22 @@ pub(crate) enum Progress {
 /// What goes wrong in one poll. Peers are ranks of the group.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    Wire { peer: usize, fault: WireFault },
-    Mismatch { peer: usize, seq: u64, ours: Box<Signature>, theirs: Option<Box<Signature>> },
-    Nonsense { peer: usize, what: String },
+    Wire {
+        peer: usize,
+        fault: WireFault,
+    },
+    /// `tag` is that of a message; then `seq` is 0.
+    Mismatch {
+        peer: usize,
+        seq: u64,
+        tag: Option<u64>,
+        ours: Box<Signature>,
+        theirs: Option<Box<Signature>>,
+    },
+    Nonsense {
+        peer: usize,
+        what: String,
+    },
 }
 
 impl From<(usize, WireFault)> for Fault {
@@ -66,6 +79,10 @@ pub(crate) trait Operation {
     /// Whether nobody has to wonder that it waits: what it waits for need not come.
     fn may_be_in_vain(&self) -> bool {
         false
+    }
+    /// Of a message: the other end, as a rank of the group, and the tag.
+    fn message(&self) -> Option<(usize, u64)> {
+        None
     }
     /// The error with which it ends when it is late, where that is no failure of the group.
     fn give_up(&self, _fate: &Fate, _waited: Duration) -> Option<Error> {
@@ -120,7 +137,8 @@ impl Attempt {
 
     fn told<'o>(&self, operation: &'o dyn Operation, now: Instant) -> Told<'o> {
         let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
-        Told { signature, seq, bytes, elapsed: now.saturating_duration_since(self.called) }
+        let (message, elapsed) = (operation.message(), now.saturating_duration_since(self.called));
+        Told { signature, seq, message, bytes, elapsed }
     }
 }
 
@@ -283,13 +301,8 @@ impl Engine {
         }
         if !operation.may_be_in_vain() {
             let waited = deadline.elapsed(now);
+            let told = Told { elapsed: waited, ..attempt.told(operation, now) };
             let reminder = attempt.reminder.get_or_insert_with(|| Reminder::new(deadline.limit(), waited));
-            let told = Told {
-                signature: operation.signature(),
-                seq: operation.seq(),
-                bytes: operation.bytes(),
-                elapsed: waited,
-            };
             self.fate.remind(reminder, peers_of(core, operation), told);
         }
         // A link that stands tells of its end itself, behind all that was sent before; not one in memory, of a process that has ended.
@@ -395,7 +408,7 @@ impl Engine {
             }
             Fault::Wire { peer, fault: WireFault::Stale(seq, theirs) } => {
                 match (core.fate.recall(seq), theirs) {
-                    (Some(ours), Some(theirs)) => self.fate.mismatch(seq, ours, peer, *theirs),
+                    (Some(ours), Some(theirs)) => self.fate.mismatch(seq, None, ours, peer, *theirs),
                     (_, theirs) => {
                         let called = theirs.map_or_else(unknown, |t| t.to_string());
                         let what = format!("a late frame of operation #{seq}, where it called {called}");
@@ -403,12 +416,16 @@ impl Engine {
                     }
                 }
             }
-            Fault::Mismatch { peer, seq, ours, theirs } => match theirs {
-                Some(theirs) => self.fate.mismatch(seq, *ours, peer, *theirs),
-                None => Cause::Protocol {
-                    peer: self.fate.peer(peer),
-                    what: format!("at operation #{seq} it called {}, here it was {ours}", unknown()),
-                },
+            Fault::Mismatch { peer, seq, tag, ours, theirs } => match theirs {
+                Some(theirs) => self.fate.mismatch(seq, tag, *ours, peer, *theirs),
+                None => {
+                    let place = match tag {
+                        Some(tag) => format!("of the message with tag {tag}"),
+                        None => format!("at operation #{seq}"),
+                    };
+                    let what = format!("{place} it called {}, and this rank {ours}", unknown());
+                    Cause::Protocol { peer: self.fate.peer(peer), what }
+                }
             },
         }
     }

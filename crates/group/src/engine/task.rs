@@ -61,6 +61,13 @@ impl Task {
         }
     }
 
+    pub(crate) fn message(&self) -> Option<(usize, u64)> {
+        match self {
+            Self::Collective(_) => None,
+            Self::Message(message, _) => Some(message.ends()),
+        }
+    }
+
     pub(crate) fn is_due(&self, core: &Core) -> bool {
         match self {
             Self::Collective(collective) => core.turn == collective.seq(),

@@ -165,6 +165,8 @@ impl Job {
                     reporter: peer(rank),
                     op,
                     seq: 1,
+                    site: None,
+                    envelope: None,
                     waited,
                     awaited: vec![other.clone()],
                     missing: vec![other],

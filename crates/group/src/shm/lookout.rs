@@ -51,14 +51,14 @@ impl<'a> Look<'a> {
     /// The error for the cause that came first; the group has failed.
     pub(super) fn error(self, fault: Fault) -> Error {
         let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
-        let told = Told { signature: self.signature, seq: self.seq, bytes: (0, 0), elapsed };
+        let told = Told { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed };
         match (fault, self.seen) {
             (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
             (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(*cause, told),
             (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), .. }, _)
                 if their_seq == self.seq && !theirs.matches(self.signature) =>
             {
-                let cause = self.fate.mismatch(self.seq, self.signature.clone(), peer, *theirs);
+                let cause = self.fate.mismatch(self.seq, None, self.signature.clone(), peer, *theirs);
                 self.fate.fail(cause, told)
             }
             (Fault::Failed(error), _) => {
@@ -95,7 +95,8 @@ impl Lookout for Look<'_> {
             self.fate.stalled();
         }
         let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, waited));
-        let told = Told { signature: self.signature, seq: self.seq, bytes: (0, 0), elapsed: waited };
+        let told =
+            Told { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed: waited };
         self.fate.remind(reminder, [peer], told);
         if let Some(peer) = self.fate.gone([peer], now) {
             self.seen = Some(Seen::Left(Box::new(Cause::Lost { peer, how: Loss::Left })));

@@ -374,7 +374,10 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
         Fault::Mismatch { peer, seq, their_seq, theirs } => {
             let called =
                 theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
-            let what = format!("operation #{seq} here is its #{their_seq}, {called}, or they differ before");
+            let here = fate.members()[fate.rank];
+            let what = format!(
+                "rank {here} is at #{seq}, this one at #{their_seq} ({called}): an earlier call differed"
+            );
             Cause::Protocol { peer: fate.peer(*peer), what }
         }
         Fault::Counts { peer, sent, expected } => {

@@ -91,6 +91,10 @@ impl Operation for Doing {
     fn is_due(&self, core: &Core) -> bool {
         self.task.is_due(core)
     }
+
+    fn message(&self) -> Option<(usize, u64)> {
+        self.task.message()
+    }
 }
 
 /// A message as one of its two ends sees it; the receiver's buffer holds nothing yet.

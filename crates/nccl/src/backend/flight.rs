@@ -104,7 +104,7 @@ impl Flight {
         if elapsed < self.deadline.limit().saturating_add(patience) {
             return None;
         }
-        failed(shared.fate.late(self.signature.op, self.seq, elapsed, &self.others))
+        failed(shared.fate.late(&self.signature, self.seq, elapsed, &self.others))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -164,11 +164,14 @@ fn error(control: &ProcessGroup, cause: Cause) -> Error {
     let context = Context {
         op: OpKind::Init,
         seq: 0,
+        site: None,
+        envelope: None,
         group: control.id(),
+        members: control.members().to_vec(),
         rank: control.members()[control.rank()],
-        world_size: control.world_size(),
         bytes: (0, 0),
         elapsed: Duration::ZERO,
+        through: None,
     };
     Error::from_cause(cause, context)
 }

@@ -73,7 +73,17 @@ impl Running<'_> {
         let (op, waited) = (self.signature.op, self.deadline.elapsed(Instant::now()));
         let reporter = self.fate.control.peer(self.fate.control.rank());
         let missing = vec![reporter.clone()];
-        Err(self.fail(Cause::TimedOut { reporter, op, seq: 0, waited, awaited: Vec::new(), missing }))
+        let (site, awaited) = (Some(self.signature.site.clone()), Vec::new());
+        Err(self.fail(Cause::TimedOut {
+            reporter,
+            op,
+            seq: 0,
+            site,
+            envelope: None,
+            waited,
+            awaited,
+            missing,
+        }))
     }
 
     /// The error for what the group has failed of: this, or what came before.

@@ -123,7 +123,8 @@ fn waiting_for_different_things_is_a_mismatch() {
     assert!(arbiter.handle(0, stalled(4, 1)).is_empty());
     assert!(arbiter.handle(1, stalled(5, 2)).is_empty(), "another operation is another matter");
     let mail = arbiter.handle(2, stalled(4, 3));
-    let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(1)), right: (peer(2), signature(3)) };
+    let cause =
+        Cause::Mismatch { seq: 4, tag: None, left: (peer(0), signature(1)), right: (peer(2), signature(3)) };
     assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
     assert_eq!(mail.len(), 3);
 }
@@ -138,7 +139,8 @@ fn a_mismatch_is_found_where_one_rank_came_through_it() {
     assert!(arbiter.handle(2, calls(&[(3, 0), (4, 1)])).is_empty());
     assert!(arbiter.handle(1, calls(&[(2, 0), (3, 0)])).is_empty(), "all agree, one is behind");
     let mail = arbiter.handle(0, calls(&[(3, 0), (4, 2), (5, 3)]));
-    let cause = Cause::Mismatch { seq: 4, left: (peer(0), signature(2)), right: (peer(2), signature(1)) };
+    let cause =
+        Cause::Mismatch { seq: 4, tag: None, left: (peer(0), signature(2)), right: (peer(2), signature(1)) };
     assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
 }
 
@@ -148,7 +150,8 @@ fn calls(seq: u64) -> Notice {
 
 fn timed_out(missing: Vec<Peer>) -> Cause {
     let (op, waited, awaited) = (OpKind::Barrier, Duration::from_secs(1), vec![peer(1)]);
-    Cause::TimedOut { reporter: peer(0), op, seq: 7, waited, awaited, missing }
+    let (site, envelope) = (None, None);
+    Cause::TimedOut { reporter: peer(0), op, seq: 7, site, envelope, waited, awaited, missing }
 }
 
 fn late(world_size: usize) -> Notice {

@@ -12,14 +12,14 @@ use std::time::Duration;
 /// Long enough that on a busy machine all ranks that come have come at half of it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// `callers` call what the others don't before it is over; everybody hears that `missing` did not come.
+/// `callers` call what the others don't before it is over; everybody hears that `missing` did not come, in these words.
 fn in_vain(
     world: World,
     world_size: usize,
     callers: &'static [usize],
     missing: &'static [usize],
     call: fn(&ProcessGroup) -> Result<()>,
-) {
+) -> String {
     let over = Arc::new(Barrier::new(world_size));
     let causes = world.run(world_size, move |group| {
         group.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap();
@@ -39,6 +39,9 @@ fn in_vain(
     assert!(causes.iter().all(|c| *c == causes[0]), "{causes:?}");
     let Cause::TimedOut { reporter, waited, .. } = &causes[0] else { panic!("{}", causes[0]) };
     assert!(callers.contains(&reporter.rank) && *waited >= PATIENCE, "{}", causes[0]);
+    let words = causes[0].to_string();
+    assert!(words.contains(" at ") && words.contains("/endings.rs:"), "no call site: {words}");
+    words
 }
 
 /// A monitored barrier names exactly those who did not come.
@@ -57,8 +60,16 @@ pub fn a_collective_names_who_is_missing(world: &World) {
 /// A receive whose message nobody sends, and a send of what is too long to go without somebody who takes it.
 pub fn a_message_in_vain_names_its_other_end(world: &World) {
     let world = world.clone().timeout(PATIENCE);
-    in_vain(world.clone(), 3, &[2], &[1], |group| group.recv(&mut [0u8; 10], 1, 0));
-    in_vain(world, 2, &[0], &[1], |group| group.send(&vec![0u8; 64 << 20], 1, 0));
+    let recv = in_vain(world.clone(), 3, &[2], &[1], |group| group.recv(&mut [0u8; 10], 1, 7));
+    assert!(
+        recv.contains(" in recv from rank 1 with tag 7 at ") && recv.ends_with("no such message came"),
+        "{recv}"
+    );
+    let send = in_vain(world, 2, &[0], &[1], |group| group.send(&vec![0u8; 64 << 20], 1, 8));
+    assert!(
+        send.contains(" in send to rank 1 with tag 8 at ") && send.ends_with("did not take the message"),
+        "{send}"
+    );
 }
 
 /// The first whose time is over fails the group for all, whatever their own limits are.
@@ -77,7 +88,7 @@ pub fn a_handle_has_a_limit_of_its_own(world: &World) {
         |group| limited(group).recv_async(vec![0u8; 10], 1, 0)?.wait().map(drop),
         |group| limited(group).send(&vec![0u8; 64 << 20], 1, 0),
     ];
-    at_once(&calls, |&call| in_vain(world.clone(), 3, &[0, 2], &[1], call));
+    at_once(&calls, |&call| drop(in_vain(world.clone(), 3, &[0, 2], &[1], call)));
 }
 
 /// Ranks may call on one handle or the other, and divide both.

@@ -147,6 +147,8 @@ pub fn another_message_is_a_mismatch(world: &World) {
             cause(&group)
         });
         let Cause::Mismatch { left, right, .. } = &causes[0] else { panic!("{}", causes[0]) };
+        let words = causes[0].to_string();
+        assert!(words.starts_with("ranks disagree on the message with tag 1: rank 0 "), "{words}");
         assert_eq!((left.1.op, right.1.op), (OpKind::Send, OpKind::Recv));
         assert!([left, right].iter().all(|(_, signature)| signature.site.file.ends_with("mismatch.rs")));
         assert_eq!(causes[0], causes[1]);
