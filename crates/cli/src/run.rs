@@ -2,13 +2,14 @@
 
 use crate::cli::Run;
 use phalanx_core::{Error, Result};
-use phalanx_launch::{Launch, Outcome};
+use phalanx_launch::{Asking, Launch, Outcome, refuse_foreign_job};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 /// Runs a job and returns the code to exit with.
 pub(crate) fn run(flags: Run) -> Result<i32> {
+    refuse_foreign_job(Asking::Launcher, |name| std::env::var(name).ok())?;
     let Run {
         ranks,
         max_restarts,

@@ -75,5 +75,5 @@ mod writer;
 
 pub use launch::{Launch, Running};
 pub use outcome::{ExitKind, Failure, Outcome, TAIL_LINES};
-pub use phalanx_rendezvous::Elastic;
+pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};
 pub use plan::RANKS_MAX;

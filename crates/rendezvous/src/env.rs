@@ -1,5 +1,6 @@
 //! Who this process is, from the environment.
 
+use crate::foreign::{self, Asking};
 use crate::{BackendChoice, Elastic, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
@@ -25,6 +26,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | variable | meaning |
 /// |---|---|
 /// | `PHALANX_RANK`, `PHALANX_WORLD_SIZE` | which of how many processes this is; else `RANK`, `WORLD_SIZE`; else a group of one |
+/// | `PHALANX_ALONE` | `1`: this process is a job of its own, although variables of another launcher (Open MPI, MPICH, Slurm, Kubernetes, …) say that there are several |
 /// | `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE` | the same within this host; else `LOCAL_RANK`, `LOCAL_WORLD_SIZE`; else one rank a host |
 /// | `PHALANX_NODE_RANK` | number of this host; else `GROUP_RANK`; else rank / ranks of this host |
 /// | `PHALANX_STORE` | `tcp://host:port` of a running server, or `file:///directory`; else rank 0 runs a server at `MASTER_ADDR`, `MASTER_PORT` |
@@ -166,6 +168,18 @@ impl Config {
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let vars = Variables(|name: &str| lookup(name).filter(|value| !value.trim().is_empty()));
         let found = vars.identity()?;
+        let alone = foreign::is_alone(vars.text(foreign::ALONE))?;
+        match found {
+            None => foreign::refuse_foreign_job(Asking::Init, |name| vars.text(name))?,
+            Some((source, rank, world_size)) if alone && world_size > 1 => {
+                return Err(Error::config(format!(
+                    "{}=1 says that this process is a job of its own, but it is rank {rank} of {world_size} (from {source}): unset \
+                     one of them",
+                    foreign::ALONE
+                )));
+            }
+            Some(_) => {}
+        }
         let (source, rank, world_size) = found.unwrap_or((Source::Alone, 0, 1));
         let (local_rank, local_world_size) = vars.local(world_size)?;
         let store = vars.store(source)?;
@@ -286,6 +300,9 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
                 None => return Ok(None),
             },
         };
+        if world_size == 0 {
+            return Err(Error::config(format!("the world size is 0 (from {source}): a job has at least one rank")));
+        }
         if rank >= world_size {
             return Err(Error::config(format!(
                 "rank {rank} of a world of {world_size} (from {source}): ranks count from 0"

@@ -29,6 +29,7 @@ mod elastic;
 mod env;
 #[cfg(unix)]
 mod file;
+mod foreign;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
@@ -50,6 +51,7 @@ pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN};
 #[cfg(unix)]
 pub use file::FileStore;
+pub use foreign::{Asking, refuse_foreign_job};
 pub use lifeline::{Lifeline, LifelineServer};
 pub use location::StoreLocation;
 pub use memory::MemoryStore;

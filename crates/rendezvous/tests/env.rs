@@ -40,6 +40,18 @@ fn nothing_is_a_group_of_one() {
 }
 
 #[test]
+fn another_launchers_process_may_be_alone_on_purpose_and_ours_is_a_rank() {
+    let srun = "SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=8 PMI_RANK=1 PMI_SIZE=8";
+    assert_eq!(read(&[srun, "PHALANX_ALONE=1"]).unwrap().source, Source::Alone);
+    for (ours, source) in [(OURS, Source::Phalanx), (TORCHRUN, Source::Torchrun)] {
+        let config = read(&[srun, ours, &secret()]).unwrap();
+        assert_eq!((config.source, config.rank, config.world_size), (source, 5, 8));
+    }
+    let one = "PHALANX_RANK=0 PHALANX_WORLD_SIZE=1 PHALANX_STORE=tcp://a:1 PHALANX_ALONE=1";
+    assert_eq!(read(&[one, &secret()]).unwrap().world_size, 1);
+}
+
+#[test]
 fn our_own_variables() {
     let config = read(&[
         OURS,
@@ -139,9 +151,14 @@ fn nonsense_is_refused_and_named() {
         (&[TORCHRUN, OURS, "WORLD_SIZE=9"], &["PHALANX_WORLD_SIZE is 8", "WORLD_SIZE is 9"]),
         (&[TORCHRUN, OURS, "RANK=1"], &["PHALANX_RANK is 5", "RANK is 1"]),
         (&[OURS, &with_secret, "PHALANX_SECRET_FILE=/x"], &["PHALANX_SECRET and PHALANX_SECRET_FILE"]),
+        (&[TORCHRUN, &with_secret, "PHALANX_ALONE=1"], &["PHALANX_ALONE=1", "rank 5 of 8 (from RANK"]),
+        // Other launchers
+        (&["OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4"], &["one of 4 processes of Open MPI", "PHALANX_ALONE=1"]),
+        (&["SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 MASTER_ADDR=a MASTER_PORT=1"], &["srun", "RANK=$SLURM_PROCID"]),
+        (&["PHALANX_ALONE=2"], &["PHALANX_ALONE", "neither 0 nor 1"]),
         // Out of range
         (&[OURS, "PHALANX_RANK=8"], &["rank 8 of a world of 8", "PHALANX_RANK"]),
-        (&[OURS, "PHALANX_WORLD_SIZE=0"], &["of a world of 0"]),
+        (&[OURS, "PHALANX_WORLD_SIZE=0"], &["the world size is 0 (from PHALANX_RANK", "at least one rank"]),
         (&[OURS, "PHALANX_RANK=-1"], &["PHALANX_RANK", "\"-1\""]),
         (&[OURS, "PHALANX_RANK=4294967296"], &["PHALANX_RANK", "not a number"]),
         (&[OURS, "PHALANX_LOCAL_RANK=4"], &["local rank 4 of 4"]),
