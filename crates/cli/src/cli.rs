@@ -63,7 +63,8 @@ Exit code: 0 if all ranks exit with 0; else that of the rank that failed first, 
 
 Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once.
 
-Environment: PHALANX_LOG=debug shows what phalanx itself does.";
+Environment: PHALANX_LOG=debug shows what phalanx itself does. Where another launcher (mpirun, srun, a Kubernetes job) has \
+started several of this one, each would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.";
 
 /// Start N ranks of a program on this host
 ///

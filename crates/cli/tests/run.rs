@@ -228,6 +228,36 @@ fn a_job_within_a_job_is_no_part_of_it() {
 }
 
 #[test]
+fn under_another_launcher_that_starts_several_it_is_no_job_of_its_own() {
+    for variables in [
+        &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
+        &[("PMI_RANK", "1"), ("PMI_SIZE", "2")],
+        &[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")],
+        &[("PET_NNODES", "2"), ("PET_NODE_RANK", "1")],
+        &[("JOB_COMPLETION_INDEX", "0")],
+        &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "pod-0"), ("MASTER_PORT", "23456")],
+    ] {
+        let run = || {
+            let mut command =
+                phalanx(&["run", "-n", "2", "sh", "-c", "echo \"$RANK of $WORLD_SIZE$PHALANX_ALONE\""]);
+            command.envs(variables.iter().copied());
+            command
+        };
+        let refused = run().output().unwrap();
+        let complaint = text(&refused.stderr);
+        assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(2), ""), "{complaint}");
+        for (name, value) in variables.iter().take(2).filter(|(name, _)| *name != "SLURM_STEP_ID") {
+            assert!(complaint.contains(&format!("{name}={value}")), "{complaint}");
+        }
+        let alone = run().env("PHALANX_ALONE", "1").output().unwrap();
+        assert_eq!(alone.status.code(), Some(0), "{}", text(&alone.stderr));
+        let mut lines: Vec<_> = text(&alone.stdout).lines().map(String::from).collect();
+        lines.sort();
+        assert_eq!(lines, ["[0] 0 of 2", "[1] 1 of 2"], "and the ranks are ranks");
+    }
+}
+
+#[test]
 fn a_job_within_a_job_does_not_write_over_its_traces() {
     let dir = tempfile::tempdir().unwrap();
     let logs = dir.path().to_str().unwrap();

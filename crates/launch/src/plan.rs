@@ -25,7 +25,8 @@ const ELASTIC: &str = "PHALANX_ELASTIC";
 /// What another launcher, of whose job this process is a rank, may have told it, and what does not hold in the job within. A folder
 /// for traces is the user's word to a process that is no rank; from a rank's, the ranks within would write over the traces of those without.
 pub(crate) fn not_inherited(is_rank: bool) -> Vec<&'static str> {
-    let mut names = vec![ELASTIC, WORKER, "PHALANX_ALONE", "PHALANX_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"];
+    let mut names =
+        vec![ELASTIC, WORKER, "PHALANX_ALONE", "PHALANX_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"];
     names.extend(is_rank.then_some(TRACE_DIR));
     names
 }

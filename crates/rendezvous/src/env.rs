@@ -301,7 +301,9 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
             },
         };
         if world_size == 0 {
-            return Err(Error::config(format!("the world size is 0 (from {source}): a job has at least one rank")));
+            return Err(Error::config(format!(
+                "the world size is 0 (from {source}): a job has at least one rank"
+            )));
         }
         if rank >= world_size {
             return Err(Error::config(format!(

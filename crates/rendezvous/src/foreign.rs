@@ -151,15 +151,13 @@ pub(crate) fn is_alone(value: Option<String>) -> Result<bool> {
 
 /// Whether this launcher makes a job within a rank of ours or of torchrun's.
 fn is_within_a_job(asking: Asking, set: &impl Fn(&str) -> Option<String>) -> bool {
-    asking == Asking::Launcher && ["PHALANX_RANK", "TORCHELASTIC_RUN_ID"].iter().any(|name| set(name).is_some())
+    asking == Asking::Launcher
+        && ["PHALANX_RANK", "TORCHELASTIC_RUN_ID"].iter().any(|name| set(name).is_some())
 }
 
 /// The first launcher that says that there are several processes, and how many if it does. One that does not tell the number counts if no other
 /// of its kind does.
-fn find(
-    asking: Asking,
-    set: &impl Fn(&str) -> Option<String>,
-) -> Option<(&'static Launcher, Option<u64>)> {
+fn find(asking: Asking, set: &impl Fn(&str) -> Option<String>) -> Option<(&'static Launcher, Option<u64>)> {
     let asked = || LAUNCHERS.iter().filter(move |l| l.rank != "RANK" || asking == Asking::Launcher);
     let sizes: Vec<_> = asked().filter_map(|launcher| Some((launcher, launcher.size(set)?))).collect();
     if let Some((launcher, size)) = sizes.iter().find(|(_, size)| *size > 1) {
@@ -187,7 +185,8 @@ impl Launcher {
         let names = [Some(self.rank), self.size].into_iter().flatten();
         let seen: Vec<String> = names.filter_map(|name| Some(format!("{name}={}", set(name)?))).collect();
         let seen = seen.join(", ");
-        let among = size.map_or_else(|| "one of several processes".into(), |n| format!("one of {n} processes"));
+        let among =
+            size.map_or_else(|| "one of several processes".into(), |n| format!("one of {n} processes"));
         let who = match asking {
             Asking::Init => "this process",
             Asking::Launcher => "this launcher",
@@ -220,7 +219,8 @@ impl Launcher {
         if self.rank == "RANK" {
             return vec!["RANK and WORLD_SIZE".into()];
         }
-        let size = self.size.map_or_else(|| "WORLD_SIZE=<processes in all>".into(), |n| format!("WORLD_SIZE=${n}"));
+        let size =
+            self.size.map_or_else(|| "WORLD_SIZE=<processes in all>".into(), |n| format!("WORLD_SIZE=${n}"));
         let more = self.more.iter().filter(|(_, theirs)| set(theirs).is_some());
         let more = more.map(|(ours, theirs)| format!("{ours}=${theirs}"));
         [format!("RANK=${}", self.rank), size].into_iter().chain(more).collect()
@@ -246,7 +246,11 @@ mod tests {
     const SEVERAL: &[(&str, &[&str])] = &[
         (
             "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=2 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_RANK=2",
-            &["one of 4 processes of Open MPI", "RANK=$OMPI_COMM_WORLD_RANK", "LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE"],
+            &[
+                "one of 4 processes of Open MPI",
+                "RANK=$OMPI_COMM_WORLD_RANK",
+                "LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE",
+            ],
         ),
         ("MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2", &["one of 2 processes of MVAPICH2"]),
         (
@@ -264,7 +268,10 @@ mod tests {
             &["PET_NODE_RANK=1", "MASTER_ADDR=$PET_MASTER_ADDR", "and PHALANX_SECRET to"],
         ),
         ("PET_NNODES=1:4", &["PET_NNODES=1:4", "one of 4"]),
-        ("SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_RANK=0", &["SkyPilot", "MASTER_ADDR, MASTER_PORT, PHALANX_SECRET"]),
+        (
+            "SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_RANK=0",
+            &["SkyPilot", "MASTER_ADDR, MASTER_PORT, PHALANX_SECRET"],
+        ),
         ("JOB_COMPLETION_INDEX=0", &["indexed Job", "RANK=$JOB_COMPLETION_INDEX"]),
         ("JOB_COMPLETION_INDEX=7", &["JOB_COMPLETION_INDEX=7"]),
         // An inner job of one process in an outer one of several.

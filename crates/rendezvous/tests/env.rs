@@ -153,8 +153,14 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_SECRET_FILE=/x"], &["PHALANX_SECRET and PHALANX_SECRET_FILE"]),
         (&[TORCHRUN, &with_secret, "PHALANX_ALONE=1"], &["PHALANX_ALONE=1", "rank 5 of 8 (from RANK"]),
         // Other launchers
-        (&["OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4"], &["one of 4 processes of Open MPI", "PHALANX_ALONE=1"]),
-        (&["SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 MASTER_ADDR=a MASTER_PORT=1"], &["srun", "RANK=$SLURM_PROCID"]),
+        (
+            &["OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4"],
+            &["one of 4 processes of Open MPI", "PHALANX_ALONE=1"],
+        ),
+        (
+            &["SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 MASTER_ADDR=a MASTER_PORT=1"],
+            &["srun", "RANK=$SLURM_PROCID"],
+        ),
         (&["PHALANX_ALONE=2"], &["PHALANX_ALONE", "neither 0 nor 1"]),
         // Out of range
         (&[OURS, "PHALANX_RANK=8"], &["rank 8 of a world of 8", "PHALANX_RANK"]),
