@@ -7,8 +7,8 @@ use phalanx_algo::Link;
 use phalanx_core::{DType, Error, ReduceOp, Result};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::{Config, TcpStoreServer};
-use phalanx_transport::Secret;
-use std::net::{Ipv4Addr, SocketAddr};
+use phalanx_transport::{Secret, loopback};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Time for everything of one kind.
@@ -118,7 +118,7 @@ fn on_loopback<const N: usize>(
     rank: impl Fn(&ProcessGroup) -> Result<[f64; N]> + Sync,
 ) -> Result<[f64; N]> {
     let secret = Secret::generate()?;
-    let server = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
+    let server = TcpStoreServer::start(SocketAddr::from((loopback(), 0)), &secret)?;
     let measured = std::thread::scope(|scope| {
         let start = |number: usize| {
             let config = config(number, world_size, server.addr(), &secret)?;

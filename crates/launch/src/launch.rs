@@ -8,12 +8,12 @@ use crate::supervise::{Asked, Event, SIGKILL, Spares};
 use crate::writer::{Sink, Writers};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Elastic, LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
-use phalanx_transport::Secret;
+use phalanx_transport::{Secret, loopback};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -277,7 +277,7 @@ fn run_attempts(
     loop {
         let secret = Secret::generate()?;
         let secret = if encrypts { secret.encrypting() } else { secret };
-        let store = TcpStoreServer::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &secret)?;
+        let store = TcpStoreServer::start(SocketAddr::from((loopback(), 0)), &secret)?;
         let lifelines = LifelineServer::start(SocketAddr::new(store.addr().ip(), 0), &secret, |_| {})?;
         let site = Site {
             store: store.addr(),
@@ -410,7 +410,7 @@ fn join(supervisor: JoinHandle<Result<Outcome>>) -> Result<Outcome> {
 
 /// A port that is free now. Another program may take it before the ranks do; phalanx itself does not use it.
 fn free_port() -> Result<u16> {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let port = TcpListener::bind((loopback(), 0)).and_then(|listener| listener.local_addr());
     Ok(port.map_err(|error| Error::io("looking for a free port", error))?.port())
 }
 

@@ -6,7 +6,7 @@
 use crate::handshake::{Hello, Purpose, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Memories;
-use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId};
+use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId, Strangers};
 use crate::{Bell, Connection, LinkFault, Secret};
 use phalanx_core::{GroupId, Result};
 use std::collections::hash_map::Entry;
@@ -240,6 +240,11 @@ impl Exchange {
     /// Under which name peers of this host can pass memory to this process; `None` where the system cannot do that.
     pub fn local_name(&self) -> Option<&str> {
         self.reception.local_name()
+    }
+
+    /// Who called so far and did not know the secret.
+    pub fn strangers(&self) -> Strangers {
+        self.reception.strangers()
     }
 
     /// Where the links of `group` are left from now on, and those that came before.

@@ -30,6 +30,7 @@
 use crate::Secret;
 use crate::keys::{self, Agreement, Keys};
 use crate::sabotage::{Mechanism, breaks};
+pub use crate::status::Status;
 use hmac::{Hmac, KeyInit, Mac};
 use phalanx_core::GroupId;
 use sha2::Sha256;
@@ -38,7 +39,7 @@ use zeroize::Zeroizing;
 
 const MAGIC: [u8; 4] = *b"PHLX";
 /// Changes whenever anything on the wire does; both ends must have the same.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 const NONCE: usize = 32;
 const MAC: usize = 32;
 const OPENING: usize = 8 + NONCE;
@@ -97,37 +98,13 @@ impl Hello {
         let (caller, called) = (self.rank as usize, self.called as usize);
         // Rank 0 is a client of its own arbiter, but nobody links with itself.
         let itself = caller == rank && self.purpose != Purpose::Control;
-        if self.world_size as usize != world_size || caller >= world_size || itself {
+        if self.world_size as usize != world_size {
+            return Some(Status::OtherSize(world_size as u32));
+        }
+        if caller >= world_size || itself {
             return Some(Status::Unwanted);
         }
         (called != rank).then_some(Status::Misled)
-    }
-}
-
-/// The acceptor's answer to a caller that knows the secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// Come in.
-    Welcome = 0,
-    /// That rank is connected already.
-    Taken = 1,
-    /// Both ends dialled at once, and the other connection is kept.
-    Crossed = 2,
-    /// Nobody here serves that purpose, or the rank or world size does not fit this job.
-    Unwanted = 3,
-    /// The caller meant another rank.
-    Misled = 4,
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Welcome => "welcome",
-            Self::Taken => "a process with this rank is connected already (was a rank started twice?)",
-            Self::Crossed => "the connection made from the other side is kept",
-            Self::Unwanted => "this rank, world size, group or purpose does not belong to the job at that address, or no more",
-            Self::Misled => "another rank of the job answers there (has the address a new owner, or does something on the way redirect?)",
-        })
     }
 }
 
@@ -285,13 +262,10 @@ impl Dialer {
         if let Some(agreement) = self.agreement.take() {
             self.keys = Some(agreement.finish(&said[8..])?);
         }
-        match bytes[0] {
-            0 => Ok(DialerStep::Done),
-            1 => Err(Refusal::Status(Status::Taken)),
-            2 => Err(Refusal::Status(Status::Crossed)),
-            3 => Err(Refusal::Status(Status::Unwanted)),
-            4 => Err(Refusal::Status(Status::Misled)),
-            _ => Err(Refusal::Malformed),
+        match Status::decode(&said[..8]) {
+            Some(Status::Welcome) => Ok(DialerStep::Done),
+            Some(status) => Err(Refusal::Status(status)),
+            None => Err(Refusal::Malformed),
         }
     }
 
@@ -395,8 +369,7 @@ impl Acceptor {
 
     /// The last message, after [`AcceptorStep::Proved`].
     pub fn verdict(&mut self, status: Status) -> Vec<u8> {
-        let mut bytes = vec![0; 8];
-        bytes[0] = status as u8;
+        let mut bytes = status.encode().to_vec();
         if let Some((_, message)) = &self.agreed {
             bytes.extend_from_slice(message);
         }
@@ -541,7 +514,7 @@ mod tests {
         let objects = |hello: Hello| [3, 5, 6].map(|rank| hello.objection(rank, 8));
         let (misled, unwanted) = (Some(Status::Misled), Some(Status::Unwanted));
         assert_eq!(objects(hello()), [unwanted, None, misled], "itself, the one, another");
-        assert_eq!(objects(Hello { world_size: 9, ..hello() }), [unwanted; 3]);
+        assert_eq!(objects(Hello { world_size: 9, ..hello() }), [Some(Status::OtherSize(8)); 3]);
         assert_eq!(objects(Hello { rank: 8, ..hello() }), [unwanted; 3]);
         let control = Hello { purpose: Purpose::Control, rank: 5, ..hello() };
         assert_eq!(objects(control), [misled, None, misled], "rank 5 has the arbiter");
@@ -592,6 +565,7 @@ mod tests {
         let Ok(AcceptorStep::Send(challenge)) = acceptor.handle(&first) else { panic!("challenge expected") };
         let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof expected") };
         acceptor.handle(&proof).unwrap();
-        assert_eq!(dialer.handle(&acceptor.verdict(Status::Taken)), Err(Refusal::Status(Status::Taken)));
+        let status = Status::OtherSize(7);
+        assert_eq!(dialer.handle(&acceptor.verdict(status)), Err(Refusal::Status(status)));
     }
 }

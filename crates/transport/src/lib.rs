@@ -28,6 +28,7 @@ pub mod sabotage;
 mod seal;
 mod secret;
 mod socket;
+mod status;
 pub mod tcp;
 pub mod thread;
 mod transport;
@@ -41,9 +42,10 @@ pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
 pub use local::Given;
 pub use local::HostKey;
 pub use reception::{
-    Admission, Dial, MESSAGE_LEN_MAX, Outbox, Reception, Service, Session, SessionId, SessionReceiver,
-    SessionSender, open_session, open_session_if_listening,
+    Admission, Dial, MESSAGE_LEN_MAX, NoSession, Outbox, Reception, Service, Session, SessionId,
+    SessionReceiver, SessionSender, Strangers, open_session, open_session_if_listening, try_to_open_session,
 };
-pub use secret::Secret;
+pub use secret::{Secret, random_number};
+pub use socket::loopback;
 pub use transport::{Direction, LinkFault, Transport, Wait};
 pub use wire::{Arrival, Outbound, Sent, Wire, WireFault};

@@ -45,9 +45,20 @@ impl Secret {
     /// joins two of them: their ranks have the same numbers, and may by and by have the same addresses.
     #[must_use]
     pub fn of_generation(&self, generation: u64) -> Self {
+        self.derived(b"phalanx generation ", generation)
+    }
+
+    /// The secret of one start of the job, made of this one. A process that was told of another start, which has ended and left its address
+    /// in the store, does not know it: whoever answers at that address by now is not taken for its rank 0.
+    #[must_use]
+    pub fn of_start(&self, start: u64) -> Self {
+        self.derived(b"phalanx start ", start)
+    }
+
+    fn derived(&self, label: &[u8], number: u64) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.bytes()).expect("HMAC takes keys of any length");
-        mac.update(b"phalanx generation ");
-        mac.update(&generation.to_le_bytes());
+        mac.update(label);
+        mac.update(&number.to_le_bytes());
         let bytes = Zeroizing::new(mac.finalize().into_bytes().into());
         Self { bytes: Arc::new(bytes), encrypts: self.encrypts }
     }
@@ -103,6 +114,14 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// 64 bits that nobody could have foreseen: they tell one process, or one start of a job, from all others.
+///
+/// # Errors
+/// [`Error::Unavailable`] if the system has no randomness to give.
+pub fn random_number() -> Result<u64> {
+    random().map(u64::from_le_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +141,9 @@ mod tests {
         let of = |generation| secret.of_generation(generation);
         assert!(of(1) == of(1) && of(1).encrypts());
         assert!(of(0) != secret && of(0) != of(1) && of(1) != of(2));
+        let of_start = |start| secret.of_start(start);
+        assert!(of_start(1) == of_start(1) && of_start(1).encrypts());
+        assert!(of_start(1) != of(1) && of_start(1) != of_start(2));
     }
 
     #[test]

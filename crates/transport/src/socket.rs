@@ -2,7 +2,7 @@
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// Kernel buffers between ranks of one host. Autotuned buffers grow to tens of megabytes and push each other out of
@@ -30,6 +30,24 @@ pub(crate) fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(4096)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
+}
+
+/// The address by which processes of this host reach each other: 127.0.0.1, or ::1 on a host that has only IPv6.
+///
+/// # Examples
+/// ```
+/// assert!(phalanx_transport::loopback().is_loopback());
+/// ```
+pub fn loopback() -> IpAddr {
+    let v4 = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    match TcpListener::bind((v4, 0)) {
+        Err(e) if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() => {
+            tracing::debug!(%e, "127.0.0.1 can't be used; taking ::1");
+            IpAddr::V6(Ipv6Addr::LOCALHOST)
+        }
+        // Where neither can be had, the usual one is named in the error that follows.
+        _ => v4,
+    }
 }
 
 /// Begins to connect without waiting.

@@ -3,7 +3,7 @@
 use super::dial::pause;
 use super::half_open::{Failure, HalfOpen, Progress};
 use super::{HANDSHAKE_TIME, Session};
-use crate::handshake::{Dialer, Hello, Refusal};
+use crate::handshake::{Dialer, Hello, Refusal, Status};
 use crate::secret::random;
 use crate::{Secret, bell, socket};
 use phalanx_core::{Deadline, Error, Result};
@@ -39,6 +39,39 @@ pub fn open_session_if_listening(
     })
 }
 
+/// Why no session was opened.
+#[derive(Debug)]
+pub struct NoSession {
+    /// Whom it was tried with, and what the last try met: nobody there, a stranger, another secret, or a refusal.
+    pub what: String,
+    /// What somebody who knows the secret said to that.
+    pub refusal: Option<Status>,
+    /// Whether another try would meet the same.
+    pub is_final: bool,
+}
+
+/// As [`open_session`], for who can do something about a failure.
+///
+/// # Errors
+/// See [`NoSession`].
+pub fn try_to_open_session(
+    addr: &str,
+    secret: &Secret,
+    hello: &Hello,
+    deadline: &Deadline,
+) -> Result<Session, NoSession> {
+    open(addr, secret, hello, deadline, |_| false).map_err(|met| NoSession {
+        what: format!("{addr}: {met}"),
+        refusal: if let Failure::Refused(Refusal::Status(status)) = &met { Some(*status) } else { None },
+        is_final: is_final_word(&met),
+    })
+}
+
+/// Whoever said so will say so again.
+fn is_final_word(met: &Failure) -> bool {
+    matches!(met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. }))
+}
+
 /// Nobody listens there.
 fn is_refused(met: &Failure) -> bool {
     matches!(met, Failure::Io(error) if error.kind() == ErrorKind::ConnectionRefused)
@@ -70,11 +103,7 @@ fn open(
             Ok(session) => return Ok(session),
             Err(met) => met,
         };
-        let final_word = matches!(
-            &met,
-            Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. })
-        );
-        if final_word || is_final(&met) || deadline.has_passed(Instant::now()) {
+        if is_final_word(&met) || is_final(&met) || deadline.has_passed(Instant::now()) {
             // A try that the deadline cut short says less than the one before it.
             let cut_short = matches!(&met, Failure::Io(error) if error.kind() == ErrorKind::TimedOut);
             return Err(last.filter(|_| cut_short).unwrap_or(met));

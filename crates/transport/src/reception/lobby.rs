@@ -1,10 +1,10 @@
 //! Where callers prove themselves: a listener, and the handshakes of those who came to it.
 
-use super::half_open::{HalfOpen, Progress};
+use super::half_open::{Failure, HalfOpen, Progress};
 use super::service::{Admission, Service};
 use super::{HALF_OPEN_MAX, HANDSHAKE_TIME};
 use crate::connection::Connection;
-use crate::handshake::{Acceptor, Hello, Purpose, Status};
+use crate::handshake::{Acceptor, Hello, Purpose, Refusal, Status};
 use crate::secret::random;
 use crate::{Secret, socket};
 use rustix::event::{PollFd, PollFlags};
@@ -12,7 +12,8 @@ use rustix::fd::AsFd;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Callers of one origin get into each other's way, and into nobody else's.
@@ -31,6 +32,15 @@ impl Origin {
             IpAddr::V6(ip) => ip.to_bits() & (u128::MAX << 64),
         })
     }
+}
+
+/// Callers that don't know the secret: those of another job, or of another start of this one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// How often one was refused. One process may call again and again.
+    pub refused: usize,
+    /// Where the last one came from; of an IPv6 address, the network.
+    pub last: Option<IpAddr>,
 }
 
 /// A nonblocking listener.
@@ -68,6 +78,8 @@ pub(crate) struct Lobby<L: Listener> {
     accept_after: Instant,
     /// Strays of which no log line has told, and when the last one did.
     strays: (usize, Option<Instant>),
+    /// Those among them who spoke our protocol.
+    pub(super) strangers: Arc<Mutex<Strangers>>,
 }
 
 #[derive(Debug)]
@@ -80,7 +92,8 @@ struct Caller<S> {
 
 impl<L: Listener> Lobby<L> {
     pub(crate) fn new(listener: L, purposes: &'static [Purpose]) -> Self {
-        Self { listener, purposes, callers: Vec::new(), accept_after: Instant::now(), strays: (0, None) }
+        let (strays, strangers) = Default::default();
+        Self { listener, purposes, callers: Vec::new(), accept_after: Instant::now(), strays, strangers }
     }
 
     /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
@@ -166,7 +179,14 @@ impl<L: Listener> Lobby<L> {
                 match caller.half.advance() {
                     Progress::Pending if caller.half.until > now => self.callers.push(caller),
                     Progress::Pending => self.stray(now, "it did not finish its handshake in time"),
-                    Progress::Failed(why) => self.stray(now, why),
+                    Progress::Failed(why) => {
+                        if let Failure::Refused(Refusal::WrongSecret) = why {
+                            let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+                            strangers.refused += 1;
+                            strangers.last = Some(Ipv6Addr::from_bits(caller.origin.0).to_canonical());
+                        }
+                        self.stray(now, why);
+                    }
                     // Whoever said so may have given up since.
                     Progress::Proved(_) if caller.half.until <= now => {
                         self.stray(now, "it proved itself too late");

@@ -11,7 +11,8 @@ mod lobby;
 mod service;
 mod session;
 
-pub use client::{open_session, open_session_if_listening};
+pub use client::{NoSession, open_session, open_session_if_listening, try_to_open_session};
+pub use lobby::Strangers;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
 pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
 #[cfg(feature = "__fuzz")]
@@ -66,6 +67,7 @@ pub struct Reception<S: Service> {
     shared: Arc<Shared<S>>,
     addr: SocketAddr,
     local_name: Option<String>,
+    strangers: Arc<Mutex<Strangers>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,11 +93,12 @@ impl<S: Service> Reception<S> {
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), bell });
         let mut desk = Desk::new(listener, secret, service, shared.clone());
         let local_name = desk.open_door();
+        let strangers = desk.lobby.strangers.clone();
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-desk-{}", addr.port()))
             .spawn(move || desk.run())
             .map_err(|e| Error::io("starting the reception thread", e))?;
-        Ok(Self { shared, addr, local_name, thread: Some(thread) })
+        Ok(Self { shared, addr, local_name, strangers, thread: Some(thread) })
     }
 
     /// Where it listens; the port is the real one.
@@ -106,6 +109,11 @@ impl<S: Service> Reception<S> {
     /// Under which name processes of this host can pass memory to it, if they can.
     pub fn local_name(&self) -> Option<&str> {
         self.local_name.as_deref()
+    }
+
+    /// Who called so far and did not know the secret.
+    pub fn strangers(&self) -> Strangers {
+        *self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `call` on the reception's thread, soon and in order of calling.
