@@ -259,6 +259,9 @@ impl fmt::Display for Disagreement<'_> {
         let Self { seq, tag, left, right } = self;
         match tag {
             Some(tag) => write!(f, "ranks disagree on the message with tag {tag}")?,
+            None if matches!(left.1.op, OpKind::Shrink | OpKind::Rejoin) => {
+                f.write_str("ranks disagree on how to go on")?;
+            }
             None if *seq == 0 => f.write_str("ranks disagree on a message")?,
             None => write!(f, "ranks disagree at operation #{seq}")?,
         }

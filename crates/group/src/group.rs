@@ -233,15 +233,16 @@ impl ProcessGroup {
     /// The group of those ranks that are still there, after others were lost: a new one, whatever has become of this one. Ranks keep
     /// their order, so the new rank 0 was the lowest of them. This group stays as it is; drop it and its subgroups.
     ///
-    /// Collective among the survivors, on the group of all ranks. Those who don't come hold up the others for half of the
-    /// time of init (`PHALANX_INIT_TIMEOUT_S`), unless it is known that they are lost; then the others go on without them. If some ranks
-    /// have heard of no trouble, [`abort`](Self::abort) first. The ranks meet in the job's store, which must have outlived the lost ranks:
+    /// Collective among the survivors, on the group of all ranks. Those who live are waited for as long as an operation on this handle may
+    /// take (see [`with_timeout`](Self::with_timeout)), and named in a warning after 30 s; then the others go on without them. Those who are
+    /// stopped or cut off are done without after the heartbeat's time. All other groups of this generation end on this rank: where this one
+    /// has failed they fail for the same cause, on their other members too. If some ranks have heard of no trouble, [`abort`](Self::abort) first. The ranks meet in the job's store, which must have outlived the lost ranks:
     /// the launcher's does.
     ///
     /// # Errors
     /// [`Unsupported`](Error::Unsupported) for a subgroup: shrink the group of all ranks and split it again.
     /// [`Rendezvous`](Error::Rendezvous): the others went on without this rank, the store was lost with rank 0, or not enough
-    /// came in time. After an error, too, it can be called again.
+    /// came in time. [`Mismatch`](Error::Mismatch): another rank called `rejoin`. After an error, too, it can be called again.
     ///
     /// # Examples
     /// Of three ranks one leaves:
@@ -273,8 +274,8 @@ impl ProcessGroup {
     /// `phalanx run --elastic MIN:MAX`. Replacements, which come out of [`init`](crate::init), have the last ranks; the new rank 0 is a
     /// survivor if there is one. They know nothing of what was done before: send it from rank 0.
     ///
-    /// Waits for all processes that the launcher has, replacements that it has just started included. If they don't come within half of the
-    /// time of init, those that are there go on, if they are at least MIN.
+    /// Waits for all processes that the launcher has, replacements that it has just started included: these have half of the time of init
+    /// (`PHALANX_INIT_TIMEOUT_S`) to come as far as `init`. Then those that are there go on, if they are at least MIN.
     ///
     /// # Errors
     /// As for `shrink`; [`Misuse`](Error::Misuse) in a job that is not elastic.
@@ -306,7 +307,7 @@ impl ProcessGroup {
 
     #[track_caller]
     fn again(&self, op: OpKind) -> Result<Self> {
-        Ok(self.origin(op)?.next(op)?.with_timeout(self.timeout))
+        Ok(self.origin(op)?.next(op, self.timeout, self.site())?.with_timeout(self.timeout))
     }
 
     fn origin(&self, op: OpKind) -> Result<&Generation> {

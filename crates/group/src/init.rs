@@ -44,7 +44,8 @@ const LAST_WORD_TIME: Duration = Duration::from_secs(2);
 /// # Errors
 /// [`WrongSum`](Error::WrongSum): they did not add up right here; on other ranks this call, or the next, says that the group was aborted.
 /// [`Config`](Error::Config): variables are missing or make no sense. [`Rendezvous`](Error::Rendezvous): the others did not come
-/// within the one deadline of init; says who is missing. [`Io`](Error::Io): the advertised address is not ours.
+/// within the one deadline of init; says who is missing. (A process that replaces a lost one waits for the survivors, which may take as long as an
+/// operation, too.) [`Io`](Error::Io): the advertised address is not ours.
 /// [`Unavailable`](Error::Unavailable): the launcher that started this process is gone; the process is killed 5 s later if it still runs.
 ///
 /// # The launcher's end
@@ -86,7 +87,7 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
         processes.keep(open.clone());
     }
     let roster = (0..config.world_size as u64).collect();
-    generation::found(&home, Seat { generation: 0, rank: config.rank, roster }, &open, &deadline)
+    generation::found(&home, Seat::new(0, config.rank, roster), &open, &deadline)
 }
 
 /// Comes together with the other processes of a generation.
@@ -295,7 +296,7 @@ fn threads(world_size: usize, timeout: Duration, selector: Selector) -> Result<V
     let deadline = Deadline::after(Instant::now(), timeout);
     let open = home.open(&BTreeSet::new(), &deadline)?;
     let roster: Vec<u64> = (0..world_size as u64).collect();
-    let seat = |rank| Seat { generation: 0, rank, roster: roster.clone() };
+    let seat = |rank| Seat::new(0, rank, roster.clone());
     (0..world_size).map(|rank| generation::found(&home, seat(rank), &open, &deadline)).collect()
 }
 

@@ -69,7 +69,7 @@ pub(crate) trait Realm: Send + Sync + Debug {
 
     /// Says that this rank has waited for long.
     fn remind(&self, words: &str) {
-        reminder::say(self.place().rank, words);
+        reminder::say(&format!("rank {}", self.place().rank), words);
     }
 
     /// Whether this host has more ranks than cores that this one may use. Others may say otherwise.

@@ -3,7 +3,8 @@
 //! An operation has minutes, since deaths and silence are found without its limit. Whoever looks at a job that stands still must not have
 //! to wait for the limit to learn which rank is late.
 
-use phalanx_core::{Peer, Signature};
+use phalanx_core::Signature;
+use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
@@ -71,8 +72,8 @@ impl Reminder {
     }
 }
 
-/// `still waiting for rank 2 (h:1), rank 3 (h:2) in all_reduce #7 of world (train.rs:41), for 30 s`
-pub(crate) fn words(awaited: &[Peer], signature: &Signature, seq: u64, of: &str, waited: Duration) -> String {
+/// `still waiting for rank 2 (h:1), rank 3 (h:2)`
+pub(crate) fn waiting_for(awaited: &[impl Display]) -> String {
     const NAMED_MAX: usize = 8;
     let mut words = String::from("still waiting");
     for (i, peer) in awaited.iter().take(NAMED_MAX).enumerate() {
@@ -82,6 +83,18 @@ pub(crate) fn words(awaited: &[Peer], signature: &Signature, seq: u64, of: &str,
     if awaited.len() > NAMED_MAX {
         words.push_str(&format!(" and {} others", awaited.len() - NAMED_MAX));
     }
+    words
+}
+
+/// `still waiting for rank 2 (h:1) in all_reduce #7 of world (train.rs:41), for 30 s`
+pub(crate) fn words(
+    awaited: &[impl Display],
+    signature: &Signature,
+    seq: u64,
+    of: &str,
+    waited: Duration,
+) -> String {
+    let mut words = waiting_for(awaited);
     words.push_str(&format!(" in {}", signature.op));
     if seq > 0 {
         words.push_str(&format!(" #{seq}"));
@@ -91,11 +104,11 @@ pub(crate) fn words(awaited: &[Peer], signature: &Signature, seq: u64, of: &str,
 }
 
 /// A warning. Where the program has no subscriber for those it goes to stderr: nobody should have to wait for minutes without a word.
-pub(crate) fn say(rank: usize, words: &str) {
+pub(crate) fn say(who: &str, words: &str) {
     if tracing::dispatcher::has_been_set() {
-        return tracing::warn!(rank, "{words}");
+        return tracing::warn!("{who}: {words}");
     }
-    let line = format!("phalanx: rank {rank}: {words}\n");
+    let line = format!("phalanx: {who}: {words}\n");
     // On a thread of its own: a stderr that nobody reads must not hold up whoever waits.
     let say = move || drop(std::io::stderr().write_all(line.as_bytes()));
     drop(std::thread::Builder::new().name("phalanx-stderr".into()).spawn(say));
@@ -104,7 +117,7 @@ pub(crate) fn say(rank: usize, words: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind};
+    use phalanx_core::{CallSite, OpKind, Peer};
 
     const fn seconds(s: u64) -> Duration {
         Duration::from_secs(s)
@@ -153,7 +166,10 @@ mod tests {
             said(&peers[2..3], 7),
             "still waiting for rank 2 (h:1) in all_reduce #7 of world (train.rs:41), for 30 s"
         );
-        assert_eq!(said(&[], 0), "still waiting in all_reduce of world (train.rs:41), for 30 s");
+        assert_eq!(
+            words(&[] as &[Peer], &signature, 0, "world", seconds(30)),
+            "still waiting in all_reduce of world (train.rs:41), for 30 s"
+        );
         assert!(said(&peers, 7).contains("rank 7 (h:1) and 3 others in all_reduce"));
     }
 }

@@ -148,7 +148,7 @@ mod tests {
             let deadline = Deadline::after(Instant::now(), config.init_timeout);
             let open = config.open_store(&deadline).unwrap();
             let roster = (0..config.world_size as u64).collect();
-            let seat = Seat { generation: 0, rank: config.rank, roster };
+            let seat = Seat::new(0, config.rank, roster);
             body(Arc::new(meet_all(&config, &secret, &seat, &open, &deadline).unwrap()));
         };
         std::thread::scope(|scope| {

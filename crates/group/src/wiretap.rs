@@ -104,7 +104,7 @@ fn tapped(encrypt: bool, meddle: Option<Meddle>) -> (Result<()>, Vec<u8>) {
         let config = config.unwrap();
         let deadline = Deadline::after(Instant::now(), config.init_timeout);
         let open = config.open_store(&deadline).unwrap();
-        let seat = Seat { generation: 0, rank, roster: vec![0, 1] };
+        let seat = Seat::new(0, rank, vec![0, 1]);
         let mut realm = meet_all(&config, &secret, &seat, &open, &deadline).unwrap();
         let peer = &mut realm.members[1 - rank].addr;
         *peer = tap.relay(*peer, rank == 1);

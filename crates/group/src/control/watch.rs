@@ -280,6 +280,26 @@ impl Watch {
         lost.chain(state.left.keys().copied()).collect()
     }
 
+    /// Those of them that were stopped or cut off: their processes may live.
+    pub(crate) fn silent(&self) -> Vec<usize> {
+        let state = lock(&self.state);
+        let silent = |(_, cause): &(Option<GroupId>, Cause)| match cause {
+            Cause::Lost { peer, how: Loss::Silent { .. } | Loss::Unreachable { .. } } => Some(peer.rank),
+            _ => None,
+        };
+        state.verdicts.iter().filter(|(scope, _)| scope.is_none()).filter_map(silent).collect()
+    }
+
+    /// Whether the arbiter is there, and hears the ranks that have not [`gone`](Self::gone).
+    pub(crate) fn has_arbiter(&self) -> bool {
+        !self.gone().contains(&0)
+    }
+
+    /// The groups that are here.
+    pub(crate) fn groups(&self) -> Vec<Arc<Alarm>> {
+        lock(&self.state).groups()
+    }
+
     /// While nothing can be heard, nor told of.
     #[cfg(test)]
     pub(crate) fn while_locked(&self, act: impl FnOnce()) {

@@ -4,30 +4,45 @@
 //! come together as at the beginning, with a new arbiter on the new rank 0, new lines and new links. The store is what
 //! has to outlive all of them.
 
+mod farewell;
+pub(crate) mod heart;
+mod liveness;
 pub(crate) mod processes;
 pub(crate) mod roster;
 pub(crate) mod threads;
+pub(crate) mod view;
 
 use crate::ProcessGroup;
 use crate::realm::Realm;
 use crate::recommended;
+use crate::reminder;
 use crate::self_test;
+use heart::Heart;
 use phalanx_algo::Selector;
-use phalanx_core::{Deadline, Error, OpKind, Result, WORLD};
+use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
 use phalanx_rendezvous::{BackendChoice, Elastic, OpenStore};
-use roster::{Admission, Candidate};
-use std::collections::BTreeSet;
+use roster::{Party, Patience};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use view::{Admission, Candidate, Decision, Lost};
 
 /// How the workers of a job reach each other: as processes or as threads.
 pub(crate) trait Home: Send + Sync + Debug {
     /// How long coming together may take.
     fn init_timeout(&self) -> Duration;
 
+    /// How long an operation may take, unless the program says otherwise.
+    fn timeout(&self) -> Duration;
+
     /// For how many processes the job was made to be elastic.
     fn elastic(&self) -> Option<Elastic>;
+
+    /// What shows that this worker lives while no arbiter watches over it; `None` where silence means nothing.
+    fn heart(&self, _worker: u64) -> Option<Heart> {
+        None
+    }
 
     /// Opens the job's store. `lost` are workers that are gone, on one of which it may have depended.
     ///
@@ -49,6 +64,14 @@ pub(crate) struct Seat {
     pub(crate) rank: usize,
     /// The workers, in rank order.
     pub(crate) roster: Vec<u64>,
+    /// What looks at the others while they come together, in a generation that forms.
+    pub(crate) heart: Option<Arc<Heart>>,
+}
+
+impl Seat {
+    pub(crate) fn new(generation: u64, rank: usize, roster: Vec<u64>) -> Self {
+        Self { generation, rank, roster, heart: None }
+    }
 }
 
 /// What the group of all ranks is made of.
@@ -67,6 +90,8 @@ pub(crate) struct Generation {
     seat: Seat,
     realm: Arc<dyn Realm>,
     home: Arc<dyn Home>,
+    /// Beats from when the group has failed until the next generation stands.
+    heart: Option<Arc<Heart>>,
 }
 
 impl Generation {
@@ -85,12 +110,12 @@ impl Generation {
         roster::waiting(&open.store, self.seat.generation + 1)
     }
 
-    /// The group of those who go on after this generation.
+    /// The group of those who go on after this generation. Those who live have so much time to come.
     ///
     /// # Errors
     /// See [`ProcessGroup::shrink`] and [`ProcessGroup::rejoin`].
     #[track_caller]
-    pub(crate) fn next(&self, op: OpKind) -> Result<ProcessGroup> {
+    pub(crate) fn next(&self, op: OpKind, limit: Duration, site: CallSite) -> Result<ProcessGroup> {
         let admission = match (op, self.home.elastic()) {
             (OpKind::Rejoin, Some(elastic)) => Admission::Elastic(elastic),
             (OpKind::Rejoin, None) => {
@@ -101,13 +126,38 @@ impl Generation {
             }
             _ => Admission::Survivors,
         };
-        let worker = self.seat.roster[self.seat.rank];
-        let me = Candidate { worker, rank: Some(self.seat.rank) };
-        let lost = || self.realm.watch().gone().into_iter().map(|rank| self.seat.roster[rank]).collect();
+        let Seat { rank, ref roster, .. } = self.seat;
+        let call = Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site };
+        self.heart.iter().for_each(|heart| heart.beat());
+        farewell::fail_groups(&*self.realm, &call);
+        let workers = |ranks: Vec<usize>| ranks.into_iter().map(|rank| roster[rank]).collect();
+        let watch = self.realm.watch();
+        let lost = || Lost {
+            gone: workers(watch.gone()),
+            silent: workers(watch.silent()),
+            arbiter: watch.has_arbiter(),
+        };
         let deadline = Deadline::after(Instant::now(), self.home.init_timeout());
-        let open = self.home.open(&lost(), &deadline)?;
-        let forming = self.seat.generation + 1;
-        form(&self.home, &open, me, admission, (forming, self.seat.roster.clone()), &lost, &deadline)
+        let open = self.home.open(&lost().gone, &deadline)?;
+        let forming = roster::not_refused(&open.store, self.seat.generation + 1)?;
+        let name = |(rank, &worker): (usize, &u64)| (worker, self.realm.peer(rank).to_string());
+        let party = Party {
+            me: Candidate {
+                worker: roster[rank],
+                rank: Some(rank),
+                call: Some((self.realm.peer(rank), call)),
+            },
+            admission,
+            before: roster.clone(),
+            names: roster.iter().enumerate().map(name).collect(),
+            lost: &lost,
+            heart: self.heart.clone(),
+            patience: Patience { start: self.home.init_timeout(), compute: limit },
+            say: &|words| self.realm.remind(words),
+        };
+        let group = form(&self.home, &open, party, forming)?;
+        self.heart.iter().for_each(|heart| heart.rest());
+        Ok(group)
     }
 }
 
@@ -116,28 +166,45 @@ impl Generation {
 pub(crate) fn enter(home: &Arc<dyn Home>, worker: u64, elastic: Elastic) -> Result<ProcessGroup> {
     let deadline = Deadline::after(Instant::now(), home.init_timeout());
     let open = home.open(&BTreeSet::new(), &deadline)?;
-    let me = Candidate { worker, rank: None };
-    let from = (roster::forming(&open.store)?, Vec::new());
-    form(home, &open, me, Admission::Elastic(elastic), from, &BTreeSet::new, &deadline)
+    let heart = home.heart(worker).map(Arc::new);
+    heart.iter().for_each(|heart| heart.beat());
+    let party = Party {
+        me: Candidate { worker, rank: None, call: None },
+        admission: Admission::Elastic(elastic),
+        before: Vec::new(),
+        names: BTreeMap::new(),
+        lost: &Lost::default,
+        heart,
+        patience: Patience { start: home.init_timeout(), compute: home.timeout() },
+        say: &|words| reminder::say(&format!("worker {worker}"), words),
+    };
+    let forming = roster::forming(&open.store)?;
+    form(home, &open, party, forming)
 }
 
-/// Comes together with the others in the generation that `from` names, after a roster; if that fails, because somebody else is lost
-/// meanwhile, in the next one, until the deadline.
+/// Comes together with the others in this generation, after a roster; if that fails, because somebody else is lost meanwhile, in the
+/// next one. Whoever lives is waited for as long as an operation may take; then there is the time of init to come together.
 #[track_caller]
 fn form(
     home: &Arc<dyn Home>,
     open: &Arc<OpenStore>,
-    mut me: Candidate,
-    admission: Admission,
-    from: (u64, Vec<u64>),
-    lost: &dyn Fn() -> BTreeSet<u64>,
-    deadline: &Deadline,
+    mut party: Party<'_>,
+    mut generation: u64,
 ) -> Result<ProcessGroup> {
-    let (mut generation, mut before) = from;
+    let Patience { start, compute } = party.patience;
+    let deadline = Deadline::after(Instant::now(), start.saturating_add(compute));
     loop {
-        let roster = roster::agree(&open.store, generation, &me, admission, &before, lost, deadline)?;
-        let Some(rank) = roster.iter().position(|&worker| worker == me.worker) else {
-            if me.rank.is_none() {
+        let roster = match party.agree(&open.store, generation, &deadline)? {
+            Decision::Roster(roster) => roster,
+            Decision::Refused(_) if party.me.call.is_none() => {
+                generation += 1; // nothing is wrong with those who are waited for
+                continue;
+            }
+            Decision::Refused(calls) => return Err(refused(&party, *calls, &deadline)),
+        };
+        let worker = party.me.worker;
+        let Some(rank) = roster.iter().position(|w| *w == worker) else {
+            if party.me.rank.is_none() {
                 generation += 1; // it was closed when this worker came
                 continue;
             }
@@ -147,10 +214,13 @@ fn form(
             let waited = deadline.elapsed(Instant::now());
             return Err(Error::Rendezvous { rank: 0, world_size: 0, what, waited });
         };
+        if let Some(heart) = &party.heart {
+            heart.watch(roster.iter().copied().collect());
+        }
         // Not all of what is left: somebody may be lost in this attempt too.
         let now = Instant::now();
-        let attempt = Deadline::after(now, deadline.remaining(now) / 2);
-        let seat = Seat { generation, rank, roster };
+        let attempt = Deadline::after(now, start.min(deadline.remaining(now)) / 2);
+        let seat = Seat { heart: party.heart.clone(), ..Seat::new(generation, rank, roster) };
         tracing::info!(generation, rank, roster = ?seat.roster, "a generation forms");
         match found(home, seat.clone(), open, &attempt) {
             Ok(group) => return Ok(group),
@@ -159,9 +229,27 @@ fn form(
             }
             Err(error) => return Err(error),
         }
-        me.rank = me.rank.map(|_| rank);
-        (generation, before) = (generation + 1, seat.roster);
+        party.me.rank = party.me.rank.map(|_| rank);
+        (generation, party.before) = (generation + 1, seat.roster);
     }
+}
+
+/// One rank shrinks, and another waits for replacements.
+fn refused(party: &Party<'_>, [left, right]: [(Peer, Signature); 2], since: &Deadline) -> Error {
+    let call = party.me.call.as_ref().map(|(_, call)| call);
+    let at = Context {
+        op: call.map_or(OpKind::Init, |call| call.op),
+        seq: 0,
+        site: call.map(|call| call.site.clone()),
+        envelope: None,
+        group: WORLD,
+        members: (0..party.before.len()).collect(),
+        rank: party.me.rank.unwrap_or(0),
+        bytes: (0, 0),
+        elapsed: since.elapsed(Instant::now()),
+        through: None,
+    };
+    Error::from_cause(Cause::Mismatch { seq: 0, tag: None, left, right }, at)
 }
 
 /// Whether the next generation may do better.
@@ -184,7 +272,12 @@ pub(crate) fn found(
     let members = (0..seat.roster.len()).collect();
     let backend =
         recommended::backend(realm.clone(), WORLD, members, OpKind::Init, choice, selector, deadline)?;
-    let generation = Generation { seat, realm, home: home.clone() };
+    let heart = home.heart(seat.roster[seat.rank]).map(Arc::new);
+    let alarm = realm.watch().groups().into_iter().find(|alarm| alarm.group() == WORLD);
+    if let (Some(heart), Some(alarm)) = (&heart, &alarm) {
+        heart.beat_after(alarm);
+    }
+    let generation = Generation { seat, realm, home: home.clone(), heart };
     let group = ProcessGroup::of_all_ranks(backend, generation);
     if self_test {
         self_test::run(&group, deadline)?;
@@ -215,6 +308,10 @@ mod tests {
             Duration::from_secs(120)
         }
 
+        fn timeout(&self) -> Duration {
+            Duration::from_secs(60)
+        }
+
         fn elastic(&self) -> Option<Elastic> {
             None
         }
@@ -237,8 +334,9 @@ mod tests {
         let fate = Arc::new(crate::fate::Fate::new(realm.clone(), WORLD, vec![0]));
         let backend = Arc::new(crate::host::HostBackend::new(fate, BackendChoice::Auto, selector));
         let home = Arc::new(Silent::default());
-        let seat = Seat { generation: 0, rank: 0, roster: vec![0] };
-        let group = ProcessGroup::of_all_ranks(backend, Generation { seat, realm, home: home.clone() });
+        let (seat, heart) = (Seat::new(0, 0, vec![0]), None);
+        let group =
+            ProcessGroup::of_all_ranks(backend, Generation { seat, realm, home: home.clone(), heart });
         group.waiting().unwrap_err();
         assert!(*home.0.lock().unwrap() < limit, "{home:?}");
         group.barrier().unwrap();
@@ -279,10 +377,18 @@ mod tests {
                 })
             });
             let others: Vec<_> = others.collect();
-            let me = Candidate { worker: ghost, rank: None };
-            let admission = Admission::Elastic(Elastic::new(2, 4).unwrap());
-            let roster = roster::agree(&store, 0, &me, admission, &[], &BTreeSet::new, &deadline).unwrap();
-            assert_eq!(roster, [0, 1, 2, 3]);
+            let party = Party {
+                me: Candidate { worker: ghost, rank: None, call: None },
+                admission: Admission::Elastic(Elastic::new(2, 4).unwrap()),
+                before: Vec::new(),
+                names: BTreeMap::new(),
+                lost: &Lost::default,
+                heart: None,
+                patience: Patience { start: deadline.limit(), compute: deadline.limit() },
+                say: &|_| {},
+            };
+            let decided = party.agree(&store, 0, &deadline).unwrap();
+            assert_eq!(decided, Decision::Roster(vec![0, 1, 2, 3]));
             workers.ended.push(ghost);
             workers.publish(&store).unwrap();
             let seen: Vec<_> = others.into_iter().map(|other| other.join().unwrap()).collect();

@@ -1,5 +1,6 @@
 //! Generations whose ranks are processes.
 
+use super::heart::Heart;
 use super::{Home, Met, Seat};
 use crate::init::meet_all;
 use phalanx_algo::Selector;
@@ -40,6 +41,15 @@ impl Home for Processes {
         self.config.init_timeout
     }
 
+    fn timeout(&self) -> Duration {
+        self.config.timeout
+    }
+
+    fn heart(&self, worker: u64) -> Option<Heart> {
+        let config = self.config.clone();
+        Some(Heart::new(worker, config.heartbeat_timeout?, move |deadline| config.reopen_store(deadline)))
+    }
+
     fn elastic(&self) -> Option<Elastic> {
         self.config.elastic
     }
@@ -76,16 +86,27 @@ impl Home for Processes {
 }
 
 impl Seat {
-    /// Whether the launcher still has all the workers that are to come; asked now and then while they are waited for.
+    /// Whether all the workers that are to come still live, as far as the launcher knows and as their beats show; asked now and then
+    /// while they are waited for.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] with who has ended.
+    /// [`Error::Rendezvous`] with who has ended, or is silent.
     pub(crate) fn check(&self, open: &OpenStore, deadline: &Deadline) -> Result<()> {
-        let Some(workers) = Workers::read(&open.store)? else { return Ok(()) };
-        let Some(rank) = self.roster.iter().position(|worker| workers.ended.contains(worker)) else {
-            return Ok(());
+        let ended = Workers::read(&open.store)?.map(|workers| workers.ended).unwrap_or_default();
+        let silent = self.heart.as_ref().map(|heart| heart.silent()).unwrap_or_default();
+        let lost = |worker: &u64| ended.contains(worker) || silent.contains(worker);
+        let Some(rank) = self.roster.iter().position(lost) else { return Ok(()) };
+        let worker = self.roster[rank];
+        let how = match &self.heart {
+            Some(heart) if !ended.contains(&worker) => {
+                format!(
+                    "has shown no sign of life for {} s (stopped, or cut off?)",
+                    heart.limit().as_secs_f64()
+                )
+            }
+            _ => "ended before all had come".into(),
         };
-        let what = format!("rank {rank}, which is worker {}, ended before all had come", self.roster[rank]);
+        let what = format!("rank {rank}, which is worker {worker}, {how}");
         let waited = deadline.elapsed(Instant::now());
         Err(Error::Rendezvous { rank: self.rank, world_size: self.roster.len(), what, waited })
     }

@@ -1,156 +1,179 @@
 //! Who is in the next generation: decided by whoever sees first that all are there, and followed by all.
 //!
-//! Each worker announces itself under the generation's number, and looks. Once everybody who is to come has come, or half of the
-//! time is over, it proposes the roster it sees; the store takes the first proposal, and that counts.
+//! Each worker announces itself under the generation's number, and looks. Once everybody who lives has come it proposes the roster
+//! that it sees; the store takes the first proposal, and that counts.
 
+use super::heart::Heart;
+use super::view::{Admission, Candidate, Decision, Lost, Outlook, View};
+use crate::reminder::{self, Reminder, Reminding};
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Elastic, PrefixStore, Store, Workers};
+use phalanx_rendezvous::{PrefixStore, Store, Workers};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The announcements so far.
 const ANNOUNCED: &str = "announced";
-/// The workers in rank order, once that is decided.
-const ROSTER: &str = "roster";
+/// What was decided.
+const DECISION: &str = "roster";
 /// How often a waiting worker looks who has come, or has been lost.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the launcher may take to say that a lost worker has ended, and who replaces it. One that it does not end is stopped
-/// or cut off.
-const LAUNCHER_TIME: Duration = Duration::from_secs(5);
 
-/// A worker that wants to be in the generation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Candidate {
-    pub(crate) worker: u64,
-    /// Where it stood in the roster before; `None`: it is new, and has nothing that the others could need.
-    pub(crate) rank: Option<usize>,
-}
-
-/// Who may be in the generation.
+/// How long others are waited for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Admission {
-    /// Who was in the one before.
-    Survivors,
-    /// Replacements too.
-    Elastic(Elastic),
+pub(crate) struct Patience {
+    /// Processes that were started and have not called `init`, and so many that the group is large enough: half of this.
+    pub(crate) start: Duration,
+    /// Survivors that live, and compute.
+    pub(crate) compute: Duration,
 }
 
-/// What one worker sees while the generation forms.
-struct View<'a> {
-    admission: Admission,
-    announced: &'a [Candidate],
-    /// The roster of the generation before; empty for a worker that was in none.
-    before: &'a [u64],
-    /// What the launcher says, if it does.
-    launcher: Option<&'a Workers>,
-    /// Who is lost as far as the arbiter of the generation before knows.
-    lost: &'a BTreeSet<u64>,
-    waited: Duration,
-    /// Waiting for the others has taken long enough.
-    overdue: bool,
+/// What a worker brings along when a generation forms.
+pub(crate) struct Party<'a> {
+    pub(crate) me: Candidate,
+    pub(crate) admission: Admission,
+    /// The roster of the generation before, with each worker's name there; empty for a worker that was in none.
+    pub(crate) before: Vec<u64>,
+    pub(crate) names: BTreeMap<u64, String>,
+    /// Who is known to be lost by now.
+    pub(crate) lost: &'a dyn Fn() -> Lost,
+    pub(crate) heart: Option<Arc<Heart>>,
+    pub(crate) patience: Patience,
+    /// Says that this worker has waited for long, and for whom.
+    pub(crate) say: &'a dyn Fn(&str),
 }
 
-impl View<'_> {
-    /// Survivors first, in their old order, so that rank 0 has the state if anybody has.
-    fn roster(&self) -> Option<Vec<u64>> {
-        let ended = |worker: &u64| self.launcher.is_some_and(|l| l.ended.contains(worker));
-        // Not without those who are said to be lost: who has announced itself since then is there, and was only cut off.
-        let mut here: Vec<&Candidate> = self.announced.iter().filter(|c| !ended(&c.worker)).collect();
-        let has_come = |worker: u64| here.iter().any(|c| c.worker == worker);
-        let (complete, min, max) = match (self.admission, self.launcher) {
-            (Admission::Survivors, _) => {
-                let gone = |w: &u64| self.lost.contains(w) || ended(w);
-                (self.before.iter().all(|w| gone(w) || has_come(*w)), 1, self.before.len())
+impl Party<'_> {
+    /// Agrees with the others on `generation`. Returns what was decided, with or without this worker.
+    ///
+    /// Whoever lives is waited for as long as an operation may take. A new worker waits as long: it must not begin a job of its own
+    /// beside those who only take long to notice a loss.
+    ///
+    /// # Errors
+    /// Those of the store, and [`Error::Rendezvous`] if too few have come by the deadline, or all who could have let a new worker in are
+    /// gone and have done the work.
+    pub(crate) fn agree(
+        &self,
+        store: &Arc<dyn Store>,
+        generation: u64,
+        deadline: &Deadline,
+    ) -> Result<Decision> {
+        let corner = corner(store, generation);
+        let begun = Instant::now();
+        let mut first_seen = BTreeMap::new();
+        let mut too_few_since = None;
+        let mut reminder = Reminder::new(self.patience.compute, Duration::ZERO);
+        announce(&corner, &self.me)?;
+        loop {
+            let announced: Vec<Candidate> = read(corner.try_get(ANNOUNCED)?)?.unwrap_or_default();
+            let (launcher, lost) = (Workers::read(store)?, (self.lost)());
+            let now = Instant::now();
+            let waited = now - begun;
+            let is_guest = self.me.rank.is_none() && generation > 0;
+            let silent = self.look_at(&announced, &lost);
+            // A guest doesn't know who of the others has begun.
+            let stuck = match &launcher {
+                Some(launcher) if !is_guest => {
+                    let starting = launcher.living().filter(|worker| !self.before.contains(worker));
+                    let half = self.patience.start / 2;
+                    starting.filter(|&w| now - *first_seen.entry(w).or_insert(now) >= half).collect()
+                }
+                _ => BTreeSet::new(),
+            };
+            let view = View {
+                admission: self.admission,
+                announced: &announced,
+                before: &self.before,
+                launcher: launcher.as_ref(),
+                lost: &lost,
+                silent: &silent,
+                stuck: &stuck,
+                waited,
+                overdue: waited >= self.patience.compute && !is_guest,
+                started: waited >= self.patience.start / 2 && !is_guest,
+                is_guest,
+            };
+            // In the first generation all are new, and nothing has been done.
+            if is_guest && view.is_done() {
+                let what = "the job has been done: a rank has succeeded, and nobody is left who could let this process in";
+                return Err(self.failed(what.into(), waited));
             }
-            (Admission::Elastic(size), Some(launcher)) => {
-                let given_up = |w: &u64| self.lost.contains(w) && self.waited >= LAUNCHER_TIME;
-                (launcher.living().all(|w| given_up(&w) || has_come(w)), size.min(), size.max())
+            let outlook = view.outlook();
+            too_few_since = too_few_since.filter(|_| outlook == Outlook::TooFew);
+            let mut hopeless = deadline.has_passed(now);
+            match outlook {
+                Outlook::Decide(decision) => drop(corner.compare_set(DECISION, None, &encode(&decision))?),
+                Outlook::TooFew => {
+                    hopeless |= now - *too_few_since.get_or_insert(now) >= self.patience.start / 2;
+                }
+                Outlook::Wait(absent) => {
+                    if reminder.poll(waited) == Reminding::Say {
+                        (self.say)(&self.awaited(&absent, waited));
+                    }
+                }
             }
-            (Admission::Elastic(size), None) => (here.len() >= size.max(), size.min(), size.max()),
+            match corner.get(DECISION, &Deadline::after(now, LOOK_INTERVAL.min(deadline.remaining(now)))) {
+                Ok(decision) => return read(Some(decision))?.ok_or_else(|| Error::config("no decision")),
+                Err(Error::Rendezvous { .. }) if !hopeless => {}
+                Err(Error::Rendezvous { .. }) => {
+                    let here: Vec<u64> = announced.iter().map(|c| c.worker).collect();
+                    let before = &self.before;
+                    let gone: Vec<_> = lost.gone.union(&silent).collect();
+                    let what = format!(
+                        "generation {generation} did not form: workers {here:?} came, {before:?} were there before, {gone:?} are lost"
+                    );
+                    return Err(self.failed(what, begun.elapsed()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Who shows no sign of life any more: of those who have announced themselves, and of the survivors before them.
+    fn look_at(&self, announced: &[Candidate], lost: &Lost) -> BTreeSet<u64> {
+        let Some(heart) = &self.heart else { return BTreeSet::new() };
+        let here: BTreeSet<u64> = announced.iter().map(|c| c.worker).collect();
+        heart.watch(here.iter().chain(&self.before).copied().collect());
+        if lost.arbiter {
+            // A survivor that has not heard of any trouble yet does not beat.
+            let absent = self.before.iter().filter(|w| !here.contains(w) && !lost.gone.contains(w));
+            heart.heard(absent.copied());
+        }
+        heart.silent()
+    }
+
+    fn awaited(&self, absent: &BTreeSet<u64>, waited: Duration) -> String {
+        let named = |worker: &u64| match self.names.get(worker) {
+            Some(name) => name.clone(),
+            None if self.me.rank.is_none() => format!("worker {worker} to let this process in"),
+            None => format!("worker {worker}, which is starting"),
         };
-        if let Admission::Survivors = self.admission {
-            here.retain(|c| c.rank.is_some());
+        let awaited: Vec<String> = absent.iter().map(named).collect();
+        match &self.me.call {
+            Some((_, call)) => reminder::words(&awaited, call, 0, "world", waited),
+            None => format!("{}, for {:.0} s", reminder::waiting_for(&awaited), waited.as_secs_f64()),
         }
-        here.sort_by_key(|c| (c.rank.unwrap_or(usize::MAX), c.worker));
-        let roster: Vec<u64> = here.iter().take(max).map(|c| c.worker).collect();
-        (roster.len() >= min && (complete || self.overdue)).then_some(roster)
     }
 
-    /// Whether the job has been done without those who are left: they are all new, and would do it again from the beginning.
-    fn is_done(&self) -> bool {
-        let is_new = |worker: u64| self.announced.iter().any(|c| c.worker == worker && c.rank.is_none());
-        self.launcher.is_some_and(|launcher| launcher.succeeded && launcher.living().all(is_new))
+    fn failed(&self, what: String, waited: Duration) -> Error {
+        Error::Rendezvous { rank: 0, world_size: 0, what, waited }
     }
 }
 
-/// Agrees with the others on the roster of `generation`: the workers in rank order. `lost` says who of those `before` is known to
-/// be lost by now. Returns when the roster is closed, with or without `me`.
-///
-/// Half of `deadline` is for those who do not come; the other half is for coming together. A new worker waits for all of
-/// it: it must not begin a job of its own beside those who only take long to notice a loss.
-///
-/// # Errors
-/// Those of the store, and [`Error::Rendezvous`] if too few have come by the deadline, or all who could have let a new worker in are gone
-/// and have done the work.
-pub(crate) fn agree(
-    store: &Arc<dyn Store>,
-    generation: u64,
-    me: &Candidate,
-    admission: Admission,
-    before: &[u64],
-    lost: &dyn Fn() -> BTreeSet<u64>,
-    deadline: &Deadline,
-) -> Result<Vec<u64>> {
-    let corner = corner(store, generation);
-    let begun = Instant::now();
-    let patience = Deadline::after(begun, deadline.remaining(begun) / 2);
-    announce(&corner, me)?;
-    loop {
-        let announced: Vec<Candidate> = read(corner.try_get(ANNOUNCED)?)?.unwrap_or_default();
-        let (launcher, lost) = (Workers::read(store)?, lost());
-        let now = Instant::now();
-        let view = View {
-            admission,
-            announced: &announced,
-            before,
-            launcher: launcher.as_ref(),
-            lost: &lost,
-            waited: patience.elapsed(now),
-            overdue: patience.has_passed(now) && (me.rank.is_some() || generation == 0),
-        };
-        // In the first generation all are new, and nothing has been done.
-        if me.rank.is_none() && generation > 0 && view.is_done() {
-            let what = "the job has been done: a rank has succeeded, and nobody is left who could let this process in";
-            let waited = deadline.elapsed(now);
-            return Err(Error::Rendezvous { rank: 0, world_size: 0, what: what.into(), waited });
-        }
-        if let Some(roster) = view.roster() {
-            corner.compare_set(ROSTER, None, &encode(&roster))?;
-        }
-        match corner.get(ROSTER, &Deadline::after(now, LOOK_INTERVAL.min(deadline.remaining(now)))) {
-            Ok(roster) => return Ok(read(Some(roster))?.unwrap_or_default()),
-            Err(Error::Rendezvous { .. }) if !deadline.has_passed(Instant::now()) => {}
-            Err(Error::Rendezvous { .. }) => {
-                let here: Vec<u64> = announced.iter().map(|c| c.worker).collect();
-                let what = format!(
-                    "generation {generation} did not form: workers {here:?} came, {before:?} were there before, {:?} are lost",
-                    view.lost
-                );
-                let waited = deadline.elapsed(Instant::now());
-                return Err(Error::Rendezvous { rank: 0, world_size: 0, what, waited });
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// The first generation whose roster is not closed.
+/// The first generation of which nothing is decided.
 pub(crate) fn forming(store: &Arc<dyn Store>) -> Result<u64> {
     let mut generation = 0;
-    while corner(store, generation).try_get(ROSTER)?.is_some() {
+    while corner(store, generation).try_get(DECISION)?.is_some() {
+        generation += 1;
+    }
+    Ok(generation)
+}
+
+/// The first generation from this one on that was not refused.
+pub(crate) fn not_refused(store: &Arc<dyn Store>, mut generation: u64) -> Result<u64> {
+    while let Some(Decision::Refused(_)) = read(corner(store, generation).try_get(DECISION)?)? {
         generation += 1;
     }
     Ok(generation)
@@ -183,7 +206,7 @@ fn announce(corner: &impl Store, me: &Candidate) -> Result<()> {
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(value).expect("numbers are plain data")
+    postcard::to_stdvec(value).expect("numbers and words are plain data")
 }
 
 fn read<T: DeserializeOwned>(bytes: Option<Vec<u8>>) -> Result<Option<T>> {
@@ -193,143 +216,129 @@ fn read<T: DeserializeOwned>(bytes: Option<Vec<u8>>) -> Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::tests::{call, new, old, workers};
     use super::*;
-    use phalanx_rendezvous::MemoryStore;
+    use phalanx_core::OpKind;
+    use phalanx_rendezvous::{Elastic, MemoryStore};
     use std::thread;
 
-    fn old(worker: u64, rank: usize) -> Candidate {
-        Candidate { worker, rank: Some(rank) }
+    fn no_loss() -> Lost {
+        Lost::default()
     }
 
-    fn new(worker: u64) -> Candidate {
-        Candidate { worker, rank: None }
-    }
-
-    fn workers<const N: usize>(started: u64, ended: [u64; N]) -> Workers {
-        Workers { started, ended: ended.into(), succeeded: false }
-    }
-
-    static NOBODY: BTreeSet<u64> = BTreeSet::new();
-
-    fn view<'a>(announced: &'a [Candidate], before: &'a [u64], lost: &'a BTreeSet<u64>) -> View<'a> {
-        let waited = Duration::ZERO;
-        View {
+    fn party<'a>(me: Candidate, before: &[u64], lost: &'a dyn Fn() -> Lost, limit: Duration) -> Party<'a> {
+        Party {
+            me,
             admission: Admission::Survivors,
-            announced,
-            before,
-            launcher: None,
+            before: before.to_vec(),
+            names: BTreeMap::new(),
             lost,
-            waited,
-            overdue: false,
+            heart: None,
+            patience: Patience { start: limit, compute: limit },
+            say: &|_| {},
         }
     }
 
-    fn elastic(min: usize, max: usize) -> Admission {
-        Admission::Elastic(Elastic::new(min, max).unwrap())
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn after(limit: Duration) -> Deadline {
+        Deadline::after(Instant::now(), limit)
     }
 
-    #[test]
-    fn survivors_wait_for_each_other_and_keep_their_order() {
-        let all = [old(7, 2), old(5, 1), old(9, 3)];
-        let before = [3, 5, 7, 9];
-        assert_eq!(view(&all, &before, &NOBODY).roster(), None, "worker 3 may still come");
-        assert_eq!(view(&all, &before, &BTreeSet::from([3])).roster(), Some(vec![5, 7, 9]));
-        assert_eq!(view(&all[..2], &before, &BTreeSet::from([3])).roster(), None);
-        let late = View { overdue: true, ..view(&all[..2], &before, &NOBODY) };
-        assert_eq!(late.roster(), Some(vec![5, 7]));
+    fn store() -> Arc<dyn Store> {
+        Arc::new(MemoryStore::new())
     }
 
-    #[test]
-    fn who_announced_itself_and_then_ended_is_left_out() {
-        let all = [old(0, 0), old(1, 1), old(2, 2)];
-        let workers = workers(3, [1]);
-        let told = View { launcher: Some(&workers), ..view(&all, &[0, 1, 2], &NOBODY) };
-        assert_eq!(told.roster(), Some(vec![0, 2]));
-    }
-
-    #[test]
-    fn who_was_taken_for_lost_and_comes_is_in() {
-        let all = [old(0, 0), old(1, 1), old(2, 2)];
-        assert_eq!(view(&all, &[0, 1, 2], &BTreeSet::from([2])).roster(), Some(vec![0, 1, 2]));
-    }
-
-    #[test]
-    fn replacements_are_waited_for_and_come_last() {
-        // Worker 1 is lost, and 4 takes its place.
-        let all = [new(4), old(2, 2), old(0, 0), old(3, 3)];
-        let (before, lost) = ([0, 1, 2, 3], BTreeSet::from([1]));
-        let of = |announced, launcher, waited_s| View {
-            admission: elastic(2, 4),
-            launcher: Some(launcher),
-            waited: Duration::from_secs(waited_s),
-            ..view(announced, &before, &lost)
-        };
-        let unaware = workers(4, []);
-        assert_eq!(of(&all[1..], &unaware, 0).roster(), None, "the launcher does not know yet");
-        assert_eq!(of(&all[1..], &unaware, 60).roster(), Some(vec![0, 2, 3]), "it is not dead, but stopped");
-        let replaced = workers(5, [1]);
-        assert_eq!(of(&all[1..], &replaced, 60).roster(), None, "the replacement is on its way");
-        assert_eq!(of(&all, &replaced, 0).roster(), Some(vec![0, 2, 3, 4]));
-        let exhausted = workers(4, [1]);
-        assert_eq!(of(&all[1..], &exhausted, 0).roster(), Some(vec![0, 2, 3]), "nobody replaces it");
-    }
-
-    #[test]
-    fn an_elastic_generation_has_its_least_and_its_most() {
-        let (all, before) = ([old(0, 0), new(5), new(4)], [0, 1]);
-        let of = |admission, overdue| View { admission, overdue, ..view(&all, &before, &NOBODY) }.roster();
-        assert_eq!(of(elastic(1, 2), false), Some(vec![0, 4]));
-        assert_eq!(of(elastic(1, 4), false), None);
-        assert_eq!(of(elastic(1, 4), true), Some(vec![0, 4, 5]));
-        assert_eq!(of(elastic(4, 4), true), None);
+    fn roster(workers: impl Into<Vec<u64>>) -> Decision {
+        Decision::Roster(workers.into())
     }
 
     #[test]
     fn all_follow_one_roster_whoever_comes_when() {
         for seed in 0..20u64 {
-            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            let store = store();
             let before: Vec<u64> = (0..6).collect();
-            let lost = BTreeSet::from([seed % 6]);
-            let rosters: Vec<_> = thread::scope(|scope| {
-                let survivors = before.iter().filter(|w| !lost.contains(w));
+            let gone = BTreeSet::from([seed % 6]);
+            let lost = || Lost { gone: gone.clone(), ..Lost::default() };
+            let decisions: Vec<_> = thread::scope(|scope| {
+                let survivors = before.iter().filter(|w| !gone.contains(w));
                 let threads = survivors.map(|&worker| {
                     let (store, before, lost) = (&store, &before, &lost);
                     scope.spawn(move || {
                         thread::sleep(Duration::from_millis((worker * 7 + seed * 3) % 11));
-                        let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
-                        let me = old(worker, worker as usize);
-                        agree(store, 1, &me, Admission::Survivors, before, &|| lost.clone(), &deadline)
+                        party(old(worker, worker as usize), before, lost, LONG).agree(store, 1, &after(LONG))
                     })
                 });
                 threads.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap().unwrap()).collect()
             });
-            let expected: Vec<u64> = (0..6).filter(|w| !lost.contains(w)).collect();
-            assert!(rosters.iter().all(|roster| *roster == expected), "{rosters:?}");
+            let expected = roster((0..6).filter(|w| !gone.contains(w)).collect::<Vec<u64>>());
+            assert!(decisions.iter().all(|decision| *decision == expected), "{decisions:?}");
         }
     }
 
     #[test]
-    fn who_comes_too_late_finds_a_roster_without_it() {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    fn who_comes_later_than_an_operation_may_take_finds_a_roster_without_it() {
+        let store = store();
         let come = |worker: u64| {
-            let deadline = Deadline::after(Instant::now(), Duration::from_millis(200));
-            let me = old(worker, worker as usize);
-            agree(&store, 3, &me, Admission::Survivors, &[0, 1], &BTreeSet::new, &deadline)
+            let party = party(old(worker, worker as usize), &[0, 1], &no_loss, Duration::from_millis(200));
+            party.agree(&store, 3, &after(LONG))
         };
-        assert_eq!(come(0).unwrap(), [0], "half of the time was waited for worker 1");
-        assert_eq!(come(1).unwrap(), [0]);
+        assert_eq!(come(0).unwrap(), roster([0]), "worker 1 was waited for");
+        assert_eq!(come(1).unwrap(), roster([0]));
+    }
+
+    #[test]
+    fn who_is_waited_for_is_said() {
+        let said = std::sync::Mutex::new(Vec::new());
+        let say = |words: &str| said.lock().unwrap().push(words.to_owned());
+        let store = store();
+        let party = Party {
+            names: BTreeMap::from([(1, "rank 1 (h)".to_owned())]),
+            say: &say,
+            ..party(old(0, 0), &[0, 1], &no_loss, Duration::from_secs(3))
+        };
+        party.agree(&store, 1, &after(LONG)).unwrap();
+        let said = said.lock().unwrap();
+        assert!(
+            said[0].starts_with("still waiting for rank 1 (h) in shrink of world (train.rs:0), for "),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn a_shrink_beside_a_rejoin_ends_on_both_and_both_may_try_again() {
+        let store = store();
+        let come = |rank: usize, op: OpKind, generation: u64| {
+            let me = Candidate { call: Some(call(rank, op)), ..old(rank as u64, rank) };
+            party(me, &[0, 1], &no_loss, LONG).agree(&store, generation, &after(LONG)).unwrap()
+        };
+        let both = |ops: [OpKind; 2], generation| {
+            thread::scope(|scope| {
+                let other = scope.spawn(|| come(1, ops[1], generation));
+                [come(0, ops[0], generation), other.join().unwrap()]
+            })
+        };
+        let refused = Decision::Refused(Box::new([call(0, OpKind::Shrink), call(1, OpKind::Rejoin)]));
+        assert_eq!(both([OpKind::Shrink, OpKind::Rejoin], 1), [refused.clone(), refused]);
+        let next = not_refused(&store, 1).unwrap();
+        assert_eq!((next, forming(&store).unwrap()), (2, 0));
+        assert_eq!(both([OpKind::Shrink; 2], next), [roster([0, 1]), roster([0, 1])]);
     }
 
     #[test]
     fn a_new_worker_begins_no_job_of_its_own() {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let store = store();
         workers(3, [1]).publish(&store).unwrap();
         assert_eq!(forming(&store).unwrap(), 0);
-        corner(&store, 0).set(ROSTER, &encode(&vec![0u64, 1])).unwrap();
+        corner(&store, 0).set(DECISION, &encode(&roster([0, 1]))).unwrap();
         assert_eq!(forming(&store).unwrap(), 1);
-        let deadline = Deadline::after(Instant::now(), Duration::from_millis(200));
         assert_eq!(waiting(&store, 1).unwrap(), 0);
-        let error = agree(&store, 1, &new(2), elastic(1, 2), &[], &BTreeSet::new, &deadline).unwrap_err();
+        let short = Duration::from_millis(200);
+        let guest = Party {
+            admission: Admission::Elastic(Elastic::new(1, 2).unwrap()),
+            ..party(new(2), &[], &no_loss, short)
+        };
+        let error = guest.agree(&store, 1, &after(short)).unwrap_err();
         assert!(error.to_string().contains("generation 1 did not form: workers [2] came"), "{error}");
         assert_eq!(waiting(&store, 1).unwrap(), 1);
         workers(3, [1, 2]).publish(&store).unwrap();
@@ -338,22 +347,17 @@ mod tests {
 
     #[test]
     fn a_new_worker_does_not_do_again_what_the_others_have_done() {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        corner(&store, 0).set(ROSTER, &encode(&vec![0u64, 1, 2])).unwrap();
+        let store = store();
+        corner(&store, 0).set(DECISION, &encode(&roster([0, 1, 2]))).unwrap();
         // The others go on without worker 2, which ends when it comes to, and succeed while its replacement waits.
         for min in [1, 2] {
             Workers { succeeded: true, ..workers(4, [2, 1, 0]) }.publish(&store).unwrap();
-            let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
-            let come = agree(&store, 1, &new(3), elastic(min, 3), &[], &BTreeSet::new, &deadline);
-            let error = come.unwrap_err().to_string();
+            let guest = Party {
+                admission: Admission::Elastic(Elastic::new(min, 3).unwrap()),
+                ..party(new(3), &[], &no_loss, LONG)
+            };
+            let error = guest.agree(&store, 1, &after(LONG)).unwrap_err().to_string();
             assert!(error.contains("the job has been done"), "{error}");
         }
-        // As long as somebody is at work it may be let in; and where all have failed it begins again.
-        let is_done = |announced: &[Candidate], workers: &Workers| {
-            View { launcher: Some(workers), ..view(announced, &[], &NOBODY) }.is_done()
-        };
-        let one_is_left = Workers { succeeded: true, ..workers(4, [2, 1]) };
-        assert!(!is_done(&[new(3)], &one_is_left) && !is_done(&[new(3), old(0, 0)], &one_is_left));
-        assert!(!is_done(&[new(3)], &workers(4, [2, 1, 0])));
     }
 }

@@ -30,6 +30,10 @@ impl Home for Threads {
         self.timeout
     }
 
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     fn elastic(&self) -> Option<Elastic> {
         None
     }
