@@ -1,6 +1,7 @@
 //! A checkpoint that is to be loaded.
 
-use crate::manifest::{self, Manifest};
+use crate::file::Finding;
+use crate::manifest::{self, Manifest, Wrong};
 use crate::state::{Stateful, TensorInfo, own_name};
 use crate::{Error, Result, file};
 use phalanx::Element;
@@ -21,18 +22,25 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads the text of a manifest. `Err` is a sentence about what is wrong with it.
-    pub(crate) fn new(path: PathBuf, step: u64, manifest: &str) -> Result<Self, String> {
-        let wrong = |what| format!("{} {what}", manifest::NAME);
+    /// Reads the text of a manifest.
+    pub(crate) fn new(path: PathBuf, step: u64, manifest: &str) -> Result<Self> {
+        let wrong = |what: Wrong| match what {
+            Wrong::Damaged(what) => {
+                Error::Damaged { path: path.clone(), findings: vec![format!("{} {what}", manifest::NAME)] }
+            }
+            Wrong::OtherFormat(found) => {
+                Error::OtherFormat { path: path.clone(), found, known: manifest::FORMAT }
+            }
+        };
         let manifest = Manifest::open(manifest).map_err(wrong)?;
         if manifest.step != step {
-            return Err(wrong(format!("is that of step {}", manifest.step)));
+            return Err(wrong(Wrong::Damaged(format!("is that of step {}", manifest.step))));
         }
         Ok(Self { path, manifest })
     }
 
     /// What is wrong with the files, as seen by one rank: each is hashed by one of them, and looked at by all.
-    pub(crate) fn findings(&self, rank: usize, world_size: usize) -> Vec<String> {
+    pub(crate) fn findings(&self, rank: usize, world_size: usize) -> Vec<Finding> {
         let check = |(i, info)| match i % world_size == rank {
             true => file::verify(&self.path, info),
             false => file::verify_size(&self.path, info),
@@ -168,7 +176,7 @@ impl Checkpoint {
                 name: name.to_owned(),
                 what: format!("in {}: {error}", self.path.display()),
             };
-            V::deserialize(value).map_err(wrong)
+            self.manifest.decode(value).map_err(wrong)
         };
         values.get(name).map(read).transpose()
     }

@@ -1,17 +1,26 @@
 //! The checkpoints of a training: saved, found and loaded by all ranks together.
 
 use crate::checkpoint::Checkpoint;
+use crate::file::Finding;
 use crate::layout::{Layout, Table};
+use crate::lock::{self, Attempt, Holder, Lock};
 use crate::manifest;
 use crate::saving::Saving;
 use crate::state::State;
 use crate::{Error, Result, folder};
 use phalanx::{CallSite, ProcessGroup};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::sleep;
 use std::time::Duration;
+
+/// How often the folder's lock is tried, and how long between: others may have it for a moment, to look after the folder.
+const LOCK_ATTEMPTS: usize = 30;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A folder of checkpoints, as one rank of the group that writes and reads them.
 ///
@@ -56,17 +65,38 @@ pub struct Checkpoints {
     keep: usize,
     timeout: Duration,
     saving: Option<Saving>,
+    /// Whether the folder is ours to write into.
+    is_claimed: bool,
+    /// On rank 0.
+    lock: Option<Arc<Lock>>,
+}
+
+/// What rank 0 finds when it claims the folder.
+#[derive(Serialize, Deserialize)]
+enum Claim {
+    /// It has it now, under this token.
+    Ours(u64),
+    /// The file system has no locks.
+    Unlocked,
+    /// The folder is gone, of which the save will tell.
+    Gone,
+    Taken(Option<Holder>),
 }
 
 impl Checkpoints {
-    /// Makes the folder if there is none, and removes what killed runs have left in it. No two jobs may use a folder at a time.
+    /// Makes the folder if there is none, and removes what killed runs have left in it, unless another job is at work there.
+    ///
+    /// Any job may load what is in a folder. One alone saves: from its first save on, until rank 0 drops this or ends, the folder is locked
+    /// for others. What that rests on, `docs/checkpoint.md` says.
     ///
     /// # Errors
     /// [`Error::Refused`] on all ranks if rank 0 can't do that; those of the group.
     #[track_caller]
     pub fn open(folder: impl Into<PathBuf>, group: &ProcessGroup) -> Result<Self> {
         let (folder, group) = (folder.into(), group.clone());
-        let this = Self { folder, group, keep: usize::MAX, timeout: Duration::from_secs(600), saving: None };
+        let (keep, timeout, saving, is_claimed, lock) =
+            (usize::MAX, Duration::from_secs(600), None, false, None);
+        let this = Self { folder, group, keep, timeout, saving, is_claimed, lock };
         this.by_rank_0(&this.group(), || folder::prepare(&this.folder))?;
         Ok(this)
     }
@@ -93,7 +123,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::State`] if the ranks' states don't fit together, [`Error::NotSaved`] if some rank can't write; also that of a
-    /// [`save_async`](Self::save_async) before, in which case this save was not begun. Those of the group.
+    /// [`save_async`](Self::save_async) before, in which case this save was not begun. [`Error::FolderTaken`] if another job saves into this
+    /// folder. Those of the group.
     #[track_caller]
     pub fn save(&mut self, step: u64, state: State<'_>) -> Result<()> {
         self.save_async(step, state)?;
@@ -116,12 +147,49 @@ impl Checkpoints {
         }
         let tables: Vec<Table> = tables.into_iter().map(|(_, table)| table).collect();
         let layout = Layout::agreed(&tables).map_err(|what| Error::State { step, what })?;
+        self.claim(&group, step)?;
         let path = match self.by_rank_0(&group, || folder::create_temporary(&self.folder, step)) {
             Err(Error::Refused { what }) => return Err(Error::NotSaved { step, causes: vec![(0, what)] }),
             name => self.folder.join(name?),
         };
         let place = (group.rank(), group.world_size());
         self.saving = Some(Saving::begin(&state, layout, (step, path), place, self.timeout));
+        Ok(())
+    }
+
+    /// Makes the folder this job's own, at its first save.
+    fn claim(&mut self, group: &ProcessGroup, step: u64) -> Result<()> {
+        if self.is_claimed {
+            return Ok(());
+        }
+        let mut lock = None;
+        let claim = self.by_rank_0(group, || {
+            let (found, claim) = claim(&self.folder);
+            lock = found;
+            Ok(claim)
+        })?;
+        match claim {
+            Claim::Ours(token) => lock::remember(token),
+            Claim::Unlocked => {}
+            Claim::Gone => return Ok(()),
+            Claim::Taken(holder) => {
+                // Of a rank of this very job, which the others have given up and which is not dead?
+                let are_known = group.all_gather_object(&lock::knows(holder.as_ref()))?;
+                if !are_known.contains(&true) {
+                    let holder = holder.map_or_else(|| "another job".to_owned(), |holder| holder.to_string());
+                    return Err(Error::FolderTaken { step, folder: self.folder.clone(), holder });
+                }
+                let token = self.by_rank_0(group, || {
+                    let doing = format!("taking over the lock of folder {}", self.folder.display());
+                    let taken = lock::take_over(&self.folder).map_err(Error::io(doing))?;
+                    let token = taken.holder.token;
+                    lock = Some(taken);
+                    Ok(token)
+                })?;
+                lock::remember(token);
+            }
+        }
+        (self.is_claimed, self.lock) = (true, lock);
         Ok(())
     }
 
@@ -156,13 +224,15 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint all of whose files are what was written, as all ranks see them; `None` if there is no checkpoint. Those
-    /// that are skipped are named in a warning.
+    /// that are skipped, because files are lost or not what was written, are named in a warning. One that can't be read for another reason is not
+    /// skipped: it may be good.
     ///
     /// # Cost
     /// Each file is read once by one of the ranks, to hash it.
     ///
     /// # Errors
-    /// [`Error::NoneGood`] if there are checkpoints, but none is good. Those of [`wait`](Self::wait), and of the group.
+    /// [`Error::NoneGood`] if there are checkpoints, but none is good. [`Error::Unreadable`] and [`Error::OtherFormat`] for the newest that is not
+    /// damaged. Those of [`wait`](Self::wait), and of the group.
     #[track_caller]
     pub fn latest_good(&mut self) -> Result<Option<Checkpoint>> {
         self.wait()?;
@@ -190,22 +260,23 @@ impl Checkpoints {
     /// As for [`latest_good`](Self::latest_good).
     ///
     /// # Errors
-    /// [`Error::Damaged`], also if there is none. Those of [`wait`](Self::wait), and of the group.
+    /// [`Error::Damaged`], also if there is none; [`Error::Unreadable`]; [`Error::OtherFormat`]. Those of [`wait`](Self::wait), and of the group.
     #[track_caller]
     pub fn load(&mut self, step: u64) -> Result<Checkpoint> {
         self.wait()?;
         let (group, path) = (self.group(), folder::of_step(&self.folder, step));
-        let damaged = |findings| Error::Damaged { path: path.clone(), findings };
         // All ranks read the same text, so all come to the same opinion of it.
         let read = || fs::read_to_string(path.join(manifest::NAME));
-        let text = self.by_rank_0(&group, || Ok(read().map_err(|error| error.to_string())))?;
-        let text = text.map_err(|why| damaged(vec![format!("{} can't be read: {why}", manifest::NAME)]))?;
-        let checkpoint = Checkpoint::new(path.clone(), step, &text).map_err(|what| damaged(vec![what]))?;
-        let findings = checkpoint.findings(group.rank(), group.world_size());
-        let mut findings: Vec<String> = group.all_gather_object(&findings)?.into_iter().flatten().collect();
-        findings.sort();
-        findings.dedup();
-        if findings.is_empty() { Ok(checkpoint) } else { Err(damaged(findings)) }
+        let unread = |error| Finding::unread(manifest::NAME, &error);
+        let text = match self.by_rank_0(&group, || Ok(read().map_err(unread)))? {
+            Ok(text) => text,
+            Err(finding) => return Err(judged(path, vec![(0, finding)])),
+        };
+        let checkpoint = Checkpoint::new(path.clone(), step, &text)?;
+        let findings = group.all_gather_object(&checkpoint.findings(group.rank(), group.world_size()))?;
+        let by_rank = |(rank, findings): (usize, Vec<Finding>)| findings.into_iter().map(move |f| (rank, f));
+        let findings: Vec<_> = findings.into_iter().enumerate().flat_map(by_rank).collect();
+        if findings.is_empty() { Ok(checkpoint) } else { Err(judged(path, findings)) }
     }
 
     /// The group for one call: others may be late by as long as a file may take.
@@ -237,6 +308,46 @@ impl Checkpoints {
     /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+}
+
+/// What findings of the ranks come to. What can't be read outweighs damage, which there may be because of it.
+fn judged(path: PathBuf, findings: Vec<(usize, Finding)>) -> Error {
+    let unread = findings.iter().filter(|(_, finding)| finding.is_unreadable);
+    let causes: Vec<_> = unread.map(|(rank, finding)| (*rank, finding.what.clone())).collect();
+    if !causes.is_empty() {
+        return Error::Unreadable { path, causes };
+    }
+    let mut findings: Vec<String> = findings.into_iter().map(|(_, finding)| finding.what).collect();
+    findings.sort();
+    findings.dedup();
+    Error::Damaged { path, findings }
+}
+
+/// What rank 0 does to have a folder for its job.
+fn claim(folder: &Path) -> (Option<Arc<Lock>>, Claim) {
+    let mut attempts = 1;
+    loop {
+        match lock::attempt(folder) {
+            Attempt::Held(lock) => {
+                let token = lock.holder.token;
+                return (Some(lock), Claim::Ours(token));
+            }
+            // One of ours is known at once.
+            Attempt::Taken(holder) if attempts == LOCK_ATTEMPTS || lock::knows(holder.as_ref()) => {
+                return (None, Claim::Taken(holder));
+            }
+            Attempt::Taken(_) => {
+                attempts += 1;
+                sleep(LOCK_PAUSE);
+            }
+            Attempt::Impossible(error) if error.kind() == ErrorKind::NotFound => return (None, Claim::Gone),
+            Attempt::Impossible(error) => {
+                let folder = folder.display();
+                tracing::warn!(%error, "folder {folder} can't be locked: see to it that no other job saves there");
+                return (None, Claim::Unlocked);
+            }
+        }
     }
 }
 

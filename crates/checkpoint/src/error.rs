@@ -1,6 +1,7 @@
 //! What can go wrong with a checkpoint, and what a person reading the log needs.
 
 use crate::TensorInfo;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the group, of the file system, or of what is in a checkpoint.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The group could not do it; see [`phalanx::Error`] for whose trouble it is and whether the group is usable.
@@ -53,6 +54,43 @@ pub enum Error {
         /// One sentence for each file: what was expected, and what was found.
         findings: Vec<String>,
     },
+    /// Files of a checkpoint are there, and some rank can't read them: it has no permission, or the disk fails. They may be as good as ever, so no older
+    /// checkpoint takes the place of this one. Every rank gets this same error, and the group is fine.
+    #[error("checkpoint {} can't be read, which does not mean that it is damaged: {}", path.display(), by_rank(causes))]
+    Unreadable {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// Which ranks can't read which file, and what the system said.
+        causes: Vec<(usize, String)>,
+    },
+    /// A checkpoint is of a format that this version of the library does not know: a newer one has written it. No older checkpoint takes its place.
+    /// Every rank gets this same error, and the group is fine.
+    #[error(
+        "checkpoint {} is of format {found}, and this program reads formats 1 to {known}: build it with the version of phalanx that has written \
+         the checkpoint, or a newer one",
+        path.display()
+    )]
+    OtherFormat {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// What it is of.
+        found: u32,
+        /// The newest that this program knows.
+        known: u32,
+    },
+    /// Another job saves into this folder. Every rank gets this same error; nothing was written, and the group is fine.
+    #[error(
+        "step {step} was not saved: folder {} is in use by {holder}; give each job a folder of its own, or end that one",
+        folder.display()
+    )]
+    FolderTaken {
+        /// The step that was to be saved.
+        step: u64,
+        /// The folder of all checkpoints.
+        folder: PathBuf,
+        /// Job, process, host, and since when: as far as it is known.
+        holder: String,
+    },
     /// There are checkpoints, but each is damaged. To begin from scratch, give a new folder. Every rank gets this same error, and
     /// the group is fine.
     #[error("no checkpoint in {} is whole; {}", folder.display(), damaged.join("; "))]
@@ -91,6 +129,13 @@ pub enum Error {
     /// The library that holds the tensors could not do it.
     #[error(transparent)]
     Tensors(#[from] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The same words as `Display`: what `fn main() -> phalanx_checkpoint::Result<()>` and `unwrap` print is what a person wants to read.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

@@ -6,10 +6,11 @@ use crate::state::TensorInfo;
 use crate::{Error, Result};
 use phalanx::DType;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo as Entry};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use twox_hash::XxHash3_64;
 
@@ -93,16 +94,39 @@ fn header(runs: &[Run]) -> Result<Header, String> {
     Ok(Header { bytes, order, offsets })
 }
 
-/// Whether the file in `folder` is the one that was written: size and hash. `Err` is a sentence about what it is instead.
-pub(crate) fn verify(folder: &Path, expected: &FileInfo) -> Result<(), String> {
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    /// Whether it may be good, and only can't be read.
+    pub(crate) is_unreadable: bool,
+    /// A sentence.
+    pub(crate) what: String,
+}
+
+impl Finding {
+    pub(crate) fn damage(what: impl Into<String>) -> Self {
+        Self { is_unreadable: false, what: what.into() }
+    }
+
+    /// The file of this name can't be read.
+    pub(crate) fn unread(name: &str, error: &io::Error) -> Self {
+        // One that is not there is lost, and one that is no text has changed. Of any other nobody knows what is in it.
+        let is_damage =
+            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidData | ErrorKind::NotADirectory);
+        Self { is_unreadable: !is_damage, what: format!("{name} can't be read: {error}") }
+    }
+}
+
+/// Whether the file in `folder` is the one that was written: size and hash.
+pub(crate) fn verify(folder: &Path, expected: &FileInfo) -> Result<(), Finding> {
     verify_size(folder, expected)?;
     let name = &expected.name;
     let found = File::open(folder.join(name)).and_then(hash);
-    let found = found.map_err(|error| format!("{name} can't be read: {error}"))?;
+    let found = found.map_err(|error| Finding::unread(name, &error))?;
     if found == expected.xxh3 {
         return Ok(());
     }
-    Err(format!("{name} has hash {found}, and should have {}", expected.xxh3))
+    Err(Finding::damage(format!("{name} has hash {found}, and should have {}", expected.xxh3)))
 }
 
 /// Of all that is left to read.
@@ -119,12 +143,14 @@ fn hash(mut file: impl Read) -> io::Result<Hash> {
 }
 
 /// As [`verify`], but only the size.
-pub(crate) fn verify_size(folder: &Path, expected: &FileInfo) -> Result<(), String> {
+pub(crate) fn verify_size(folder: &Path, expected: &FileInfo) -> Result<(), Finding> {
     let FileInfo { name, bytes, .. } = expected;
     match std::fs::metadata(folder.join(name)) {
         Ok(metadata) if metadata.len() == *bytes => Ok(()),
-        Ok(metadata) => Err(format!("{name} has {} bytes, and should have {bytes}", metadata.len())),
-        Err(error) => Err(format!("{name} can't be read: {error}")),
+        Ok(metadata) => {
+            Err(Finding::damage(format!("{name} has {} bytes, and should have {bytes}", metadata.len())))
+        }
+        Err(error) => Err(Finding::unread(name, &error)),
     }
 }
 
@@ -209,20 +235,24 @@ mod tests {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(&path, bad).unwrap();
-            let told = verify(folder.path(), &info).unwrap_err();
+            let Finding { is_unreadable: false, what: told } = verify(folder.path(), &info).unwrap_err()
+            else {
+                panic!("it can be read")
+            };
             assert!(
                 told.starts_with("x.safetensors has hash ") && told.ends_with(&info.xxh3.to_string()),
                 "{told}"
             );
         }
         std::fs::write(&path, &good[..good.len() - 1]).unwrap();
-        let told = verify(folder.path(), &info).unwrap_err();
+        let told = verify(folder.path(), &info).unwrap_err().what;
         assert!(
             told.ends_with(&format!("has {} bytes, and should have {}", good.len() - 1, good.len())),
             "{told}"
         );
         std::fs::remove_file(&path).unwrap();
-        assert!(verify(folder.path(), &info).unwrap_err().contains("can't be read"));
+        let lost = verify(folder.path(), &info).unwrap_err();
+        assert!(!lost.is_unreadable && lost.what.contains("can't be read"), "{lost:?}");
     }
 
     #[test]

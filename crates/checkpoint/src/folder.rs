@@ -3,10 +3,12 @@
 //! A checkpoint is written into `step-00001200.tmp-…`, which is renamed to `step-00001200` when everything in it is on the disk. One that
 //! has to make room for it is `step-00001200.old-…` for that moment.
 
+use crate::lock::{self, Attempt};
 use crate::{Error, Result};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The folder of the checkpoint of `step`.
 pub(crate) fn of_step(folder: &Path, step: u64) -> PathBuf {
@@ -75,9 +77,26 @@ pub(crate) fn steps(folder: &Path) -> Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// Makes the folder if there is none, and removes what killed runs have left in it.
+/// Makes the folder if there is none, and removes what killed runs have left in it, unless another job is at work there.
 pub(crate) fn prepare(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io(format!("creating folder {}", folder.display())))?;
+    match lock::attempt(folder) {
+        // If this process has it already it may be saving: what lies there is not of a killed run.
+        Attempt::Held(lock) if Arc::strong_count(&lock) > 1 => Ok(()),
+        Attempt::Held(_lock) => clean(folder),
+        Attempt::Taken(_) => Ok(()),
+        // Whoever only reads needs no lock, and has nothing to clean.
+        Attempt::Impossible(error)
+            if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) =>
+        {
+            Ok(())
+        }
+        Attempt::Impossible(_) => clean(folder),
+    }
+}
+
+/// Removes what killed runs have left.
+fn clean(folder: &Path) -> Result<()> {
     for (path, name) in names(folder)? {
         match name {
             Name::Whole(_) => {}

@@ -15,9 +15,11 @@ mod error;
 mod file;
 mod folder;
 mod layout;
+mod lock;
 mod manifest;
 mod saving;
 mod state;
+mod value;
 
 pub use checkpoint::Checkpoint;
 pub use checkpoints::Checkpoints;

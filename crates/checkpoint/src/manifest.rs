@@ -2,6 +2,8 @@
 
 use crate::layout::tiled;
 use crate::state::TensorInfo;
+use crate::value;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -13,8 +15,26 @@ use twox_hash::XxHash3_64;
 /// The file's name.
 pub(crate) const NAME: &str = "manifest.json";
 
-/// What this version writes and reads.
-const FORMAT: u32 = 1;
+/// The newest format that this version reads. It writes the oldest that has all that is to be said.
+pub(crate) const FORMAT: u32 = 2;
+
+/// In which values are plain JSON.
+const PLAIN: u32 = 1;
+
+/// Why a text is no manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// It is not what was written. A sentence without its subject.
+    Damaged(String),
+    /// Whoever wrote it knew a format that we don't.
+    OtherFormat(u32),
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self::Damaged(what)
+    }
+}
 
 /// An XXH3 of 64 bits, written as 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +110,23 @@ struct Sealed<'a> {
 impl Manifest {
     pub(crate) fn new(step: u64, files: Vec<FileInfo>, tensors: BTreeMap<String, Tensor>) -> Self {
         let (world_size, values, rank_values) = (files.len(), BTreeMap::new(), Vec::new());
-        Self { format: FORMAT, step, world_size, files, values, rank_values, tensors }
+        Self { format: PLAIN, step, world_size, files, values, rank_values, tensors }
+    }
+
+    /// With values, each rank's own in rank order.
+    pub(crate) fn with_values(
+        self,
+        values: BTreeMap<String, Value>,
+        rank_values: Vec<BTreeMap<String, Value>>,
+    ) -> Self {
+        let mut all = rank_values.iter().flat_map(BTreeMap::values).chain(values.values());
+        let format = if all.any(value::is_special) { FORMAT } else { PLAIN };
+        Self { format, values, rank_values, ..self }
+    }
+
+    /// One of the values.
+    pub(crate) fn decode<V: DeserializeOwned>(&self, value: &Value) -> serde_json::Result<V> {
+        if self.format == PLAIN { V::deserialize(value) } else { value::decode(value) }
     }
 
     /// The text of the file.
@@ -101,11 +137,11 @@ impl Manifest {
     }
 
     /// Reads that text again, and believes nothing of it before it is checked.
-    pub(crate) fn open(text: &str) -> Result<Self, String> {
+    pub(crate) fn open(text: &str) -> Result<Self, Wrong> {
         let sealed: Sealed<'_> = serde_json::from_str(text).map_err(|error| format!("is torn: {error}"))?;
         let found = Hash(XxHash3_64::oneshot(sealed.manifest.get().as_bytes()));
         if found != sealed.xxh3 {
-            return Err(format!("has hash {found}, and should have {}", sealed.xxh3));
+            return Err(format!("has hash {found}, and should have {}", sealed.xxh3).into());
         }
         #[derive(Deserialize)]
         struct Format {
@@ -113,8 +149,8 @@ impl Manifest {
         }
         let text = sealed.manifest.get();
         let Format { format } = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if format != FORMAT {
-            return Err(format!("is of format {format}, and this program reads format {FORMAT}"));
+        if !(PLAIN..=FORMAT).contains(&format) {
+            return Err(Wrong::OtherFormat(format));
         }
         let manifest: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         manifest.check()?;
@@ -177,10 +213,31 @@ mod tests {
     }
 
     #[test]
+    fn values_that_plain_json_has_are_of_the_first_format() {
+        let infinite = value::encode(&f64::INFINITY).unwrap();
+        let plain = BTreeMap::from([
+            ("loss".to_owned(), Value::from(0.5)),
+            ("own".to_owned(), serde_json::json!({"a": 1})),
+        ]);
+        let manifest = sample().with_values(plain.clone(), vec![plain.clone()]);
+        assert_eq!(manifest.format, PLAIN);
+        let manifest = manifest.with_values(plain, vec![BTreeMap::from([("best".to_owned(), infinite)])]);
+        assert_eq!(manifest.format, FORMAT);
+        let best = &manifest.rank_values[0]["best"];
+        assert_eq!(manifest.decode::<f64>(best).unwrap(), f64::INFINITY);
+        // What an older version has written is what it was then.
+        let object = serde_json::json!({"$f64": "7ff0000000000000"});
+        assert_eq!(sample().decode::<Value>(&object).unwrap(), object);
+    }
+
+    #[test]
     fn nonsense_with_a_right_hash_is_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(Change, &str); 6] = [
-            (|m| m.format = 2, "format 2"),
+        for format in [0, FORMAT + 1] {
+            let error = Manifest::open(&sealed(|m| m.format = format)).unwrap_err();
+            assert_eq!(error, Wrong::OtherFormat(format));
+        }
+        let changes: [(Change, &str); 5] = [
             (|m| m.files[0].name = "../../etc/passwd".into(), "can't be in its folder"),
             (|m| m.tensors.get_mut("m").unwrap().places[1].elements = 4..7, "more than it has"),
             (|m| m.tensors.get_mut("m").unwrap().places[1].file = 9, "no file 9"),
@@ -188,7 +245,9 @@ mod tests {
             (|m| m.tensors.get_mut("m").unwrap().info.shape = vec![usize::MAX, 9], "larger than memory"),
         ];
         for (change, complaint) in changes {
-            let error = Manifest::open(&sealed(change)).unwrap_err();
+            let Wrong::Damaged(error) = Manifest::open(&sealed(change)).unwrap_err() else {
+                panic!("{complaint}")
+            };
             assert!(error.contains(complaint), "{error}");
         }
     }

@@ -90,7 +90,10 @@ impl Saving {
             let doing = format!("looking for the files of all ranks in {}", self.path.display());
             Error::io(doing)(std::io::Error::other(format!("{what} ({SHARED})")))
         };
-        reports.iter().try_for_each(|report| file::verify_size(&self.path, &report.file)).map_err(unseen)?;
+        reports
+            .iter()
+            .try_for_each(|report| file::verify_size(&self.path, &report.file))
+            .map_err(|finding| unseen(finding.what))?;
         let manifest = manifest(self.step, &self.layout, self.values, &reports);
         let path = self.path.join(manifest::NAME);
         let write = || {
@@ -157,7 +160,7 @@ fn manifest(step: u64, layout: &Layout, values: BTreeMap<String, Value>, reports
     let files = reports.iter().map(|report| report.file.clone()).collect();
     let of_rank = |report: &Report| serde_json::from_str(&report.rank_values).unwrap_or_default();
     let rank_values = reports.iter().map(of_rank).collect();
-    Manifest { values, rank_values, ..Manifest::new(step, files, tensors) }
+    Manifest::new(step, files, tensors).with_values(values, rank_values)
 }
 
 #[cfg(test)]

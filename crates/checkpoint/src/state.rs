@@ -1,6 +1,6 @@
 //! What goes into a checkpoint, as one rank gives it.
 
-use crate::{Checkpoint, Error, Result};
+use crate::{Checkpoint, Error, Result, value};
 use phalanx::{DType, Element};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -219,11 +219,11 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON, which has no word for
-    /// infinities and NaN: they become `null`.
+    /// Adds a value that is the same on all ranks, such as the place in the data set; rank 0's is written, as JSON. Every bit of it comes back, of
+    /// infinities and NaN, too.
     ///
     /// # Errors
-    /// [`Error::Value`] if serde cannot make JSON of it.
+    /// [`Error::Value`] if serde cannot make JSON of it, or if it is nested more than 100 deep.
     pub fn value(&mut self, name: impl Into<String>, value: &impl Serialize) -> Result<()> {
         insert(&mut self.values, name.into(), value)
     }
@@ -243,7 +243,7 @@ pub(crate) fn own_name(name: &str, rank: usize) -> String {
 }
 
 fn insert(values: &mut BTreeMap<String, Value>, name: String, value: &impl Serialize) -> Result<()> {
-    match serde_json::to_value(value) {
+    match value::encode(value) {
         Ok(value) => {
             values.insert(name, value);
             Ok(())

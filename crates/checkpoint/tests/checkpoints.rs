@@ -243,6 +243,140 @@ fn whatever_is_damaged_is_named_and_the_last_good_one_is_loaded() {
     }
 }
 
+/// What can't be read may be good: to go on from an older step would throw away what was trained since.
+#[test]
+#[cfg(unix)]
+fn what_cannot_be_read_is_named_and_no_older_one_takes_its_place() {
+    for (file, rank, name) in [(0, 0, "manifest.json"), (2, 1, "rank-00001-of-00003.safetensors")] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        saved(folder, 3, &[10, 20]);
+        let path = files(folder, 20)[file].clone();
+        let aside = folder.join("aside");
+        fs::rename(&path, &aside).unwrap();
+        // A link to itself, which not even root can read.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        on(&World::thread(), 3, folder, move |_, checkpoints| {
+            for error in [checkpoints.load(20).unwrap_err(), checkpoints.latest_good().unwrap_err()] {
+                let Error::Unreadable { causes, .. } = &error else { panic!("{error}") };
+                assert!(causes.iter().any(|(by, what)| *by == rank && what.starts_with(name)), "{error}");
+                let told = error.to_string();
+                let says = [
+                    "step-00000020 can't be read, which does not mean that it is damaged: rank ",
+                    "Too many levels",
+                ];
+                assert!(says.iter().all(|part| told.contains(part)), "{told}");
+                assert_eq!(format!("{error:?}"), told);
+            }
+        });
+        // With another file damaged it is still not known what this one has.
+        let other = files(folder, 20)[1].clone();
+        let good = fs::read(&other).unwrap();
+        fs::write(&other, "").unwrap();
+        on(&World::thread(), 2, folder, |_, checkpoints| {
+            let error = checkpoints.latest_good().unwrap_err();
+            assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+        });
+        fs::write(&other, good).unwrap();
+        fs::rename(&aside, &path).unwrap();
+        on(&World::thread(), 2, folder, |group, checkpoints| assert_eq!(load(group, checkpoints, 3), 20));
+    }
+}
+
+/// Runs in a process of its own, whose user may not read a file.
+#[test]
+#[ignore = "this is what the next test runs"]
+fn without_permission() {
+    let Some(folder) = std::env::var_os("PHALANX_TEST_CHECKPOINTS") else { return };
+    on(&World::thread(), 2, Path::new(&folder), |_, checkpoints| {
+        let told = checkpoints.latest_good().unwrap_err().to_string();
+        assert!(told.contains("rank-00000-of-00002.safetensors can't be read: Permission denied"), "{told}");
+        // Whoever may not write need not: nothing is cleaned up, and an older one can be asked for.
+        assert_eq!(checkpoints.load(10).unwrap().step(), 10);
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_without_permission_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 2, &[10, 20]);
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(folder.path(), 0o555);
+    mode(&files(folder.path(), 20)[1], 0o000);
+    // The test's own program may lie where another user may not go.
+    let program = folder.path().join("step-00000010/program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    mode(&program, 0o755);
+    let is_root = rustix::process::geteuid().is_root();
+    let mut command = match is_root {
+        true => std::process::Command::new("setpriv"),
+        false => std::process::Command::new(&program),
+    };
+    if is_root {
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+    }
+    command.args(["--exact", "without_permission", "--ignored", "--nocapture", "--test-threads=1"]);
+    let run = command.env("PHALANX_TEST_CHECKPOINTS", folder.path()).current_dir("/").output().unwrap();
+    mode(folder.path(), 0o755);
+    let told = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success() && told.contains("1 passed"), "{told}");
+}
+
+#[test]
+fn a_checkpoint_of_a_newer_version_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    saved(folder, 2, &[10, 20]);
+    let path = &files(folder, 20)[0];
+    let text = fs::read_to_string(path).unwrap();
+    let (_, manifest) = text.split_once("\"manifest\":").unwrap();
+    let manifest = manifest.strip_suffix('}').unwrap().replace("\"format\": 1", "\"format\": 3");
+    let hash = twox_hash::XxHash3_64::oneshot(manifest.as_bytes());
+    fs::write(path, format!("{{\"xxh3\":\"{hash:016x}\",\"manifest\":{manifest}}}")).unwrap();
+    on(&World::thread(), 3, folder, |group, checkpoints| {
+        for error in [checkpoints.load(20).unwrap_err(), checkpoints.latest_good().unwrap_err()] {
+            assert!(matches!(error, Error::OtherFormat { found: 3, known: 2, .. }), "{error}");
+            let says = "step-00000020 is of format 3, and this program reads formats 1 to 2: build it with the version of phalanx that";
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        assert_eq!(checkpoints.load(10).unwrap().step(), 10);
+        save(group, checkpoints, 20).unwrap();
+        assert_eq!(load(group, checkpoints, 3), 20);
+    });
+}
+
+#[test]
+fn numbers_that_json_does_not_have_come_back_bit_for_bit() {
+    let bits = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, -0.0, 0.1, 5e-324].map(f64::to_bits);
+    let bits = [&bits[..], &[0x7ff0_0000_dead_beef]].concat();
+    let expected = bits.clone();
+    let folder = tempfile::tempdir().unwrap();
+    on(&World::thread(), 2, folder.path(), move |group, checkpoints| {
+        let numbers: Vec<f64> = bits.iter().map(|&bits| f64::from_bits(bits)).collect();
+        let mut state = State::new();
+        state.value("numbers", &numbers).unwrap();
+        state.value("best", &f64::INFINITY).unwrap();
+        state.rank_value("worst", &Some(f32::NEG_INFINITY)).unwrap();
+        state.of_rank(group.rank(), |own| own.value("scale", &(group.rank(), f32::INFINITY))).unwrap();
+        checkpoints.save(1, state).unwrap();
+    });
+    on(&World::thread(), 3, folder.path(), move |_, checkpoints| {
+        let found = checkpoints.latest_good().unwrap().unwrap();
+        let numbers: Vec<f64> = found.value("numbers").unwrap();
+        assert_eq!(numbers.into_iter().map(f64::to_bits).collect::<Vec<_>>(), expected);
+        assert_eq!(found.value::<f64>("best").unwrap(), f64::INFINITY);
+        for rank in 0..2 {
+            let worst = found.rank_value::<Option<f32>>("worst", rank).unwrap();
+            assert_eq!(worst, Some(Some(f32::NEG_INFINITY)));
+            let scale = found.of_rank(rank).value::<(usize, f32)>("scale").unwrap();
+            assert_eq!(scale, (rank, f32::INFINITY));
+        }
+    });
+    assert_eq!(names(folder.path()), ["step-00000001"]);
+}
+
 #[test]
 fn a_renamed_checkpoint_is_not_taken_for_another_step() {
     let folder = tempfile::tempdir().unwrap();
