@@ -1,5 +1,6 @@
 //! How gradients are sent.
 
+use crate::MissingGradients;
 use phalanx::{ProcessGroup, ReduceOp, Result};
 
 /// How gradients are sent.
@@ -15,6 +16,8 @@ pub struct DdpConfig {
     /// Whether each step ends with a broadcast of rank 0's buffers, as of [`sync_buffers`](crate::sync_buffers), by whoever knows the model: a
     /// [`Reducer`](crate::Reducer) has gradients only. Default: no.
     pub broadcast_buffers: bool,
+    /// What a step does about parameters for which no rank has a gradient. Default: [`MissingGradients::Warn`].
+    pub missing_gradients: MissingGradients,
 }
 
 /// Whether gradients are sent while the backward pass still runs. The bits of the result are the same.
@@ -48,11 +51,22 @@ impl DdpConfig {
     pub fn broadcast_buffers(self, broadcast: bool) -> Self {
         Self { broadcast_buffers: broadcast, ..self }
     }
+
+    /// Warns of parameters for which no rank has a gradient, refuses them, or allows them.
+    #[must_use]
+    pub fn missing_gradients(self, choice: MissingGradients) -> Self {
+        Self { missing_gradients: choice, ..self }
+    }
 }
 
 impl Default for DdpConfig {
     fn default() -> Self {
-        Self { bucket_cap_bytes: 4 << 20, overlap: Overlap::Auto, broadcast_buffers: false }
+        Self {
+            bucket_cap_bytes: 4 << 20,
+            overlap: Overlap::Auto,
+            broadcast_buffers: false,
+            missing_gradients: MissingGradients::Warn,
+        }
     }
 }
 

@@ -60,6 +60,7 @@ mod config;
 pub mod element;
 mod error;
 pub mod memory;
+pub mod missing;
 pub mod model;
 mod plan;
 mod reducer;
@@ -67,6 +68,7 @@ mod sampler;
 mod scaler;
 mod share;
 mod step;
+mod tally;
 mod tensor;
 mod verify;
 
@@ -75,6 +77,7 @@ pub use bucket::Bucket;
 pub use clip::{clip_grad_norm, shorten, sum_of_squares};
 pub use config::{DdpConfig, Overlap};
 pub use error::{Error, Result};
+pub use missing::MissingGradients;
 pub use model::{sync_buffers, sync_model};
 /// Ways to send gradients in fewer bytes, for [`Reducer::set_hook`].
 pub use phalanx_compress as compress;
@@ -83,6 +86,7 @@ pub use reducer::{Gradients, Reducer, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::{LossScaler, are_finite};
 pub use share::{Part, Share};
+pub use tally::{Sums, Tally};
 pub use tensor::Tensor;
 pub use verify::{Version, verify_parameters};
 

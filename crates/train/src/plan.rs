@@ -20,13 +20,22 @@ pub struct Parameter<D> {
     pub device: D,
     /// What its gradients are made of while they travel.
     pub wire: DType,
+    /// Whether it is fine that no rank has a gradient for it.
+    pub optional: bool,
 }
 
 impl<D> Parameter<D> {
     /// A weight of `tensor`'s type, shape and place.
     pub fn of<T: Tensor<Device = D>>(name: impl Into<String>, tensor: &T) -> Self {
         let (dtype, dims, device) = (tensor.dtype(), tensor.dims().to_vec(), tensor.device());
-        Self { name: name.into(), dtype, dims, device, wire: dtype }
+        Self { name: name.into(), dtype, dims, device, wire: dtype, optional: false }
+    }
+
+    /// Expects no gradient: it is frozen, or the forward pass itself changes it, as the running statistics of batch normalisation. What
+    /// [`MissingGradients`](crate::MissingGradients) says is not about it then. If a gradient comes nevertheless it is one as any other.
+    #[must_use]
+    pub fn optional(self) -> Self {
+        Self { optional: true, ..self }
     }
 
     /// Sends its gradients as `dtype`.

@@ -1,10 +1,11 @@
 //! Gradients of all ranks into gradients of the global batch.
 
 use crate::memory::{Memory, Sending};
+use crate::missing::{MissingGradients, Watch};
 use crate::plan::{self, Parameter, Plan};
 use crate::share::{Part, Share};
-use crate::step::Step;
-use crate::{Result, Tensor};
+use crate::step::{Reduced, Step};
+use crate::{Result, Tally, Tensor};
 use phalanx::{CallSite, Error, OpKind, ProcessGroup};
 use phalanx_compress::{CommHook, Traffic};
 use std::fmt;
@@ -62,6 +63,7 @@ pub struct Reducer<T: Tensor> {
     kept: Gradients<T>,
     /// What adds up gradients of 32 bits, in place of an all_reduce.
     hook: Option<Box<dyn CommHook>>,
+    watch: Watch,
 }
 
 /// The buckets, and where they are.
@@ -110,7 +112,15 @@ impl<T: Tensor> Reducer<T> {
         plan::check(&parameters)?;
         let kept = parameters.iter().map(|_| None).collect();
         let (planned, step, hook) = (None, None, None);
-        Ok(Self { group: group.clone(), parameters, cap_bytes, sending, planned, step, kept, hook })
+        // Of what is made for one step, each would be the first.
+        let missing = if sending == Sending::Once { MissingGradients::Allow } else { MissingGradients::Warn };
+        let watch = Watch::new(missing);
+        Ok(Self { group: group.clone(), parameters, cap_bytes, sending, planned, step, kept, hook, watch })
+    }
+
+    /// What steps do about parameters for which no rank has a gradient: they warn once, unless this is called. All ranks pass the same.
+    pub fn set_missing_gradients(&mut self, choice: MissingGradients) {
+        self.watch = Watch::new(choice);
     }
 
     /// Has `hook` add up the gradients of f32 from the next step on, in fewer bytes. All ranks pass the same kind. It blocks, so
@@ -143,7 +153,7 @@ impl<T: Tensor> Reducer<T> {
     /// if gradients overlap, and at the first step on rank 0, whose order all buckets have from then on.
     ///
     /// # Cost
-    /// One all_reduce of 4 bytes a parameter, which is waited for in [`finish`](Self::finish); at the first step a broadcast of as many, and the
+    /// One all_reduce of 4 bytes a parameter and 72 for the shares, which is waited for in [`finish`](Self::finish); at the first step a broadcast of as many, and the
     /// [memory](crate::memory::on_host) for the buckets.
     ///
     /// # Errors
@@ -151,10 +161,15 @@ impl<T: Tensor> Reducer<T> {
     /// gradients overlap.
     #[track_caller]
     pub fn begin(&mut self, share: Share, coming: impl IntoIterator<Item = usize>) -> Result<()> {
-        self.start(share.part()?, coming, CallSite::caller())
+        self.start((share.part()?, Tally::of(share)?), coming, CallSite::caller())
     }
 
-    fn start(&mut self, part: Part, coming: impl IntoIterator<Item = usize>, site: CallSite) -> Result<()> {
+    fn start(
+        &mut self,
+        (part, tally): (Part, Tally),
+        coming: impl IntoIterator<Item = usize>,
+        site: CallSite,
+    ) -> Result<()> {
         if self.overlaps() && self.has_begun() {
             let what = "a step has begun already: call `finish`, or `give_up`, before the next";
             return Err(Error::misuse(OpKind::AllReduce, what).into());
@@ -180,7 +195,7 @@ impl<T: Tensor> Reducer<T> {
             mine.fill(false);
         }
         let (hooked, overlap) = (self.hook.is_some(), self.sending == Sending::During);
-        self.step = Some(Step::begin(group, part, mine, hooked, overlap, plan, &mut **memory)?);
+        self.step = Some(Step::begin(group, (part, tally), mine, hooked, overlap, plan, &mut **memory)?);
         Ok(())
     }
 
@@ -250,7 +265,8 @@ impl<T: Tensor> Reducer<T> {
     /// Ends the step: the gradients of the global batch, as their parameters' types are.
     ///
     /// # Errors
-    /// As of all steps. Nothing is left of this one then.
+    /// As of all steps, [`ShareMismatch`](crate::Error::ShareMismatch), and, if that was [asked for](Self::set_missing_gradients),
+    /// [`NoGradient`](crate::Error::NoGradient). Nothing is left of this one then.
     pub fn finish(&mut self) -> Result<Gradients<T>> {
         Ok(self.end()?.unwrap_or_else(|| self.parameters.iter().map(|_| None).collect()))
     }
@@ -271,7 +287,16 @@ impl<T: Tensor> Reducer<T> {
                 outcome = kept.to_dtype(wire).and_then(|kept| step.arrive(index, kept, plan, memory));
             }
         }
-        let outcome = outcome.and_then(|()| step.finish(plan, memory, &mut self.hook));
+        let outcome = outcome.and_then(|()| step.finish(plan, memory, &mut self.hook)).and_then(|reduced| {
+            let Some(Reduced { grads, had_samples }) = reduced else { return Ok(None) };
+            if had_samples {
+                let all = self.parameters.iter().zip(&grads);
+                let missing = all.filter(|(parameter, grad)| grad.is_none() && !parameter.optional);
+                let names = missing.map(|(parameter, _)| parameter.name.as_str());
+                self.watch.judge(names, T::NO_GRADIENT_HINT, &group)?;
+            }
+            Ok(Some(grads))
+        });
         if outcome.is_err() {
             self.forget();
         }
@@ -285,7 +310,7 @@ impl<T: Tensor> Reducer<T> {
     /// A whole step for gradients that are there already, as many as there are parameters.
     ///
     /// # Errors
-    /// As of all steps; of those that do not fit before anything is sent.
+    /// As of [`finish`](Self::finish); of gradients that do not fit before anything is sent.
     #[track_caller]
     pub fn reduce(&mut self, grads: Gradients<T>, share: Share) -> Result<Gradients<T>> {
         if grads.len() != self.parameters.len() {
@@ -296,7 +321,8 @@ impl<T: Tensor> Reducer<T> {
             grad.iter().try_for_each(|grad| parameter.check(grad))?;
         }
         let here = |(index, grad): (usize, &Option<T>)| grad.as_ref().map(|_| index);
-        self.start(share.part()?, grads.iter().enumerate().filter_map(here), CallSite::caller())?;
+        let part = (share.part()?, Tally::of(share)?);
+        self.start(part, grads.iter().enumerate().filter_map(here), CallSite::caller())?;
         for (index, grad) in grads.into_iter().enumerate() {
             if let Some(grad) = grad {
                 self.ready(index, grad)?;
@@ -314,7 +340,7 @@ impl<T: Tensor> Reducer<T> {
     /// As of all steps: a timeout if the others neither make a step nor join in their turn.
     #[track_caller]
     pub fn join(&mut self) -> Result<Option<Gradients<T>>> {
-        self.start(Part::Done, [], CallSite::caller())?;
+        self.start((Part::Done, Tally::default()), [], CallSite::caller())?;
         self.end()
     }
 

@@ -9,6 +9,9 @@ use std::ops::Mul;
 /// The gradient of a mean over the global batch is the sum over the ranks of (gradient of the local mean) × (local samples /
 /// global samples). With shares that add up to the whole, the outcome is that of one process with all samples, no matter
 /// how unevenly they were dealt.
+///
+/// Each step compares the shares of all ranks. Those that do not add up to the whole are an error on all of them,
+/// [`ShareMismatch`](crate::Error::ShareMismatch), and no gradients are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share(Option<(usize, usize)>);
 
@@ -17,7 +20,7 @@ impl Share {
     pub const EQUAL: Self = Self(None);
 
     /// `samples` of the `global` samples that all ranks have together. With no samples the gradients count for
-    /// nothing, but the rank still takes part.
+    /// nothing, but the rank still takes part. If it does not know then how many the others have, `Share::new(0, 0)` says so.
     pub fn new(samples: usize, global: usize) -> Self {
         Self(Some((samples, global)))
     }
@@ -28,6 +31,8 @@ impl Share {
     /// [equal](Self::EQUAL) shares.
     ///
     /// A rank without any samples has no loss; it has no gradients for the step, with an equal share, for they are zero.
+    ///
+    /// No rank hears of the shares that others weigh with: whether they add up to the whole is up to the program.
     ///
     /// This is for libraries whose operators return a `Result`. Otherwise multiply by the weight of the [`part`](Self::part), times the number of ranks.
     ///
@@ -46,6 +51,11 @@ impl Share {
             }
             _ => Ok(loss.clone()),
         }
+    }
+
+    /// How many samples of how many, unless it is an [equal](Self::EQUAL) share.
+    pub fn samples(self) -> Option<(usize, usize)> {
+        self.0
     }
 
     /// What a rank with this share does in a step.

@@ -3,7 +3,7 @@
 use crate::bucket::Launches;
 use crate::memory::{Memory, Reduction};
 use crate::share::Part;
-use crate::{Gradients, Plan, Result, Tensor};
+use crate::{Gradients, Plan, Result, Sums, Tally, Tensor};
 use phalanx::{DType, Error, OpKind, ProcessGroup, ReduceOp, Work};
 use phalanx_compress::CommHook;
 
@@ -13,6 +13,7 @@ use phalanx_compress::CommHook;
 pub(crate) struct Step {
     group: ProcessGroup,
     part: Part,
+    tally: Tally,
     /// Which gradients this rank has said it has.
     mine: Vec<bool>,
     /// Which of them have come.
@@ -23,6 +24,15 @@ pub(crate) struct Step {
     hooked: bool,
     /// Whether buckets are sent as soon as they are complete.
     overlap: bool,
+}
+
+/// What comes of a step in which some rank takes part.
+#[derive(Debug)]
+pub(crate) struct Reduced<T> {
+    /// Those that any rank has.
+    pub(crate) grads: Gradients<T>,
+    /// Whether any rank had samples.
+    pub(crate) had_samples: bool,
 }
 
 /// How many ranks have which gradients.
@@ -38,9 +48,8 @@ enum Counts {
 struct Known {
     /// Of each variable: ranks with a gradient.
     users: Vec<u32>,
-    /// Ranks that take part, and those of them whose shares are not equal.
-    working: u32,
-    weighted: u32,
+    /// Their shares.
+    sums: Sums,
 }
 
 impl Known {
@@ -50,22 +59,20 @@ impl Known {
 }
 
 /// What this rank says of itself: for a sum over the ranks.
-fn question(mine: &[bool], part: Part) -> Vec<u32> {
-    let own = [part != Part::Done, matches!(part, Part::Weighted(_))];
-    mine.iter().chain(&own).map(|&yes| yes.into()).collect()
+fn question(mine: &[bool], tally: &Tally) -> Vec<u32> {
+    mine.iter().map(|&yes| yes.into()).chain(tally.words()).collect()
 }
 
-fn answer(mut sums: Vec<u32>) -> Known {
-    let weighted = sums.pop().unwrap_or(0);
-    let working = sums.pop().unwrap_or(0);
-    Known { users: sums, working, weighted }
+fn answer(mut words: Vec<u32>) -> Known {
+    let sums = Sums::new(&words.split_off(words.len().saturating_sub(Tally::WORDS)));
+    Known { users: words, sums }
 }
 
 impl Step {
     /// `mine`: the parameters of which this rank has a gradient. Where nothing overlaps, those count whose gradients come.
     pub(crate) fn begin<T: Tensor>(
         group: ProcessGroup,
-        part: Part,
+        (part, tally): (Part, Tally),
         mine: Vec<bool>,
         hooked: bool,
         overlap: bool,
@@ -75,7 +82,7 @@ impl Step {
         let mut counts = Counts::Later;
         let mut missing = vec![0; plan.buckets().len()];
         if overlap {
-            counts = Counts::Asked(group.all_reduce_async(question(&mine, part), ReduceOp::Sum)?);
+            counts = Counts::Asked(group.all_reduce_async(question(&mine, &tally), ReduceOp::Sum)?);
             for (index, &mine) in mine.iter().enumerate() {
                 if mine {
                     missing[plan.home(index).0] += 1;
@@ -85,7 +92,7 @@ impl Step {
             }
         }
         let laid = vec![false; mine.len()];
-        Ok(Self { group, part, mine, laid, launches: Launches::new(missing), counts, hooked, overlap })
+        Ok(Self { group, part, tally, mine, laid, launches: Launches::new(missing), counts, hooked, overlap })
     }
 
     pub(crate) fn group(&self) -> &ProcessGroup {
@@ -152,7 +159,7 @@ impl Step {
     fn known(&mut self) -> Result<&Known> {
         self.counts = match std::mem::replace(&mut self.counts, Counts::Later) {
             Counts::Later => {
-                let mut sums = question(&self.mine, self.part);
+                let mut sums = question(&self.mine, &self.tally);
                 self.group.all_reduce(&mut sums, ReduceOp::Sum)?;
                 Counts::Known(answer(sums))
             }
@@ -174,7 +181,7 @@ impl Step {
             (Part::Equal, _) => true,
             (Part::Weighted(_), _) => false,
             // It does as the others do.
-            (Part::Done, Counts::Known(known)) => known.weighted == 0,
+            (Part::Done, Counts::Known(known)) => known.sums.weighted == 0,
             (Part::Done, _) => true,
         };
         match self.part {
@@ -187,12 +194,15 @@ impl Step {
     }
 
     /// Waits for all gradients, and gives those that any rank has. `None` if no rank takes part.
+    ///
+    /// Shares that don't fit are refused before anything is sent, or, where gradients are under way by then, when all have landed: the same
+    /// operations on all ranks either way.
     pub(crate) fn finish<T: Tensor>(
         mut self,
         plan: &Plan<T::Device>,
         memory: &mut dyn Memory<T>,
         hook: &mut Option<Box<dyn CommHook>>,
-    ) -> Result<Option<Gradients<T>>> {
+    ) -> Result<Option<Reduced<T>>> {
         for index in 0..self.mine.len() {
             let (is_announced, is_here) = (self.mine[index], self.laid[index]);
             if self.overlap && is_announced && !is_here {
@@ -207,13 +217,17 @@ impl Step {
             self.mine.clone_from(&self.laid);
         }
         let known = self.known()?.clone();
-        if known.working == 0 {
+        let Known { users, sums } = &known;
+        if sums.working == 0 {
             return Ok(None);
+        }
+        if !self.overlap {
+            self.tally.check(sums, &self.group)?;
         }
         self.launch(plan, memory)?;
         // The mean over those that take part, where some do not any more.
-        let missing = known.weighted == 0 && (known.working as usize) < self.group.world_size();
-        let factor = missing.then(|| self.group.world_size() as f64 / f64::from(known.working));
+        let missing = sums.weighted == 0 && (sums.working as usize) < self.group.world_size();
+        let factor = missing.then(|| self.group.world_size() as f64 / f64::from(sums.working));
         let mut grads: Gradients<T> = self.mine.iter().map(|_| None).collect();
         for (at, bucket) in plan.buckets().iter().enumerate() {
             if !known.is_used(&bucket.members) {
@@ -225,7 +239,7 @@ impl Step {
                 memory.launch(at, Reduction { group: &self.group, op, hook })?;
             }
             memory.land(at)?;
-            for &index in bucket.members.iter().filter(|&&index| known.users[index] > 0) {
+            for &index in bucket.members.iter().filter(|&&index| users[index] > 0) {
                 let mut grad = memory.lift(index)?;
                 if let Some(factor) = factor {
                     grad.multiply(factor)?;
@@ -233,6 +247,9 @@ impl Step {
                 grads[index] = Some(grad.to_dtype(plan.parameters()[index].dtype)?);
             }
         }
-        Ok(Some(grads))
+        if self.overlap {
+            self.tally.check(sums, &self.group)?;
+        }
+        Ok(Some(Reduced { grads, had_samples: sums.counting > 0 }))
     }
 }

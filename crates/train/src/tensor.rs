@@ -17,6 +17,10 @@ pub trait Tensor: Sized + Send + 'static {
     /// Where tensors are. `()` where there is only one such place.
     type Device: Clone + fmt::Debug + Send + Sync + 'static;
 
+    /// What a user of the library has to look at where no rank has a gradient for a parameter: the end of a warning, and of an error.
+    const NO_GRADIENT_HINT: &'static str = "Either the loss does not depend on them, or an operation between them and the loss has no backward \
+         pass. If they are to stay as they are, set MissingGradients::Allow";
+
     /// The type of its elements.
     fn dtype(&self) -> DType;
 
