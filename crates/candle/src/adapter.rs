@@ -51,6 +51,8 @@ impl Candle {
 impl phalanx_train::Tensor for Candle {
     type Device = Place;
 
+    const NO_GRADIENT_HINT: &'static str = crate::error::NO_GRADIENT_HINT;
+
     fn dtype(&self) -> DType {
         self.dtype
     }

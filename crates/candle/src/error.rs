@@ -2,12 +2,13 @@
 
 use crate::Version;
 use phalanx_train::Error as Train;
+use std::fmt;
 
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the group, of candle, or a disagreement about the model.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The group could not do it; see [`phalanx::Error`] for whose trouble it is and whether the group is usable.
@@ -57,7 +58,36 @@ pub enum Error {
         /// What there is of it, by the lowest rank that holds it; at least two versions.
         versions: Vec<Version>,
     },
+    /// The shares of the ranks in a step do not make one batch: gradients weighed by them would be too large, or too small. Every rank gets this
+    /// same error, no gradients are given, what was accumulated for the step is gone, and the group is fine.
+    #[error("{}", told(what, shares))]
+    ShareMismatch {
+        /// What does not fit.
+        what: String,
+        /// What each rank said, in rank order: `4 of 12 samples`.
+        shares: Vec<String>,
+    },
+    /// No rank has a gradient for some variables, and [`MissingGradients::Error`](crate::MissingGradients::Error) refuses that. Every rank gets this
+    /// same error, no gradients are given, what was accumulated for the step is gone, and the group is fine.
+    #[error("{}", Train::NoGradient { names: names.clone(), hint: NO_GRADIENT_HINT })]
+    NoGradient {
+        /// The variables, in name order.
+        names: Vec<String>,
+    },
 }
+
+/// The same words as `Display`: what `fn main() -> phalanx_candle::Result<()>` and `unwrap` print is what a person wants to read.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What to look at where no rank has a gradient for a variable. `docs/ddp.md` has all such operations.
+pub(crate) const NO_GRADIENT_HINT: &str = "Either the loss does not depend on them, or an operation between them and the loss loses gradients without a \
+     word, as the fused ones of candle_nn do: LayerNorm and ops::layer_norm (use ops::layer_norm_slow), RmsNorm and ops::rms_norm \
+     (RmsNorm::forward_diff, ops::rms_norm_slow), ops::softmax_last_dim (ops::softmax), rotary_emb::rope (rope_slow). If they are to stay as they \
+     are, set MissingGradients::Allow";
 
 impl From<Train> for Error {
     fn from(error: Train) -> Self {
@@ -67,6 +97,8 @@ impl From<Train> for Error {
                 Self::ModelMismatch { name, root, expected, rank, found }
             }
             Train::ParameterMismatch { name, versions } => Self::ParameterMismatch { name, versions },
+            Train::ShareMismatch { what, shares } => Self::ShareMismatch { what, shares },
+            Train::NoGradient { names, .. } => Self::NoGradient { names },
             Train::Tensors(error) => Self::Candle(match error.downcast() {
                 Ok(candles) => *candles,
                 Err(other) => candle_core::Error::wrap(other),
@@ -74,6 +106,10 @@ impl From<Train> for Error {
             other => Self::Candle(candle_core::Error::wrap(other)),
         }
     }
+}
+
+fn told(what: &str, shares: &[String]) -> String {
+    Train::ShareMismatch { what: what.to_owned(), shares: shares.to_vec() }.to_string()
 }
 
 fn listed(versions: &[Version]) -> String {

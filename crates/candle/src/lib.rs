@@ -96,7 +96,8 @@ pub use phalanx_compress as compress;
 #[cfg(feature = "cuda")]
 pub use phalanx_nccl::HybridBackend;
 pub use phalanx_train::{
-    Batch, DdpConfig, DistributedSampler, Epoch, Overlap, SamplerState, Share, Tail, Version,
+    Batch, DdpConfig, DistributedSampler, Epoch, MissingGradients, Overlap, SamplerState, Share, Tail,
+    Version,
 };
 pub use scaler::LossScaler;
 pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Construction and every `backward` are collective: each rank calls them in the same order. Variables that took no part in a rank's
 /// loss count as zeros there; those that no rank used have no gradient afterwards, so optimizers leave them alone, and nothing is
-/// sent for them.
+/// sent for them. The first step names these in a warning, for some operations of candle [lose gradients](DdpConfig::missing_gradients) without a word.
 ///
 /// There are two ways to make one. [`new`](Self::new) takes the variables of any model, and sends their gradients after the backward
 /// pass. [`build`](Self::build) makes the model, too, and can send them while it runs: see [`Overlap`]. The results have the same bits.
@@ -162,7 +162,7 @@ impl<M> DistributedDataParallel<M> {
     ) -> Result<Self> {
         sync_model(varmap, &group, 0)?;
         let wire = |p: &Parameter| copies.get(&p.name).map_or(p.var.dtype(), |copy| copy.tensor.dtype());
-        let reducer = Reducer::new(parameters(varmap), wire, config.bucket_cap_bytes, overlap, &group)?;
+        let reducer = Reducer::new(parameters(varmap), wire, config, overlap, &group)?;
         ears.open(reducer);
         let copies = copies.into_values().collect();
         Ok(Self { model, copies, varmap: varmap.clone(), group, config, ears })
@@ -224,7 +224,7 @@ impl<M> DistributedDataParallel<M> {
     /// rank's loss is a mean over equally many samples.
     ///
     /// # Cost
-    /// One all_reduce a bucket and one of 4 bytes a variable: who has which gradients. If gradients overlap, they are in flight while
+    /// One all_reduce a bucket and one of 4 bytes a variable, and some more: who has which gradients, and what share. If gradients overlap, they are in flight while
     /// the backward pass runs.
     ///
     /// # Determinism
@@ -232,7 +232,8 @@ impl<M> DistributedDataParallel<M> {
     ///
     /// # Errors
     /// Those of [`all_reduce`](ProcessGroup::all_reduce), and those of candle's backward pass: before anything is sent, or, where gradients
-    /// overlap, together with the end of the group, whose other ranks wait for the rest.
+    /// overlap, together with the end of the group, whose other ranks wait for the rest. [`Error::NoGradient`](crate::Error::NoGradient) if
+    /// [`DdpConfig::missing_gradients`] asks for it.
     #[track_caller]
     pub fn backward(&self, loss: &Tensor) -> Result<GradStore> {
         self.backward_share(loss, Share::EQUAL)
@@ -244,7 +245,8 @@ impl<M> DistributedDataParallel<M> {
     /// [`sync_gradients`](Self::sync_gradients) instead.
     ///
     /// # Errors
-    /// As of [`backward`](Self::backward), and [`phalanx::Error::Misuse`] for a share of more than the whole.
+    /// As of [`backward`](Self::backward); [`Error::ShareMismatch`](crate::Error::ShareMismatch) on all ranks for shares that do not add up to the
+    /// whole, and [`phalanx::Error::Misuse`] for one of more than it.
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         // Candle makes some of the calls, and passes no call site on.

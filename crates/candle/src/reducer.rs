@@ -2,8 +2,8 @@
 
 use crate::adapter::{Candle, sent_as};
 use crate::group::{Place, Ranks};
-use crate::model::Parameter;
-use crate::{Group, Result, Share};
+use crate::model::{Parameter, is_buffer};
+use crate::{DdpConfig, Group, Result, Share};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
 use phalanx::OpKind;
@@ -46,7 +46,9 @@ fn differentiable(
     for parameter in parameters.into_iter().filter(|p| p.var.dtype().is_float()) {
         let tensor = Candle::new(group, OpKind::AllReduce, &parameter.var)?;
         let wire = sent_as(group.host(), OpKind::AllReduce, wire(&parameter))?;
-        all.1.push(phalanx_train::Parameter::of(parameter.name, &tensor).wire(wire));
+        let is_buffer = is_buffer(&parameter.name);
+        let known = phalanx_train::Parameter::of(parameter.name, &tensor).wire(wire);
+        all.1.push(if is_buffer { known.optional() } else { known });
         all.0.push(parameter.var);
     }
     Ok(all)
@@ -57,12 +59,14 @@ impl Reducer {
     pub(crate) fn new(
         parameters: Vec<Parameter>,
         wire: impl Fn(&Parameter) -> DType,
-        cap_bytes: usize,
+        config: DdpConfig,
         overlap: bool,
         group: &Ranks,
     ) -> Result<Self> {
         let (vars, parameters) = differentiable(parameters, wire, group)?;
-        let inner = phalanx_train::Reducer::new(parameters, group.host(), cap_bytes, overlap)?;
+        let cap_bytes = config.bucket_cap_bytes;
+        let mut inner = phalanx_train::Reducer::new(parameters, group.host(), cap_bytes, overlap)?;
+        inner.set_missing_gradients(config.missing_gradients);
         let places = vars.iter().enumerate().map(|(at, var)| (var.id(), at)).collect();
         let variables = Variables { vars, places };
         Ok(Self { inner, group: group.clone(), variables, others: GradStore::default() })

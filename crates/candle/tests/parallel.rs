@@ -5,9 +5,9 @@ mod common;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_nn::{Module, VarBuilder, VarMap};
-use common::on_ranks;
+use common::{on_ranks, worlds};
 use phalanx::{ProcessGroup, chunk};
-use phalanx_candle::{DdpConfig, DistributedDataParallel, Error, Share, sync_gradients};
+use phalanx_candle::{DdpConfig, DistributedDataParallel, Error, Overlap, Share, sync_gradients};
 
 /// A two-layer network with fixed weights.
 struct Net {
@@ -135,6 +135,29 @@ fn uneven_shares_are_weighed() {
         });
         assert_close(&found[0], &expected, 1e-15);
         assert!(found.iter().all(|rank| *rank == found[0]));
+    }
+}
+
+/// Else they train with a gradient that is three times too large.
+#[test]
+fn shares_that_each_rank_takes_for_the_whole_are_refused() {
+    for world in worlds() {
+        world.run(3, |group| {
+            for overlap in [Overlap::Off, Overlap::On] {
+                let config = DdpConfig::default().overlap(overlap);
+                let ddp = DistributedDataParallel::build(&VarMap::new(), DType::F32, &group, config, |vb| {
+                    candle_nn::linear(2, 1, vb)
+                });
+                let ddp = ddp.unwrap();
+                let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu).unwrap();
+                let loss = || ddp.forward(|model| model.forward(&x)?.mean_all()).unwrap();
+                let error = ddp.backward_share(&loss(), Share::new(4, 4)).unwrap_err();
+                assert!(matches!(error, Error::ShareMismatch { .. }), "{error}");
+                let says = "together they have 12 samples of a global batch of 4 (ranks 0 to 2: 4 of 4 samples each); pass Share::new";
+                assert!(error.to_string().contains(says), "{error}");
+                ddp.backward_share(&loss(), Share::new(4, 12)).unwrap();
+            }
+        });
     }
 }
 
@@ -274,7 +297,8 @@ fn calls_that_candle_makes_are_told_where_the_program_made_them() {
         let (error, line) = if group.rank() == 0 {
             (ddp.backward(&net.loss(0..4).unwrap()).unwrap_err(), line!())
         } else {
-            group.all_reduce(&mut [1u32; 4 + 2], phalanx::ReduceOp::Sum).unwrap();
+            let share = phalanx_train::Tally::of(Share::EQUAL).unwrap().words();
+            group.all_reduce(&mut [&[1; 4], &share[..]].concat(), phalanx::ReduceOp::Sum).unwrap();
             (group.barrier().unwrap_err().into(), line!())
         };
         let rank = group.rank();

@@ -9,7 +9,7 @@ use common::deep::{STAGES, bits, config, configs, gradients, pair, plain, sharde
 use common::{SAMPLES, on_ranks, worlds};
 use phalanx::{ProcessGroup, chunk};
 use phalanx_candle::checkpoint::{Checkpoint, Checkpoints, State, load_vars, save_vars};
-use phalanx_candle::{AdamW, LossScaler, Overlap, Sharded, Share, Stage, Units, clip_grad_norm};
+use phalanx_candle::{AdamW, Error, LossScaler, Overlap, Sharded, Share, Stage, Units, clip_grad_norm};
 use std::ops::Range;
 use std::path::Path;
 
@@ -112,6 +112,36 @@ fn accumulated_and_uneven_batches_come_to_what_ddp_finds() {
                     error.to_string().contains("either all losses of a step have equal shares"),
                     "{error}"
                 );
+            }
+        });
+    }
+}
+
+#[test]
+fn shares_that_do_not_make_one_batch_are_refused_on_all_ranks() {
+    for world in worlds() {
+        world.run(3, |group| {
+            for config in configs() {
+                let zero = sharded(&group, DType::F32, config);
+                let loss = || zero.forward(|model| model.loss(0..4)).unwrap();
+                let refused = |share: Share, says: &str| {
+                    let error = zero.backward_share(&loss(), share).unwrap_err();
+                    assert!(matches!(error, Error::ShareMismatch { .. }), "{error}");
+                    assert!(error.to_string().contains(says), "{error}");
+                };
+                refused(
+                    Share::new(4, 4),
+                    "together they have 12 samples of a global batch of 4 (ranks 0 to 2: 4 of 4 samples each)",
+                );
+                refused(Share::new(2, 4 + 2 * group.rank()), "the ranks do not agree on the size of the global batch");
+                // Of several losses: of one batch together, or each of its own; what was refused is forgotten.
+                for (first, last) in [((1, 12), (3, 12)), ((1, 3), (4, 12))] {
+                    zero.accumulate(&loss(), Share::new(first.0, first.1)).unwrap();
+                    zero.backward_share(&loss(), Share::new(last.0, last.1)).unwrap();
+                }
+                zero.accumulate(&loss(), Share::new(4, 4)).unwrap();
+                refused(Share::new(4, 4), "(ranks 0 to 2: 8 of 4 samples, in 2 losses each)");
+                zero.backward(&loss()).unwrap();
             }
         });
     }

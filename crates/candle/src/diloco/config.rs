@@ -1,6 +1,6 @@
 //! When what is averaged, and what becomes of it.
 
-use crate::Result;
+use crate::{MissingGradients, Result};
 use phalanx::{Error, OpKind, ProcessGroup};
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +24,24 @@ pub struct DiLoCoConfig {
     /// How much of its own weights a rank keeps when an average arrives, from 0 to 1: α in the paper. With 0 it takes the outer weights
     /// as they are, and loses what it did during the delay.
     pub mix: f64,
+    /// What the first step does about weights for which no rank has a gradient: it alone looks, for the others send nothing. Default:
+    /// [`MissingGradients::Warn`].
+    #[serde(default)]
+    pub missing_gradients: MissingGradients,
 }
 
 impl DiLoCoConfig {
     /// Local SGD (Stich 2018): the ranks' weights are replaced by their mean every `sync_every` steps.
     pub fn local_sgd(sync_every: u64) -> Self {
-        Self { sync_every, outer_learning_rate: 1.0, outer_momentum: 0.0, fragments: 1, delay: 0, mix: 0.0 }
+        Self {
+            sync_every,
+            outer_learning_rate: 1.0,
+            outer_momentum: 0.0,
+            fragments: 1,
+            delay: 0,
+            mix: 0.0,
+            missing_gradients: MissingGradients::Warn,
+        }
     }
 
     /// DiLoCo (Douillard et al. 2023): what the ranks did in `sync_every` steps is the gradient of a step with Nesterov momentum,
@@ -56,6 +68,12 @@ impl DiLoCoConfig {
         Self { mix, ..self }
     }
 
+    /// Warns of weights for which no rank has a gradient, refuses them, or allows them.
+    #[must_use]
+    pub fn missing_gradients(self, choice: MissingGradients) -> Self {
+        Self { missing_gradients: choice, ..self }
+    }
+
     /// The fragment whose turn comes after step number `step`, which counts from 1.
     pub(super) fn turn(&self, step: u64) -> Option<usize> {
         let place = (step - 1) % self.sync_every + 1;
@@ -79,7 +97,7 @@ impl DiLoCoConfig {
 
     /// What makes no sense in it.
     fn nonsense(&self) -> Option<String> {
-        let Self { sync_every, outer_learning_rate, outer_momentum, fragments, delay, mix } = *self;
+        let Self { sync_every, outer_learning_rate, outer_momentum, fragments, delay, mix, .. } = *self;
         let interval = sync_every.checked_div(fragments as u64).unwrap_or(0);
         if interval == 0 {
             Some(format!(

@@ -7,6 +7,7 @@ mod state;
 
 pub use config::DiLoCoConfig;
 
+use crate::error::NO_GRADIENT_HINT;
 use crate::model::{self, Parameter, is_buffer, parameters};
 use crate::{AdamW, Group, Result, sync_model};
 use averager::{Averager, Desk, Parcel};
@@ -14,8 +15,9 @@ use candle_core::DType;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use fragment::Fragment;
-use phalanx::{CallSite, Error, OpKind, ProcessGroup};
+use phalanx::{CallSite, Error, OpKind, ProcessGroup, ReduceOp};
 use phalanx_compress::{CommHook, Traffic};
+use phalanx_train::missing::Watch;
 use std::fmt;
 
 /// What [`DiLoCo`] has the ranks train with: any optimizer of candle, ours, or one of your own.
@@ -99,6 +101,8 @@ pub struct DiLoCo<O> {
     flight: Option<Flight>,
     steps: u64,
     traffic: Traffic,
+    /// Until the ranks know which weights have gradients.
+    watch: Option<Watch>,
 }
 
 impl<O: fmt::Debug> fmt::Debug for DiLoCo<O> {
@@ -149,7 +153,19 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         let desk = Desk::new(Averager::new(group.clone(), dtype, largest)?);
         tracing::debug!(fragments = fragments.len(), largest, "outer weights made");
         let (flight, steps, traffic) = (None, 0, Traffic::default());
-        Ok(Self { inner, varmap: varmap.clone(), group, config, fragments, desk, flight, steps, traffic })
+        let watch = Some(Watch::new(config.missing_gradients)).filter(Watch::is_on);
+        Ok(Self {
+            inner,
+            varmap: varmap.clone(),
+            group,
+            config,
+            fragments,
+            desk,
+            flight,
+            steps,
+            traffic,
+            watch,
+        })
     }
 
     /// Has `hook` average what 32-bit weights are away from the outer ones, in fewer bytes. All ranks pass the same kind. A model
@@ -185,9 +201,11 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     ///
     /// # Errors
     /// Those of the optimizer, before anything is sent. Those of [`all_reduce`](ProcessGroup::all_reduce), of one that was under way too: the rank's
-    /// weights are its own then, from before the mean came.
+    /// weights are its own then, from before the mean came. In the first step [`Error::NoGradient`](crate::Error::NoGradient), if
+    /// [`DiLoCoConfig::missing_gradients`] asks for it, before anything is changed.
     #[track_caller]
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
+        self.look_for_gradients(grads, CallSite::caller())?;
         self.inner.inner_step(grads)?;
         self.steps += 1;
         let bytes = self.fragments.iter().map(Fragment::bytes).sum();
@@ -227,6 +245,30 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         }
         self.fragments.iter().try_for_each(|fragment| fragment.adopt(0.0))?;
         model::sync_buffers(&self.varmap, &self.group.with_call_site(site), 0)
+    }
+
+    /// Asks once, in the first step in which any rank has a batch, whether each weight has a gradient somewhere.
+    fn look_for_gradients(&mut self, grads: &GradStore, site: CallSite) -> Result<()> {
+        // While something is under way the group is not ours: later, then.
+        if self.watch.is_none() || self.flight.is_some() {
+            return Ok(());
+        }
+        let group = self.group.with_call_site(site);
+        let members = || self.fragments.iter().flat_map(|fragment| &fragment.members);
+        let mine = members().map(|member| grads.get(&member.parameter.var).is_some());
+        let has_batch = grads.get_ids().next().is_some();
+        let mut users: Vec<u32> = std::iter::once(has_batch).chain(mine).map(u32::from).collect();
+        group.all_reduce(&mut users, ReduceOp::Sum)?;
+        if users[0] == 0 {
+            return Ok(());
+        }
+        let named = members().zip(&users[1..]).filter(|&(_, &users)| users == 0);
+        let mut missing: Vec<&str> = named.map(|(member, _)| member.parameter.name.as_str()).collect();
+        missing.sort_unstable();
+        match self.watch.take() {
+            Some(mut watch) => Ok(watch.judge(missing, NO_GRADIENT_HINT, &group)?),
+            None => Ok(()),
+        }
     }
 
     /// Sends a fragment's pseudo-gradients; the mean is to be there after `delay` more steps.

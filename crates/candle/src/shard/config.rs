@@ -1,6 +1,6 @@
 //! What is dealt out, and how it is sent.
 
-use crate::Overlap;
+use crate::{MissingGradients, Overlap};
 
 /// What each rank keeps a part of only, of as many as there are ranks: the stages of ZeRO (Rajbhandari et al., 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +29,8 @@ pub struct ShardConfig {
     /// Whether weights and gradients are sent while candle computes: the next unit's weights during this one's work, gradients during the
     /// backward pass. Default: [`Overlap::Auto`]. The bits of the result are the same.
     pub overlap: Overlap,
+    /// What a step does about weights for which no rank has a gradient. Default: [`MissingGradients::Warn`].
+    pub missing_gradients: MissingGradients,
 }
 
 impl ShardConfig {
@@ -49,10 +51,21 @@ impl ShardConfig {
     pub fn overlap(self, overlap: Overlap) -> Self {
         Self { overlap, ..self }
     }
+
+    /// Warns of weights for which no rank has a gradient, refuses them, or allows them.
+    #[must_use]
+    pub fn missing_gradients(self, choice: MissingGradients) -> Self {
+        Self { missing_gradients: choice, ..self }
+    }
 }
 
 impl Default for ShardConfig {
     fn default() -> Self {
-        Self { stage: Stage::Gradients, bucket_cap_bytes: 4 << 20, overlap: Overlap::Auto }
+        Self {
+            stage: Stage::Gradients,
+            bucket_cap_bytes: 4 << 20,
+            overlap: Overlap::Auto,
+            missing_gradients: MissingGradients::Warn,
+        }
     }
 }

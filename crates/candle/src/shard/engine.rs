@@ -1,10 +1,11 @@
 //! What a sharded model, its units and its operations in candle's graph have in common.
 
 use crate::element::with_element;
+use crate::shard::account::Account;
 use crate::shard::flat::Flat;
 use crate::shard::gradients::{Gradients, Sender, Sending};
 use crate::shard::weights::{Way, Weights};
-use crate::{Error, Result, Share};
+use crate::{Error, MissingGradients, Result, Share};
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId, WithDType};
 use phalanx::{CallSite, ProcessGroup};
 use std::collections::HashMap;
@@ -17,20 +18,28 @@ pub(crate) struct Engine {
     pub(crate) flats: Vec<Flat>,
     pub(crate) weights: Weights,
     pub(crate) gradients: Gradients,
+    account: Account,
     sender: Sender,
     /// Of each weight that the model has: its flat, and which of the members it is there.
     places: HashMap<TensorId, (usize, usize)>,
 }
 
 impl Engine {
-    pub(crate) fn new(flats: Vec<Flat>, group: &ProcessGroup, overlap: bool) -> Self {
+    pub(crate) fn new(
+        flats: Vec<Flat>,
+        group: &ProcessGroup,
+        overlap: bool,
+        missing: MissingGradients,
+    ) -> Self {
         let weights = Weights::new(&flats, overlap);
         let gradients = Gradients::new(flats.len());
+        let account = Account::new(&flats, missing);
         let places = flats.iter().enumerate().flat_map(|(at, flat)| {
             flat.members.iter().enumerate().map(move |(member, m)| (m.tensor.id(), (at, member)))
         });
         let places = places.collect();
-        Self { weights, gradients, sender: Sender { group: group.clone(), overlap }, places, flats }
+        let sender = Sender { group: group.clone(), overlap };
+        Self { weights, gradients, account, sender, places, flats }
     }
 
     /// The calls that follow count as made there.
@@ -48,17 +57,22 @@ impl Engine {
         self.weights.end(&self.flats)
     }
 
+    /// A backward pass begins, which is the `last` of the step or not.
     pub(crate) fn begin_backward(
         &mut self,
         loss: &Tensor,
         share: Share,
-        sending: Sending,
+        (sending, last): (Sending, bool),
         site: CallSite,
     ) -> Result<()> {
         self.called_at(site);
         let nodes = loss.sorted_nodes();
         let reached: Vec<_> = nodes.iter().filter_map(|node| self.places.get(&node.id()).copied()).collect();
         self.gradients.begin(share, sending, &reached, &self.sender.group)?;
+        self.account.note(share, &reached)?;
+        if last {
+            self.account.ask(&self.sender.group)?;
+        }
         self.weights.begin(Way::Backward, &self.flats, &self.sender.group)
     }
 
@@ -67,9 +81,16 @@ impl Engine {
         self.gradients.end(&self.flats, &self.sender)
     }
 
-    /// A pass has failed: nothing is left of it.
+    /// The last pass of the step is over: this rank's slices of its gradients, of all flats of which any rank has used a weight.
+    pub(crate) fn end_step(&mut self) -> Result<Vec<Option<Tensor>>> {
+        self.account.settle(&self.flats, &self.sender.group)?;
+        Ok(self.gradients.take())
+    }
+
+    /// A step has failed: nothing is left of it.
     pub(crate) fn give_up(&mut self) {
         self.gradients.give_up();
+        self.account.forget();
         if let Err(error) = self.weights.end(&self.flats) {
             tracing::warn!(%error, "weights of a pass that failed stay in memory");
         }

@@ -1,5 +1,6 @@
 //! Optimizer state, gradients and weights that are dealt out over the ranks.
 
+mod account;
 mod config;
 mod engine;
 mod flat;

@@ -108,7 +108,7 @@ impl<M> Sharded<M> {
         let units = Units::new(config.stage, config.bucket_cap_bytes, &here, &hub)?;
         let model = model(&units, units.var_builder(dtype))
             .map_err(|error| hub.take_error().unwrap_or_else(|| error.into()))?;
-        let engine = Engine::new(units.close()?, group, overlap);
+        let engine = Engine::new(units.close()?, group, overlap, config.missing_gradients);
         hub.open(engine);
         let buffers = units.shelf.buffers.clone();
         sync_model(&buffers, &here, 0)?;
@@ -158,14 +158,15 @@ impl<M> Sharded<M> {
     /// none, and an optimizer leaves them alone.
     ///
     /// # Cost
-    /// One reduce_scatter for each flat of weights, and an all_reduce of 8 bytes a flat.
+    /// One reduce_scatter for each flat of weights, an all_reduce of 8 bytes a flat, and one of 72 bytes; in the first step, of 4 bytes more a weight.
     ///
     /// # Determinism
     /// The same from run to run with the same world size.
     ///
     /// # Errors
     /// Those of [`reduce_scatter`](ProcessGroup::reduce_scatter), and those of candle's backward pass: the group is aborted then, whose
-    /// other ranks wait for the rest.
+    /// other ranks wait for the rest. [`Error::NoGradient`](crate::Error::NoGradient) if [`ShardConfig::missing_gradients`] asks for it; the
+    /// group is fine then.
     #[track_caller]
     pub fn backward(&self, loss: &Tensor) -> Result<GradStore> {
         self.backward_share(loss, Share::EQUAL)
@@ -174,14 +175,16 @@ impl<M> Sharded<M> {
     /// As [`backward`](Self::backward) for local batches of different sizes: `loss` is a mean over `share`'s samples.
     ///
     /// # Errors
-    /// As of [`backward`](Self::backward), and [`phalanx::Error::Misuse`] for a share of more than the whole.
+    /// As of [`backward`](Self::backward); [`Error::ShareMismatch`](crate::Error::ShareMismatch) on all ranks for shares that do not add up to the
+    /// whole, and [`phalanx::Error::Misuse`] for one of more than it.
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         let sending = if self.config.stage == Stage::Optimizer { Sending::After } else { Sending::During };
-        self.pass(loss, share, sending, CallSite::caller())?;
+        self.pass(loss, share, (sending, true), CallSite::caller())?;
         self.engine(|engine| {
+            let reduced = engine.end_step().inspect_err(|_| engine.give_up())?;
             let mut grads = GradStore::default();
-            for (flat, reduced) in engine.flats.iter().zip(engine.gradients.take()) {
+            for (flat, reduced) in engine.flats.iter().zip(reduced) {
                 if let Some(reduced) = reduced {
                     grads.insert(&flat.shard, reduced);
                 }
@@ -191,7 +194,8 @@ impl<M> Sharded<M> {
     }
 
     /// Keeps the gradients of `loss` for the next [`backward`](Self::backward), which adds its own to them. Divide the losses by the number
-    /// of batches if the mean over them is wanted. Either all losses of a step have equal shares, or none.
+    /// of batches if the mean over them is wanted. Either all losses of a step have equal shares, or none: then
+    /// the shares of the step are of one batch all together, or those of each loss are of a batch of its own.
     ///
     /// # Cost
     /// With [`Stage::Optimizer`] nothing is sent, and all gradients stay in memory. With the others they are reduced, as in `backward`, and each
@@ -203,10 +207,10 @@ impl<M> Sharded<M> {
     #[track_caller]
     pub fn accumulate(&self, loss: &Tensor, share: Share) -> Result<()> {
         let sending = if self.config.stage == Stage::Optimizer { Sending::Not } else { Sending::During };
-        self.pass(loss, share, sending, CallSite::caller())
+        self.pass(loss, share, (sending, false), CallSite::caller())
     }
 
-    fn pass(&self, loss: &Tensor, share: Share, sending: Sending, site: CallSite) -> Result<()> {
+    fn pass(&self, loss: &Tensor, share: Share, sending: (Sending, bool), site: CallSite) -> Result<()> {
         self.engine(|engine| engine.begin_backward(loss, share, sending, site))?;
         // It returns the gradients of what is no weight of ours.
         let outcome = match loss.backward() {

@@ -1,0 +1,78 @@
+//! What the ranks tell each other of a step as a whole.
+
+use crate::error::NO_GRADIENT_HINT;
+use crate::shard::flat::Flat;
+use crate::{MissingGradients, Result, Share};
+use phalanx::{ProcessGroup, ReduceOp, Work};
+use phalanx_train::missing::Watch;
+use phalanx_train::{Sums, Tally};
+
+/// What this rank has to say of the step: what share it has, and which weights its losses depend on.
+#[derive(Debug)]
+pub(crate) struct Account {
+    watch: Watch,
+    tally: Tally,
+    /// Of all members of all flats, in their order.
+    used: Vec<bool>,
+    /// Where those of each flat begin.
+    starts: Vec<usize>,
+    /// The sums over all ranks, once the last pass of the step has begun.
+    asked: Option<Work<Vec<u32>>>,
+}
+
+impl Account {
+    pub(crate) fn new(flats: &[Flat], missing: MissingGradients) -> Self {
+        let mut members = 0;
+        let starts = flats.iter().map(|flat| {
+            let start = members;
+            members += flat.members.len();
+            start
+        });
+        let starts = starts.collect();
+        let (watch, tally) = (Watch::new(missing), Tally::default());
+        Self { watch, tally, used: vec![false; members], starts, asked: None }
+    }
+
+    /// A pass begins, of a loss that depends on these members of these flats.
+    pub(crate) fn note(&mut self, share: Share, reached: &[(usize, usize)]) -> Result<()> {
+        self.tally.add(share)?;
+        if share.part()?.counts() {
+            reached.iter().for_each(|&(flat, member)| self.used[self.starts[flat] + member] = true);
+        }
+        Ok(())
+    }
+
+    /// The last pass of the step begins: asks what the others say.
+    pub(crate) fn ask(&mut self, group: &ProcessGroup) -> Result<()> {
+        let mut words = self.tally.words().to_vec();
+        if self.watch.is_on() {
+            words.extend(self.used.iter().map(|&used| u32::from(used)));
+        }
+        self.asked = Some(group.all_reduce_async(words, ReduceOp::Sum)?);
+        Ok(())
+    }
+
+    /// The step is over: judges what all have said. The next one begins anew.
+    pub(crate) fn settle(&mut self, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
+        let Some(asked) = self.asked.take() else { return Ok(()) };
+        let words = asked.wait()?;
+        let (sums, users) = words.split_at(Tally::WORDS);
+        let (sums, tally) = (Sums::new(sums), std::mem::take(&mut self.tally));
+        self.forget();
+        tally.check(&sums, group)?;
+        if sums.counting > 0 && self.watch.is_on() {
+            let names = flats.iter().flat_map(|flat| flat.members.iter().map(|member| member.name.as_str()));
+            let mut missing: Vec<&str> =
+                names.zip(users).filter(|&(_, &users)| users == 0).map(|(name, _)| name).collect();
+            missing.sort_unstable();
+            self.watch.judge(missing, NO_GRADIENT_HINT, group)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the step.
+    pub(crate) fn forget(&mut self) {
+        (self.tally, self.asked) = (Tally::default(), None);
+        self.used.fill(false);
+    }
+}
