@@ -55,7 +55,8 @@ impl InnerOptimizer for AdamW {
 ///
 /// Construction, `step` and [`finish`](Self::finish) are collective: all ranks make equally many steps. One that has fewer batches makes the rest
 /// with an empty `GradStore`. In between they need not keep pace, but for the group's time limit: see
-/// [`with_timeout`](ProcessGroup::with_timeout).
+/// [`with_timeout`](ProcessGroup::with_timeout). In the first step all meet once, to find weights
+/// [without a gradient](DiLoCoConfig::missing_gradients).
 ///
 /// What is dropped with an average under way leaves it to end by itself.
 ///
