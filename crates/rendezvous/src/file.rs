@@ -3,6 +3,7 @@
 use crate::store::{check, check_key, count, misuse, not_set};
 use crate::{Store, VALUE_LEN_MAX};
 use phalanx_core::{Deadline, Error, Result};
+use phalanx_transport::Birthplace;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
@@ -48,7 +49,8 @@ const NEW: &str = ".new";
 pub struct FileStore {
     /// Holds this job's files and nothing else.
     dir: PathBuf,
-    owned: bool,
+    /// By the process that made it.
+    owned: Option<Birthplace>,
 }
 
 impl FileStore {
@@ -71,14 +73,14 @@ impl FileStore {
         let dir =
             open(&dir).map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
         check_private(&dir)?;
-        Ok(Self { dir, owned: false })
+        Ok(Self { dir, owned: None })
     }
 
     /// Makes this the handle that removes the job's files when it is dropped. One process does it, the one that leaves
     /// last.
     #[must_use]
     pub fn owned(mut self) -> Self {
-        self.owned = true;
+        self.owned = Some(Birthplace::here());
         self
     }
 
@@ -149,7 +151,8 @@ impl FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        if self.owned
+        // Not if this is the copy that a forked child has of it.
+        if self.owned.is_some_and(Birthplace::is_here)
             && let Err(error) = self.remove_all()
         {
             tracing::warn!(%error, "files are left behind");

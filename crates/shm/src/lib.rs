@@ -20,6 +20,7 @@
 mod all_reduce;
 mod barrier;
 mod bell;
+mod birthplace;
 mod broadcast;
 mod cores;
 mod counter;
@@ -45,7 +46,8 @@ mod window;
 mod worth;
 
 pub use all_reduce::Reduction;
-pub use memory::create;
+pub use birthplace::QuickBirthplace;
+pub use memory::{create, longest};
 pub use pull::{Buffers, Pull};
 pub use region::segment_len;
 pub use team::Team;

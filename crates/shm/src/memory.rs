@@ -3,6 +3,7 @@
 use phalanx_core::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -11,13 +12,38 @@ use std::ptr::NonNull;
 /// is never killed for touching what has been cut off.
 ///
 /// # Errors
-/// [`Error::Io`] where the system has no `memfd_create`, or the process has no descriptors left.
+/// [`Error::Io`] where the system refuses `memfd_create`, where the limit of file sizes (`ulimit -f`) is lower than `len`, and
+/// where the process has no descriptors left.
 pub fn create(len: usize) -> Result<OwnedFd> {
     let failed = |e: rustix::io::Errno| Error::io(format!("making {len} bytes of shared memory"), e.into());
+    // The system would end the process with SIGXFSZ.
+    if let Some(limit) = file_size_limit().filter(|&limit| limit < len as u64) {
+        let what = format!("files of this process may have {limit} bytes (`ulimit -f`)");
+        let error = std::io::Error::new(std::io::ErrorKind::FileTooLarge, what);
+        return Err(Error::io(format!("making {len} bytes of shared memory"), error));
+    }
     let file = memfd_create("phalanx", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
     ftruncate(&file, len as u64).map_err(failed)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(failed)?;
     Ok(file)
+}
+
+/// The longest shared memory that this process may [`create`], in bytes: what the limit of file sizes says, if there is one.
+///
+/// # Errors
+/// Those of [`create`]: the process can make none at all, as in some sandboxes.
+pub fn longest() -> Result<u64> {
+    let limit = file_size_limit().unwrap_or(u64::MAX);
+    if limit >= TRIAL_LEN as u64 {
+        Memory::map(create(TRIAL_LEN)?, TRIAL_LEN)?;
+    }
+    Ok(limit)
+}
+
+const TRIAL_LEN: usize = 4096;
+
+fn file_size_limit() -> Option<u64> {
+    getrlimit(Resource::Fsize).current
 }
 
 /// Shared memory, mapped into this process until dropped.

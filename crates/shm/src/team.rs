@@ -17,6 +17,7 @@ use crate::window::Windows;
 use crate::worth::kernel_copies_are_worth_it;
 use crate::{Call, Fault};
 use phalanx_core::{Error, Result, Signature};
+use phalanx_transport::Birthplace;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ pub struct Team {
     pub(crate) region: Region,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
+    birthplace: Birthplace,
     patience: Patience,
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where they are not known: the system
@@ -76,6 +78,7 @@ impl Team {
             region: Region::map(file, world_size)?,
             rank,
             world_size,
+            birthplace: Birthplace::here(),
             patience: Patience::new(crowded),
             cores: Cores::default(),
             processes: Vec::new(),
@@ -419,7 +422,7 @@ const PROBE: u64 = 0x7068_616c_616e_7821;
 /// A panic in a user's program ends its part in the team.
 impl Drop for Team {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && self.birthplace.is_here() {
             self.close();
         }
     }

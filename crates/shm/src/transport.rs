@@ -14,7 +14,7 @@ use crate::pipe::{End, Pipe};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::Result;
-use phalanx_transport::{Direction, Doorbell, LinkFault, Transport, Wait};
+use phalanx_transport::{Birthplace, Direction, Doorbell, LinkFault, Transport, Wait};
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -148,6 +148,7 @@ impl Doorbell for Door {
 #[derive(Debug)]
 pub struct ShmTransport {
     segment: Arc<Segment>,
+    birthplace: Birthplace,
     rank: usize,
     doors: Vec<Arc<Door>>,
     /// By peer.
@@ -171,6 +172,7 @@ impl ShmTransport {
         let door = |rank| Arc::new(Door { segment: segment.clone(), rank });
         let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
         Ok(Self {
+            birthplace: Birthplace::here(),
             rank,
             doors: (0..world_size).map(door).collect(),
             outgoing: ends(Direction::Send),
@@ -237,6 +239,9 @@ impl Transport for ShmTransport {
 
 impl Drop for ShmTransport {
     fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            return;
+        }
         self.segment.rank(self.rank).closed.store(1, Ordering::Release);
         // Whoever has not seen it has not looked since its bell rings here.
         self.doors.iter().for_each(|door| door.ring());

@@ -5,6 +5,7 @@ use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use crate::team::Team;
 use phalanx_core::Result;
+use phalanx_transport::Birthplace;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub struct Window(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     memory: Memory,
+    birthplace: Birthplace,
     rank: usize,
     world_size: usize,
     /// Bytes of a part that are used, and from one part to the next.
@@ -67,6 +69,9 @@ impl Shared {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        if !self.0.birthplace.is_here() {
+            return;
+        }
         self.0.dropped(self.0.rank).store(1, Ordering::Relaxed);
         self.0.idle.fetch_add(1, Ordering::Relaxed);
     }
@@ -150,7 +155,15 @@ impl Team {
         let memory = Memory::map(file, all)?;
         memory.populate(rank * part_len, part_len);
         let idle = self.windows.idle.clone();
-        let shared = Arc::new(Shared { memory, rank, world_size, len, part_len, idle });
+        let shared = Arc::new(Shared {
+            memory,
+            birthplace: Birthplace::here(),
+            rank,
+            world_size,
+            len,
+            part_len,
+            idle,
+        });
         self.windows.entries.push((self.windows.made, shared.clone()));
         Ok(Window(shared))
     }

@@ -10,6 +10,7 @@
 //! Deliberately absent: collectives, groups, rendezvous.
 
 mod bell;
+mod birthplace;
 mod checksum;
 mod connection;
 mod exchange;
@@ -36,6 +37,7 @@ pub mod wait_policy;
 mod wire;
 
 pub use bell::{Bell, Doorbell};
+pub use birthplace::Birthplace;
 pub use connection::Connection;
 pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
 #[cfg(target_os = "linux")]

@@ -2,8 +2,8 @@
 //!
 //! For tests, examples, and programs whose ranks share a process. A pipe holds at most one mebibyte.
 
-use crate::Bell;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
+use crate::{Bell, Birthplace};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ impl Pipes {
     /// If `rank` is not below the world size.
     pub fn end(&self, rank: usize) -> ThreadTransport {
         assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
-        ThreadTransport { rank, pipes: self.clone() }
+        ThreadTransport { birthplace: Birthplace::here(), rank, pipes: self.clone() }
     }
 
     fn pipe(&self, from: usize, to: usize) -> MutexGuard<'_, Pipe> {
@@ -54,6 +54,7 @@ impl Pipes {
 /// One rank's end of all its pipes. Dropping it closes them; what was sent can still be received.
 #[derive(Debug)]
 pub struct ThreadTransport {
+    birthplace: Birthplace,
     rank: usize,
     pipes: Pipes,
 }
@@ -132,6 +133,9 @@ impl Transport for ThreadTransport {
 
 impl Drop for ThreadTransport {
     fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            return;
+        }
         for peer in 0..self.pipes.world_size {
             for (from, to) in [(self.rank, peer), (peer, self.rank)] {
                 let mut pipe = self.pipes.pipe(from, to);

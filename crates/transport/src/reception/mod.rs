@@ -28,7 +28,7 @@ use crate::bell::{self, Loop};
 use crate::handshake::{Purpose, Refusal, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Door;
-use crate::{Secret, resources, socket};
+use crate::{Birthplace, Secret, resources, socket};
 pub(crate) use dial::Dialling;
 use half_open::Failure;
 pub(crate) use lobby::Lobby;
@@ -65,6 +65,7 @@ enum Stop {
 /// The running thread. Dropping it delivers what is queued (for at most half a second), closes everything and joins.
 pub struct Reception<S: Service> {
     shared: Arc<Shared<S>>,
+    birthplace: Birthplace,
     addr: SocketAddr,
     local_name: Option<String>,
     strangers: Arc<Mutex<Strangers>>,
@@ -98,7 +99,7 @@ impl<S: Service> Reception<S> {
             .name(format!("phalanx-desk-{}", addr.port()))
             .spawn(move || desk.run())
             .map_err(|e| Error::io("starting the reception thread", e))?;
-        Ok(Self { shared, addr, local_name, strangers, thread: Some(thread) })
+        Ok(Self { shared, birthplace: Birthplace::here(), addr, local_name, strangers, thread: Some(thread) })
     }
 
     /// Where it listens; the port is the real one.
@@ -117,7 +118,11 @@ impl<S: Service> Reception<S> {
     }
 
     /// Runs `call` on the reception's thread, soon and in order of calling.
+    /// Does nothing in a process that was forked from the one where that runs.
     pub fn call(&self, call: impl FnOnce(&mut S, &mut Outbox) + Send + 'static) {
+        if !self.birthplace.is_here() {
+            return;
+        }
         self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).0.push(Box::new(call));
         self.shared.bell.ring();
     }
@@ -125,6 +130,10 @@ impl<S: Service> Reception<S> {
 
 impl<S: Service> Drop for Reception<S> {
     fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            // The thread is not here, and what it has is not for this process to end.
+            return std::mem::forget(self.thread.take());
+        }
         self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).1 = Stop::Stopping;
         self.shared.bell.ring();
         if let Some(thread) = self.thread.take() {
