@@ -1,6 +1,6 @@
 //! The operations of a [`ProcessGroup`] that return at once with a [`Work`].
 
-use crate::backend::Collective;
+use crate::backend::{Address, Collective};
 use crate::work::Buffer;
 use crate::{ProcessGroup, Work};
 use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
@@ -84,7 +84,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, dst: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.site())?;
-        Ok(Work::new(self.backend.submit_message(to, Box::new(buffer), self.timeout())?, |buffer| buffer))
+        self.submit_message(to, buffer)
     }
 
     /// Begins a [`recv`](Self::recv) of as many elements as `buffer` has.
@@ -94,15 +94,23 @@ impl ProcessGroup {
     #[track_caller]
     pub fn recv_async<T: Element>(&self, buffer: Vec<T>, src: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
-        Ok(Work::new(self.backend.submit_message(from, Box::new(buffer), self.timeout())?, |buffer| buffer))
+        self.submit_message(from, buffer)
     }
 
-    fn submit<B: Buffer, R>(
+    pub(crate) fn submit<B: Buffer, R>(
         &self,
         call: Collective,
         buffer: B,
         finish: impl FnOnce(B) -> R + Send + 'static,
     ) -> Result<Work<R>> {
-        Ok(Work::new(self.backend.submit(call, Box::new(buffer), self.timeout())?, finish))
+        let op = call.signature.op;
+        let pending = self.backend.submit(call, Box::new(buffer), self.timeout())?;
+        Ok(Work::new(pending, finish).of(self, op))
+    }
+
+    fn submit_message<T: Element>(&self, address: Address, buffer: Vec<T>) -> Result<Work<Vec<T>>> {
+        let op = address.signature.op;
+        let pending = self.backend.submit_message(address, Box::new(buffer), self.timeout())?;
+        Ok(Work::new(pending, |buffer| buffer).of(self, op))
     }
 }

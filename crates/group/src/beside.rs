@@ -32,7 +32,8 @@ impl ProcessGroup {
     pub fn agree_async(&self, signature: Signature) -> Result<Work<()>> {
         let layout = Layout::even(self.world_size(), 0);
         let call = Collective { signature, layout, recv_layout: None };
-        Ok(Work::new(self.backend.submit(call, Box::new(Vec::<u8>::new()), self.timeout())?, drop::<Vec<u8>>))
+        self.check_process(call.signature.op)?;
+        self.submit(call, Vec::<u8>::new(), drop)
     }
 
     /// Why the group has failed, if it has; it need not be used to find out.

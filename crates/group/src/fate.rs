@@ -8,6 +8,7 @@ use crate::reminder::{self, Reminder, Reminding};
 use crate::report::{Next, Report};
 use crate::trace::Trace;
 use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
+use phalanx_transport::Birthplace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +65,7 @@ pub(crate) struct Fate {
 #[derive(Debug)]
 struct Shared {
     realm: Arc<dyn Realm>,
+    birthplace: Birthplace,
     alarm: Arc<Alarm>,
     /// Whether the first cause was returned to the user; later calls say `Poisoned`.
     reported: AtomicBool,
@@ -73,6 +75,9 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            return;
+        }
         let (group, members) = (self.alarm.group(), self.alarm.members().to_vec());
         // Of a group that has failed nobody expects anything, and a panic does not end it in order.
         if members.len() > 1 && self.alarm.cause().is_none() && !std::thread::panicking() {
@@ -87,7 +92,8 @@ impl Fate {
     pub(crate) fn new(realm: Arc<dyn Realm>, id: GroupId, members: Vec<usize>) -> Self {
         let alarm = realm.watch().alarm(id, members.clone());
         let (reported, report) = Default::default();
-        let shared = Shared { realm: realm.clone(), alarm: alarm.clone(), reported, report };
+        let birthplace = Birthplace::here();
+        let shared = Shared { realm: realm.clone(), birthplace, alarm: alarm.clone(), reported, report };
         Self::of(realm, alarm, members, Arc::new(shared))
     }
 
@@ -100,6 +106,11 @@ impl Fate {
     fn of(realm: Arc<dyn Realm>, alarm: Arc<Alarm>, members: Vec<usize>, shared: Arc<Shared>) -> Self {
         let rank = members.iter().position(|&m| m == realm.place().rank).expect("this rank is a member");
         Self { realm, alarm, members, rank, shared }
+    }
+
+    /// Whether this is the process that the group is of, and none that was forked from it: that must end nothing.
+    pub(crate) fn is_here(&self) -> bool {
+        self.shared.birthplace.is_here()
     }
 
     /// Who works together here, as ranks of the job.
@@ -258,6 +269,9 @@ impl Fate {
 
     /// Fails a group that this one is divided into, on all its ranks: it will not have this rank. Nothing is known of it here but its name.
     pub(crate) fn forgo(&self, group: GroupId, why: &Error) {
+        if !self.is_here() {
+            return;
+        }
         let cause = match self.alarm.cause() {
             Some(first) if !matches!(first, Cause::TimedOut { .. }) => first.clone(),
             // Nobody was late in the new group.
@@ -278,6 +292,9 @@ impl Fate {
 
     /// Fails the group on all its ranks, unless it has failed; why it has.
     pub(crate) fn give_up(&self, cause: Cause) -> Cause {
+        if !self.is_here() {
+            return cause;
+        }
         self.begin_to_give_up(cause);
         let first = self.wait_for_verdict();
         self.finish_trace();

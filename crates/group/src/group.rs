@@ -1,7 +1,9 @@
 //! What users hold.
 
 use crate::backend::{Absence, Address, Backend};
+use crate::birthplace::QuickBirthplace;
 use crate::generation::Generation;
+use crate::handle::Handles;
 use crate::trace::writer as trace;
 use phalanx_core::{CallSite, Cause, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
 use std::path::Path;
@@ -39,22 +41,34 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone)]
 pub struct ProcessGroup {
+    /// First: the last of them may have to say why it is dropped.
+    _handles: Arc<Handles>,
     pub(crate) backend: Arc<dyn Backend>,
     /// Splits made so far, the same on all members: part of the names of the next ones.
     pub(crate) splits: Arc<std::sync::Mutex<u64>>,
     /// How long an operation that is called on this handle may take.
     timeout: Duration,
     /// How the ranks came together and may again: known to the group of all of them only.
-    generation: Option<Arc<Generation>>,
+    pub(crate) generation: Option<Arc<Generation>>,
     /// Where calls are made, if not where they are.
     site: Option<CallSite>,
+    pub(crate) birthplace: QuickBirthplace,
 }
 
 impl ProcessGroup {
     /// A group on any backend.
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let timeout = backend.timeout();
-        Self { backend, splits: Arc::default(), timeout, generation: None, site: None }
+        let birthplace = QuickBirthplace::here();
+        Self {
+            _handles: Arc::new(Handles::new(backend.clone(), birthplace)),
+            backend,
+            splits: Arc::default(),
+            timeout,
+            generation: None,
+            site: None,
+            birthplace,
+        }
     }
 
     pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
@@ -212,8 +226,11 @@ impl ProcessGroup {
         self.backend.recv(from, bytemuck::cast_slice_mut(buffer), timeout, Absence::NoMessage)
     }
 
-    /// Ends in order: waits until all ranks are here, so that nobody misses anything, and leaves. Use it at the end
-    /// of a program; a group that is only dropped leaves without waiting.
+    /// Ends in order: waits until all ranks are here, so that nobody misses anything, and leaves. Use it at the end of a program.
+    ///
+    /// A group that is only dropped leaves in order too, when the last of its handles and of its [`Work`](crate::Work)s is gone, and
+    /// without waiting for ranks that are late. Before the drop returns, the other ranks have been told: operations that nobody waits
+    /// for are given five seconds to end, the arbiter one to confirm, and rank 0, where that is, stays up to two more for the others.
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier).
@@ -311,6 +328,7 @@ impl ProcessGroup {
     }
 
     fn origin(&self, op: OpKind) -> Result<&Generation> {
+        self.check_process(op)?;
         self.generation.as_deref().ok_or_else(|| {
             let hint = "the group of all ranks can be made anew; split that again afterwards".to_owned();
             Error::Unsupported { op, backend: self.backend_name(), hint }
@@ -342,6 +360,7 @@ impl ProcessGroup {
         root: Option<usize>,
         site: CallSite,
     ) -> Result<Signature> {
+        self.check_process(op)?;
         let world_size = self.world_size();
         if let Some(root) = root.filter(|&r| r >= world_size) {
             return Err(Error::misuse(

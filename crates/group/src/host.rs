@@ -10,6 +10,7 @@ use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
 use crate::fate::Fate;
 #[cfg(target_os = "linux")]
 use crate::fate::Whole;
+use crate::neighbours::Neighbours;
 use crate::report::SETTLE_TIME;
 use crate::scratch;
 use crate::trace::Trace;
@@ -221,10 +222,12 @@ impl Backend for HostBackend {
         let fate = &self.engine.fate;
         let ranks = counted(fate.members().len(), "rank");
         let hosts: Option<BTreeSet<_>> = fate.members().iter().map(|&m| fate.realm.host_of(m)).collect();
-        match hosts {
-            Some(hosts) => format!("{}: {ranks} on {}", self.name, counted(hosts.len(), "host")),
-            None => format!("{}: {ranks}", self.name),
-        }
+        let on_hosts =
+            hosts.map_or_else(String::new, |hosts| format!(" on {}", counted(hosts.len(), "host")));
+        let auto = self.choice == BackendChoice::Auto && self.name == "tcp";
+        let why_not = auto.then(|| Neighbours::new(&*fate.realm, fate.members()).why_not()).flatten();
+        let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
+        format!("{}: {ranks}{on_hosts}{why_not}", self.name)
     }
 
     fn algorithm(&self, call: &Collective) -> Option<&'static str> {
@@ -332,10 +335,12 @@ impl Backend for HostBackend {
 
 impl Drop for HostBackend {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.engine.fate.panicked();
+        if self.engine.fate.is_here() {
+            if std::thread::panicking() {
+                self.engine.fate.panicked();
+            }
+            progress::end(&self.engine);
         }
-        self.engine.queue.close();
     }
 }
 

@@ -272,7 +272,21 @@ fn local(config: &Config, exchange: &Exchange) -> Option<Local> {
         return None;
     }
     let host = HostKey::of_this_process(config.host_id.as_deref())?;
-    Some(Local { host, name: exchange.local_name()?.to_owned() })
+    Some(Local { host, name: exchange.local_name()?.to_owned(), longest: longest_memory() })
+}
+
+/// Bytes of the longest memory that this process can make for the ranks of its host.
+#[cfg(target_os = "linux")]
+fn longest_memory() -> u64 {
+    phalanx_shm::longest().unwrap_or_else(|error| {
+        tracing::warn!(%error, "this process can make no shared memory: where it would, ranks of this host go over TCP");
+        0
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn longest_memory() -> u64 {
+    0
 }
 
 #[cfg(not(unix))]

@@ -3,8 +3,9 @@
 
 use crate::backend::{Buffers, Collective};
 use crate::fate::Fate;
+use crate::own_thread::OwnThread;
 use crate::work::{Bytes, Completion, Pending};
-use phalanx_core::{Error, Result};
+use phalanx_core::Result;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,7 @@ struct Job {
 pub(crate) struct Lane {
     state: Mutex<State>,
     changed: Condvar,
+    thread: OwnThread,
     /// Jobs that are not finished. One load tells a blocking call that nothing is before it.
     unfinished: AtomicUsize,
 }
@@ -44,7 +46,6 @@ impl std::fmt::Debug for Lane {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    started: bool,
     closing: bool,
 }
 
@@ -64,17 +65,18 @@ impl Lane {
         }
     }
 
-    /// The last handle on the group is gone: the thread ends when its work is done.
-    pub(crate) fn close(&self) {
+    /// The last handle on the group is gone: waits for what the thread still has to do, but not for long.
+    pub(crate) fn end(&self, fate: &Fate) {
         self.lock().closing = true;
         self.changed.notify_all();
+        self.thread.end(fate);
     }
 }
 
 /// Gives a collective to the thread of `performer`, and starts that if need be.
 ///
 /// # Errors
-/// [`Error::Io`] if no thread can be started; the buffer is dropped.
+/// [`Io`](phalanx_core::Error::Io) if no thread can be started; the buffer is dropped.
 pub(crate) fn submit<P: Performer>(
     performer: &Arc<P>,
     call: Collective,
@@ -83,14 +85,8 @@ pub(crate) fn submit<P: Performer>(
 ) -> Result<Pending> {
     let lane = performer.lane();
     let mut state = lane.lock();
-    if !state.started {
-        let performer = performer.clone();
-        std::thread::Builder::new()
-            .name("phalanx-progress".into())
-            .spawn(move || run(&*performer))
-            .map_err(|e| Error::io("starting the progress thread", e))?;
-        state.started = true;
-    }
+    let theirs = performer.clone();
+    lane.thread.start(move || run(&*theirs))?;
     // Not before: what never begins must not stand in the log.
     performer.fate().alarm.collectives.schedule(&call.signature);
     let (pending, completion) = Pending::new();
@@ -128,7 +124,7 @@ mod tests {
     use super::*;
     use crate::Work;
     use crate::realm::ThreadRealm;
-    use phalanx_core::{CallSite, Layout, OpKind, Signature, WORLD};
+    use phalanx_core::{CallSite, Error, Layout, OpKind, Signature, WORLD};
 
     #[derive(Debug)]
     struct Fragile {
@@ -166,6 +162,6 @@ mod tests {
         assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");
         assert!(matches!(second.wait(), Err(Error::Poisoned { .. })));
         fragile.lane.wait_until_empty();
-        fragile.lane.close();
+        fragile.lane.end(&fragile.fate);
     }
 }

@@ -11,6 +11,7 @@ mod backend;
 #[cfg(test)]
 mod bad_links;
 mod beside;
+mod birthplace;
 mod buffer;
 mod collectives;
 mod control;
@@ -23,13 +24,16 @@ mod fate;
 pub mod fuzz;
 mod generation;
 mod group;
+mod handle;
 mod host;
 mod init;
 #[cfg(target_os = "linux")]
 mod lane;
 mod launcher;
 mod meeting;
+mod neighbours;
 mod object;
+mod own_thread;
 mod prices;
 mod realm;
 mod recommended;

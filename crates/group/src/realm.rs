@@ -14,15 +14,20 @@ use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
 use phalanx_core::{Error, Result, Signature};
-use phalanx_transport::Wire;
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::thread::Pipes;
+use phalanx_transport::{Birthplace, Wire};
 use std::collections::HashMap;
 use std::fmt::Debug;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How long a rank that leaves waits for the arbiter to hear it.
+const HEARD_TIME: Duration = Duration::from_secs(1);
+/// How long rank 0, when its groups are only dropped, stays for the others to leave too.
+const ARBITER_STAYS_TIME: Duration = Duration::from_secs(2);
 
 /// Shared by all groups of this rank; the last of them takes it down.
 pub(crate) trait Realm: Send + Sync + Debug {
@@ -40,6 +45,11 @@ pub(crate) trait Realm: Send + Sync + Debug {
     /// with nobody.
     fn host_of(&self, _rank: usize) -> Option<&str> {
         None
+    }
+
+    /// Bytes of the longest memory that a rank of the job can make for those of its host.
+    fn longest_memory(&self, _rank: usize) -> u64 {
+        0
     }
 
     /// Memory that the members of `fate` (members of a group, all on this host) have in common: the first of them `make`s a file, and
@@ -141,6 +151,10 @@ impl Realm for TcpRealm {
         Some(self.members.get(rank)?.local.as_ref()?.host.as_str())
     }
 
+    fn longest_memory(&self, rank: usize) -> u64 {
+        self.members.get(rank).and_then(|member| member.local.as_ref()).map_or(0, |local| local.longest)
+    }
+
     fn forget(&self, group: GroupId) {
         #[cfg(target_os = "linux")]
         self.shares.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
@@ -163,9 +177,18 @@ impl Realm for TcpRealm {
         if std::mem::replace(&mut *left, true) {
             return;
         }
-        let _ = self.line.send(Notice::Leave);
+        self.say_farewell();
         if self.place.rank == 0 {
             self.watch.wait_left(|r| r != 0, self.place.world_size, deadline);
+        }
+    }
+}
+
+impl TcpRealm {
+    /// Waits until the arbiter has heard it: what a process has only handed to the system may be lost with it.
+    fn say_farewell(&self) {
+        if self.line.send(Notice::Leave).is_ok() {
+            self.watch.wait_heard(self.place.rank, &Deadline::after(Instant::now(), HEARD_TIME));
         }
     }
 }
@@ -173,8 +196,17 @@ impl Realm for TcpRealm {
 impl Drop for TcpRealm {
     fn drop(&mut self) {
         // Without a farewell the others take it for a death, which is what a panic is.
-        if !std::thread::panicking() {
-            self.leave(&Deadline::after(Instant::now(), Duration::ZERO));
+        if !self.line.is_here() || std::thread::panicking() {
+            return;
+        }
+        if std::mem::replace(self.left.get_mut().unwrap_or_else(PoisonError::into_inner), true) {
+            return;
+        }
+        self.say_farewell();
+        if self.place.rank == 0 {
+            // The arbiter goes with this process. Who is in the last operations still may need it.
+            let deadline = Deadline::after(Instant::now(), ARBITER_STAYS_TIME);
+            self.watch.wait_left_in_peace(|r| r != 0, self.place.world_size, &deadline);
         }
     }
 }
@@ -202,7 +234,8 @@ impl ThreadRealm {
         let fabric = Arc::new(Fabric::default());
         let realm = |rank| {
             let place = Place { rank, world_size, local_rank: rank, local_world_size: world_size, timeout };
-            let (watch, line) = (hall.watch(rank), HallLine { hall: hall.clone(), rank });
+            let (watch, line) =
+                (hall.watch(rank), HallLine { birthplace: Birthplace::here(), hall: hall.clone(), rank });
             let addr = std::net::SocketAddr::from(([0; 4], 0));
             let _ = line.send(Notice::Join { host: name.clone(), addr, local: None, terms: String::new() });
             Self { place, watch, line, fabric: fabric.clone(), name: name.clone() }
@@ -247,7 +280,7 @@ impl Realm for ThreadRealm {
 
 impl Drop for ThreadRealm {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if self.line.birthplace.is_here() && !std::thread::panicking() {
             let _ = self.line.send(Notice::Leave);
         }
     }

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::fate::Fate;
 use crate::host::HostBackend;
+use crate::neighbours::Neighbours;
 use crate::realm::Realm;
 #[cfg(target_os = "linux")]
 use crate::two_level::{Hosts, TwoLevelBackend};
@@ -28,8 +29,12 @@ pub(crate) fn backend(
 ) -> Result<Arc<dyn Backend>> {
     let fate = Arc::new(Fate::new(realm, id, members));
     let members = fate.alarm.members();
-    let host = |rank: usize| fate.realm.host_of(rank);
+    let neighbours = Neighbours::new(&*fate.realm, members);
+    let host = |rank: usize| neighbours.host_of(rank);
     let elsewhere = members.iter().find(|&&m| host(m).is_none() || host(m) != host(members[0]));
+    if let (BackendChoice::Auto, Some(why)) = (choice, neighbours.why_not()) {
+        tracing::warn!(group = %id, "{why}; ranks of that host go over TCP");
+    }
     match (choice, elsewhere) {
         #[cfg(target_os = "linux")]
         (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
@@ -37,7 +42,10 @@ pub(crate) fn backend(
         }
         (BackendChoice::Shm, Some(&rank)) => {
             let (first, other) = (fate.realm.peer(members[0]), fate.realm.peer(rank));
-            let what = format!("PHALANX_BACKEND=shm, but {first} and {other} do not share a host's memory");
+            let why = neighbours
+                .why_not()
+                .unwrap_or_else(|| format!("{first} and {other} do not share a host's memory"));
+            let what = format!("PHALANX_BACKEND=shm, but {why}");
             Err(Error::config(what))
         }
         #[cfg(target_os = "linux")]

@@ -1,7 +1,9 @@
 //! Operations in flight.
 
+use crate::ProcessGroup;
+use crate::handle::InFlight;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use phalanx_core::{Element, Error, Result};
+use phalanx_core::{Element, Error, OpKind, Result};
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
 
@@ -121,6 +123,9 @@ impl Pending {
 /// Operations of a group are performed in the order in which they were begun; they may be waited for in any order, from
 /// any thread. Dropping a `Work` does not cancel it: the operation runs on, and the buffer goes with it.
 ///
+/// The group lasts until its last handle and its last `Work` are gone. Operations that nobody waits for any more are given five
+/// seconds then; if they are not done, the group fails on all its ranks.
+///
 /// # Examples
 /// ```
 /// # use phalanx_group::{SimulatedBackend, ReduceOp};
@@ -136,6 +141,7 @@ impl Pending {
 pub struct Work<T> {
     pending: Pending,
     finish: Box<dyn FnOnce(Box<dyn Any + Send>) -> Option<T> + Send>,
+    group: Option<InFlight>,
 }
 
 impl<T> std::fmt::Debug for Work<T> {
@@ -148,7 +154,18 @@ impl<T> Work<T> {
     /// The result of `pending`, whose buffer is a `B`.
     pub(crate) fn new<B: 'static>(pending: Pending, finish: impl FnOnce(B) -> T + Send + 'static) -> Self {
         let finish = |any: Box<dyn Any + Send>| any.downcast::<B>().ok().map(|buffer| finish(*buffer));
-        Self { pending, finish: Box::new(finish) }
+        Self { pending, finish: Box::new(finish), group: None }
+    }
+
+    /// An operation of `group`, which lasts at least as long.
+    pub(crate) fn of(self, group: &ProcessGroup, op: OpKind) -> Self {
+        let in_flight = InFlight {
+            backend: group.backend.clone(),
+            _generation: group.generation.clone(),
+            birthplace: group.birthplace,
+            op,
+        };
+        Self { group: Some(in_flight), ..self }
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
@@ -159,8 +176,12 @@ impl<T> Work<T> {
     /// Waits for the operation and takes its result. It ends: every operation has a deadline.
     ///
     /// # Errors
-    /// What went wrong with the operation; the buffer is gone then.
+    /// What went wrong with the operation; the buffer is gone then. [`Misuse`](Error::Misuse) in a process that was forked
+    /// from the one that began it.
     pub fn wait(self) -> Result<T> {
+        if let Some(group) = &self.group {
+            group.check_process()?;
+        }
         let buffer = self.pending.wait()?.into_any();
         (self.finish)(buffer)
             .ok_or_else(|| Error::Internal { what: "a buffer came back as another type".into() })

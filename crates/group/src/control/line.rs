@@ -8,7 +8,7 @@ use super::watch::Watch;
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{
-    Admission, Outbox, Secret, Service, SessionId, SessionReceiver, SessionSender, open_session,
+    Admission, Birthplace, Outbox, Secret, Service, SessionId, SessionReceiver, SessionSender, open_session,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,6 +96,7 @@ impl Service for ArbiterService {
 /// A line over TCP, with a thread that listens to it and keeps the heartbeat, whatever the threads of the program do.
 #[derive(Debug)]
 pub(crate) struct TcpLine {
+    birthplace: Birthplace,
     session: Arc<Mutex<SessionSender>>,
     /// It is closed from here: that is no breaking.
     closing: Arc<AtomicBool>,
@@ -138,7 +139,14 @@ impl TcpLine {
             .name("phalanx-control".into())
             .spawn(move || listener.run())
             .map_err(|e| Error::io("starting the control thread", e))?;
-        Ok(Self { session, closing, listener: Some(listener) })
+        Ok(Self { birthplace: Birthplace::here(), session, closing, listener: Some(listener) })
+    }
+}
+
+impl TcpLine {
+    /// Whether this is the process that connected, and none that was forked from it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.birthplace.is_here()
     }
 }
 
@@ -248,6 +256,10 @@ impl Control for TcpLine {
 
 impl Drop for TcpLine {
     fn drop(&mut self) {
+        if !self.is_here() {
+            // The listener is not here, and to shut the connection down would do so for both processes.
+            return std::mem::forget(self.listener.take());
+        }
         self.closing.store(true, Ordering::Relaxed);
         lock(&self.session).close();
         if let Some(listener) = self.listener.take() {
@@ -290,6 +302,7 @@ impl Hall {
 /// One rank's line within the process. Dropped while its thread panics, it reports that.
 #[derive(Debug)]
 pub(crate) struct HallLine {
+    pub(crate) birthplace: Birthplace,
     pub(crate) hall: Arc<Hall>,
     pub(crate) rank: usize,
 }
@@ -303,6 +316,9 @@ impl Control for HallLine {
 
 impl Drop for HallLine {
     fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            return;
+        }
         let how = if std::thread::panicking() { Loss::Panicked } else { Loss::Died };
         self.hall.with(|arbiter| arbiter.disconnected(self.rank, how));
     }

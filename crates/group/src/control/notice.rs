@@ -18,6 +18,8 @@ pub(crate) struct Member {
 pub(crate) struct Local {
     pub(crate) host: HostKey,
     pub(crate) name: String,
+    /// Bytes of the longest memory that it can make for others; 0 where the system lets it make none.
+    pub(crate) longest: u64,
 }
 
 /// What ranks tell the arbiter.

@@ -127,6 +127,8 @@ struct State {
     left: BTreeMap<usize, Instant>,
     /// Who left which group, of those that are not here: others may be done with a group before it is made here.
     left_groups: VecDeque<(GroupId, usize, Instant)>,
+    /// The line to the arbiter has ended: nothing more is heard.
+    line_ended: bool,
     alarms: Vec<Weak<Alarm>>,
 }
 
@@ -215,6 +217,7 @@ impl Watch {
     /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
     pub(crate) fn lost_arbiter(&self, how: Loss) -> bool {
         let mut state = lock(&self.state);
+        state.line_ended = true;
         let is_loss = !state.left.contains_key(&0);
         if is_loss {
             let known = state.members.as_ref().map(|m| m[0].peer.clone());
@@ -315,10 +318,31 @@ impl Watch {
 
     /// Waits until all of `ranks` have left or are lost.
     pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
+        self.wait_until(deadline, |state| state.are_gone(&ranks, world_size));
+    }
+
+    /// As [`wait_left`](Self::wait_left), and no longer than all is well: once something has failed, the ranks do not end together.
+    pub(crate) fn wait_left_in_peace(
+        &self,
+        ranks: impl Fn(usize) -> bool,
+        world_size: usize,
+        deadline: &Deadline,
+    ) {
+        self.wait_until(deadline, |state| !state.verdicts.is_empty() || state.are_gone(&ranks, world_size));
+    }
+
+    /// Waits until the arbiter has heard that `rank`, which is this one, leaves; or there is no arbiter to hear it.
+    pub(crate) fn wait_heard(&self, rank: usize, deadline: &Deadline) {
+        self.wait_until(deadline, |state| {
+            state.line_ended || state.left.contains_key(&rank) || state.is_lost(rank)
+        });
+    }
+
+    fn wait_until(&self, deadline: &Deadline, is_so: impl Fn(&State) -> bool) {
         let mut state = lock(&self.state);
         loop {
             let left = deadline.remaining(Instant::now());
-            if left.is_zero() || state.are_gone(&ranks, world_size) {
+            if left.is_zero() || is_so(&state) {
                 return;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -345,12 +369,13 @@ impl State {
 
     /// Whether all of `ranks` have left or are lost; or rank 0 itself is, which hears of nobody any more once it was given up.
     fn are_gone(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
-        let is_lost = |r: usize| {
-            let lost = |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == r);
-            self.verdicts.iter().any(lost)
-        };
-        let gone = |r: usize| self.left.contains_key(&r) || is_lost(r);
-        is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone)
+        let gone = |r: usize| self.left.contains_key(&r) || self.is_lost(r);
+        self.is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone)
+    }
+
+    fn is_lost(&self, rank: usize) -> bool {
+        let lost = |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == rank);
+        self.verdicts.iter().any(lost)
     }
 
     fn verdict(&mut self, scope: Option<GroupId>, cause: Cause) {

@@ -15,6 +15,7 @@ mod queue;
 pub(crate) mod task;
 
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
+use crate::own_thread::OwnThread;
 use crate::reminder::Reminder;
 use collective::SCRATCH_LEN;
 use lines::Lines;
@@ -161,6 +162,7 @@ pub(crate) struct Engine {
     pub(crate) queue: Queue<Box<dyn Job>>,
     /// Wakes the progress thread where it sleeps for links. There if the thread is.
     bell: Mutex<Option<Bell>>,
+    pub(crate) thread: OwnThread,
     seat: Seat,
     /// The transport's: whoever sleeps for links sleeps there.
     door: Option<Arc<dyn Doorbell>>,
@@ -187,6 +189,7 @@ impl Engine {
             fate,
             queue: Queue::default(),
             bell: Mutex::default(),
+            thread: OwnThread::default(),
             door,
         }
     }
@@ -434,7 +437,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.fate.alarm.cause().is_none() {
+        if self.fate.is_here() && self.fate.alarm.cause().is_none() {
             for peer in (0..core.world_size).filter(|&p| p != self.fate.rank) {
                 core.wire.farewell(peer);
             }

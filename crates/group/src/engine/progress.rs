@@ -26,13 +26,16 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
     if known.is_none() {
         let bell = engine.bell().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let (theirs, ring) = (engine.clone(), bell.clone());
-        std::thread::Builder::new()
-            .name("phalanx-progress".into())
-            .spawn(move || run(&theirs, &ring))
-            .map_err(|e| Error::io("starting the progress thread", e))?;
+        engine.thread.start(move || run(&theirs, &ring))?;
         *known = Some(bell);
     }
     Ok(())
+}
+
+/// Ends the thread, if there is one: waits for what it still has to do, but not for long.
+pub(crate) fn end(engine: &Engine) {
+    engine.queue.close();
+    engine.thread.end(&engine.fate);
 }
 
 /// Gives `job` to the thread, which was started.

@@ -127,6 +127,13 @@ impl ShmTeam {
         self.fate.alone(window).map(Region::Shared)
     }
 
+    /// Whether there can be memory of which each rank has `len` bytes of its own; the same on all ranks.
+    pub(crate) fn can_share(&self, len: usize, signature: &Signature) -> bool {
+        let (members, realm) = (self.fate.members(), &self.fate.realm);
+        window_len(members.len(), signature, len)
+            .is_ok_and(|needed| needed as u64 <= realm.longest_memory(members[0]))
+    }
+
     /// Ends what this team does: its part in a call will not come.
     pub(crate) fn close(&self) {
         self.lock().team.close();
@@ -327,7 +334,10 @@ impl Backend for ShmBackend {
         self.shared.lane.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
         self.shared.perform(&call, Buffers::InPlace(&mut []), timeout)?;
-        self.shared.team.alloc(&call.signature, len, &deadline)
+        if self.shared.team.can_share(len, &call.signature) {
+            return self.shared.team.alloc(&call.signature, len, &deadline);
+        }
+        Ok(Region::Private(vec![0; len.div_ceil(8)]))
     }
 
     fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
@@ -361,7 +371,13 @@ impl Backend for ShmBackend {
 
 impl Drop for ShmBackend {
     fn drop(&mut self) {
-        self.shared.lane.close();
+        let fate = self.fate();
+        if fate.is_here() {
+            if std::thread::panicking() {
+                fate.panicked();
+            }
+            self.shared.lane.end(fate);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::backend::{Absence, Address, Backend, Buffers, Collective, Region};
 use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::lane::{self, Lane, Performer};
+use crate::neighbours::Neighbours;
 use crate::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
@@ -48,7 +49,7 @@ impl TwoLevelBackend {
         deadline: &Deadline,
     ) -> Result<Self> {
         let members = fate.members();
-        let hosts = Hosts::of(members, |rank| fate.realm.host_of(rank));
+        let hosts = Hosts::of(members, |rank| Neighbours::new(&*fate.realm, members).host_of(rank));
         let (host, index) = hosts.place(fate.rank);
         let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
         let neighbours = of_job(hosts.members(host));
@@ -94,7 +95,10 @@ impl Backend for TwoLevelBackend {
     }
 
     fn describe(&self) -> String {
-        format!("two-level: {}: shm inside, tcp across", self.levels.hosts.describe())
+        let (fate, hosts) = (&self.levels.fate, self.levels.hosts.describe());
+        let why_not = Neighbours::new(&*fate.realm, fate.members()).why_not();
+        let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
+        format!("two-level: {hosts}: shm inside, tcp across{why_not}")
     }
 
     fn id(&self) -> GroupId {
@@ -153,8 +157,10 @@ impl Backend for TwoLevelBackend {
         let deadline = Deadline::after(Instant::now(), timeout);
         self.levels.perform(&call, Buffers::InPlace(&mut []), timeout)?;
         match &self.levels.inside {
-            Some(inside) => inside.alloc(&call.signature, len, &deadline),
-            None => Ok(Region::Private(vec![0; len.div_ceil(8)])),
+            Some(inside) if inside.can_share(len, &call.signature) => {
+                inside.alloc(&call.signature, len, &deadline)
+            }
+            _ => Ok(Region::Private(vec![0; len.div_ceil(8)])),
         }
     }
 
@@ -189,10 +195,12 @@ impl Backend for TwoLevelBackend {
 
 impl Drop for TwoLevelBackend {
     fn drop(&mut self) {
-        // Here and not with the levels, which end on the progress thread if that has work left.
-        if std::thread::panicking() {
-            self.levels.fate.panicked();
+        let fate = &self.levels.fate;
+        if fate.is_here() {
+            if std::thread::panicking() {
+                fate.panicked();
+            }
+            self.levels.lane.end(fate);
         }
-        self.levels.lane.close();
     }
 }
