@@ -1,4 +1,4 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `fuzz`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `fuzz`, `ci`.
 
 mod fuzz;
 mod tidy;
@@ -21,6 +21,15 @@ enum Task {
     Loom,
     /// Real jobs whose ranks die in every way, many times over (see docs/chaos.md).
     Chaos(Chaos),
+    /// Programs that end without `finalize()`, many jobs of each: none may fail or say anything.
+    Endings {
+        /// Jobs of each kind.
+        #[arg(long, default_value = "100")]
+        jobs: String,
+        /// Ways to end, with commas between them; all, if none is named.
+        #[arg(long)]
+        ways: Option<String>,
+    },
     /// Whole jobs under a simulated network and clock, one from each seed. A seed without a number of seeds is replayed: its events
     /// are printed.
     Sim {
@@ -73,6 +82,7 @@ fn main() -> ExitCode {
         Task::Tidy => return tidy::run(),
         Task::Loom => return loom(),
         Task::Sim { seeds, seed } => return sim(seeds, seed),
+        Task::Endings { jobs, ways } => return endings(&jobs, ways),
         Task::Chaos(flags) => return chaos(flags),
         Task::Fuzz(flags) => return fuzz::run(&flags),
         Task::Deny => &[&["deny", "check"]],
@@ -124,6 +134,25 @@ fn chaos(flags: Chaos) -> ExitCode {
     cargo.envs(kinds.map(|kinds| ("PHALANX_CHAOS_KINDS", kinds)));
     cargo.envs(backends.map(|backends| ("PHALANX_CHAOS_BACKENDS", backends)));
     outcome(cargo)
+}
+
+/// The soak is a test, once for groups and once for trainings, over programs that are examples.
+fn endings(jobs: &str, ways: Option<String>) -> ExitCode {
+    for (package, example) in [("phalanx", "without_finalize"), ("phalanx-candle", "train_without_finalize")]
+    {
+        for arguments in [
+            &["build", "--package", package, "--example", example][..],
+            &["test", "--package", package, "--test", "endings", "--", "soak", "--ignored", "--nocapture"],
+        ] {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(arguments).env("PHALANX_ENDINGS_JOBS", jobs);
+            cargo.envs(ways.as_ref().map(|ways| ("PHALANX_ENDINGS_WAYS", ways)));
+            if outcome(cargo) != ExitCode::SUCCESS {
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 /// The simulation is a test, so that it sees the insides.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Pseudo-gradients that are averaged together.
 #[derive(Debug)]
@@ -67,7 +68,16 @@ impl Averager {
 }
 
 /// The averager, or the thread that it is on.
-pub(super) struct Desk(Mutex<Place>);
+pub(super) struct Desk {
+    place: Mutex<Place>,
+    /// The averager's: to fail it if the thread does not end.
+    group: ProcessGroup,
+    /// The process in which the thread is.
+    process: u32,
+}
+
+/// How long a mean that nobody waits for may still take when the desk is dropped.
+const LAST_MEAN_TIME: Duration = Duration::from_secs(5);
 
 enum Place {
     Here(Box<Averager>),
@@ -78,7 +88,8 @@ enum Place {
 
 impl Desk {
     pub(super) fn new(averager: Averager) -> Self {
-        Self(Mutex::new(Place::Here(Box::new(averager))))
+        let group = averager.group.clone();
+        Self { place: Mutex::new(Place::Here(Box::new(averager))), group, process: std::process::id() }
     }
 
     /// Has `work` done with the averager, and what it has averaged: waits if it is under way.
@@ -122,7 +133,37 @@ impl Desk {
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends with its thread, which has a handle on the group: a process that ended before that would not leave the group in order.
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let place = self.place.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Place::Away(thread) = std::mem::replace(place, panicked()) else { return };
+        if self.process != std::process::id() {
+            // This one was forked from it.
+            return std::mem::forget(thread);
+        }
+        let ends_within = |limit: Duration| {
+            let begun = Instant::now();
+            while !thread.is_finished() && begun.elapsed() < limit {
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread.is_finished()
+        };
+        if !ends_within(LAST_MEAN_TIME) {
+            let limit = LAST_MEAN_TIME.as_secs();
+            self.group.abort(&format!(
+                "an optimizer was dropped whose last mean was not formed within {limit} s: call `finish`"
+            ));
+            if !ends_within(LAST_MEAN_TIME) {
+                return tracing::warn!("the thread that averages does not end");
+            }
+        }
+        // It has ended, so this does not wait. A panic was told to whom it concerns.
+        let _ = thread.join();
     }
 }
 
