@@ -71,7 +71,7 @@ impl Averager {
 pub(super) struct Desk {
     place: Mutex<Place>,
     /// The averager's: to fail it if the thread does not end.
-    group: ProcessGroup,
+    group: Box<ProcessGroup>,
     /// The process in which the thread is.
     process: u32,
 }
@@ -88,7 +88,7 @@ enum Place {
 
 impl Desk {
     pub(super) fn new(averager: Averager) -> Self {
-        let group = averager.group.clone();
+        let group = Box::new(averager.group.clone());
         Self { place: Mutex::new(Place::Here(Box::new(averager))), group, process: std::process::id() }
     }
 
