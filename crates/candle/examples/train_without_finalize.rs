@@ -13,8 +13,10 @@ use phalanx_candle::{
 };
 use phalanx_train::{Array, Parameter, Reducer, Share};
 
-/// The ways, by name.
-const WAYS: [(&str, fn(ProcessGroup) -> Result<()>); 8] = [
+/// A way to end, by its name.
+type Way = (&'static str, fn(ProcessGroup) -> Result<()>);
+
+const WAYS: [Way; 8] = [
     ("ddp", |group| ddp(&group, DdpConfig::default())),
     ("ddp_overlapped", |group| ddp(&group, DdpConfig::default().overlap(Overlap::On))),
     ("ddp_of_a_model", ddp_of_a_model),

@@ -8,8 +8,10 @@ use phalanx::{Error, ProcessGroup, ReduceOp, Result, Work};
 /// Far more than fits into the buffers of a connection: ranks must wait for each other.
 const LARGE: usize = 1 << 20;
 
-/// The ways, by name.
-const WAYS: [(&str, fn(ProcessGroup) -> Result<()>); 12] = [
+/// A way to end, by its name.
+type Way = (&'static str, fn(ProcessGroup) -> Result<()>);
+
+const WAYS: [Way; 12] = [
     ("blocking", blocking),
     ("all_reduce_async", |group| sum(&group, 1000)),
     ("large", |group| sum(&group, LARGE)),
