@@ -51,7 +51,8 @@ pub enum Loss {
     },
     /// It left in order (finalize, or its group was dropped) while others still needed it.
     Left,
-    /// It left (finalize, drop) after one of its operations had returned an error. That error is the cause; to leave is what follows.
+    /// It left, or did not come any more, after one of its operations had returned an error. That error is the cause; this is what
+    /// follows.
     LeftAfterError,
     /// It was unwinding from a panic.
     Panicked,
@@ -78,7 +79,7 @@ impl fmt::Display for Loss {
                 None => write!(f, "was killed by signal {signal}"),
             },
             Self::Left => f.write_str("left the group (finalize or drop) while others still needed it"),
-            Self::LeftAfterError => f.write_str("left after its own error"),
+            Self::LeftAfterError => f.write_str("took no further part, after its own error"),
             Self::Panicked => f.write_str("panicked"),
             Self::Unreachable { from } => {
                 write!(f, "cannot be reached from rank {from} (is the network cut, or PHALANX_HOST wrong?)")

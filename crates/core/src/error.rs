@@ -42,6 +42,7 @@ impl Context {
     /// What to say after the cause: how it came into this group.
     fn consequence(&self) -> String {
         match &self.through {
+            Some((peer, Loss::LeftAfterError)) => format!("; because of that {peer} took no further part"),
             Some((peer, how)) => format!("; because of that {peer} {how}"),
             None => String::new(),
         }
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(
             Error::from_cause(cause, at.clone()).to_string(),
             "rank 4, in the group of ranks 1, 4, 7: all_reduce #118 at train.rs:41, after 0.021 s: rank 3 (node7:4213) panicked; \
-             because of that rank 7 (node7:4217) left after its own error"
+             because of that rank 7 (node7:4217) took no further part"
         );
         let many = Context { members: (0..20).collect(), ..at }.to_string();
         assert!(

@@ -1,7 +1,7 @@
 //! The fate of one group on one rank: whether it has failed, why, and how errors say so.
 
 use crate::control::limits::cut;
-use crate::control::notice::Notice;
+use crate::control::notice::{Notice, Through};
 use crate::control::watch::Alarm;
 use crate::realm::Realm;
 use crate::reminder::{self, Reminder, Reminding};
@@ -19,6 +19,8 @@ const STALL_TIME: Duration = Duration::from_millis(500);
 /// How long the arbiter's word is waited for where this rank saw only the effect of something.
 #[cfg(target_os = "linux")]
 const HEARSAY_TIME: Duration = Duration::from_secs(2);
+/// How long rank 0 waits at most until its own arbiter has told the others of its error.
+const STRICKEN_TIME: Duration = Duration::from_millis(500);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
@@ -145,7 +147,12 @@ impl Fate {
 
     /// Refuses if the group has failed.
     pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
-        let Some(cause) = self.alarm.cause() else { return Ok(()) };
+        let Some(cause) = self.alarm.cause() else {
+            if self.realm.watch().stricken.goes_on(Instant::now) {
+                let _ = self.realm.control().send(Notice::GoesOn);
+            }
+            return Ok(());
+        };
         if self.shared.reported.swap(true, Ordering::Relaxed) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
@@ -179,7 +186,10 @@ impl Fate {
             match report.next(now) {
                 Next::Tell => self.notify(report.cause()),
                 Next::Wait(until) => return Err(until),
-                Next::Believe => self.alarm.raise(self.own_view(report)),
+                Next::Believe => {
+                    let (cause, through) = self.own_view(report);
+                    self.alarm.raise(cause, through);
+                }
             }
         }
     }
@@ -201,6 +211,10 @@ impl Fate {
     /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
         self.shared.reported.store(true, Ordering::Relaxed);
+        if self.realm.watch().stricken.strike(Instant::now()) {
+            // If the program ends because of this error, the others hear why.
+            let _ = self.realm.control().send(Notice::Stricken { cause: cause.clone() });
+        }
         Error::from_cause(cause, self.context(told))
     }
 
@@ -239,15 +253,20 @@ impl Fate {
 
     /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
     /// lost first, but all know of this one, and a collective could not do without it.
-    fn own_view(&self, report: &Report) -> Cause {
+    fn own_view(&self, report: &Report) -> (Cause, Through) {
         let has_left = |rank| self.alarm.members().contains(&rank) && self.alarm.left_at(rank).is_some();
-        let left = |peer| Cause::Lost { peer, how: Loss::Left };
-        match report.cause().clone() {
-            Cause::Lost { .. } | Cause::TimedOut { .. } if report.in_collective() && has_left(0) => {
+        let left = |peer: Peer| match self.alarm.left_after(peer.rank) {
+            Some(first) => (first, Some((peer, Loss::LeftAfterError))),
+            None => (Cause::Lost { peer, how: Loss::Left }, None),
+        };
+        match (report.cause().clone(), self.realm.watch().arbiter_stricken()) {
+            (Cause::Lost { .. } | Cause::TimedOut { .. }, _) if report.in_collective() && has_left(0) => {
                 left(self.realm.peer(0))
             }
-            Cause::Lost { peer, .. } if has_left(peer.rank) => left(peer),
-            other => other,
+            (Cause::Lost { peer, .. }, _) if has_left(peer.rank) => left(peer),
+            // The arbiter ended after an error. So, most likely, did whoever is lost after that.
+            (Cause::Lost { peer, how }, Some(first)) => (first, Some((peer, how))),
+            (other, _) => (other, None),
         }
     }
 
@@ -286,8 +305,14 @@ impl Fate {
 
     /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
     /// flight here ends as well. Where the arbiter is on this rank, its word has reached the others when it is heard here.
+    ///
+    /// All groups of this rank fail by that, at once, for the thread is about to drop them one after the other.
     pub(crate) fn panicked(&self) {
-        self.give_up(Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked });
+        let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
+        if self.alarm.cause().is_some() {
+            self.notify(&cause);
+        }
+        self.give_up(cause);
     }
 
     /// Fails the group on all its ranks, unless it has failed; why it has.
@@ -332,8 +357,13 @@ impl Fate {
 
     /// Who hears that the group has failed may end the process: before that, what led to it is written. Sleeps, so without a lock.
     pub(crate) fn finish_trace(&self) {
-        if self.alarm.cause().is_some() {
-            self.realm.watch().recorder.finish_writing();
+        let Some(cause) = self.alarm.cause() else { return };
+        let watch = self.realm.watch();
+        watch.recorder.finish_writing();
+        let is_own = cause.culprit().is_some_and(|peer| peer.rank == 0);
+        if self.realm.place().rank == 0 && !is_own && watch.stricken.is() {
+            // With this process the arbiter ends: the others must know why, before.
+            watch.wait_arbiter_stricken(&Deadline::after(Instant::now(), STRICKEN_TIME));
         }
     }
 
@@ -409,7 +439,7 @@ impl Fate {
             rank: self.members[self.rank],
             bytes: told.bytes,
             elapsed: told.elapsed,
-            through: None,
+            through: self.alarm.through(),
         }
     }
 

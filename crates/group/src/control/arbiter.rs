@@ -1,10 +1,10 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX};
-use super::notice::{Calls, Member, Notice, Verdict};
+use super::notice::{Calls, Member, Notice, Through, Verdict};
 use super::pulse::{Due, Pulse};
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 /// The first place at which two ranks called different things.
@@ -44,14 +44,17 @@ pub(crate) struct Arbiter {
     /// What was told while ranks were still to come; they hear it first.
     told: Vec<Verdict>,
     lost: BTreeSet<usize>,
+    panicked: BTreeSet<usize>,
     left: BTreeSet<usize>,
     /// The groups that each rank left while it stayed in the job; oldest first.
     left_groups: Vec<VecDeque<GroupId>>,
-    /// Who reported whose death, which the arbiter had not seen.
-    doubted: BTreeSet<(usize, usize)>,
+    /// Who reported whose end, of which that rank had not said anything itself; and in which group, latest.
+    doubted: BTreeMap<(usize, usize), GroupId>,
     /// What each rank last said about its latest collectives, in the groups where it did so latest; oldest first.
     calls: Vec<VecDeque<(GroupId, Calls)>>,
     inquiries: HashMap<GroupId, Inquiry>,
+    /// For what an operation of each rank has failed. What becomes of the rank then follows from that, unless it goes on.
+    stricken: Vec<Option<Cause>>,
     /// Of the ranks that are here; `None` where silence means nothing.
     pulse: Option<Pulse>,
 }
@@ -65,11 +68,13 @@ impl Arbiter {
             failed_by: vec![0; world_size],
             told: Vec::new(),
             lost: BTreeSet::new(),
+            panicked: BTreeSet::new(),
             left: BTreeSet::new(),
             left_groups: vec![VecDeque::new(); world_size],
-            doubted: BTreeSet::new(),
+            doubted: BTreeMap::new(),
             calls: vec![VecDeque::new(); world_size],
             inquiries: HashMap::new(),
+            stricken: vec![None; world_size],
             pulse,
         }
     }
@@ -82,7 +87,7 @@ impl Arbiter {
     /// Takes a notice from `rank`.
     pub(crate) fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
         if let Err(what) = self.check(rank, &notice) {
-            return self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what });
+            return self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what }, None);
         }
         match notice {
             Notice::Join { host, addr, local, terms } => {
@@ -91,7 +96,12 @@ impl Arbiter {
                 let (first, theirs) = self.terms.get_or_insert_with(|| (rank, terms.clone()));
                 if *theirs != terms {
                     let what = format!("it runs with {terms}, rank {first} with {theirs}");
-                    mail.extend(self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what }));
+                    mail.extend(self.fail(
+                        rank,
+                        WORLD,
+                        Cause::Protocol { peer: self.peer(rank), what },
+                        None,
+                    ));
                 }
                 if self.is_complete() && self.failed.is_empty() && self.lost.is_empty() {
                     let members = self.members.iter().flatten().cloned().collect();
@@ -104,6 +114,12 @@ impl Arbiter {
                 vec![(rank, Verdict::Missing { ranks })]
             }
             Notice::Calls { group, calls } => self.called(rank, group, calls),
+            Notice::Stricken { cause } => self.strike(rank, Some(cause)),
+            Notice::GoesOn => self.strike(rank, None),
+            // Who panics is about to lose all its groups, and the others must not take that for anything else.
+            Notice::Failed { cause: Cause::Lost { peer, how: Loss::Panicked }, .. } if peer.rank == rank => {
+                self.panicked(rank)
+            }
             // A group fails once; its verdict is on its way to the reporter already.
             Notice::Failed { group, .. } if self.failed.contains(&group) => Vec::new(),
             // A late call was reported before this. What follows from that, or from a rank that was stopped, comes second.
@@ -113,12 +129,22 @@ impl Arbiter {
             }
             Notice::Failed { group, cause, .. } => {
                 let cause = self.corrected(group, cause);
-                if self.doubts(rank, &cause) { Vec::new() } else { self.fail(rank, group, cause) }
+                if self.doubts(rank, group, &cause) {
+                    return Vec::new();
+                }
+                let (cause, through) = self.origin(cause);
+                self.fail(rank, group, cause, through)
             }
             Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
             Notice::Leave => {
                 self.forget(rank);
-                if self.left.insert(rank) { self.tell_all(Verdict::Left { rank }) } else { Vec::new() }
+                if !self.left.insert(rank) {
+                    return Vec::new();
+                }
+                let after = self.stricken[rank].clone();
+                let mut mail = self.tell_all(Verdict::Left { rank, after });
+                mail.extend(self.confirm(rank, None));
+                mail
             }
             Notice::LeaveGroup { group, members } => self.leave_group(rank, group, members),
             Notice::WhoIsBehind { group, seq, members } => self.behind(rank, group, seq, members),
@@ -193,8 +219,42 @@ impl Arbiter {
 
     fn lose(&mut self, rank: usize, how: Loss) -> Mail {
         self.forget(rank);
-        let cause = Cause::Lost { peer: self.peer(rank), how };
-        self.tell_all(Verdict::Lost { cause })
+        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how });
+        self.tell_all(Verdict::Lost { rank, is_gone: true, cause, through })
+    }
+
+    /// It is still there, and hears what comes of it.
+    fn panicked(&mut self, rank: usize) -> Mail {
+        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Panicked });
+        // That it ends after this is no news.
+        self.stricken[rank].get_or_insert_with(|| cause.clone());
+        if !self.panicked.insert(rank) {
+            return Vec::new();
+        }
+        self.tell_all(Verdict::Lost { rank, is_gone: false, cause, through })
+    }
+
+    /// What becomes of `rank` from now on has this cause. Rank 0 takes the arbiter with it, so the others must know before that.
+    fn strike(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
+        // The panic of a rank stays its cause.
+        if !self.panicked.contains(&rank) {
+            self.stricken[rank].clone_from(&cause);
+        }
+        if rank == 0 { self.tell_all(Verdict::Stricken { cause }) } else { Vec::new() }
+    }
+
+    /// What led to `cause`: if that is the loss of a rank that had an error before, the cause of that error; and how it came from there.
+    fn origin(&self, cause: Cause) -> (Cause, Through) {
+        match cause {
+            Cause::Lost { peer, how } => match self.stricken.get(peer.rank).and_then(Option::as_ref) {
+                Some(first) => {
+                    let how = if how == Loss::Left { Loss::LeftAfterError } else { how };
+                    (first.clone(), Some((peer, how)))
+                }
+                None => (Cause::Lost { peer, how }, None),
+            },
+            other => (other, None),
+        }
     }
 
     fn forget(&mut self, rank: usize) {
@@ -214,7 +274,11 @@ impl Arbiter {
         }
         groups.push_back(group);
         let others = members.into_iter().filter(|other| *other != rank && !self.lost.contains(other));
-        others.map(|other| (other, Verdict::LeftGroup { group, rank })).collect()
+        let after = self.stricken[rank].clone();
+        let verdict = |other| (other, Verdict::LeftGroup { group, rank, after: after.clone() });
+        let mut mail: Mail = others.map(verdict).collect();
+        mail.extend(self.confirm(rank, Some(group)));
+        mail
     }
 
     /// Whether `rank` left the job, or this group, in order.
@@ -238,7 +302,7 @@ impl Arbiter {
             let mut sides = [(self.peer(rank), ours.clone()), (self.peer(other), theirs.clone())];
             sides.sort_by_key(|(peer, _)| peer.rank);
             let [left, right] = sides;
-            return self.fail(rank, group, Cause::Mismatch { seq, tag: None, left, right });
+            return self.fail(rank, group, Cause::Mismatch { seq, tag: None, left, right }, None);
         }
         let all_heard = self.inquiries.get_mut(&group).is_some_and(|inquiry| {
             inquiry.unheard.remove(&rank);
@@ -300,15 +364,31 @@ impl Arbiter {
             // Who has left in order is another matter.
             let is_absent =
                 |&r: &usize| r != reporter.rank && !self.has_left(group, r) && self.place(group, r) < *seq;
-            let mut absent: Vec<_> = members.into_iter().filter(is_absent).collect();
+            let mut absent: Vec<_> = members.iter().copied().filter(is_absent).collect();
             absent.sort_by_key(|r| (!unheard.contains(r), self.place(group, *r), *r));
             *missing = absent.into_iter().map(|r| self.peer(r)).collect();
-            let left = awaited.iter().find(|peer| self.has_left(group, peer.rank));
-            if let Some(peer) = left.filter(|_| missing.is_empty()).cloned() {
+            let left = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned();
+            // Whoever this rank waits for may itself wait for another, which left after an error.
+            let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.stricken[r].is_some();
+            let left = left.or_else(|| members.iter().find(has_fallen).map(|&r| self.peer(r)));
+            if let Some(peer) = left.filter(|_| missing.is_empty()) {
                 cause = Cause::Lost { peer, how: Loss::Left };
             }
         }
-        self.fail(first, group, cause)
+        let (cause, through) = self.excused(cause);
+        self.fail(first, group, cause, through)
+    }
+
+    /// If all who have not come have errors of their own, the first of those is why.
+    fn excused(&self, cause: Cause) -> (Cause, Through) {
+        let stricken = |peer: &Peer| self.stricken.get(peer.rank).and_then(Option::as_ref);
+        match &cause {
+            Cause::TimedOut { missing, .. } if missing.iter().all(|peer| stricken(peer).is_some()) => {
+                let first = missing.first().and_then(|peer| Some((peer.clone(), stricken(peer)?.clone())));
+                first.map_or((cause, None), |(peer, first)| (first, Some((peer, Loss::LeftAfterError))))
+            }
+            _ => self.origin(cause),
+        }
     }
 
     /// What the reporter cannot know: that a closed link was left in order.
@@ -323,25 +403,32 @@ impl Arbiter {
         }
     }
 
-    /// Whether to wait before believing `cause`: who closes its links may be about to say why, on its own line, and if it is dead
+    /// Whether to wait before believing `cause`: a rank that closes its links may be about to say why, on its own line, and if it is dead
     /// that line closes too. A reporter that insists is believed: then the network has cut only the two of them apart.
-    fn doubts(&mut self, reporter: usize, cause: &Cause) -> bool {
-        match cause {
-            Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
-                if !self.lost.contains(&peer.rank) =>
-            {
-                self.doubted.insert((reporter, peer.rank))
-            }
-            _ => false,
-        }
+    fn doubts(&mut self, reporter: usize, group: GroupId, cause: &Cause) -> bool {
+        let Cause::Lost { peer, how } = cause else { return false };
+        let is_confirmed = self.lost.contains(&peer.rank) || self.has_left(group, peer.rank);
+        let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left);
+        is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), group).is_none()
     }
 
-    fn fail(&mut self, reporter: usize, group: GroupId, cause: Cause) -> Mail {
+    /// `rank` says itself that it left this group, or the job: whoever has reported that was right, and waits for it no longer.
+    fn confirm(&mut self, rank: usize, group: Option<GroupId>) -> Mail {
+        let is_it = |(_, peer): &(usize, usize), of: &GroupId| {
+            *peer == rank && group.is_none_or(|group| group == *of)
+        };
+        let reports: Vec<_> = self.doubted.extract_if(.., |key, of| is_it(key, of)).collect();
+        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Left });
+        let fail = |((reporter, _), of)| self.fail(reporter, of, cause.clone(), through.clone());
+        reports.into_iter().flat_map(fail).collect()
+    }
+
+    fn fail(&mut self, reporter: usize, group: GroupId, cause: Cause, through: Through) -> Mail {
         if !self.failed.insert(group) {
             return Vec::new();
         }
         self.failed_by[reporter] += 1;
-        self.tell_all(Verdict::Group { group, cause })
+        self.tell_all(Verdict::Group { group, cause, through })
     }
 
     fn peer(&self, rank: usize) -> Peer {
@@ -350,7 +437,7 @@ impl Arbiter {
     }
 
     fn tell_all(&mut self, verdict: Verdict) -> Mail {
-        let stays = !matches!(verdict, Verdict::Beat | Verdict::Trace { .. });
+        let stays = !matches!(verdict, Verdict::Beat | Verdict::Trace { .. } | Verdict::Stricken { .. });
         if stays && !self.is_complete() {
             self.told.push(verdict.clone());
         }

@@ -1,7 +1,7 @@
 //! How much a correct rank or arbiter says. Who says more breaks the protocol, and is named for it: nobody who knows the
 //! secret can make another process hold more and more.
 
-use super::notice::{Member, Notice, Verdict};
+use super::notice::{Member, Notice, Through, Verdict};
 use phalanx_core::{Cause, Loss, Peer, WORLD};
 
 /// Longest text: a host's name, what ranks must agree on, the words of an abort.
@@ -35,6 +35,7 @@ impl Notice {
                 check_members(members, world_size)?;
                 check_cause(cause, world_size)
             }
+            Self::Stricken { cause } => check_cause(cause, world_size),
             Self::LeaveGroup { members, .. } | Self::WhoIsBehind { members, .. } => {
                 check_members(members, world_size)
             }
@@ -55,10 +56,21 @@ impl Verdict {
                 members.iter().try_for_each(|member| check_peer(&member.peer, world_size))
             }
             Self::Missing { ranks } | Self::Behind { ranks, .. } => check_members(ranks, world_size),
-            Self::Group { cause, .. } | Self::Lost { cause } => check_cause(cause, world_size),
-            Self::Left { rank } | Self::Trace { by: rank } | Self::LeftGroup { rank, .. } => {
-                check_rank(*rank, world_size)
+            Self::Group { cause, through, .. } => {
+                check_through(through, world_size)?;
+                check_cause(cause, world_size)
             }
+            Self::Lost { rank, cause, through, .. } => {
+                check_rank(*rank, world_size)?;
+                check_through(through, world_size)?;
+                check_cause(cause, world_size)
+            }
+            Self::Left { rank, after } | Self::LeftGroup { rank, after, .. } => {
+                check_rank(*rank, world_size)?;
+                after.iter().try_for_each(|cause| check_cause(cause, world_size))
+            }
+            Self::Stricken { cause } => cause.iter().try_for_each(|cause| check_cause(cause, world_size)),
+            Self::Trace { by } => check_rank(*by, world_size),
             Self::Beat | Self::WhereAreYou { .. } => Ok(()),
         }
     }
@@ -66,10 +78,7 @@ impl Verdict {
 
 fn check_cause(cause: &Cause, world_size: usize) -> Result<(), String> {
     match cause {
-        Cause::Lost { peer, how } => {
-            check_peer(peer, world_size)?;
-            if let Loss::Unreachable { from } = how { check_rank(*from, world_size) } else { Ok(()) }
-        }
+        Cause::Lost { peer, how } => check_loss(peer, how, world_size),
         Cause::Protocol { peer, what: words } | Cause::Aborted { peer, reason: words } => {
             check_peer(peer, world_size)?;
             check_text(words)
@@ -84,6 +93,15 @@ fn check_cause(cause: &Cause, world_size: usize) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+fn check_through(through: &Through, world_size: usize) -> Result<(), String> {
+    through.iter().try_for_each(|(peer, how)| check_loss(peer, how, world_size))
+}
+
+fn check_loss(peer: &Peer, how: &Loss, world_size: usize) -> Result<(), String> {
+    check_peer(peer, world_size)?;
+    if let Loss::Unreachable { from } = how { check_rank(*from, world_size) } else { Ok(()) }
 }
 
 fn check_peer(peer: &Peer, world_size: usize) -> Result<(), String> {
@@ -142,7 +160,7 @@ mod tests {
     /// What the arbiter says of rank 1 after `notice`.
     fn blamed(arbiter: &mut Arbiter, notice: Notice) -> String {
         match arbiter.handle(1, notice).last() {
-            Some((0, Verdict::Group { group: WORLD, cause: Cause::Protocol { peer, what } })) => {
+            Some((0, Verdict::Group { group: WORLD, cause: Cause::Protocol { peer, what }, .. })) => {
                 assert_eq!(peer.rank, 1);
                 what.clone()
             }
@@ -200,7 +218,7 @@ mod tests {
         for ranks in [&[][..], &[0], &[1, 0], &[0, 1, 2]] {
             assert!(complete(ranks).is_err(), "{ranks:?}");
         }
-        assert!(Verdict::Left { rank: 2 }.check(2).is_err());
+        assert!(Verdict::Left { rank: 2, after: None }.check(2).is_err());
         assert!(Verdict::Missing { ranks: vec![0, 0, 0] }.check(2).is_err());
     }
 }

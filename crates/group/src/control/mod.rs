@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod line;
 pub(crate) mod notice;
 pub(crate) mod pulse;
+pub(crate) mod stricken;
 pub(crate) mod watch;
 
 use notice::Notice;

@@ -1,6 +1,6 @@
 //! What ranks and the arbiter say to each other.
 
-use phalanx_core::{Cause, GroupId, Peer, Signature};
+use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
 use phalanx_transport::HostKey;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -43,6 +43,10 @@ pub(crate) enum Notice {
     YouWereSilent,
     /// I leave this group in order, and stay in the job. `members` are ranks of the job.
     LeaveGroup { group: GroupId, members: Vec<usize> },
+    /// One of my operations has returned an error, for this cause. If I leave or end now, that is why.
+    Stricken { cause: Cause },
+    /// I have gone on: long after that error I call operations of groups that work.
+    GoesOn,
     /// I have waited for long in this collective of this group. Who of its members has not come to it?
     WhoIsBehind { group: GroupId, seq: u64, members: Vec<usize> },
 }
@@ -55,22 +59,27 @@ pub(crate) enum Verdict {
     /// These are not here yet.
     Missing { ranks: Vec<usize> },
     /// This group has failed; of all verdicts that concern it, the first counts.
-    Group { group: GroupId, cause: Cause },
-    /// This rank is lost, and every group it belongs to has failed.
-    Lost { cause: Cause },
-    /// This rank has left in order.
-    Left { rank: usize },
+    Group { group: GroupId, cause: Cause, through: Through },
+    /// Every group of this rank has failed. `is_gone`: the rank is lost; otherwise it may still hear this.
+    Lost { rank: usize, is_gone: bool, cause: Cause, through: Through },
+    /// This rank has left in order; or because of this cause, for which one of its operations had failed.
+    Left { rank: usize, after: Option<Cause> },
     /// This rank wants all to write what they did lately.
     Trace { by: usize },
     /// The arbiter is alive.
     Beat,
     /// Which collectives of this group did this rank call lately?
     WhereAreYou { group: GroupId },
-    /// This rank has left this group in order. Told to its members.
-    LeftGroup { group: GroupId, rank: usize },
+    /// This rank has left this group in order, or because of this cause. Told to the group's members.
+    LeftGroup { group: GroupId, rank: usize, after: Option<Cause> },
+    /// An operation of rank 0, where the arbiter is, has failed for this cause: if rank 0 ends now, that is why. `None`: it has gone on.
+    Stricken { cause: Option<Cause> },
     /// These have not come to this collective of this group, as far as is known.
     Behind { group: GroupId, seq: u64, ranks: Vec<usize> },
 }
+
+/// Who carried a cause into a group where it did not happen, by leaving or ending because of it, and how.
+pub(crate) type Through = Option<(Peer, Loss)>;
 
 /// Collectives and their places in the sequence, oldest first.
 pub(crate) type Calls = Vec<(u64, Signature)>;

@@ -1,7 +1,8 @@
 //! What a rank knows of its groups' fate, and the alarms that stop running operations.
 
 use super::limits::{CALLS_MAX, LEFT_MAX, VERDICTS_MAX};
-use super::notice::{Member, Notice, Verdict};
+use super::notice::{Member, Notice, Through, Verdict};
+use super::stricken::Stricken;
 use crate::trace::Trace;
 use crate::trace::log::Log;
 use crate::trace::writer::Recorder;
@@ -18,10 +19,10 @@ pub(crate) struct Alarm {
     group: GroupId,
     /// Ranks of the job, in group order.
     members: Vec<usize>,
-    cause: OnceLock<Cause>,
+    cause: OnceLock<Verdicted>,
     raised: AtomicBool,
-    /// Ranks of the job that left it, or this group, in order, and when that became known here.
-    left: Mutex<BTreeMap<usize, Instant>>,
+    /// Ranks of the job that left it, or this group, and when that became known here.
+    left: Mutex<BTreeMap<usize, Departure>>,
     bells: Mutex<Vec<Bell>>,
     heard: (Mutex<()>, Condvar),
     /// Who has not come to which collective, as the arbiter said last.
@@ -30,6 +31,22 @@ pub(crate) struct Alarm {
     pub(crate) collectives: Log,
     pub(crate) messages: Log,
     watch: Weak<Watch>,
+}
+
+/// Why a group has failed.
+#[derive(Debug)]
+struct Verdicted {
+    cause: Cause,
+    /// How that came into this group, if it happened in another.
+    through: Through,
+}
+
+/// A rank that left.
+#[derive(Debug, Clone)]
+struct Departure {
+    at: Instant,
+    /// For what one of its operations had failed before, if that was so.
+    after: Option<Cause>,
 }
 
 impl Alarm {
@@ -43,22 +60,27 @@ impl Alarm {
 
     /// Why the group has failed, if it has. One atomic load while it has not.
     pub(crate) fn cause(&self) -> Option<&Cause> {
-        if self.raised.load(Ordering::Acquire) { self.cause.get() } else { None }
+        if self.raised.load(Ordering::Acquire) { self.first_cause() } else { None }
     }
 
-    /// The same for who must not miss the moment before that is told.
+    /// Who brought the cause into this group by leaving or ending, if it happened in another.
+    pub(crate) fn through(&self) -> Through {
+        self.cause.get()?.through.clone()
+    }
+
+    /// Like [`cause`](Self::cause), but visible while the failure is still being published.
     pub(crate) fn first_cause(&self) -> Option<&Cause> {
-        self.cause.get()
+        self.cause.get().map(|verdict| &verdict.cause)
     }
 
     /// Fails the group, unless it has failed already, and wakes all its sleepers.
-    pub(crate) fn raise(&self, cause: Cause) {
+    pub(crate) fn raise(&self, cause: Cause, through: Through) {
         let reason = format!("{}: {cause}", self.group);
-        if self.cause.set(cause).is_ok() {
+        if self.cause.set(Verdicted { cause, through }).is_ok() {
             // Before anybody hears of it, and may end the process.
             if let Some(watch) = self.watch.upgrade() {
                 if let Some((launcher, cause)) = watch.recorder.launcher.as_ref().zip(self.cause.get()) {
-                    launcher.report(cause);
+                    launcher.report(&cause.cause);
                 }
                 watch.write_trace(reason);
             }
@@ -88,13 +110,18 @@ impl Alarm {
         Notice::Calls { group: self.group, calls: self.collectives.latest(CALLS_MAX) }
     }
 
-    /// When it became known that `rank` (of the job) left in order.
+    /// When it became known that `rank` (of the job) left.
     pub(crate) fn left_at(&self, rank: usize) -> Option<Instant> {
-        lock(&self.left).get(&rank).copied()
+        lock(&self.left).get(&rank).map(|departure| departure.at)
     }
 
-    fn leaves(&self, rank: usize, now: Instant) {
-        lock(&self.left).entry(rank).or_insert(now);
+    /// For what an operation of `rank` had failed before it left, if that was so.
+    pub(crate) fn left_after(&self, rank: usize) -> Option<Cause> {
+        lock(&self.left).get(&rank)?.after.clone()
+    }
+
+    fn leaves(&self, rank: usize, departure: Departure) {
+        lock(&self.left).entry(rank).or_insert(departure);
         self.ring();
     }
 
@@ -122,14 +149,27 @@ impl Alarm {
 struct State {
     members: Option<Vec<Member>>,
     missing: Vec<usize>,
-    /// Verdicts in the order in which they came; `None` for a lost rank, which concerns all its groups.
-    verdicts: Vec<(Option<GroupId>, Cause)>,
-    left: BTreeMap<usize, Instant>,
+    /// Verdicts in the order in which they came.
+    verdicts: Vec<(Scope, Cause, Through)>,
+    left: BTreeMap<usize, Departure>,
     /// Who left which group, of those that are not here: others may be done with a group before it is made here.
-    left_groups: VecDeque<(GroupId, usize, Instant)>,
+    left_groups: VecDeque<(GroupId, usize, Departure)>,
+    /// For what an operation of rank 0 has failed.
+    arbiter_stricken: Option<Cause>,
     /// The line to the arbiter has ended: nothing more is heard.
     line_ended: bool,
     alarms: Vec<Weak<Alarm>>,
+}
+
+/// Which groups a verdict concerns.
+#[derive(Debug, Clone, Copy)]
+enum Scope {
+    Group(GroupId),
+    /// All groups of a rank, which is gone, or has only failed.
+    Rank {
+        rank: usize,
+        is_gone: bool,
+    },
 }
 
 /// Everything a rank has heard from the arbiter. Shared by all its groups.
@@ -137,12 +177,15 @@ struct State {
 pub(crate) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
+    /// An operation of this rank has failed, and it has not gone on since.
+    pub(crate) stricken: Stricken,
     pub(crate) recorder: Recorder,
 }
 
 impl Watch {
     pub(crate) fn new(recorder: Recorder) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), recorder })
+        let (state, stricken) = Default::default();
+        Arc::new(Self { state, changed: Condvar::new(), stricken, recorder })
     }
 
     /// What this rank did lately, in all its groups.
@@ -183,8 +226,11 @@ impl Watch {
         match verdict {
             Verdict::Complete { members } => drop(state.members.get_or_insert(members)),
             Verdict::Missing { ranks } => state.missing = ranks,
-            Verdict::Group { group, cause } => state.verdict(Some(group), cause),
-            Verdict::Lost { cause } => state.verdict(None, cause),
+            Verdict::Group { group, cause, through } => state.verdict(Scope::Group(group), cause, through),
+            Verdict::Lost { rank, is_gone, cause, through } => {
+                state.verdict(Scope::Rank { rank, is_gone }, cause, through);
+            }
+            Verdict::Stricken { cause } => state.arbiter_stricken = cause,
             Verdict::Beat | Verdict::WhereAreYou { .. } => return,
             Verdict::Behind { group, seq, ranks } => {
                 let mut alarms = state.alarms.iter().filter_map(Weak::upgrade);
@@ -194,24 +240,46 @@ impl Watch {
                 return;
             }
             Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
-            Verdict::Left { rank } => {
-                state.left.insert(rank, now);
-                state.alarms.iter().filter_map(Weak::upgrade).for_each(|alarm| alarm.leaves(rank, now));
+            Verdict::Left { rank, after } => {
+                let departure = Departure { at: now, after };
+                state.left.insert(rank, departure.clone());
+                let alarms = state.alarms.iter().filter_map(Weak::upgrade);
+                alarms.for_each(|alarm| alarm.leaves(rank, departure.clone()));
             }
-            Verdict::LeftGroup { group, rank } => {
+            Verdict::LeftGroup { group, rank, after } => {
+                let departure = Departure { at: now, after };
                 let mut alarms = state.alarms.iter().filter_map(Weak::upgrade);
                 if let Some(alarm) = alarms.find(|alarm| alarm.group == group) {
-                    alarm.leaves(rank, now);
+                    alarm.leaves(rank, departure);
                 } else {
                     drop(alarms);
                     if state.left_groups.len() == LEFT_MAX {
                         state.left_groups.pop_front();
                     }
-                    state.left_groups.push_back((group, rank, now));
+                    state.left_groups.push_back((group, rank, departure));
                 }
             }
         }
         self.changed.notify_all();
+    }
+
+    /// For what an operation of rank 0 has failed, before it left or its line broke.
+    pub(crate) fn arbiter_stricken(&self) -> Option<Cause> {
+        let state = lock(&self.state);
+        let left = state.left.get(&0).and_then(|departure| departure.after.clone());
+        left.or_else(|| state.arbiter_stricken.clone())
+    }
+
+    /// Waits until this rank, which has the arbiter, has heard what it said of its own error: so have the others.
+    pub(crate) fn wait_arbiter_stricken(&self, deadline: &Deadline) {
+        let mut state = lock(&self.state);
+        while state.arbiter_stricken.is_none() {
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
@@ -222,7 +290,11 @@ impl Watch {
         if is_loss {
             let known = state.members.as_ref().map(|m| m[0].peer.clone());
             let peer = known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() });
-            state.verdict(None, Cause::Lost { peer, how });
+            let (cause, through) = match state.arbiter_stricken.clone() {
+                Some(first) => (first, Some((peer, how))),
+                None => (Cause::Lost { peer, how }, None),
+            };
+            state.verdict(Scope::Rank { rank: 0, is_gone: true }, cause, through);
         }
         self.changed.notify_all();
         is_loss
@@ -232,9 +304,8 @@ impl Watch {
     pub(crate) fn alarm(self: &Arc<Self>, group: GroupId, members: Vec<usize>) -> Arc<Alarm> {
         let mut state = lock(&self.state);
         let mut left = state.left.clone();
-        left.extend(
-            state.left_groups.iter().filter(|(of, ..)| *of == group).map(|&(_, rank, at)| (rank, at)),
-        );
+        let here = state.left_groups.iter().filter(|(of, ..)| *of == group);
+        left.extend(here.map(|(_, rank, departure)| (*rank, departure.clone())));
         state.left_groups.retain(|(of, ..)| *of != group);
         let alarm = Arc::new(Alarm {
             group,
@@ -251,9 +322,9 @@ impl Watch {
         });
         state.alarms.retain(|weak| weak.strong_count() > 0);
         state.alarms.push(Arc::downgrade(&alarm));
-        for (scope, cause) in &state.verdicts {
-            if concerns(*scope, cause, &alarm) {
-                alarm.raise(cause.clone());
+        for (scope, cause, through) in &state.verdicts {
+            if scope.concerns(&alarm) {
+                alarm.raise(cause.clone(), through.clone());
             }
         }
         alarm
@@ -266,7 +337,7 @@ impl Watch {
             if let Some(members) = &state.members {
                 return Ok(members.clone());
             }
-            let hopeless = state.verdicts.first().map(|(_, cause)| Box::new(cause.clone()));
+            let hopeless = state.verdicts.first().map(|(_, cause, _)| Box::new(cause.clone()));
             let left = deadline.remaining(Instant::now());
             if left.is_zero() || hopeless.is_some() {
                 return Err(Incomplete { missing: state.missing.clone(), hopeless });
@@ -278,19 +349,24 @@ impl Watch {
     /// Ranks whose line to the arbiter has ended: they are lost, or have left.
     pub(crate) fn gone(&self) -> Vec<usize> {
         let state = lock(&self.state);
-        let lost = state.verdicts.iter().filter(|(scope, _)| scope.is_none());
-        let lost = lost.filter_map(|(_, cause)| Some(cause.culprit()?.rank));
+        let lost = state.verdicts.iter().filter_map(|(scope, ..)| match scope {
+            Scope::Rank { rank, is_gone: true } => Some(*rank),
+            _ => None,
+        });
         lost.chain(state.left.keys().copied()).collect()
     }
 
     /// Those of them that were stopped or cut off: their processes may live.
     pub(crate) fn silent(&self) -> Vec<usize> {
         let state = lock(&self.state);
-        let silent = |(_, cause): &(Option<GroupId>, Cause)| match cause {
-            Cause::Lost { peer, how: Loss::Silent { .. } | Loss::Unreachable { .. } } => Some(peer.rank),
-            _ => None,
+        let silent = |(scope, cause, through): &(Scope, Cause, Through)| {
+            let Scope::Rank { rank, is_gone: true } = scope else { return None };
+            let ((Some((_, how)), _) | (None, Cause::Lost { how, .. })) = (through, cause) else {
+                return None;
+            };
+            matches!(how, Loss::Silent { .. } | Loss::Unreachable { .. }).then_some(*rank)
         };
-        state.verdicts.iter().filter(|(scope, _)| scope.is_none()).filter_map(silent).collect()
+        state.verdicts.iter().filter_map(silent).collect()
     }
 
     /// Whether the arbiter is there, and hears the ranks that have not [`gone`](Self::gone).
@@ -374,27 +450,32 @@ impl State {
     }
 
     fn is_lost(&self, rank: usize) -> bool {
-        let lost = |(_, cause): &(_, Cause)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == rank);
+        let lost = |(scope, cause, _): &(Scope, Cause, Through)| {
+            matches!(cause, Cause::Lost { peer, .. } if peer.rank == rank)
+                || matches!(scope, Scope::Rank { rank: r, is_gone: true } if *r == rank)
+        };
         self.verdicts.iter().any(lost)
     }
 
-    fn verdict(&mut self, scope: Option<GroupId>, cause: Cause) {
+    fn verdict(&mut self, scope: Scope, cause: Cause, through: Through) {
         for alarm in self.alarms.iter().filter_map(Weak::upgrade) {
-            if concerns(scope, &cause, &alarm) {
-                alarm.raise(cause.clone());
+            if scope.concerns(&alarm) {
+                alarm.raise(cause.clone(), through.clone());
             }
         }
         if self.verdicts.len() < VERDICTS_MAX {
-            self.verdicts.push((scope, cause));
+            self.verdicts.push((scope, cause, through));
         }
     }
 }
 
-fn concerns(scope: Option<GroupId>, cause: &Cause, alarm: &Alarm) -> bool {
-    match scope {
-        Some(group) => group == alarm.group,
-        // Without rank 0, and the arbiter on it, nobody would hear of the next loss, in whichever group.
-        None => cause.culprit().is_some_and(|peer| peer.rank == 0 || alarm.members.contains(&peer.rank)),
+impl Scope {
+    fn concerns(self, alarm: &Alarm) -> bool {
+        match self {
+            Self::Group(group) => group == alarm.group,
+            // Without rank 0, and the arbiter on it, nobody would hear of the next loss, in whichever group.
+            Self::Rank { rank, .. } => rank == 0 || alarm.members.contains(&rank),
+        }
     }
 }
 
@@ -413,7 +494,8 @@ mod tests {
     }
 
     fn lost(rank: usize) -> Verdict {
-        Verdict::Lost { cause: Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died } }
+        let cause = Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died };
+        Verdict::Lost { rank, is_gone: true, cause, through: None }
     }
 
     #[test]
@@ -434,7 +516,7 @@ mod tests {
         let watch = watch();
         let pair = watch.alarm(GroupId(7), vec![0, 1]);
         for group in [7, 8] {
-            watch.hear(Verdict::LeftGroup { group: GroupId(group), rank: 1 }, Instant::now());
+            watch.hear(Verdict::LeftGroup { group: GroupId(group), rank: 1, after: None }, Instant::now());
         }
         let left = |alarm: &Alarm| alarm.left_at(1).is_some();
         assert!(left(&pair) && left(&watch.alarm(GroupId(8), vec![0, 1])));
@@ -465,7 +547,7 @@ mod tests {
     fn the_arbiter_may_leave_last_without_alarm() {
         let watch = watch();
         let alarm = watch.alarm(WORLD, vec![0, 1]);
-        watch.hear(Verdict::Left { rank: 0 }, Instant::now());
+        watch.hear(Verdict::Left { rank: 0, after: None }, Instant::now());
         watch.lost_arbiter(Loss::Died);
         assert!(alarm.cause().is_none() && alarm.left_at(0).is_some());
         let watch = self::watch();

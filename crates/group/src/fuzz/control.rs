@@ -67,7 +67,7 @@ impl Rank {
     /// It was told that it is lost itself, and is told no more.
     fn was_condemned(&self) -> bool {
         let me = &self.watch.recorder.me;
-        let own = |v: &Verdict| matches!(v, Verdict::Lost { cause } if cause.culprit().is_some_and(|p| p.rank == me.rank));
+        let own = |v: &Verdict| matches!(v, Verdict::Lost { rank, is_gone: true, .. } if *rank == me.rank);
         self.verdicts.iter().any(own)
     }
 }

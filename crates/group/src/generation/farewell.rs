@@ -48,7 +48,7 @@ pub(super) fn fail_groups(realm: &dyn Realm, call: &Signature) {
     let deadline = Deadline::after(Instant::now(), VERDICT_TIME);
     for alarm in others {
         if alarm.wait(&deadline).is_none() {
-            alarm.raise(cause.clone());
+            alarm.raise(cause.clone(), None);
         }
     }
 }

@@ -168,7 +168,8 @@ mod tests {
     }
 
     fn lost() -> Verdict {
-        Verdict::Lost { cause: Cause::Lost { peer: Peer { rank: 1, host: "h".into() }, how: Loss::Died } }
+        let cause = Cause::Lost { peer: Peer { rank: 1, host: "h".into() }, how: Loss::Died };
+        Verdict::Lost { rank: 1, is_gone: true, cause, through: None }
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         watch.while_locked(|| {
             // Who writes waits for the lock, as for a disk.
             for alarm in &alarms {
-                alarm.raise(Cause::Aborted { peer: watch.recorder.me.clone(), reason: "r".into() });
+                alarm.raise(Cause::Aborted { peer: watch.recorder.me.clone(), reason: "r".into() }, None);
                 watch.recorder.finish_writing();
             }
         });

@@ -24,6 +24,11 @@ fn peer(rank: usize) -> Peer {
     Peer { rank, host: format!("h{rank}") }
 }
 
+/// What is said of a rank whose loss is a cause of its own.
+fn lost(rank: usize, how: Loss) -> Verdict {
+    Verdict::Lost { rank, is_gone: true, cause: Cause::Lost { peer: peer(rank), how }, through: None }
+}
+
 fn signature(count: u64) -> Signature {
     let site = CallSite { file: "a.rs".into(), line: count as u32 };
     Signature { op: OpKind::Barrier, dtype: None, count, reduce: None, root: None, detail: 0, site }
@@ -54,7 +59,7 @@ fn ranks_on_different_terms_do_not_come_together() {
 #[test]
 fn a_death_is_told_to_the_survivors_once() {
     let mut arbiter = joined(3);
-    let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(1), how: Loss::Died } };
+    let lost = lost(1, Loss::Died);
     assert_eq!(arbiter.disconnected(1, Loss::Died), [(2, lost.clone()), (0, lost)]);
     assert!(arbiter.disconnected(1, Loss::Died).is_empty());
 }
@@ -68,20 +73,20 @@ fn who_comes_after_a_death_is_told() {
     };
     assert!(arbiter.handle(2, join(2)).is_empty() && arbiter.handle(0, join(0)).is_empty());
     arbiter.disconnected(2, Loss::Died);
-    let lost = Verdict::Lost { cause: Cause::Lost { peer: peer(2), how: Loss::Died } };
+    let lost = lost(2, Loss::Died);
     assert_eq!(arbiter.handle(1, join(1)), [(1, lost)], "and not that all are there");
 }
 
 #[test]
 fn leaving_is_not_dying() {
     let mut arbiter = joined(2);
-    let left = Verdict::Left { rank: 1 };
+    let left = Verdict::Left { rank: 1, after: None };
     assert_eq!(arbiter.handle(1, Notice::Leave), [(1, left.clone()), (0, left)]);
     assert!(arbiter.disconnected(1, Loss::Died).is_empty());
     // Whose links were closed by that may take it for a death.
     let lost = |how| Cause::Lost { peer: peer(1), how };
     let report = Notice::Failed { group: WORLD, members: vec![0, 1], cause: lost(Loss::Died) };
-    let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left) };
+    let verdict = Verdict::Group { group: WORLD, cause: lost(Loss::Left), through: None };
     assert_eq!(arbiter.handle(0, report).last(), Some(&(0, verdict)));
 }
 
@@ -89,9 +94,9 @@ fn leaving_is_not_dying() {
 fn a_death_that_only_others_saw_is_believed_when_they_insist() {
     let lost = |how| Cause::Lost { peer: peer(1), how };
     let report = |how| Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause: lost(how) };
-    let verdict = |how| Verdict::Group { group: WORLD, cause: lost(how) };
+    let verdict = |how| Verdict::Group { group: WORLD, cause: lost(how), through: None };
     // Whom it had a link to, or who was about to make one.
-    for how in [Loss::Died, Loss::Unreachable { from: 0 }] {
+    for how in [Loss::Died, Loss::Unreachable { from: 0 }, Loss::Left] {
         let mut arbiter = joined(3);
         assert!(arbiter.handle(0, report(how)).is_empty());
         assert!(arbiter.handle(2, report(how)).is_empty());
@@ -100,11 +105,9 @@ fn a_death_that_only_others_saw_is_believed_when_they_insist() {
 
     let mut arbiter = joined(3);
     assert!(arbiter.handle(0, report(Loss::Died)).is_empty());
-    assert_eq!(
-        arbiter.handle(1, report(Loss::Panicked)).last(),
-        Some(&(0, verdict(Loss::Panicked))),
-        "its own words"
-    );
+    let cause = lost(Loss::Panicked);
+    let own_words = Verdict::Lost { rank: 1, is_gone: false, cause, through: None };
+    assert_eq!(arbiter.handle(1, report(Loss::Panicked)).last(), Some(&(0, own_words)));
 }
 
 #[test]
@@ -125,7 +128,7 @@ fn waiting_for_different_things_is_a_mismatch() {
     let mail = arbiter.handle(2, stalled(4, 3));
     let cause =
         Cause::Mismatch { seq: 4, tag: None, left: (peer(0), signature(1)), right: (peer(2), signature(3)) };
-    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
+    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause, through: None })));
     assert_eq!(mail.len(), 3);
 }
 
@@ -141,7 +144,7 @@ fn a_mismatch_is_found_where_one_rank_came_through_it() {
     let mail = arbiter.handle(0, calls(&[(3, 0), (4, 2), (5, 3)]));
     let cause =
         Cause::Mismatch { seq: 4, tag: None, left: (peer(0), signature(2)), right: (peer(2), signature(1)) };
-    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
+    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: WORLD, cause, through: None })));
 }
 
 fn calls(seq: u64) -> Notice {
@@ -169,7 +172,11 @@ fn ranks_are_asked_who_came_to_a_late_call() {
     assert!(arbiter.handle(3, calls(8)).is_empty(), "it has come through that call");
     let mail = arbiter.handle(4, calls(3));
     let cause = timed_out(vec![peer(4), peer(2)]);
-    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause }, "who is furthest behind comes first");
+    assert_eq!(
+        mail[0].1,
+        Verdict::Group { group: WORLD, cause, through: None },
+        "who is furthest behind comes first"
+    );
     assert_eq!(mail.len(), 5);
     assert!(arbiter.handle(0, late(5)).is_empty());
 }
@@ -180,7 +187,10 @@ fn a_late_call_that_waited_for_who_left_names_that() {
     arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
     assert_eq!(arbiter.handle(0, late(3)), [(2, Verdict::WhereAreYou { group: WORLD })]);
     let cause = Cause::Lost { peer: peer(1), how: Loss::Left };
-    assert_eq!(arbiter.handle(2, calls(7)).last(), Some(&(0, Verdict::Group { group: WORLD, cause })));
+    assert_eq!(
+        arbiter.handle(2, calls(7)).last(),
+        Some(&(0, Verdict::Group { group: WORLD, cause, through: None }))
+    );
 }
 
 #[test]
@@ -194,7 +204,7 @@ fn who_does_not_answer_is_missing_when_the_reporter_insists() {
     assert!(arbiter.handle(2, follows).is_empty(), "the late call was first");
     assert!(arbiter.handle(0, late(4)).is_empty(), "the others may have spoken, too");
     let mail = arbiter.poll(Instant::now());
-    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(1)]) });
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![peer(1)]), through: None });
 }
 
 #[test]
@@ -202,13 +212,13 @@ fn a_timeout_of_ranks_that_have_all_come_names_nobody() {
     let mut arbiter = joined(2);
     arbiter.handle(1, calls(7));
     let mail = arbiter.handle(0, late(2));
-    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![]) });
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: timed_out(vec![]), through: None });
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn silent(rank: usize) -> Verdict {
-    Verdict::Lost { cause: Cause::Lost { peer: peer(rank), how: Loss::Silent { after: LIMIT } } }
+    lost(rank, Loss::Silent { after: LIMIT })
 }
 
 /// Ranks that beat until they fall silent; returns what is said besides beats, and when.
@@ -271,11 +281,11 @@ fn who_leaves_a_group_has_left_that_one() {
     let leave = || Notice::LeaveGroup { group, members: vec![0, 1, 3] };
     let lost = |how| Cause::Lost { peer: peer(1), how };
     let mut arbiter = joined(4);
-    let left = Verdict::LeftGroup { group, rank: 1 };
+    let left = Verdict::LeftGroup { group, rank: 1, after: None };
     assert_eq!(arbiter.handle(1, leave()), [(0, left.clone()), (3, left)], "to its members");
     // Its closed links are no death there …
     let report = |group| Notice::Failed { group, members: vec![0, 1, 3], cause: lost(Loss::Died) };
-    let verdict = Verdict::Group { group, cause: lost(Loss::Left) };
+    let verdict = Verdict::Group { group, cause: lost(Loss::Left), through: None };
     assert_eq!(arbiter.handle(0, report(group)).last(), Some(&(0, verdict)));
     // … and may be one elsewhere.
     assert!(arbiter.handle(0, report(WORLD)).is_empty());
@@ -283,4 +293,118 @@ fn who_leaves_a_group_has_left_that_one() {
     assert!(arbiter.handle(3, leave()).is_empty(), "who has left the job has said it all");
     (0..2 * LEFT_MAX).for_each(|_| drop(arbiter.handle(0, leave())));
     assert_eq!(arbiter.left_groups[0].len(), LEFT_MAX);
+}
+
+/// Of a square of nine ranks.
+const ROW: GroupId = GroupId(11);
+const COLUMN: GroupId = GroupId(12);
+
+fn died(rank: usize) -> Cause {
+    Cause::Lost { peer: peer(rank), how: Loss::Died }
+}
+
+#[test]
+fn what_becomes_of_a_rank_after_an_error_has_the_cause_of_that() {
+    let mut arbiter = joined(9);
+    arbiter.disconnected(4, Loss::Died);
+    assert!(arbiter.handle(3, Notice::Stricken { cause: died(4) }).is_empty());
+    assert!(arbiter.handle(1, Notice::Stricken { cause: died(4) }).is_empty());
+    // One just ends …
+    let through = Some((peer(3), Loss::Died));
+    let lost = Verdict::Lost { rank: 3, is_gone: true, cause: died(4), through };
+    assert_eq!(arbiter.disconnected(3, Loss::Died).last(), Some(&(0, lost)));
+    // … and one leaves; then others find its links closed.
+    let left = Verdict::Left { rank: 1, after: Some(died(4)) };
+    assert_eq!(arbiter.handle(1, Notice::Leave).last(), Some(&(0, left)));
+    let report = Notice::Failed { group: ROW, members: vec![0, 1, 2], cause: died(1) };
+    let through = Some((peer(1), Loss::LeftAfterError));
+    let verdict = Verdict::Group { group: ROW, cause: died(4), through };
+    assert_eq!(arbiter.handle(2, report).last(), Some(&(0, verdict)));
+}
+
+#[test]
+fn a_farewell_that_comes_before_its_reason_waits_for_that() {
+    // Links and lines race: rank 2 reads that rank 1 has left before rank 0 reads why.
+    let mut arbiter = joined(3);
+    let farewell = Cause::Lost { peer: peer(1), how: Loss::Left };
+    let report = Notice::Failed { group: ROW, members: vec![1, 2], cause: farewell };
+    assert!(arbiter.handle(2, report).is_empty());
+    arbiter.handle(1, Notice::Stricken { cause: died(0) });
+    let mail = arbiter.handle(1, Notice::LeaveGroup { group: ROW, members: vec![1, 2] });
+    let through = Some((peer(1), Loss::LeftAfterError));
+    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: ROW, cause: died(0), through })));
+    assert_eq!(mail.len(), 4, "one who is told of the farewell, and all of the failure: {mail:?}");
+}
+
+#[test]
+fn a_rank_that_goes_on_after_an_error_is_a_cause_of_its_own() {
+    let mut arbiter = joined(9);
+    arbiter.disconnected(4, Loss::Died);
+    arbiter.handle(1, Notice::Stricken { cause: died(4) });
+    assert!(arbiter.handle(1, Notice::GoesOn).is_empty());
+    assert_eq!(arbiter.disconnected(1, Loss::Died).last(), Some(&(0, lost(1, Loss::Died))));
+}
+
+#[test]
+fn all_hear_of_an_error_of_rank_0_before_it_can_end() {
+    let mut arbiter = joined(3);
+    let mail = arbiter.handle(0, Notice::Stricken { cause: died(2) });
+    let told = Verdict::Stricken { cause: Some(died(2)) };
+    assert_eq!(mail, [2, 1, 0].map(|rank| (rank, told.clone())));
+    assert_eq!(arbiter.handle(0, Notice::GoesOn)[0].1, Verdict::Stricken { cause: None });
+}
+
+#[test]
+fn a_panic_fails_all_groups_of_the_rank_at_once() {
+    let panicked = || Cause::Lost { peer: peer(4), how: Loss::Panicked };
+    let report = |group, cause| Notice::Failed { group, members: vec![3, 4, 5], cause };
+    let mut arbiter = joined(9);
+    let lost = |is_gone, through| Verdict::Lost { rank: 4, is_gone, cause: panicked(), through };
+    assert_eq!(arbiter.handle(4, report(ROW, panicked()))[0], (8, lost(false, None)));
+    assert!(arbiter.handle(4, report(COLUMN, panicked())).is_empty(), "it is known");
+    arbiter.handle(4, Notice::Stricken { cause: died(7) });
+    // That its process ends follows from that.
+    let through = Some((peer(4), Loss::Died));
+    assert_eq!(arbiter.disconnected(4, Loss::Died)[0], (8, lost(true, through)));
+
+    // Whoever unwraps an error panics because of that.
+    let mut arbiter = joined(9);
+    arbiter.handle(4, Notice::Stricken { cause: died(7) });
+    let through = Some((peer(4), Loss::Panicked));
+    let follows = Verdict::Lost { rank: 4, is_gone: false, cause: died(7), through };
+    assert_eq!(arbiter.handle(4, report(ROW, panicked()))[0], (8, follows));
+    // That others panicked is nobody's to say.
+    assert!(
+        arbiter.handle(3, report(COLUMN, panicked())).iter().all(|(_, v)| matches!(v, Verdict::Group { .. }))
+    );
+}
+
+#[test]
+fn a_late_call_that_waited_for_ranks_with_errors_of_their_own_has_their_cause() {
+    let mut arbiter = joined(3);
+    arbiter.handle(1, Notice::Stricken { cause: died(2) });
+    arbiter.handle(0, late(3));
+    let mail = arbiter.handle(2, calls(7));
+    assert!(mail.is_empty(), "rank 1 has not answered: {mail:?}");
+    let mail = arbiter.handle(1, calls(3));
+    let through = Some((peer(1), Loss::LeftAfterError));
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: died(2), through });
+    // Rank 0 waits for rank 1, which has come and waits for rank 2.
+    let mut arbiter = joined(3);
+    arbiter.handle(2, Notice::Stricken { cause: died(2) });
+    arbiter.handle(2, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    arbiter.handle(0, late(3));
+    let mail = arbiter.handle(1, calls(7));
+    let through = Some((peer(2), Loss::LeftAfterError));
+    assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: died(2), through });
+    // One of two that are missing has no excuse.
+    let mut arbiter = joined(3);
+    arbiter.handle(1, Notice::Stricken { cause: died(2) });
+    arbiter.handle(0, late(3));
+    arbiter.handle(2, calls(6));
+    let mail = arbiter.handle(1, calls(3));
+    assert!(
+        matches!(&mail[0].1, Verdict::Group { cause: Cause::TimedOut { .. }, through: None, .. }),
+        "{mail:?}"
+    );
 }
