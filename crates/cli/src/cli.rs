@@ -57,11 +57,12 @@ other; ratios are ours / theirs, within a round. scripts/install-peers installs 
 Exit code: 0 if all went well; 1 if data came out wrong or ranks failed; 2 for wrong usage; 127 if a peer is not installed.";
 
 const AFTER_RUN: &str = "\
-Exit code: 0 if all ranks exit with 0; else that of the rank that failed first, or 128 + signal if one killed it; \
-128 + signal if one ended phalanx; 124 if time ran out; 127 if there is no such program, 126 if it cannot be executed; \
+Exit code: 0 if all ranks exit with 0; else that of the rank that failed first, or 128 + signal if one killed it (if it \
+ended with 0 too early, or hung and had to be ended: that of the first rank that failed because of it); 128 + signal if one ended phalanx; 124 if time ran out; 127 if there is no such program, 126 if it cannot be executed; \
 2 for wrong usage. Of a job that is restarted the last attempt counts.
 
-Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once.
+Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once. SIGUSR1 and SIGUSR2 are \
+passed on to those that have a handler, and end nothing.
 
 Environment: PHALANX_LOG=debug shows what phalanx itself does. Where another launcher (mpirun, srun, a Kubernetes job) has \
 started several of this one, each would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.";
@@ -70,7 +71,8 @@ started several of this one, each would make a job of its own: that is refused, 
 ///
 /// Each rank learns from its environment who it is and where the others are: phalanx::init() reads it, and so does
 /// software written for torchrun. What the ranks write is shown line by line behind their rank. When one fails, the
-/// others are ended, and a report says which was first, how it ended, and what it last wrote to stderr.
+/// others are ended, and a report says which was first, how it ended, what the ranks say of it, and what it last wrote to
+/// stderr.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_RUN)]
 pub(crate) struct Run {

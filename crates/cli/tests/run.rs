@@ -346,3 +346,65 @@ fn what_cannot_be_started_says_why() {
         assert_eq!(text(&output.stdout), "", "{words:?}");
     }
 }
+
+#[test]
+fn a_launcher_that_was_started_to_ignore_sigchld_sees_how_ranks_end() {
+    let ignoring = |script: &str| {
+        let mut launcher = Command::new("env");
+        launcher.args([
+            "--ignore-signal=CHLD",
+            env!("CARGO_BIN_EXE_phalanx"),
+            "run",
+            "-n",
+            "2",
+            "sh",
+            "-c",
+            script,
+        ]);
+        launcher.output().unwrap()
+    };
+    for (script, code) in
+        [("exit 0", 0), ("exit $RANK", 1), ("test $RANK = 0 || kill -KILL $$; sleep 20", 137)]
+    {
+        let output = ignoring(script);
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", text(&output.stderr));
+    }
+    // Bit 16: SIGCHLD.
+    let mask = ignoring("grep SigIgn /proc/self/status");
+    for line in text(&mask.stdout).lines() {
+        let mask = u64::from_str_radix(line.rsplit(['\t', ' ']).next().unwrap(), 16).unwrap();
+        assert_eq!(mask >> 16 & 1, 0, "the ranks inherit it: {line}");
+    }
+}
+
+#[test]
+fn a_signal_that_is_a_message_goes_to_who_has_a_handler_and_ends_nothing() {
+    let script = "test $RANK = 1 || trap 'echo heard' USR1; echo pid $$; while :; do sleep 0.05; done";
+    let mut job = Job::start(phalanx(&["run", "-n", "2", "sh", "-c", script]), 2);
+    job.signal(Signal::USR1);
+    let mut lines = BufReader::new(job.launcher.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("[0] heard"));
+    assert!(job.ranks.iter().copied().all(runs), "rank 1 would have died of it");
+    job.signal(Signal::TERM);
+    assert_eq!(job.exit_code(), Some(143));
+}
+
+#[test]
+fn what_cannot_be_started_is_said_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("train.py");
+    std::fs::write(&script, "#!/no/such/python\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for (program, code, words) in [
+        (script.to_str().unwrap(), 127, "the interpreter /no/such/python of "),
+        (dir.path().to_str().unwrap(), 126, "it is a folder, not a program"),
+        ("no_such_program", 127, "the folders of PATH"),
+    ] {
+        let output = output(&["run", "-n", "2", program]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+    let output = output(&["run", "-n", "0", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("1 to 1024 ranks, not 0"), "{}", text(&output.stderr));
+}

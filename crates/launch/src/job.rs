@@ -1,20 +1,28 @@
 //! The thread that starts the ranks and stays until the last is gone: the hands of [`Supervisor`].
 
+use crate::blame::{NamedBy, Stage, Told};
+use crate::event::Event;
+use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
-use crate::outcome::{ExitKind, Failure, Outcome, signal_name};
+use crate::outcome::{ExitKind, Failure, Outcome, Replacements, signal_name};
 use crate::plan::{RankPlan, WORKER};
 use crate::process::Process;
-use crate::supervise::{Action, Asked, Event, SIGKILL, Spares, Supervisor, Verdict};
+use crate::program::why_not_started;
+use crate::replacing::Spares;
+use crate::supervise::{Action, Asked, SIGKILL, Supervisor, Verdict, is_message};
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};
-use phalanx_rendezvous::lifeline::Ended as WorkerEnded;
+use phalanx_rendezvous::lifeline::{Ended as WorkerEnded, Exit, FirstCause, Heard};
 use phalanx_rendezvous::{LifelineServer, PrefixStore, TcpStore, Workers};
+use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How long what ranks have said is waited for when one of them has ended. It has come, and takes microseconds to be read.
+const CATCH_UP: Duration = Duration::from_millis(500);
 
 /// What to start, and how to treat it.
 pub(crate) struct Job {
@@ -28,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) writers: Writers,
     pub(crate) grace: Duration,
     pub(crate) timeout: Option<Duration>,
+    /// How many processes of an elastic job may be replaced.
+    pub(crate) replacements: usize,
     /// When its time began.
     pub(crate) began: Instant,
     /// Where the processes' numbers stand for those who want to know, in rank order.
@@ -88,16 +98,6 @@ impl<'j> Attempt<'j> {
             .envs(&plan.env);
         command
     }
-
-    fn cannot_start(&self, error: std::io::Error) -> Error {
-        let program = self.job.program.display();
-        if error.kind() == ErrorKind::NotFound {
-            let by_path = self.job.program.to_string_lossy().contains(std::path::MAIN_SEPARATOR);
-            let tried = if by_path { "that path" } else { "the folders of PATH" };
-            return Error::Unavailable { what: format!("program {program}"), tried: tried.to_owned() };
-        }
-        Error::io(format!("starting {program}"), error)
-    }
 }
 
 /// A rank's place, and the process that is there now.
@@ -108,6 +108,8 @@ struct Slot {
     worker: u64,
     /// How often the process was replaced.
     restarts: usize,
+    /// The process that called `init`, where it is another one than the launcher has started.
+    behind: Option<u32>,
     /// Where the end of its stderr is kept.
     tail: usize,
     started: Instant,
@@ -138,7 +140,15 @@ impl RunningJob<'_> {
         let files = plan.logs.as_deref().map(LogFiles::create).transpose()?;
         let started = self.start_process(rank, &plan, files);
         let (process, tail) = started.inspect_err(|_| plan.logs.as_deref().into_iter().for_each(discard))?;
-        Ok(Slot { process, plan, worker: rank as u64, restarts: 0, tail, started: Instant::now() })
+        Ok(Slot {
+            process,
+            plan,
+            worker: rank as u64,
+            restarts: 0,
+            behind: None,
+            tail,
+            started: Instant::now(),
+        })
     }
 
     fn start_process(
@@ -148,7 +158,7 @@ impl RunningJob<'_> {
         files: Option<LogFiles>,
     ) -> Result<(Process, usize)> {
         let started = Process::start(self.attempt.command(plan));
-        let mut process = started.map_err(|error| self.attempt.cannot_start(error))?;
+        let mut process = started.map_err(|error| why_not_started(&self.attempt.job.program, error))?;
         match self.watch(rank, &mut process, files) {
             Ok(tail) => Ok((process, tail)),
             Err(error) => {
@@ -165,7 +175,7 @@ impl RunningJob<'_> {
         let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
         let output = process.take_output();
         let output = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
-        let tail = self.logs.add(&prefix, output, &job.writers, files)?;
+        let tail = self.logs.add(rank, &prefix, output, &job.writers, files)?;
         let events = self.events.clone();
         let ended = move |exit| {
             // The receiver is gone only when the job was given up.
@@ -178,7 +188,7 @@ impl RunningJob<'_> {
 
     /// Starts a process in the place of the one that was this rank and has ended.
     fn replace(&mut self, rank: usize) -> Result<()> {
-        let (worker, restarts) = (self.workers.started - 1, self.slots[rank].restarts + 1);
+        let (worker, restarts) = (self.slots[rank].worker, self.slots[rank].restarts + 1);
         self.slots[rank].restarts = restarts;
         let mut plan = (self.attempt.plan)(restarts).swap_remove(rank);
         plan.env.insert(WORKER, worker.to_string());
@@ -209,20 +219,31 @@ impl RunningJob<'_> {
         let Job { grace, timeout, began, .. } = *job;
         let spares = self.attempt.elastic.as_ref().map(|(_, spares)| *spares);
         let mut supervisor = Supervisor::new(self.slots.len(), grace, timeout, spares, began);
-        let (mut announced, mut next) = (false, None);
+        let (mut announced, mut inbox) = (false, VecDeque::new());
         while !supervisor.is_over() {
-            let event = match (next.take(), supervisor.deadline()) {
+            let event = match (inbox.pop_front(), supervisor.deadline()) {
                 (Some(event), _) => Ok(event),
                 (None, None) => events.recv().map_err(RecvTimeoutError::from),
                 (None, Some(due)) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
             };
             let action = match event {
-                Ok(event) => {
-                    let action = supervisor.handle(event, Instant::now());
-                    if let Event::Exited { rank, exit } = event {
-                        self.ended(rank, exit, action);
-                    }
+                Ok(Event::Exited { rank, exit }) => {
+                    // What it has said comes on another thread, and came first.
+                    self.attempt.lifelines.catch_up(CATCH_UP);
+                    let (heard, others): (Vec<_>, Vec<_>) = inbox
+                        .drain(..)
+                        .chain(events.try_iter())
+                        .partition(|e| matches!(e, Event::Heard { .. }));
+                    heard.into_iter().for_each(|event| self.hear(event, &mut supervisor));
+                    inbox.extend(others);
+                    let action = supervisor.exited(rank, exit, Instant::now());
+                    self.ended(rank, exit, action);
                     action
+                }
+                Ok(Event::Signal(signal)) => supervisor.signalled(signal, Instant::now()),
+                Ok(event @ Event::Heard { .. }) => {
+                    self.hear(event, &mut supervisor);
+                    None
                 }
                 Err(RecvTimeoutError::Timeout) => supervisor.poll(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -233,15 +254,30 @@ impl RunningJob<'_> {
                 Some(Action::Signal(signal)) => {
                     supervisor.living().for_each(|rank| self.slots[rank].process.signal(signal));
                 }
+                Some(Action::PassOn(signal)) => {
+                    let deaf: Vec<usize> = supervisor
+                        .living()
+                        .filter(|&rank| {
+                            let slot = &self.slots[rank];
+                            !slot.process.tell(signal, slot.behind)
+                        })
+                        .collect();
+                    let name = signal_name(signal);
+                    job.log(move || match deaf.as_slice() {
+                        [] => tracing::info!("{name} was passed on to all ranks"),
+                        deaf => tracing::warn!(
+                            "{name} was not passed on to ranks {deaf:?}, which have no handler for it and would die of it"
+                        ),
+                    });
+                }
                 Some(Action::Replace { rank }) => {
                     if let Err(error) = self.replace(rank) {
                         job.log(move || tracing::error!(rank, %error, "it cannot be replaced"));
                         // It was told to be there, and has ended already.
-                        self.slots[rank].worker = self.workers.started - 1;
-                        next = Some(Event::Exited { rank, exit: ExitKind::Unknown });
+                        inbox.push_back(Event::Exited { rank, exit: ExitKind::Unknown });
                     }
                 }
-                None => {}
+                Some(Action::WillReplace { .. }) | None => {}
             }
             if !announced
                 && !supervisor.is_over()
@@ -258,11 +294,59 @@ impl RunningJob<'_> {
         let all_gone = supervisor.living().next().is_none();
         let verdict =
             supervisor.verdict().ok_or_else(|| Error::Internal { what: "over without a reason".into() })?;
+        let words = supervisor.blame().words().map(String::from);
+        let spares = supervisor.spares();
         // It takes a second if somebody still holds the output open.
-        let outcome = self.outcome(verdict);
+        let outcome = self.outcome(verdict, words, spares);
         // Who asked meanwhile, when no rank was left, can only have meant the output.
-        let asked = if was_asked(events) { Asked::AtOnce } else { supervisor.asked() };
+        let was_asked = inbox.iter().any(is_request) || was_asked(events);
+        let asked = if was_asked { Asked::AtOnce } else { supervisor.asked() };
         Ok(Ended { outcome, asked, all_gone })
+    }
+
+    /// A process has said something.
+    fn hear(&mut self, event: Event, supervisor: &mut Supervisor) {
+        let Event::Heard { attempt, heard } = event else { return };
+        if attempt != self.attempt.number {
+            return;
+        }
+        let (Heard::Here { worker, .. }
+        | Heard::Formed { worker, .. }
+        | Heard::Failed { worker, .. }
+        | Heard::GaveUp { worker, .. }) = heard;
+        let Some(rank) = self.rank_of(worker) else { return };
+        let blame = supervisor.blame();
+        match heard {
+            Heard::Here { pid, .. } => {
+                let slot = &mut self.slots[rank];
+                slot.behind = Some(pid).filter(|&pid| pid != slot.process.id());
+                blame.here(rank);
+            }
+            Heard::Formed { generation, .. } => blame.formed(generation),
+            Heard::Failed { generation, first, .. } => {
+                if let Some(told) = self.told(first) {
+                    blame.told(rank, Stage::Generation(generation), told, Instant::now());
+                }
+            }
+            Heard::GaveUp { first, .. } => {
+                if let Some(told) = self.told(first) {
+                    blame.told(rank, Stage::Init, told, Instant::now());
+                }
+            }
+        }
+    }
+
+    /// In ranks; `None` if the worker at fault is one that was replaced.
+    fn told(&self, first: FirstCause) -> Option<Told> {
+        let culprit = match first.culprit {
+            None => None,
+            Some(worker) => Some(self.rank_of(worker)?),
+        };
+        Some(Told { culprit, words: first.words })
+    }
+
+    fn rank_of(&self, worker: u64) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.worker == worker)
     }
 
     /// The process of this rank has ended; the ranks hear of it and of its replacement in one.
@@ -270,50 +354,70 @@ impl RunningJob<'_> {
         let slot = &mut self.slots[rank];
         slot.process.reap();
         self.workers.ended.push(slot.worker);
-        self.attempt.lifelines.tell(WorkerEnded { worker: slot.worker, exit: exit.told() });
+        // How a wrapper ended says nothing of the rank.
+        let told = if slot.behind.is_some() { Exit::Unknown } else { exit.told() };
+        self.attempt.lifelines.tell(WorkerEnded { worker: slot.worker, exit: told });
         self.workers.succeeded |= exit.is_success();
-        if let Some(Action::Replace { .. }) = action {
+        if let Some(Action::WillReplace { after, .. }) = action {
+            slot.worker = self.workers.started;
             self.workers.started += 1;
-            let pid = slot.process.id();
-            self.attempt
-                .job
-                .log(move || tracing::warn!("rank {rank} (pid {pid}) has failed and is replaced"));
+            let (pid, after) = (slot.process.id(), after.as_secs_f64());
+            self.attempt.job.log(move || {
+                tracing::warn!("rank {rank} (pid {pid}) {exit}; it is replaced in {after:.1} s");
+            });
         }
         self.publish();
     }
 
-    fn outcome(self, verdict: Verdict) -> Outcome {
+    fn outcome(self, verdict: Verdict, words: Option<String>, spares: Option<(Spares, usize)>) -> Outcome {
         let mut tails = self.logs.drain(&self.attempt.job.writers);
         match verdict {
             Verdict::Success => Outcome::Success,
             Verdict::Interrupted { signal } => Outcome::Interrupted { signal },
             Verdict::TimedOut => Outcome::TimedOut { limit: self.attempt.job.timeout.unwrap_or_default() },
-            Verdict::Failed { rank, exit, at } => {
+            Verdict::Failed { rank, exit, at, by, code } => {
                 let slot = &self.slots[rank];
-                Outcome::Failure(Failure {
+                let Quote { lines, panic } = tails.swap_remove(slot.tail);
+                Outcome::Failure(Box::new(Failure {
                     rank,
                     world_size: self.slots.len(),
                     pid: slot.process.id(),
                     exit,
-                    stderr_tail: tails.swap_remove(slot.tail),
+                    named_by: by,
+                    first_cause: words.filter(|_| by != NamedBy::Exit),
+                    exit_code: code,
+                    panic,
+                    stderr_tail: lines,
                     stderr_log: slot.plan.logs.as_deref().map(stderr_log),
                     after: at.saturating_duration_since(slot.started),
+                    spares: spares.map(|(spares, sound)| Replacements {
+                        used: self.attempt.job.replacements - spares.left,
+                        most: self.attempt.job.replacements,
+                        sound,
+                        min: spares.min,
+                    }),
                     interrupted: false,
-                })
+                }))
             }
         }
     }
 }
 
-/// Whether a signal is among what has happened since. Takes all of it.
+/// Whether a request to end is among what has happened since. Takes all of it.
 pub(crate) fn was_asked(events: &Receiver<Event>) -> bool {
-    events.try_iter().any(|event| matches!(event, Event::Signal(_)))
+    events.try_iter().any(|event| is_request(&event))
+}
+
+/// Whether it asks for the end of the job.
+fn is_request(event: &Event) -> bool {
+    matches!(event, Event::Signal(signal) if !is_message(*signal))
 }
 
 /// Says at once what the outcome will say in full when the other ranks are gone, which may take them a while.
 fn announce(verdict: Verdict) {
     match verdict {
         Verdict::Success => {}
+        Verdict::Failed { by: NamedBy::Nobody, .. } => tracing::error!("the ranks disagree; ending them"),
         Verdict::Failed { rank, exit, .. } => tracing::error!("rank {rank} {exit}; ending the others"),
         Verdict::Interrupted { signal } => tracing::warn!("passing {} on to all ranks", signal_name(signal)),
         Verdict::TimedOut => tracing::error!("time is up; ending all ranks"),

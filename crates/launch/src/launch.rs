@@ -1,10 +1,12 @@
 //! The public face: what to launch, and the job that runs.
 
+use crate::event::Event;
 use crate::job::{Attempt, Ended, Job, was_asked};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
 use crate::plan::{Order, Site, check, not_inherited, plan};
-use crate::supervise::{Asked, Event, SIGKILL, Spares};
+use crate::replacing::Spares;
+use crate::supervise::{Asked, SIGKILL};
 use crate::writer::{Sink, Writers};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Elastic, LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
@@ -106,7 +108,8 @@ impl Launch {
     }
 
     /// Starts `size.max()` ranks, and goes on after a failure as long as `size.min()` are left: the process that failed, and only
-    /// that, is replaced, up to [`max_restarts`](Self::max_restarts) times in all. Once one has succeeded nobody is replaced any more, and what
+    /// that, is replaced, up to [`max_restarts`](Self::max_restarts) times in all; one that fails within 10 s of its start after a pause of 0.1 s, which doubles
+    /// each time, up to 5 s. Once one has succeeded nobody is replaced any more, and what
     /// fails then does no harm if enough others succeed: also a replacement that still waited to be let in. The program has to play its part: see `ProcessGroup::rejoin`.
     pub fn elastic(mut self, size: Elastic) -> Self {
         self.elastic = Some(size);
@@ -171,7 +174,8 @@ impl Launch {
     ///
     /// SIGINT, SIGTERM and SIGHUP that this process receives meanwhile are passed on to the ranks, and a second
     /// one kills them at once. For that the first `run` installs handlers that stay: with no job running, the
-    /// signals end this process, as without handlers, even if another library handles them too.
+    /// signals end this process, as without handlers, even if another library handles them too. SIGUSR1 and SIGUSR2 are passed on to ranks that have a
+    /// handler for them, and end nothing while a job runs.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn). A job that fails is not an error but an [`Outcome`].
@@ -205,6 +209,8 @@ impl Launch {
             elastic: self.elastic,
         };
         check(order.ranks, &job_id, self.env.keys().map(String::as_str))?;
+        #[cfg(unix)]
+        crate::signals::see_how_children_end()?;
         let pids = Arc::new(Mutex::new(Vec::new()));
         let job = Job {
             program: self.program,
@@ -215,6 +221,7 @@ impl Launch {
             writers: Writers::start(self.out, self.err)?,
             grace: self.grace,
             timeout: self.timeout,
+            replacements: order.max_restarts,
             began: Instant::now(),
             pids: pids.clone(),
         };
@@ -278,7 +285,12 @@ fn run_attempts(
         let secret = Secret::generate()?;
         let secret = if encrypts { secret.encrypting() } else { secret };
         let store = TcpStoreServer::start(SocketAddr::from((loopback(), 0)), &secret)?;
-        let lifelines = LifelineServer::start(SocketAddr::new(store.addr().ip(), 0), &secret, |_| {})?;
+        let heard = events.clone();
+        let hear = move |word| {
+            // The receiver is gone only when the job was given up.
+            let _ = heard.send(Event::Heard { attempt: number, heard: word });
+        };
+        let lifelines = LifelineServer::start(SocketAddr::new(store.addr().ip(), 0), &secret, hear)?;
         let site = Site {
             store: store.addr(),
             lifeline: lifelines.addr(),
@@ -377,7 +389,7 @@ impl Running {
     }
 
     /// Does what the launcher does when it receives `signal`: passes it on to all ranks, grants them the grace period,
-    /// then kills them. A second signal, or SIGKILL, kills at once.
+    /// then kills them. A second signal, or SIGKILL, kills at once. SIGUSR1 and SIGUSR2 end nothing.
     pub fn signal(&self, signal: i32) {
         // A job that is over needs no signal.
         let _ = self.events.send(Event::Signal(signal));
@@ -441,6 +453,7 @@ mod tests {
             grace: Duration::ZERO,
             // A second attempt, of whose end nobody is told, ends by it.
             timeout: Some(Duration::from_secs(30)),
+            replacements: 0,
             began: Instant::now(),
             pids: Arc::default(),
         };

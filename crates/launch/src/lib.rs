@@ -43,15 +43,16 @@
 //!
 //! # How a job ends
 //! - **All ranks exit with 0**: [`Outcome::Success`].
-//! - **A rank fails**: for half a second exits are collected, because the others fail of the first death
-//!   and may be seen before it; a death by signal then counts as the root, otherwise the earliest exit. The rest get
-//!   SIGTERM, the [grace period](Launch::grace), and SIGKILL.
+//! - **A rank fails**: for half a second exits are collected. The rest get SIGTERM, the [grace period](Launch::grace), and SIGKILL. The report names the
+//!   rank that failed first: the one that the ranks of a phalanx job have named over their lifelines, before any of them could end of it. If nobody has said anything, as in
+//!   programs that don't use phalanx, a death by signal counts as the root, else the earliest exit. [`Failure`] says more.
 //! - **A rank of an elastic job fails**: another process takes its place, or the job goes on without it, as
-//!   [`Launch::elastic`] says; through the store the others learn which processes have ended.
+//!   [`Launch::elastic`] says. A process that did not live for 10 s is replaced after a pause of 0.1 s, which doubles each time, up to 5 s; through the store the others learn which processes have ended.
 //! - **A job with [restarts](Launch::max_restarts) fails**: when the last rank is gone all are started again, unless the launcher
 //!   was asked to end meanwhile.
 //! - **The launcher is asked to end** by SIGINT, SIGTERM or SIGHUP: the same signal goes to all ranks, then as above. A
 //!   second one kills at once. Signals that were ignored when the launcher started (`nohup`) stay ignored.
+//! - **SIGUSR1 and SIGUSR2** end nothing: they are passed on to each rank's own process, unless it would die of it.
 //! - **The launcher is killed**: every rank that has called `init` notices it and kills itself with all of its process group, also behind `sh -c`,
 //!   `setpriv` or a script that started it. On Linux the kernel kills what the launcher itself has started. A program that a wrapper has started
 //!   and that never calls `init` is out of reach.
@@ -61,6 +62,8 @@
 //!
 //! Deliberately absent: containers, several hosts.
 
+mod blame;
+mod event;
 mod job;
 mod launch;
 mod lines;
@@ -68,12 +71,15 @@ mod logs;
 mod outcome;
 mod plan;
 mod process;
+mod program;
+mod replacing;
 #[cfg(unix)]
 mod signals;
 mod supervise;
 mod writer;
 
+pub use blame::NamedBy;
 pub use launch::{Launch, Running};
-pub use outcome::{ExitKind, Failure, Outcome, TAIL_LINES};
+pub use outcome::{ExitKind, Failure, Outcome, Replacements, TAIL_LINES};
 pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};
 pub use plan::RANKS_MAX;

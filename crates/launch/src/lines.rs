@@ -64,12 +64,22 @@ impl Lines {
     }
 }
 
-/// The last [`TAIL_LINES`] lines.
+/// What is quoted of a process's stderr.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Quote {
+    /// The last [`TAIL_LINES`] lines.
+    pub(crate) lines: Vec<String>,
+    /// Its latest panics, without backtraces.
+    pub(crate) panic: Vec<String>,
+}
+
+/// The last [`TAIL_LINES`] lines, and what panics have said: their backtraces are longer.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     lines: VecDeque<String>,
     /// The last line will be drawn over by the next.
     redraw: bool,
+    panics: Panics,
 }
 
 impl Tail {
@@ -86,12 +96,46 @@ impl Tail {
             Some((cut, _)) => format!("{}…", &text[..cut]),
             None => text.into_owned(),
         };
+        self.panics.push(&text);
         self.lines.push_back(text);
         self.redraw = end == End::Redraw;
     }
 
-    pub(crate) fn to_vec(&self) -> Vec<String> {
-        self.lines.iter().cloned().collect()
+    pub(crate) fn quote(&self) -> Quote {
+        Quote {
+            lines: self.lines.iter().cloned().collect(),
+            panic: self.panics.latest.iter().flatten().cloned().collect(),
+        }
+    }
+}
+
+/// What the latest panics have said: one is often followed by another that only passes it on.
+#[derive(Debug, Default)]
+struct Panics {
+    latest: VecDeque<Vec<String>>,
+    /// Whether the last one may have more lines.
+    is_open: bool,
+}
+
+impl Panics {
+    const MOST: usize = 2;
+    const LINES_MAX: usize = 8;
+
+    fn push(&mut self, line: &str) {
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
+            if self.latest.len() == Self::MOST {
+                self.latest.pop_front();
+            }
+            self.latest.push_back(vec![line.to_owned()]);
+            self.is_open = true;
+        } else if let Some(panic) = self.latest.back_mut().filter(|_| self.is_open) {
+            let is_over = line.starts_with("stack backtrace:") || line.starts_with("note: ");
+            if is_over || panic.len() == Self::LINES_MAX {
+                self.is_open = false;
+            } else {
+                panic.push(line.to_owned());
+            }
+        }
     }
 }
 
@@ -156,7 +200,7 @@ mod tests {
             tail.push(format!("{i}%").as_bytes(), End::Redraw);
         }
         tail.push(b"100%", End::Line);
-        let lines = tail.to_vec();
+        let lines = tail.quote().lines;
         assert_eq!(lines.len(), TAIL_LINES);
         assert_eq!(lines[0], format!("line {}", 100 - TAIL_LINES + 1));
         assert_eq!(lines[TAIL_LINES - 2..], ["line 99", "100%"]);
@@ -166,6 +210,38 @@ mod tests {
     fn the_tail_shortens_what_nobody_could_read() {
         let mut tail = Tail::default();
         tail.push("é".repeat(QUOTE_LEN_MAX + 1).as_bytes(), End::Line);
-        assert_eq!(tail.to_vec(), ["é".repeat(QUOTE_LEN_MAX) + "…"]);
+        assert_eq!(tail.quote().lines, ["é".repeat(QUOTE_LEN_MAX) + "…"]);
+    }
+
+    #[test]
+    fn what_a_panic_says_is_kept_whatever_follows() {
+        let mut tail = Tail::default();
+        let mut push = |line: &str| tail.push(line.as_bytes(), End::Line);
+        push("epoch 3");
+        for (thread, words) in
+            [("old", "forgotten"), ("loader", "no such file"), ("main", "a thread panicked")]
+        {
+            push("");
+            push(&format!("thread '{thread}' (77) panicked at src/main.rs:7:5:"));
+            push(words);
+            push("stack backtrace:");
+            (0..100).for_each(|i| push(&format!("  {i}: main")));
+            push("note: Some details are omitted");
+        }
+        let expected = [
+            "thread 'loader' (77) panicked at src/main.rs:7:5:",
+            "no such file",
+            "thread 'main' (77) panicked at src/main.rs:7:5:",
+            "a thread panicked",
+        ];
+        assert_eq!(tail.quote().panic, expected);
+    }
+
+    #[test]
+    fn a_panic_without_an_end_is_cut() {
+        let mut tail = Tail::default();
+        tail.push(b"thread 'main' panicked at src/main.rs:7:5:", End::Line);
+        (0..100).for_each(|_| tail.push(b"more", End::Line));
+        assert_eq!(tail.quote().panic.len(), Panics::LINES_MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! What the ranks write: shown line by line, kept in files, its end remembered.
 
-use crate::lines::{End, Lines, Tail};
+use crate::lines::{End, Lines, Quote, Tail};
 use crate::writer::{WAITING_MAX, Writer, Writers};
 use phalanx_core::{Deadline, Error, Result};
 use std::fs::File;
@@ -18,8 +18,15 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(1);
 
 /// The files that keep a rank's output.
 pub(crate) struct LogFiles {
-    stdout: File,
-    stderr: File,
+    stdout: LogFile,
+    stderr: LogFile,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct LogFile {
+    file: File,
+    path: PathBuf,
 }
 
 fn stdout_log(folder: &Path) -> PathBuf {
@@ -39,7 +46,10 @@ impl LogFiles {
                 if error.kind() == ErrorKind::AlreadyExists { "; a job id is for one job" } else { "" };
             Error::config(format!("cannot create the log {}: {error}{hint}", path.display()))
         };
-        let create = |path: &Path| File::create_new(path).map_err(|error| refused(path, error));
+        let create = |path: &Path| {
+            let file = File::create_new(path).map_err(|error| refused(path, error))?;
+            Ok(LogFile { file, path: path.to_owned() })
+        };
         std::fs::create_dir_all(folder).map_err(|error| refused(folder, error))?;
         let stdout_log = stdout_log(folder);
         let files = create(&stdout_log).and_then(|stdout| {
@@ -90,6 +100,7 @@ impl Logs {
     /// Begins to read the output of one more process. The number that comes back is its place in what [`drain`](Self::drain) returns.
     pub(crate) fn add(
         &mut self,
+        rank: usize,
         prefix: &str,
         (stdout, stderr): (impl Read + Send + 'static, impl Read + Send + 'static),
         writers: &Writers,
@@ -102,6 +113,7 @@ impl Logs {
             prefix: prefix.as_bytes().to_vec(),
             writer: writer.clone(),
             file,
+            rank,
             tail,
             closed: Arc::clone(&self.closed),
             _finished: self.finished.0.clone(),
@@ -113,7 +125,7 @@ impl Logs {
 
     /// Waits until everything is read, but no longer than [`DRAIN`]; then returns the end of each process's stderr. What the pipes
     /// still held is in the files, and given to the writers whatever they have to do.
-    pub(crate) fn drain(self, writers: &Writers) -> Vec<Vec<String>> {
+    pub(crate) fn drain(self, writers: &Writers) -> Vec<Quote> {
         let Self { tails, closed, finished: (sender, receiver) } = self;
         drop(sender);
         // A pipe holds 64 KiB, of which prefixes make eight times as much at most: room for all that ended ranks have left in theirs.
@@ -126,7 +138,7 @@ impl Logs {
             closed.store(true, Ordering::Relaxed);
         }
         writers.set_waiting_max(WAITING_MAX);
-        tails.iter().map(|tail| lock(tail).to_vec()).collect()
+        tails.iter().map(|tail| lock(tail).quote()).collect()
     }
 }
 
@@ -146,7 +158,8 @@ fn start(pump: Pump, input: impl Read + Send + 'static) -> Result<()> {
 struct Pump {
     prefix: Vec<u8>,
     writer: Writer,
-    file: Option<File>,
+    file: Option<LogFile>,
+    rank: usize,
     tail: Option<Arc<Mutex<Tail>>>,
     closed: Arc<AtomicBool>,
     _finished: Sender<()>,
@@ -174,10 +187,14 @@ impl Pump {
 
     /// Writes bytes to the log file just as they came.
     fn keep(&mut self, bytes: &[u8]) {
-        if let Some(file) = &mut self.file
-            && let Err(error) = file.write_all(bytes)
-        {
-            self.writer.later(move || tracing::warn!("a rank's log file ends here: {error}"));
+        let Some(log) = &mut self.file else { return };
+        if let Err(error) = log.file.write_all(bytes) {
+            let (rank, path) = (self.rank, log.path.display().to_string());
+            self.writer.later(move || {
+                tracing::warn!(
+                    "the log {path} of rank {rank} is not complete: it ends where writing failed: {error}"
+                );
+            });
             self.file = None;
         }
     }
@@ -240,7 +257,7 @@ mod tests {
         let held = lock(&shown.0);
         let writers = Writers::start(Box::new(shown.clone()), Box::new(io::sink())).unwrap();
         let mut logs = Logs::new();
-        logs.add("", (io::repeat(b'\n'), io::empty()), &writers, None).unwrap();
+        logs.add(0, "", (io::repeat(b'\n'), io::empty()), &writers, None).unwrap();
         logs.drain(&writers);
         drop(held);
         writers.finish(None, || false);

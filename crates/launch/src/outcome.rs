@@ -1,5 +1,6 @@
 //! How a job ended, in words for a person who reads them at night and in a code for the shell.
 
+use crate::blame::NamedBy;
 use phalanx_rendezvous::lifeline::Exit;
 use std::fmt;
 use std::path::PathBuf;
@@ -16,9 +17,10 @@ pub enum ExitKind {
     Code(i32),
     /// This signal killed it.
     Signal(i32),
-    /// It is gone, but the system did not say how: another part of this program collected its exit status, or
-    /// SIGCHLD is ignored here.
+    /// It is gone, but the system did not say how: another part of this program collected its exit status.
     Unknown,
+    /// It had not ended when the others had failed of it: it hung, was stopped, or was cut off. The launcher ended it.
+    StillRunning,
 }
 
 impl ExitKind {
@@ -32,7 +34,7 @@ impl ExitKind {
         match self {
             Self::Code(code) => Exit::Code(code),
             Self::Signal(signal) => Exit::Signal(signal),
-            Self::Unknown => Exit::Unknown,
+            Self::Unknown | Self::StillRunning => Exit::Unknown,
         }
     }
 
@@ -41,7 +43,7 @@ impl ExitKind {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => 128 + signal,
-            Self::Unknown => 1,
+            Self::Unknown | Self::StillRunning => 1,
         }
     }
 }
@@ -54,6 +56,7 @@ impl fmt::Display for ExitKind {
             Self::Unknown => {
                 f.write_str("ended in an unknown way (its exit status was taken by somebody else)")
             }
+            Self::StillRunning => f.write_str("was still running"),
         }
     }
 }
@@ -74,12 +77,24 @@ fn hint(signal: i32) -> Option<&'static str> {
         "SIGSEGV" => "an invalid memory access, usually in native code",
         "SIGBUS" => "an invalid memory access; often a file or shared memory that has no room left",
         "SIGABRT" => "it aborted itself: a double panic, panic=abort, or an assertion in native code",
+        "SIGUSR1" | "SIGUSR2" => "the program has no handler for it",
         "SIGILL" => "an instruction this processor does not have; was the program built for another one?",
         _ => return None,
     })
 }
 
-/// The first rank that failed, and what it left behind.
+/// The rank that failed first, and what it left behind.
+///
+/// Its `Display` is the launcher's report. The first line is one of
+/// ```text
+/// rank R of N (pid P) exited with code C after T s
+/// rank R of N (pid P) exited with code 0 after T s, while the others still needed it
+/// rank R of N (pid P) was killed by SIGNAL after T s: what that often means
+/// rank R of N (pid P) was still running after T s, when the others gave it up
+/// no single rank is at fault: WORDS
+/// ```
+/// and the words of the first cause follow on the second (`  first cause: WORDS`), where the ranks have told the launcher of it; where no single rank is at
+/// fault, the first process that ended of it stands there (`  first ended: rank R of N …`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
@@ -91,35 +106,98 @@ pub struct Failure {
     pub pid: u32,
     /// How it ended.
     pub exit: ExitKind,
+    /// Why this rank is named, and not another one that failed as well.
+    pub named_by: NamedBy,
+    /// What went wrong first, as the ranks have told the launcher.
+    pub first_cause: Option<String>,
+    /// What the launcher exits with: the rank's own exit code, or 128 + signal; where it ended with 0 or had to be ended, those of the first of the
+    /// others that failed of it.
+    pub exit_code: i32,
+    /// What it wrote to stderr when it panicked, without the backtrace.
+    pub panic: Vec<String>,
     /// The end of its stderr, at most [`TAIL_LINES`] lines, oldest first.
     pub stderr_tail: Vec<String>,
     /// Its complete stderr, if the job has a log folder.
     pub stderr_log: Option<PathBuf>,
-    /// Time from its start to its end.
+    /// Time from its start to its end, or until the others gave it up.
     pub after: Duration,
+    /// In an elastic job, why that did not go on.
+    pub spares: Option<Replacements>,
     /// Whether somebody asked for the end of the job by a signal, after it.
     pub interrupted: bool,
 }
 
+/// What an elastic job had to go on with when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Replacements {
+    /// Processes that were replaced.
+    pub used: usize,
+    /// How many may be: [`Launch::max_restarts`](crate::Launch::max_restarts).
+    pub most: usize,
+    /// Ranks that had not failed.
+    pub sound: usize,
+    /// The fewest with which it goes on.
+    pub min: usize,
+}
+
+impl fmt::Display for Replacements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { used, most, sound, min } = self;
+        let left = if used == most { ": none was left" } else { "" };
+        let (verb, plural) = if *sound == 1 { ("has", "") } else { ("have", "s") };
+        write!(
+            f,
+            "{used} of {most} replacements were used{left}; {sound} rank{plural} {verb} not failed, and the job goes on with at least {min}"
+        )
+    }
+}
+
+impl Failure {
+    fn who(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, world_size, pid, exit, after, named_by, .. } = self;
+        write!(f, "rank {rank} of {world_size} (pid {pid}) {exit} after {:.1} s", after.as_secs_f64())?;
+        match *exit {
+            ExitKind::Code(0) if *named_by == NamedBy::Ranks => {
+                f.write_str(", while the others still needed it")
+            }
+            ExitKind::StillRunning => f.write_str(", when the others gave it up"),
+            ExitKind::Signal(signal) => hint(signal).map_or(Ok(()), |hint| write!(f, ": {hint}")),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, world_size, pid, exit, stderr_tail, stderr_log, after, interrupted: _ } = self;
-        write!(f, "rank {rank} of {world_size} (pid {pid}) {exit} after {:.1} s", after.as_secs_f64())?;
-        if let ExitKind::Signal(signal) = *exit
-            && let Some(hint) = hint(signal)
-        {
-            write!(f, ": {hint}")?;
+        let words = self.first_cause.as_deref();
+        if self.named_by == NamedBy::Nobody {
+            write!(
+                f,
+                "no single rank is at fault: {}\n  first ended: ",
+                words.unwrap_or("the ranks disagree")
+            )?;
+            self.who(f)?;
+        } else {
+            self.who(f)?;
+            words.map_or(Ok(()), |words| write!(f, "\n  first cause: {words}"))?;
         }
-        if let Some(log) = stderr_log {
+        if let Some(spares) = &self.spares {
+            write!(f, "\n  {spares}")?;
+        }
+        if let Some(log) = &self.stderr_log {
             write!(f, "\n  its stderr is in {}", log.display())?;
         }
-        match stderr_tail.len() {
-            0 => write!(f, "\n  it wrote nothing to stderr"),
-            n => {
-                write!(f, "\n  the last {n} lines of its stderr:")?;
-                stderr_tail.iter().try_for_each(|line| write!(f, "\n  | {line}"))
-            }
+        if self.panic.first().is_some_and(|line| !self.stderr_tail.contains(line)) {
+            f.write_str("\n  it panicked:")?;
+            self.panic.iter().try_for_each(|line| write!(f, "\n  | {line}"))?;
         }
+        match self.stderr_tail.len() {
+            0 => return write!(f, "\n  it wrote nothing to stderr"),
+            1 => f.write_str("\n  its last line on stderr:")?,
+            n => write!(f, "\n  its last {n} lines on stderr:")?,
+        }
+        self.stderr_tail.iter().try_for_each(|line| write!(f, "\n  | {line}"))
     }
 }
 
@@ -131,7 +209,7 @@ pub enum Outcome {
     /// Every rank exited with code 0.
     Success,
     /// A rank failed, and the others were ended.
-    Failure(Failure),
+    Failure(Box<Failure>),
     /// This signal reached the launcher (or [`Running::signal`](crate::Running::signal) sent it) and ended the job.
     Interrupted {
         /// The signal.
@@ -150,11 +228,11 @@ impl Outcome {
         *self == Self::Success
     }
 
-    /// The code a launcher exits with: 0, the failed rank's code, 128 + signal, or 124 when time ran out.
+    /// The code a launcher exits with: 0, [`Failure::exit_code`], 128 + signal, or 124 when time ran out.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Success => 0,
-            Self::Failure(failure) => failure.exit.exit_code(),
+            Self::Failure(failure) => failure.exit_code,
             Self::Interrupted { signal } => 128 + signal,
             Self::TimedOut { .. } => 124,
         }
@@ -184,9 +262,14 @@ mod tests {
             world_size: 4,
             pid: 4711,
             exit: ExitKind::Signal(9),
+            named_by: NamedBy::Exit,
+            first_cause: None,
+            exit_code: 137,
+            panic: vec![],
             stderr_tail: vec!["epoch 3".into(), "epoch 4".into()],
             stderr_log: Some("logs/7f3a/attempt_0/2/stderr.log".into()),
             after: Duration::from_millis(3210),
+            spares: None,
             interrupted: false,
         }
     }
@@ -196,7 +279,7 @@ mod tests {
         insta::assert_snapshot!(killed(), @r"
         rank 2 of 4 (pid 4711) was killed by SIGKILL after 3.2 s: likely out of memory, or killed by hand; see dmesg
           its stderr is in logs/7f3a/attempt_0/2/stderr.log
-          the last 2 lines of its stderr:
+          its last 2 lines on stderr:
           | epoch 3
           | epoch 4
         ");
@@ -208,11 +291,65 @@ mod tests {
     }
 
     #[test]
+    fn what_the_ranks_have_said_is_in_the_report() {
+        let told = |exit, words: &str| Failure {
+            exit,
+            named_by: NamedBy::Ranks,
+            first_cause: Some(words.into()),
+            stderr_tail: vec![],
+            stderr_log: None,
+            ..killed()
+        };
+        insta::assert_snapshot!(told(ExitKind::Code(0), "rank 2 (h:4711) left"), @r"
+        rank 2 of 4 (pid 4711) exited with code 0 after 3.2 s, while the others still needed it
+          first cause: rank 2 (h:4711) left
+          it wrote nothing to stderr
+        ");
+        insta::assert_snapshot!(told(ExitKind::StillRunning, "rank 0 waited 10.0 s for rank 2"), @r"
+        rank 2 of 4 (pid 4711) was still running after 3.2 s, when the others gave it up
+          first cause: rank 0 waited 10.0 s for rank 2
+          it wrote nothing to stderr
+        ");
+        let panic = ["thread 'main' panicked at src/main.rs:7:5:", "out of ideas"].map(String::from).to_vec();
+        let panicked = told(ExitKind::Code(101), "rank 2 (h:4711) panicked");
+        let panicked = Failure { panic: panic.clone(), stderr_tail: vec!["  20: main".into()], ..panicked };
+        insta::assert_snapshot!(panicked, @r"
+        rank 2 of 4 (pid 4711) exited with code 101 after 3.2 s
+          first cause: rank 2 (h:4711) panicked
+          it panicked:
+          | thread 'main' panicked at src/main.rs:7:5:
+          | out of ideas
+          its last line on stderr:
+          |   20: main
+        ");
+        let once = Failure { stderr_tail: panic, ..panicked }.to_string();
+        assert_eq!(once.matches("out of ideas").count(), 1, "{once}");
+        let mismatch = told(ExitKind::Code(1), "ranks disagree: a.rs:1 and b.rs:2");
+        insta::assert_snapshot!(Failure { named_by: NamedBy::Nobody, ..mismatch }, @r"
+        no single rank is at fault: ranks disagree: a.rs:1 and b.rs:2
+          first ended: rank 2 of 4 (pid 4711) exited with code 1 after 3.2 s
+          it wrote nothing to stderr
+        ");
+    }
+
+    #[test]
+    fn an_elastic_job_says_why_it_did_not_go_on() {
+        let spares = Some(Replacements { used: 12, most: 12, sound: 1, min: 2 });
+        let failure =
+            Failure { exit: ExitKind::Code(7), stderr_tail: vec![], stderr_log: None, spares, ..killed() };
+        insta::assert_snapshot!(failure, @r"
+        rank 2 of 4 (pid 4711) exited with code 7 after 3.2 s
+          12 of 12 replacements were used: none was left; 1 rank has not failed, and the job goes on with at least 2
+          it wrote nothing to stderr
+        ");
+    }
+
+    #[test]
     fn exit_codes_are_the_shells() {
-        let failure = |exit| Outcome::Failure(Failure { exit, ..killed() }).exit_code();
-        assert_eq!(failure(ExitKind::Code(3)), 3);
-        assert_eq!(failure(ExitKind::Signal(9)), 137);
-        assert_eq!(failure(ExitKind::Unknown), 1);
+        assert_eq!(ExitKind::Code(3).exit_code(), 3);
+        assert_eq!(ExitKind::Signal(9).exit_code(), 137);
+        assert_eq!(ExitKind::Unknown.exit_code(), 1);
+        assert_eq!(Outcome::Failure(Box::new(killed())).exit_code(), 137);
         assert_eq!(Outcome::Success.exit_code(), 0);
         assert_eq!(Outcome::Interrupted { signal: 2 }.exit_code(), 130);
         assert_eq!(Outcome::TimedOut { limit: Duration::ZERO }.exit_code(), 124);

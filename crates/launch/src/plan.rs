@@ -122,7 +122,9 @@ pub(crate) fn plan(
 /// Checks what [`plan`] takes for granted: the number of ranks, the job's id, the names of the user's own variables.
 pub(crate) fn check<'a>(ranks: usize, job_id: &str, names: impl IntoIterator<Item = &'a str>) -> Result<()> {
     if !(1..=RANKS_MAX).contains(&ranks) {
-        return Err(Error::config(format!("a job has 1 to {RANKS_MAX} ranks on a host, not {ranks}")));
+        return Err(Error::config(format!(
+            "the number of ranks (-n, --ranks): a job has 1 to {RANKS_MAX} ranks, not {ranks}"
+        )));
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !(1..=JOB_ID_LEN_MAX).contains(&job_id.len()) || job_id.starts_with('.') || !job_id.chars().all(plain)

@@ -1,12 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP: passed on to the jobs that run, and otherwise what they always were.
+//! SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2: passed on to the jobs that run, and otherwise what they always were.
 
-use crate::supervise::Event;
+use crate::event::Event;
 use phalanx_core::{Error, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// The jobs that want to hear of signals. Signals belong to the process, so there is one table.
@@ -47,8 +47,9 @@ impl Drop for Forwarding {
 
 fn listen() -> std::io::Result<()> {
     let ignored = ignored();
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP].into_iter().filter(|s| ignored & (1 << (s - 1)) == 0))?;
+    let mut signals = Signals::new(
+        [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2].into_iter().filter(|s| ignored & (1 << (s - 1)) == 0),
+    )?;
     let pass_on = move || {
         for signal in signals.forever() {
             let table = table();
@@ -64,6 +65,19 @@ fn listen() -> std::io::Result<()> {
         }
     };
     thread::Builder::new().name("phalanx-signals".to_owned()).spawn(pass_on).map(drop)
+}
+
+/// A process that was started to ignore SIGCHLD is never told how its children end: they vanish. Gives the signal a handler that does nothing, which the children
+/// do not inherit. Without `/proc` it can't be known whether it is ignored, and a handler does no harm.
+pub(crate) fn see_how_children_end() -> Result<()> {
+    let is_known = cfg!(target_os = "linux");
+    if is_known && ignored() & (1 << (SIGCHLD - 1)) == 0 {
+        return Ok(());
+    }
+    let flag = Arc::default();
+    signal_hook::flag::register(SIGCHLD, flag)
+        .map(drop)
+        .map_err(|error| Error::io("making children say how they end (SIGCHLD)", error))
 }
 
 /// The signals that this process was started to ignore, as a mask: `nohup` does that with SIGHUP, and a shell with

@@ -11,13 +11,16 @@
 //! ```
 //!
 //! An elastic job stays in Running after a failure as long as enough ranks are left: a lost one is replaced, or given up.
+//! Which rank is named is decided at the end of Settling, by [`Blame`].
 
+use crate::blame::{Blame, NamedBy};
 use crate::outcome::ExitKind;
+use crate::replacing::{Replacing, Spares};
 use std::time::{Duration, Instant};
 
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
-const SIGABRT: i32 = 6;
+pub(crate) const SIGABRT: i32 = 6;
 
 /// How long exits are collected before one of them is called the first failure.
 ///
@@ -25,53 +28,66 @@ const SIGABRT: i32 = 6;
 /// the one that caused them. Half a second also lets them write what they saw before they are asked to end.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// How long a rank that has said it is at fault may take to end by itself, if the grace period is not shorter: it may be writing what it knows.
+const CONFESSED: Duration = Duration::from_secs(5);
+
 /// How long a process may take to vanish after SIGKILL. One that does not is stuck in the kernel (a dead disk or
 /// device driver), and waiting longer would not help.
 const REAP: Duration = Duration::from_secs(10);
-
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A rank ended.
-    Exited { rank: usize, exit: ExitKind },
-    /// The launcher was sent a signal.
-    Signal(i32),
-}
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Send this signal to every rank that has not ended.
     Signal(i32),
-    /// Start another process in the place of this one, which has ended.
+    /// Send this signal, which is no request to end, to the ranks' own processes.
+    PassOn(i32),
+    /// Another process will take the place of this one, which has ended, so long from now.
+    WillReplace { rank: usize, after: Duration },
+    /// Start it.
     Replace { rank: usize },
-}
-
-/// How an elastic job goes on after a failure.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spares {
-    /// The fewest ranks with which it goes on.
-    pub(crate) min: usize,
-    /// Replacements that may still be started.
-    pub(crate) left: usize,
 }
 
 /// Why the job is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Success,
-    Failed { rank: usize, exit: ExitKind, at: Instant },
-    Interrupted { signal: i32 },
+    Failed {
+        rank: usize,
+        /// How it ended by itself; [`ExitKind::StillRunning`] if it had not when that was decided, at `at`.
+        exit: ExitKind,
+        at: Instant,
+        by: NamedBy,
+        /// What to exit with.
+        code: i32,
+    },
+    Interrupted {
+        signal: i32,
+    },
     TimedOut,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    Running { until: Option<Instant> },
-    Settling { until: Instant },
-    Ending { verdict: Verdict, until: Instant },
-    Killing { verdict: Verdict, until: Instant },
-    Over { verdict: Verdict },
+    Running {
+        until: Option<Instant>,
+    },
+    /// `latest`: for a rank that has said it is at fault.
+    Settling {
+        until: Instant,
+        latest: Instant,
+    },
+    Ending {
+        verdict: Verdict,
+        until: Instant,
+    },
+    Killing {
+        verdict: Verdict,
+        until: Instant,
+    },
+    Over {
+        verdict: Verdict,
+    },
 }
 
 /// What signals have asked for, whatever else ended the job.
@@ -91,7 +107,12 @@ pub(crate) struct Supervisor {
     exits: Vec<Option<(Instant, ExitKind)>>,
     grace: Duration,
     /// `None` in a job that no failure may happen to.
-    spares: Option<Spares>,
+    replacing: Option<Replacing>,
+    /// Ranks that have failed, and that the job went on without.
+    done_without: Vec<usize>,
+    /// How many had not when too few were left.
+    sound: usize,
+    blame: Blame,
     phase: Phase,
     asked: Asked,
 }
@@ -107,56 +128,93 @@ impl Supervisor {
     ) -> Self {
         let until = timeout.and_then(|limit| now.checked_add(limit));
         let phase = Phase::Running { until };
-        Self { exits: vec![None; ranks], grace, spares, phase, asked: Asked::Nothing }
+        let replacing = spares.map(|spares| Replacing::new(spares, ranks, now));
+        let (exits, blame) = (vec![None; ranks], Blame::new(ranks));
+        Self {
+            exits,
+            grace,
+            replacing,
+            done_without: Vec::new(),
+            sound: ranks,
+            blame,
+            phase,
+            asked: Asked::Nothing,
+        }
     }
 
-    /// Takes note of an event.
+    /// What the ranks say is for it to know.
+    pub(crate) fn blame(&mut self) -> &mut Blame {
+        &mut self.blame
+    }
+
+    /// What is left to replace ranks with, in an elastic job, and how many had not failed when it did.
+    pub(crate) fn spares(&self) -> Option<(Spares, usize)> {
+        Some((self.replacing.as_ref()?.spares, self.sound))
+    }
+
+    /// A rank has ended.
     #[must_use]
-    pub(crate) fn handle(&mut self, event: Event, now: Instant) -> Option<Action> {
-        match event {
-            Event::Exited { rank, exit } => {
-                self.exits[rank].get_or_insert((now, exit));
-                if let Phase::Running { .. } = self.phase
-                    && !exit.is_success()
-                {
-                    if self.replaces() {
-                        self.exits[rank] = None;
-                        return Some(Action::Replace { rank });
-                    }
-                    if !self.goes_on() {
-                        self.phase = Phase::Settling { until: now + SETTLE };
-                    }
-                }
-                self.poll(now)
+    pub(crate) fn exited(&mut self, rank: usize, exit: ExitKind, now: Instant) -> Option<Action> {
+        self.exits[rank].get_or_insert((now, exit));
+        if let Phase::Running { .. } = self.phase
+            && !exit.is_success()
+        {
+            if let Some(after) = self.replaces(rank, exit, now) {
+                self.exits[rank] = None;
+                self.blame.replaced(rank);
+                return Some(Action::WillReplace { rank, after });
             }
-            Event::Signal(signal) => {
-                let first = self.asked == Asked::Nothing && signal != SIGKILL;
-                self.asked = if first { Asked::ToEnd } else { Asked::AtOnce };
-                match self.phase {
-                    Phase::Running { .. } => self.end(Verdict::Interrupted { signal }, signal, now),
-                    Phase::Settling { .. } => self.end(self.first_failure(), signal, now),
-                    Phase::Ending { verdict, .. } => self.kill(verdict, now),
-                    Phase::Killing { .. } | Phase::Over { .. } => None,
-                }
+            if self.goes_on() {
+                self.done_without.push(rank);
+            } else {
+                let latest = now + SETTLE.max(CONFESSED.min(self.grace));
+                self.phase = Phase::Settling { until: now + SETTLE, latest };
+                self.sound = self.sound();
+                self.cancel_replacements();
             }
+        }
+        self.poll(now)
+    }
+
+    /// The launcher was sent a signal.
+    #[must_use]
+    pub(crate) fn signalled(&mut self, signal: i32, now: Instant) -> Option<Action> {
+        if is_message(signal) {
+            let ends = !matches!(self.phase, Phase::Running { .. } | Phase::Settling { .. });
+            return (!ends).then_some(Action::PassOn(signal));
+        }
+        let first = self.asked == Asked::Nothing && signal != SIGKILL;
+        self.asked = if first { Asked::ToEnd } else { Asked::AtOnce };
+        match self.phase {
+            Phase::Running { .. } => self.end(Verdict::Interrupted { signal }, signal, now),
+            Phase::Settling { .. } => self.end(self.first_failure(now), signal, now),
+            Phase::Ending { verdict, .. } => self.kill(verdict, now),
+            Phase::Killing { .. } | Phase::Over { .. } => None,
         }
     }
 
     /// Takes a replacement from the spares, if there is one and it would find the others still at work: once a rank has succeeded,
-    /// the job is about to end.
-    fn replaces(&mut self) -> bool {
+    /// the job is about to end. Returns when it is to be started.
+    fn replaces(&mut self, rank: usize, exit: ExitKind, now: Instant) -> Option<Duration> {
         let ends = self.exits.iter().flatten().any(|(_, exit)| exit.is_success());
-        let Some(spares) = self.spares.as_mut().filter(|spares| spares.left > 0 && !ends) else {
-            return false;
-        };
-        spares.left -= 1;
-        true
+        self.replacing.as_mut().filter(|_| !ends)?.take(rank, exit, now)
     }
 
-    /// Whether enough ranks have not failed.
+    /// How many ranks have not failed.
+    fn sound(&self) -> usize {
+        self.exits.iter().filter(|exit| exit.is_none_or(|(_, exit)| exit.is_success())).count()
+    }
+
+    /// Whether those are enough.
     fn goes_on(&self) -> bool {
-        let sound = self.exits.iter().filter(|exit| exit.is_none_or(|(_, exit)| exit.is_success())).count();
-        self.spares.is_some_and(|spares| sound >= spares.min)
+        self.replacing.as_ref().is_some_and(|replacing| self.sound() >= replacing.spares.min)
+    }
+
+    /// Those whose turn has not come have ended for good.
+    fn cancel_replacements(&mut self) {
+        for (rank, before) in self.replacing.as_mut().map(Replacing::cancel).unwrap_or_default() {
+            self.exits[rank] = Some(before);
+        }
     }
 
     /// Does what is due at `now`.
@@ -165,7 +223,7 @@ impl Supervisor {
         if self.living().next().is_none() {
             let verdict = match self.phase {
                 Phase::Running { .. } => Verdict::Success,
-                Phase::Settling { .. } => self.first_failure(),
+                Phase::Settling { .. } => self.first_failure(now),
                 Phase::Ending { verdict, .. } | Phase::Killing { verdict, .. } | Phase::Over { verdict } => {
                     verdict
                 }
@@ -176,8 +234,12 @@ impl Supervisor {
             return None;
         }
         match self.phase {
-            Phase::Running { .. } => self.end(Verdict::TimedOut, SIGTERM, now),
-            Phase::Settling { .. } => self.end(self.first_failure(), SIGTERM, now),
+            Phase::Running { until } => match self.replacing.as_mut().and_then(|r| r.due(now)) {
+                Some(rank) => Some(Action::Replace { rank }),
+                None if until.is_some_and(|until| now >= until) => self.end(Verdict::TimedOut, SIGTERM, now),
+                None => None,
+            },
+            Phase::Settling { .. } => self.end(self.first_failure(now), SIGTERM, now),
             Phase::Ending { verdict, .. } => self.kill(verdict, now),
             Phase::Killing { verdict, .. } | Phase::Over { verdict } => {
                 self.phase = Phase::Over { verdict };
@@ -189,8 +251,12 @@ impl Supervisor {
     /// When [`poll`](Self::poll) has something to do if nothing happens before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Running { until } => until,
-            Phase::Settling { until } | Phase::Ending { until, .. } | Phase::Killing { until, .. } => {
+            Phase::Running { until } => {
+                let replacement = self.replacing.as_ref().and_then(Replacing::deadline);
+                until.into_iter().chain(replacement).min()
+            }
+            Phase::Settling { latest, .. } if self.blame.is_about_to_end(&self.exits) => Some(latest),
+            Phase::Settling { until, .. } | Phase::Ending { until, .. } | Phase::Killing { until, .. } => {
                 Some(until)
             }
             Phase::Over { .. } => None,
@@ -223,6 +289,11 @@ impl Supervisor {
     }
 
     fn end(&mut self, verdict: Verdict, signal: i32, now: Instant) -> Option<Action> {
+        self.cancel_replacements();
+        if self.living().next().is_none() {
+            self.phase = Phase::Over { verdict };
+            return None;
+        }
         if signal == SIGKILL {
             return self.kill(verdict, now);
         }
@@ -237,237 +308,32 @@ impl Supervisor {
         Some(Action::Signal(SIGKILL))
     }
 
-    /// The failure at the root, among those seen until now.
-    ///
-    /// A death by signal goes before an exit code, because a rank that fails of another's death exits with a code;
-    /// except SIGABRT, which is also how a program compiled with `panic = "abort"` reports such an error. Then the
-    /// earliest counts.
-    fn first_failure(&self) -> Verdict {
-        let failures = self.exits.iter().enumerate().filter_map(|(rank, exit)| {
-            let (at, exit) = (*exit)?;
-            (!exit.is_success()).then_some((rank, at, exit))
-        });
-        let (rank, at, exit) = failures
-            .min_by_key(|&(_, at, exit)| (!matches!(exit, ExitKind::Signal(signal) if signal != SIGABRT), at))
-            .expect("settling begins with a failure");
-        Verdict::Failed { rank, exit, at }
+    /// The failure at the root, as far as is known at `now`.
+    fn first_failure(&self, now: Instant) -> Verdict {
+        let failed = |&rank: &usize| {
+            !self.done_without.contains(&rank) && self.exits[rank].is_some_and(|(_, exit)| !exit.is_success())
+        };
+        let failed: Vec<usize> = (0..self.exits.len()).filter(failed).collect();
+        let (rank, by) = self.blame.decide(&self.exits, &failed);
+        let (at, exit) = self.exits[rank].unwrap_or((now, ExitKind::StillRunning));
+        let code = if exit.is_success() || exit == ExitKind::StillRunning {
+            // That of the first of those that failed of it.
+            let exits = failed.iter().filter_map(|&rank| self.exits[rank]);
+            exits.min_by_key(|&(at, _)| at).map_or(1, |(_, exit)| exit.exit_code())
+        } else {
+            exit.exit_code()
+        };
+        Verdict::Failed { rank, exit, at, by, code }
     }
+}
+
+/// Whether a signal tells a program something, and does not ask it to end.
+pub(crate) fn is_message(signal: i32) -> bool {
+    #[cfg(unix)]
+    return [signal_hook::consts::SIGUSR1, signal_hook::consts::SIGUSR2].contains(&signal);
+    #[cfg(not(unix))]
+    return [10, 12].contains(&signal);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Action::{Replace, Signal};
-    use super::*;
-
-    const GRACE: Duration = Duration::from_secs(5);
-    const FAILED: ExitKind = ExitKind::Code(1);
-    const FINE: ExitKind = ExitKind::Code(0);
-
-    /// A supervisor and a clock that stands still unless told.
-    struct Job {
-        supervisor: Supervisor,
-        start: Instant,
-        now: Instant,
-    }
-
-    impl Job {
-        fn of(ranks: usize, timeout: Option<Duration>) -> Self {
-            let start = Instant::now();
-            Self { supervisor: Supervisor::new(ranks, GRACE, timeout, None, start), start, now: start }
-        }
-
-        fn after_ms(&mut self, ms: u64) -> &mut Self {
-            self.now += Duration::from_millis(ms);
-            self
-        }
-
-        fn exit(&mut self, rank: usize, exit: ExitKind) -> Option<Action> {
-            self.supervisor.handle(Event::Exited { rank, exit }, self.now)
-        }
-
-        fn signal(&mut self, signal: i32) -> Option<Action> {
-            self.supervisor.handle(Event::Signal(signal), self.now)
-        }
-
-        /// Lets time run to the deadline.
-        fn due(&mut self) -> Option<Action> {
-            self.now = self.supervisor.deadline().expect("a deadline");
-            self.supervisor.poll(self.now)
-        }
-
-        fn over(&self) -> Option<Verdict> {
-            self.supervisor.is_over().then(|| self.supervisor.verdict()).flatten()
-        }
-    }
-
-    #[test]
-    fn a_job_is_over_when_all_ranks_have_succeeded() {
-        let mut job = Job::of(2, None);
-        assert_eq!(job.supervisor.deadline(), None, "a job without a timeout may take for ever");
-        assert_eq!(job.exit(1, FINE), None);
-        assert_eq!(job.over(), None);
-        assert_eq!(job.after_ms(60_000).exit(0, FINE), None);
-        assert_eq!(job.over(), Some(Verdict::Success));
-    }
-
-    #[test]
-    fn after_a_failure_the_others_are_asked_then_killed() {
-        let mut job = Job::of(3, None);
-        assert_eq!(job.after_ms(1000).exit(1, FAILED), None, "first, others may fail of it too");
-        assert_eq!(job.due(), Some(Signal(SIGTERM)));
-        assert_eq!(job.now, job.start + Duration::from_secs(1) + SETTLE);
-        assert_eq!(job.exit(0, ExitKind::Signal(SIGTERM)), None);
-        assert_eq!(job.due(), Some(Signal(SIGKILL)));
-        assert_eq!(job.now, job.start + Duration::from_secs(1) + SETTLE + GRACE);
-        assert_eq!(job.supervisor.living().collect::<Vec<_>>(), [2]);
-        assert_eq!(job.exit(2, ExitKind::Signal(SIGKILL)), None);
-        let at = job.start + Duration::from_secs(1);
-        assert_eq!(job.over(), Some(Verdict::Failed { rank: 1, exit: FAILED, at }));
-    }
-
-    #[test]
-    fn the_root_is_a_death_by_signal_even_if_seen_late() {
-        for (root, other) in [(9, FAILED), (11, FAILED), (9, ExitKind::Signal(SIGABRT)), (15, FAILED)] {
-            let mut job = Job::of(3, None);
-            assert_eq!(job.exit(0, other), None);
-            assert_eq!(job.after_ms(20).exit(2, ExitKind::Signal(root)), None);
-            assert_eq!(job.after_ms(20).exit(1, other), None);
-            assert!(
-                matches!(job.over(), Some(Verdict::Failed { rank: 2, exit: ExitKind::Signal(s), .. }) if s == root)
-            );
-        }
-    }
-
-    #[test]
-    fn among_equals_the_earliest_is_the_root() {
-        for exit in [FAILED, ExitKind::Signal(9), ExitKind::Signal(SIGABRT), ExitKind::Unknown] {
-            let mut job = Job::of(3, None);
-            assert_eq!(job.exit(0, FINE), None);
-            assert_eq!(job.after_ms(1).exit(2, exit), None);
-            assert_eq!(job.after_ms(1).exit(1, exit), None);
-            assert!(matches!(job.over(), Some(Verdict::Failed { rank: 2, .. })), "{exit:?}");
-        }
-        let mut job = Job::of(2, None);
-        assert_eq!(job.exit(1, FAILED), None);
-        assert_eq!(job.after_ms(1).exit(0, ExitKind::Signal(SIGABRT)), None);
-        assert!(matches!(job.over(), Some(Verdict::Failed { rank: 1, .. })), "an abort may be a reaction");
-    }
-
-    #[test]
-    fn a_signal_is_passed_on_and_a_second_one_kills() {
-        let mut job = Job::of(2, None);
-        assert_eq!(job.signal(2), Some(Signal(2)));
-        assert_eq!(job.signal(2), Some(Signal(SIGKILL)));
-        assert_eq!(job.signal(2), None, "there is nothing stronger");
-        assert_eq!(job.exit(0, ExitKind::Signal(SIGKILL)), None);
-        assert_eq!(job.exit(1, FINE), None);
-        assert_eq!(job.over(), Some(Verdict::Interrupted { signal: 2 }));
-    }
-
-    #[test]
-    fn after_a_signal_grace_ends_too() {
-        let mut job = Job::of(1, None);
-        assert_eq!(job.signal(SIGTERM), Some(Signal(SIGTERM)));
-        assert_eq!(job.due(), Some(Signal(SIGKILL)));
-        assert_eq!(job.now, job.start + GRACE);
-    }
-
-    #[test]
-    fn a_signal_while_settling_does_not_hide_the_failure() {
-        let mut job = Job::of(2, None);
-        assert_eq!(job.exit(1, FAILED), None);
-        assert_eq!(job.signal(2), Some(Signal(2)));
-        assert_eq!(job.exit(0, ExitKind::Signal(2)), None);
-        assert!(matches!(job.over(), Some(Verdict::Failed { rank: 1, .. })));
-    }
-
-    #[test]
-    fn that_the_end_was_asked_for_is_not_forgotten_over_a_failure() {
-        let mut job = Job::of(2, None);
-        assert_eq!(job.exit(1, FAILED), None);
-        assert_eq!(job.supervisor.asked(), Asked::Nothing);
-        assert_eq!(job.signal(2), Some(Signal(2)));
-        assert_eq!(job.supervisor.asked(), Asked::ToEnd);
-        assert_eq!(job.signal(2), Some(Signal(SIGKILL)));
-        assert_eq!(job.supervisor.asked(), Asked::AtOnce);
-        let mut job = Job::of(2, None);
-        assert_eq!(job.exit(1, FAILED), None);
-        assert_eq!(job.due(), Some(Signal(SIGTERM)));
-        assert_eq!(job.signal(2), Some(Signal(SIGKILL)), "the ranks have had a signal");
-        assert_eq!(job.supervisor.asked(), Asked::ToEnd);
-        let mut job = Job::of(1, None);
-        assert_eq!(job.signal(SIGKILL), Some(Signal(SIGKILL)));
-        assert_eq!(job.supervisor.asked(), Asked::AtOnce);
-    }
-
-    #[test]
-    fn time_runs_out() {
-        let mut job = Job::of(2, Some(Duration::from_secs(60)));
-        assert_eq!(job.after_ms(59_999).exit(0, FINE), None);
-        assert_eq!(job.due(), Some(Signal(SIGTERM)));
-        assert_eq!(job.now, job.start + Duration::from_secs(60));
-        assert_eq!(job.exit(1, ExitKind::Signal(SIGTERM)), None);
-        assert_eq!(job.over(), Some(Verdict::TimedOut));
-    }
-
-    #[test]
-    fn the_longest_times_there_are_do_not_overflow() {
-        let start = Instant::now();
-        let mut supervisor = Supervisor::new(1, Duration::MAX, Some(Duration::MAX), None, start);
-        assert_eq!(supervisor.deadline(), None);
-        assert_eq!(supervisor.handle(Event::Signal(SIGTERM), start), Some(Signal(SIGTERM)));
-        assert!(supervisor.deadline() > Some(start));
-    }
-
-    #[test]
-    fn a_process_that_survives_sigkill_is_given_up() {
-        let mut job = Job::of(2, None);
-        assert_eq!(job.signal(SIGKILL), Some(Signal(SIGKILL)));
-        assert_eq!(job.exit(0, ExitKind::Signal(SIGKILL)), None);
-        assert_eq!(job.due(), None);
-        assert_eq!(job.over(), Some(Verdict::Interrupted { signal: SIGKILL }));
-        assert_eq!(job.supervisor.living().collect::<Vec<_>>(), [1]);
-    }
-
-    fn elastic(ranks: usize, min: usize, left: usize) -> Job {
-        let mut job = Job::of(ranks, None);
-        job.supervisor.spares = Some(Spares { min, left });
-        job
-    }
-
-    #[test]
-    fn an_elastic_job_replaces_what_fails_as_long_as_it_may() {
-        let mut job = elastic(3, 2, 2);
-        assert_eq!(job.exit(1, FAILED), Some(Replace { rank: 1 }));
-        assert_eq!(job.exit(1, ExitKind::Signal(9)), Some(Replace { rank: 1 }), "the replacement too");
-        assert_eq!(job.exit(0, FAILED), None, "two are left, which is enough");
-        assert_eq!(job.supervisor.verdict(), None);
-        assert_eq!(job.after_ms(7).exit(2, ExitKind::Signal(9)), None);
-        assert_eq!(job.due(), Some(Signal(SIGTERM)), "one is not");
-        assert_eq!(job.exit(1, FINE), None);
-        assert!(matches!(job.over(), Some(Verdict::Failed { rank: 2, .. })));
-    }
-
-    #[test]
-    fn an_elastic_job_that_has_lost_some_may_succeed() {
-        let mut job = elastic(3, 1, 0);
-        assert_eq!(job.exit(0, FAILED), None);
-        assert_eq!(job.exit(1, FINE), None);
-        assert_eq!(job.over(), None);
-        assert_eq!(job.exit(2, FINE), None);
-        assert_eq!(job.over(), Some(Verdict::Success));
-    }
-
-    #[test]
-    fn nobody_is_replaced_when_the_job_is_about_to_end() {
-        let mut job = elastic(2, 1, 9);
-        assert_eq!(job.exit(0, FINE), None);
-        assert_eq!(job.exit(1, FAILED), None);
-        assert_eq!(job.over(), Some(Verdict::Success));
-        let mut job = elastic(2, 1, 9);
-        assert_eq!(job.signal(SIGTERM), Some(Signal(SIGTERM)));
-        assert_eq!(job.exit(0, ExitKind::Signal(SIGTERM)), None);
-        assert_eq!(job.exit(1, ExitKind::Signal(SIGTERM)), None);
-        assert_eq!(job.over(), Some(Verdict::Interrupted { signal: SIGTERM }));
-    }
-}
+mod tests;

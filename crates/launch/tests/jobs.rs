@@ -46,7 +46,7 @@ fn run(ranks: usize, script: &str) -> (Outcome, String, String) {
 
 fn failure(outcome: Outcome) -> Failure {
     match outcome {
-        Outcome::Failure(failure) => failure,
+        Outcome::Failure(failure) => *failure,
         other => panic!("not a failure: {other}"),
     }
 }
@@ -450,4 +450,19 @@ fn an_impossible_job_is_refused() {
     }
     let error = shells(1, "exit 0").elastic(Elastic::new(1, usize::MAX / 2).unwrap()).spawn().unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error}");
+}
+
+#[test]
+fn processes_that_fail_at_their_start_are_replaced_ever_more_slowly_and_the_report_says_why_that_ended() {
+    let begun = Instant::now();
+    let job = shells(3, "test $RANK != 1 || exit 7; exec sleep 50").elastic(Elastic::new(3, 3).unwrap());
+    let (out, err) = (Capture::default(), Capture::default());
+    let outcome = job.max_restarts(4).output(out, err.clone()).run().unwrap();
+    let pauses = Duration::from_millis(100 + 200 + 400 + 800);
+    assert!(begun.elapsed() >= pauses, "all replacements were used up in {:?}", begun.elapsed());
+    let report = outcome.to_string();
+    let failure = failure(outcome);
+    assert_eq!((failure.rank, failure.exit, failure.exit_code), (1, ExitKind::Code(7), 7), "{report}");
+    let words = "4 of 4 replacements were used: none was left; 2 ranks have not failed, and the job goes on with at least 3";
+    assert!(report.contains(words), "{report}");
 }

@@ -44,6 +44,14 @@ fn rank() {
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
+        Some("rank") if task() == "listen" => {
+            let group = phalanx::init().expect("the ranks come together");
+            let signals = [signal_hook::consts::SIGUSR1, signal_hook::consts::SIGUSR2];
+            let mut signals = signal_hook::iterator::Signals::new(signals).expect("there are such signals");
+            support::say("pid", std::process::id());
+            signals.forever().for_each(|signal| support::say("heard", signal));
+            drop(group);
+        }
         Some("rank") => {
             let group = phalanx::init().expect("the ranks come together");
             support::say("pid", std::process::id());
@@ -66,7 +74,11 @@ fn launch() {
 }
 
 /// A launcher as a process, and its ranks.
-fn start(wrapper: &[&str], task: &str, folder: &std::path::Path) -> (Child, Vec<u32>) {
+fn start(
+    wrapper: &[&str],
+    task: &str,
+    folder: &std::path::Path,
+) -> (Child, Vec<u32>, impl Iterator<Item = String>) {
     let mut launcher = support::again("launcher")
         .env(WRAPPER, wrapper.join("\n"))
         .env(TASK, task)
@@ -75,11 +87,12 @@ fn start(wrapper: &[&str], task: &str, folder: &std::path::Path) -> (Child, Vec<
         .stderr(Stdio::null())
         .spawn()
         .expect("the launcher starts");
-    let lines = BufReader::new(launcher.stdout.take().expect("it is piped")).lines();
-    let pid = |line: std::io::Result<String>| line.ok()?.split_once("] pid ")?.1.parse().ok();
-    let pids: Vec<u32> = lines.filter_map(pid).take(RANKS).collect();
+    let mut lines =
+        BufReader::new(launcher.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    let pid = |line: String| line.split_once("] pid ")?.1.parse().ok();
+    let pids: Vec<u32> = lines.by_ref().filter_map(pid).take(RANKS).collect();
     assert_eq!(pids.len(), RANKS, "the ranks began");
-    (launcher, pids)
+    (launcher, pids, lines)
 }
 
 /// Whether the process still runs. A zombie that waits for its parent does not.
@@ -95,7 +108,7 @@ fn kill_launcher(wrapper: &[&str], task: &str) {
         return; // not installed, or not allowed here
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (mut launcher, pids) = start(wrapper, task, folder.path());
+    let (mut launcher, pids, _lines) = start(wrapper, task, folder.path());
     assert!(pids.iter().copied().all(runs));
     launcher.kill().expect("it is ours");
     launcher.wait().expect("it is ours");
@@ -129,4 +142,20 @@ fn no_rank_that_a_script_has_started_outlives_its_launcher() {
 #[test]
 fn a_rank_that_comes_when_its_launcher_is_gone_ends() {
     kill_launcher(SHELL, "late");
+}
+
+#[test]
+fn a_message_to_the_launcher_comes_to_ranks_behind_a_shell_and_ends_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut launcher, pids, mut lines) = start(SHELL, "listen", folder.path());
+    let pid = rustix::process::Pid::from_child(&launcher);
+    for signal in [rustix::process::Signal::USR1, rustix::process::Signal::USR2] {
+        rustix::process::kill_process(pid, signal).expect("it is ours");
+        let heard = format!("] heard {}", signal.as_raw());
+        let heard = lines.by_ref().filter(|line| line.ends_with(&heard)).take(RANKS).count();
+        assert_eq!(heard, RANKS, "all ranks hear it");
+    }
+    assert!(pids.iter().copied().all(runs));
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is ours");
+    assert_eq!(launcher.wait().expect("it is ours").code(), Some(143));
 }

@@ -48,6 +48,11 @@ impl Process {
         let _ = self.child().kill();
     }
 
+    /// There are no signals to tell anything with.
+    pub(crate) fn tell(&self, _signal: i32, _behind: Option<u32>) -> bool {
+        false
+    }
+
     /// Forgets the process, which has ended.
     pub(crate) fn reap(&mut self) {
         let _ = self.child().wait();

@@ -1,7 +1,9 @@
 //! Processes on Unix: one process group a rank.
 
 use crate::outcome::ExitKind;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
+};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command};
@@ -66,6 +68,19 @@ impl Process {
         }
     }
 
+    /// Sends `signal` to the rank alone: to `behind`, if that is a process in the group that this one has started. Not to a process that would die of
+    /// it, where that can be known; returns whether it was sent.
+    pub(crate) fn tell(&self, signal: i32, behind: Option<u32>) -> bool {
+        let behind = behind.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        // In a name space of its own the rank has another number, which may be a stranger's here.
+        let rank = behind.filter(|&pid| getpgid(Some(pid)) == Ok(self.pid)).unwrap_or(self.pid);
+        if self.reaped || would_end(rank, signal) {
+            return false;
+        }
+        // An error means that it has just ended.
+        Signal::from_named_raw(signal).is_some_and(|signal| kill_process(rank, signal).is_ok())
+    }
+
     /// Kills what the process, which has ended, left behind in its group; then forgets it.
     pub(crate) fn reap(&mut self) {
         self.signal(Signal::KILL.as_raw());
@@ -73,6 +88,19 @@ impl Process {
         // An error means that it was reaped by somebody else.
         let _ = self.child.wait();
     }
+}
+
+/// Whether the process has no handler for the signal, and neither ignores nor blocks it. False where it can't be known.
+fn would_end(pid: Pid, signal: i32) -> bool {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    let masks = status.lines().filter_map(|line| {
+        let (name, mask) = line.split_once(':')?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok();
+        ["SigBlk", "SigIgn", "SigCgt"].contains(&name).then_some(mask?)
+    });
+    let masks: Vec<u64> = masks.collect();
+    !masks.is_empty() && masks.iter().all(|mask| mask & (1 << (signal - 1)) == 0)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -1,11 +1,13 @@
 //! The launcher's end of all lifelines.
 
 use super::{Ended, FirstCause, Word, encode};
-use phalanx_core::Result;
+use phalanx_core::{Deadline, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{Admission, Outbox, Reception, Secret, Service, SessionId};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 /// What the launcher hears from a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +85,19 @@ impl LifelineServer {
     pub fn tell(&self, ended: Ended) {
         self.reception.call(move |lifelines, outbox| lifelines.tell(ended, outbox));
     }
+
+    /// Waits until all that ranks have said until now was heard; no longer than `limit`.
+    pub fn catch_up(&self, limit: Duration) {
+        let deadline = Deadline::after(Instant::now(), limit);
+        // Calls are served before sessions are read: the second one comes when all that there was has been read.
+        for _ in 0..2 {
+            let (served, is_served) = channel();
+            self.reception.call(move |_, _| {
+                let _ = served.send(());
+            });
+            let _ = is_served.recv_timeout(deadline.remaining(Instant::now()));
+        }
+    }
 }
 
 struct Lifelines {
@@ -148,7 +163,6 @@ impl Service for Lifelines {
 mod tests {
     use super::*;
     use crate::lifeline::Exit;
-    use std::sync::mpsc::channel;
 
     fn said(outbox: &mut Outbox) -> Vec<(SessionId, Ended)> {
         let messages = outbox.take_messages().into_iter();
