@@ -82,7 +82,10 @@ impl fmt::Display for Loss {
             Self::LeftAfterError => f.write_str("took no further part, after its own error"),
             Self::Panicked => f.write_str("panicked"),
             Self::Unreachable { from } => {
-                write!(f, "cannot be reached from rank {from} (is the network cut, or PHALANX_HOST wrong?)")
+                write!(
+                    f,
+                    "cannot be reached from rank {from} (is the network cut, its port closed, see PHALANX_PORT, or PHALANX_HOST wrong?)"
+                )
             }
             Self::Silent { after } => {
                 write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64())

@@ -185,7 +185,7 @@ pub enum Error {
         cause: Box<Cause>,
     },
     /// The ranks did not find each other.
-    #[error("{}the ranks did not come together within {:.1} s: {what}", who(*rank, *world_size), waited.as_secs_f64())]
+    #[error("{}the ranks did not come together (waited {:.1} s): {what}", who(*rank, *world_size), waited.as_secs_f64())]
     Rendezvous {
         /// This rank.
         rank: usize,

@@ -116,7 +116,7 @@ impl TcpStore {
     fn send(&self, id: u64, op: Operation<'_>) -> Result<()> {
         let message = encode(&Request { id, op });
         let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.send(&message).map_err(|error| self.give_up(&mut self.mail(), error))
+        sender.send(&message).map_err(|error| self.give_up(&mut self.mail(), self.gone(error)))
     }
 
     /// Waits for the reply to `id`. Whoever finds the receiver free reads, and sorts what comes for the others.
@@ -148,7 +148,7 @@ impl TcpStore {
                     }
                 }
                 Ok(None) => {}
-                Err(error) => drop(self.give_up(&mut mail, error)),
+                Err(error) => drop(self.give_up(&mut mail, self.gone(error))),
             }
             self.changed.notify_all();
         }
@@ -158,6 +158,20 @@ impl TcpStore {
     fn give_up(&self, mail: &mut Mail, error: Error) -> Error {
         self.changed.notify_all();
         mail.broken.get_or_insert(error).clone()
+    }
+
+    /// Whoever reads of a connection that was closed wants to know which, and what that means.
+    fn gone(&self, error: Error) -> Error {
+        match error {
+            Error::Io { source, .. } => {
+                let server = &self.server;
+                let doing = format!(
+                    "the store at {server} is gone, with rank 0 or whoever else ran it, or is cut off"
+                );
+                Error::Io { doing, source }
+            }
+            other => other,
+        }
     }
 
     fn fault(&self, kind: ErrorKind) -> Error {

@@ -33,8 +33,10 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits |
 /// | `PHALANX_SECRET_FILE` | or a file with it, which only its owner can read |
 /// | `PHALANX_ENCRYPT` | `1`: all that processes of the job say over TCP is encrypted; the same for all of them |
-/// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set, and new for each run, with a `file:` store |
-/// | `PHALANX_HOST` | host name or address that the other ranks should use for this one; needed on several hosts with a `file:` store |
+/// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set with a `file:` store, and different for jobs that run at the same time |
+/// | `PHALANX_HOST` | host name or address that the other ranks should use for this one, as `host` or `host:port`; needed on several hosts with a `file:` store; else the one from which this host reaches the store |
+/// | `PHALANX_BIND` | address at which this rank listens, `0.0.0.0` for all; else that of `PHALANX_HOST`. Differs from it where addresses are translated on the way |
+/// | `PHALANX_PORT` | the port at which the first rank of this host listens, the next ones at the ports after it, for firewalls; else any that are free. A port in `PHALANX_HOST` counts in the same way |
 /// | `PHALANX_ELASTIC` | `MIN:MAX`: a job that goes on with so many processes when some are lost; set by `phalanx run --elastic` |
 /// | `PHALANX_WORKER` | the number of this process among all that the job ever had; set by `phalanx run --elastic`; else the rank |
 /// | `PHALANX_LIFELINE` | `host:port` of the launcher that started this process, with which it ends; set by `phalanx run` |
@@ -85,6 +87,12 @@ pub struct Config {
     pub job_id: String,
     /// Host name or address that the other ranks should use for this one.
     pub advertise: Option<String>,
+    /// The port that they should use, if it is not the one at which it listens; that of local rank 0.
+    pub advertise_port: Option<u16>,
+    /// Host name or address at which this rank listens, if not at the one that the others use.
+    pub bind: Option<String>,
+    /// The port at which local rank 0 listens; `None`: any that is free.
+    pub port: Option<u16>,
     /// Time limit of each operation.
     pub timeout: Duration,
     /// Time limit for all ranks to come together.
@@ -192,10 +200,18 @@ impl Config {
             ));
         }
         let own_job_id = vars.text("PHALANX_JOB_ID");
+        let (advertise, advertise_port) = vars.host()?;
         if matches!(store, StoreLocation::File(_)) && own_job_id.is_none() {
             return Err(Error::config(
-                "PHALANX_STORE is a directory, in which files of an earlier run may lie: set PHALANX_JOB_ID to something new \
-                 for each run",
+                "PHALANX_STORE is a directory, which other jobs may use as well: set PHALANX_JOB_ID to something that no other job \
+                 that runs at the same time has",
+            ));
+        }
+        let elastic = vars.parsed("PHALANX_ELASTIC")?;
+        if elastic.is_some() && matches!(store, StoreLocation::File(_)) {
+            return Err(Error::config(
+                "PHALANX_ELASTIC is set, and PHALANX_STORE is a directory: an elastic job needs a store that its launcher runs \
+                 (`phalanx run --elastic` sets both)",
             ));
         }
         Ok(Self {
@@ -206,7 +222,7 @@ impl Config {
             local_world_size,
             node_rank: vars.either("PHALANX_NODE_RANK", "GROUP_RANK")?.unwrap_or(rank / local_world_size),
             worker: vars.number("PHALANX_WORKER")?.unwrap_or(rank) as u64,
-            elastic: vars.parsed("PHALANX_ELASTIC")?,
+            elastic,
             // Who was started by a rank of another job inherits what holds for that one.
             lifeline: vars.text("PHALANX_LIFELINE").filter(|_| source == Source::Phalanx),
             store,
@@ -214,7 +230,10 @@ impl Config {
             job_id: own_job_id
                 .or_else(|| vars.text("TORCHELASTIC_RUN_ID"))
                 .unwrap_or_else(|| "default".into()),
-            advertise: vars.text("PHALANX_HOST"),
+            advertise,
+            advertise_port,
+            bind: vars.text("PHALANX_BIND").map(|host| host.trim_matches(['[', ']']).to_owned()),
+            port: vars.port("PHALANX_PORT")?,
             timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
             init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
             heartbeat_timeout: vars.heartbeat_timeout()?,
@@ -244,6 +263,29 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         let number =
             text.parse::<u32>().map_err(|_| Error::config(format!("{name} is {text:?}, not a number")))?;
         Ok(Some(number as usize))
+    }
+
+    fn port(&self, name: &str) -> Result<Option<u16>> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let port = text.parse::<u16>().ok().filter(|port| *port > 0);
+        port.map(Some).ok_or_else(|| Error::config(format!("{name} is {text:?}, not a port (1 to 65535)")))
+    }
+
+    /// Where the other ranks reach this one: a host, and perhaps a port.
+    fn host(&self) -> Result<(Option<String>, Option<u16>)> {
+        let Some(text) = self.text("PHALANX_HOST") else { return Ok((None, None)) };
+        let bare = |host: &str| Some(host.trim_matches(['[', ']']).to_owned());
+        let (host, port) = match text.rsplit_once(':') {
+            // An IPv6 address has colons of its own: with a port it is written in brackets.
+            Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
+            _ => return Ok((bare(&text), None)),
+        };
+        match port.parse::<u16>().ok().filter(|port| *port > 0) {
+            Some(port) if !host.is_empty() => Ok((bare(host), Some(port))),
+            _ => Err(Error::config(format!(
+                "PHALANX_HOST is {text:?}: neither a host nor host:port (1 to 65535)"
+            ))),
+        }
     }
 
     fn seconds(&self, name: &str) -> Result<Option<Duration>> {

@@ -3,7 +3,7 @@
 use crate::store::{check, check_key, count, misuse, not_set};
 use crate::{Store, VALUE_LEN_MAX};
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_transport::Birthplace;
+use phalanx_transport::{Birthplace, random_number};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
@@ -22,6 +22,7 @@ const NAME_LEN_MAX: usize = 180;
 /// Names of our own; no encoded key has a dot.
 const LOCK: &str = ".lock";
 const NEW: &str = ".new";
+const OWNER: &str = ".owner";
 
 /// A store of files in a directory, one per key. Good for ranks on one host or on a shared file system, with no port
 /// to open; waiting is looking again, at most 20 ms later (on a network file system also as late as its caches let
@@ -49,8 +50,8 @@ const NEW: &str = ".new";
 pub struct FileStore {
     /// Holds this job's files and nothing else.
     dir: PathBuf,
-    /// By the process that made it.
-    owned: Option<Birthplace>,
+    /// The number of this owner, if it is one, and the process that made it.
+    owner: Option<(u64, Birthplace)>,
 }
 
 impl FileStore {
@@ -73,15 +74,30 @@ impl FileStore {
         let dir =
             open(&dir).map_err(|e| Error::io(format!("opening the store directory {}", dir.display()), e))?;
         check_private(&dir)?;
-        Ok(Self { dir, owned: None })
+        Ok(Self { dir, owner: None })
     }
 
     /// Makes this the handle that removes the job's files when it is dropped. One process does it, the one that leaves
-    /// last.
+    /// last. Where a job is started again while the owner of before is still there, the latest owner counts: the other leaves the files
+    /// to it.
     #[must_use]
     pub fn owned(mut self) -> Self {
-        self.owned = Some(Birthplace::here());
+        let number = random_number().ok().filter(|number| {
+            let written = self.lock().and_then(|_lock| {
+                let written = fs::write(self.dir.join(OWNER), number.to_le_bytes());
+                written.map_err(|e| self.failed("writing the owner to", e))
+            });
+            written.inspect_err(|error| tracing::warn!(%error, "files will be left behind")).is_ok()
+        });
+        self.owner = number.map(|number| (number, Birthplace::here()));
         self
+    }
+
+    fn is_owned(&self) -> bool {
+        // Not if this is the copy that a forked child has of it.
+        self.owner.filter(|(_, made)| made.is_here()).is_some_and(|(number, _)| {
+            fs::read(self.dir.join(OWNER)).is_ok_and(|present| present == number.to_le_bytes())
+        })
     }
 
     /// Removes the job's directory with everything in it. The store is of no use afterwards.
@@ -151,8 +167,7 @@ impl FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        // Not if this is the copy that a forked child has of it.
-        if self.owned.is_some_and(Birthplace::is_here)
+        if self.is_owned()
             && let Err(error) = self.remove_all()
         {
             tracing::warn!(%error, "files are left behind");
@@ -336,6 +351,18 @@ mod tests {
         drop(other);
         assert_eq!(owner.try_get("b").unwrap().unwrap(), b"1", "only the owner removes");
         drop(owner);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_latest_owner_counts() {
+        let temp = tempfile::tempdir().unwrap();
+        let before = FileStore::open(temp.path(), "job").unwrap().owned();
+        let after = FileStore::open(temp.path(), "job").unwrap().owned();
+        after.set("a", b"1").unwrap();
+        drop(before);
+        assert_eq!(after.try_get("a").unwrap().unwrap(), b"1");
+        drop(after);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 

@@ -6,7 +6,7 @@ use phalanx_core::{Deadline, Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,19 +98,58 @@ impl Config {
         Ok(OpenStore { store: Arc::new(store), local_ip: None, server: None })
     }
 
+    /// Says of a store that did not answer who was to run it.
+    fn unanswered(&self, error: Error) -> Error {
+        let who = match &self.store {
+            StoreLocation::Tcp { host_it: true, .. } if self.rank != 0 => {
+                "rank 0 runs it: is that started, on the host that MASTER_ADDR names, and can this host reach it?"
+            }
+            StoreLocation::Tcp { host_it: true, .. } => "this rank runs it",
+            _ => "is that what PHALANX_STORE should name, and is its server still there?",
+        };
+        match error {
+            Error::Rendezvous { what, rank, world_size, waited } => {
+                let what = format!("no store answers at {what}; {who}");
+                Error::Rendezvous { what, rank, world_size, waited }
+            }
+            other => other,
+        }
+    }
+
     fn open_tcp(&self, host: &str, port: u16, host_it: bool, deadline: &Deadline) -> Result<OpenStore> {
         let secret =
             self.secret.as_ref().ok_or_else(|| Error::config("a store over TCP needs the job's secret"))?;
         let server = match host_it {
-            true => Some(serve(self.advertise.as_deref().unwrap_or(host), port, secret, deadline)?),
+            true => {
+                let own = self.bind.as_deref().or(self.advertise.as_deref());
+                Some(serve(own.unwrap_or(host), port, secret, deadline)?)
+            }
             false => None,
         };
-        let addr = server.as_ref().map_or_else(|| authority(host, port), |server| server.addr().to_string());
-        let client = TcpStore::connect(&addr, secret, deadline)?;
-        let local_ip = Some(client.local_addr().ip());
+        let addr = server
+            .as_ref()
+            .map_or_else(|| authority(host, port), |server| own_address(server.addr()).to_string());
+        let client = TcpStore::connect(&addr, secret, deadline).map_err(|error| self.unanswered(error))?;
+        let local_ip = match &server {
+            // Of many addresses, the one that the others use.
+            Some(server) if server.addr().ip().is_unspecified() => {
+                resolve(host, port, deadline)?.first().map(SocketAddr::ip)
+            }
+            _ => Some(client.local_addr().ip()),
+        };
         let store = Arc::new(PrefixStore::new(self.job_id.as_str(), client));
         Ok(OpenStore { store, local_ip, server })
     }
+}
+
+/// How this process reaches its own server.
+fn own_address(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
 }
 
 /// Runs the server at the first address of `host` that is this host's.
@@ -122,8 +161,8 @@ fn serve(host: &str, port: u16, secret: &Secret, deadline: &Deadline) -> Result<
         }
     }
     let doing = format!(
-        "rank 0 is to run the store at {}, which is no address of its host (start rank 0 there, or set PHALANX_HOST to the \
-         name or address of its host)",
+        "rank 0 is to run the store at {}, which is no address of its host (start rank 0 there, set PHALANX_HOST to the \
+         name or address of its host, or PHALANX_BIND to where to listen if addresses are translated on the way)",
         authority(host, port)
     );
     Err(Error::io(doing, ErrorKind::AddrNotAvailable.into()))

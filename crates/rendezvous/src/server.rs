@@ -1,10 +1,15 @@
 //! The server of the store over TCP, which the launcher or rank 0 runs.
 
 use crate::protocol::StoreCore;
-use phalanx_core::Result;
+use phalanx_core::{Deadline, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Outbox, Reception, Secret, Service, SessionId};
+use phalanx_transport::{Admission, Outbox, Reception, Secret, Service, SessionId, Strangers};
 use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether clients have left.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The server of [`TcpStore`](crate::TcpStore). It serves on a thread of its own until it is dropped; the drop closes all sessions and joins
 /// the thread. Who doesn't know the secret gets no further than the handshake.
@@ -40,10 +45,36 @@ impl TcpStoreServer {
     pub fn addr(&self) -> SocketAddr {
         self.reception.addr()
     }
+
+    /// Who called so far and did not know the secret.
+    pub fn strangers(&self) -> Strangers {
+        self.reception.strangers()
+    }
+
+    /// Waits until at most `stay` clients are connected, or the deadline passes.
+    pub fn wait_until_left(&self, stay: usize, deadline: &Deadline) {
+        loop {
+            let (answer, clients) = channel();
+            // A receiver that waits no longer needs no answer.
+            self.reception.call(move |server, _| {
+                let _ = answer.send(server.clients);
+            });
+            let left = deadline.remaining(Instant::now());
+            match clients.recv_timeout(left) {
+                Ok(clients) if clients > stay && !left.is_zero() => {
+                    std::thread::sleep(LOOK_INTERVAL.min(left));
+                }
+                _ => return,
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
-struct Server(StoreCore);
+struct Server {
+    core: StoreCore,
+    clients: usize,
+}
 
 impl Service for Server {
     fn admit(&mut self, hello: &Hello) -> Admission {
@@ -53,15 +84,20 @@ impl Service for Server {
         }
     }
 
+    fn opened(&mut self, _session: SessionId, _hello: &Hello, _outbox: &mut Outbox) {
+        self.clients += 1;
+    }
+
     fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
-        match self.0.handle(session, message) {
+        match self.core.handle(session, message) {
             Ok(replies) => replies.into_iter().for_each(|(to, reply)| outbox.send(to, reply)),
             Err(error) => tracing::warn!(session, %error, "a store client sent what is no request"),
         }
     }
 
     fn closed(&mut self, session: SessionId, _outbox: &mut Outbox) {
-        self.0.closed(session);
+        self.clients = self.clients.saturating_sub(1);
+        self.core.closed(session);
     }
 }
 
@@ -69,17 +105,14 @@ impl Service for Server {
 mod tests {
     use super::*;
     use crate::protocol::{Operation, Request, encode};
-    use phalanx_core::Deadline;
     use phalanx_transport::open_session;
-    use std::sync::mpsc::channel;
-    use std::time::{Duration, Instant};
 
     /// Waits until so many requests wait at the server.
     fn wait_until_waiting(server: &TcpStoreServer, expected: usize) {
         let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
         loop {
             let (answer, waiting) = channel();
-            server.reception.call(move |server, _| answer.send(server.0.waiting()).unwrap());
+            server.reception.call(move |server, _| answer.send(server.core.waiting()).unwrap());
             let waiting = waiting.recv().unwrap();
             if waiting == expected {
                 return;
@@ -87,6 +120,24 @@ mod tests {
             assert!(!deadline.has_passed(Instant::now()), "{waiting} wait, not {expected}");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn clients_are_waited_for_until_they_leave_or_time_is_over() {
+        let secret = Secret::generate().unwrap();
+        let server = TcpStoreServer::start("127.0.0.1:0".parse().unwrap(), &secret).unwrap();
+        let within = |limit| Deadline::after(Instant::now(), limit);
+        let long = Duration::from_secs(60);
+        let connect =
+            || open_session(&server.addr().to_string(), &secret, &Hello::store(), &within(long)).unwrap();
+        let (_stays, leaves) = (connect(), connect());
+        let began = Instant::now();
+        server.wait_until_left(1, &within(Duration::from_millis(100)));
+        assert!(began.elapsed() >= Duration::from_millis(100));
+        let leaving = std::thread::spawn(move || drop(leaves));
+        server.wait_until_left(1, &within(long));
+        leaving.join().unwrap();
+        assert!(began.elapsed() < long, "it left");
     }
 
     #[test]

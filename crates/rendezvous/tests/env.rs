@@ -147,6 +147,13 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, "PHALANX_LOCAL_RANK="], &["PHALANX_LOCAL_WORLD_SIZE is set", "PHALANX_LOCAL_RANK is not"]),
         (&[TORCHRUN], &["PHALANX_SECRET", "openssl rand -hex 32", "PHALANX_SECRET_FILE"]),
         (&[TORCHRUN, &with_secret, "PHALANX_STORE=file:///d"], &["PHALANX_JOB_ID"]),
+        (
+            &[OURS, &with_secret, "PHALANX_STORE=file:///d PHALANX_ELASTIC=1:8"],
+            &["PHALANX_ELASTIC", "a directory"],
+        ),
+        (&[OURS, &with_secret, "PHALANX_HOST=a:b"], &["PHALANX_HOST is \"a:b\"", "host:port"]),
+        (&[OURS, &with_secret, "PHALANX_HOST=:7"], &["PHALANX_HOST is \":7\""]),
+        (&[OURS, &with_secret, "PHALANX_PORT=0"], &["PHALANX_PORT is \"0\"", "not a port"]),
         // Contradictions
         (&[TORCHRUN, OURS, "WORLD_SIZE=9"], &["PHALANX_WORLD_SIZE is 8", "WORLD_SIZE is 9"]),
         (&[TORCHRUN, OURS, "RANK=1"], &["PHALANX_RANK is 5", "RANK is 1"]),
@@ -196,6 +203,24 @@ fn nonsense_is_refused_and_named() {
             other => panic!("{variables:?}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn where_a_rank_listens_and_what_the_others_use_are_two_things() {
+    for (variables, host, port) in [
+        ("PHALANX_HOST=node1", "node1", None),
+        ("PHALANX_HOST=node1:7000", "node1", Some(7000)),
+        ("PHALANX_HOST=192.0.2.7:65535", "192.0.2.7", Some(65535)),
+        ("PHALANX_HOST=fe80::7", "fe80::7", None),
+        ("PHALANX_HOST=[fe80::7]", "fe80::7", None),
+        ("PHALANX_HOST=[fe80::7]:7000", "fe80::7", Some(7000)),
+    ] {
+        let config = read(&[OURS, &secret(), variables]).unwrap();
+        assert_eq!((config.advertise.as_deref(), config.advertise_port), (Some(host), port), "{variables}");
+        assert_eq!((config.bind, config.port), (None, None));
+    }
+    let config = read(&[OURS, &secret(), "PHALANX_BIND=[::] PHALANX_PORT=6000"]).unwrap();
+    assert_eq!((config.bind.as_deref(), config.port), (Some("::"), Some(6000)));
 }
 
 #[test]
