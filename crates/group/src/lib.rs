@@ -6,6 +6,8 @@
 //!
 //! Inside: `engine` drives operations, `control` finds out what went wrong first, `realm` knows where the ranks are.
 
+mod address;
+mod assembly;
 mod asynchronous;
 mod backend;
 #[cfg(test)]
@@ -49,7 +51,9 @@ mod shm;
 #[cfg(all(test, not(loom)))]
 mod sim;
 mod split;
+mod start;
 mod sync;
+mod tidings;
 pub mod trace;
 mod tune;
 #[cfg(target_os = "linux")]

@@ -40,6 +40,8 @@ impl Meeting {
                 Cause::TimedOut { missing, .. } => {
                     missing_text(&missing.iter().map(|p| p.rank).collect::<Vec<_>>(), world_size)
                 }
+                // In its own words.
+                Cause::Aborted { reason, .. } => reason,
                 cause => cause.to_string(),
             };
             return Step::End(None, Error::Rendezvous { rank, world_size, what, waited });

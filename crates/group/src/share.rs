@@ -85,8 +85,16 @@ impl<'a> Sharing<'a> {
             return self.fate.timed_out([peer], told);
         }
         self.fate.heard(told).unwrap_or_else(|| {
-            let how = if self.has_left(peer) { Loss::Left } else { self.fate.unreachable() };
-            let cause = Cause::Lost { peer: self.fate.peer(peer), how };
+            let cause = if self.has_left(peer) {
+                Cause::Lost { peer: self.fate.peer(peer), how: Loss::Left }
+            } else {
+                // It is there, for the arbiter has not lost it.
+                self.fate.own_fault(&format!(
+                    "{} is on this host by all it says, but no memory can be passed between the two: set PHALANX_HOST_ID differently on \
+                     each host if they are clones of one machine, or PHALANX_BACKEND=tcp ({why})",
+                    self.fate.peer(peer)
+                ))
+            };
             tracing::warn!(%cause, ?why, "memory was not shared");
             self.fate.fail(cause, told)
         })
@@ -96,8 +104,8 @@ impl<'a> Sharing<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assembly::meet_all;
     use crate::generation::Seat;
-    use crate::init::meet_all;
     use crate::realm::Realm;
     use crate::recommended;
     use phalanx_core::{CallSite, GroupId, OpKind, WORLD};

@@ -2,8 +2,8 @@
 //!
 //! The ranks reach each other through relays that keep every byte and may change those from rank 1 to rank 0.
 
+use crate::assembly::meet_all;
 use crate::generation::Seat;
-use crate::init::meet_all;
 use crate::{ProcessGroup, recommended};
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Loss, OpKind, Result, WORLD};

@@ -5,7 +5,7 @@
 mod support;
 
 use phalanx::launch::Outcome;
-use phalanx::{Deadline, ReduceOp, Secret, WORLD};
+use phalanx::{Deadline, ReduceOp, Secret, Store, TcpStore, WORLD};
 use phalanx_transport::handshake::{Hello, Purpose, VERSION};
 use phalanx_transport::open_session;
 use std::collections::VecDeque;
@@ -92,6 +92,16 @@ fn intrude(
     Some(stream)
 }
 
+/// Which start of the job this is, as rank 0 has written into its store. The launcher listens for lifelines as well.
+fn start(launcher: &[SocketAddr], secret: &Secret, job_id: &str) -> u64 {
+    let within = |time| Deadline::after(Instant::now(), Duration::from_secs(time));
+    let stores =
+        launcher.iter().filter_map(|addr| TcpStore::connect(&addr.to_string(), secret, &within(5)).ok());
+    let key = format!("{job_id}/start");
+    let start = stores.filter_map(|store| store.get(&key, &within(60)).ok()).next().expect("rank 0 comes");
+    u64::from_le_bytes(start.try_into().expect("a number of 64 bits"))
+}
+
 #[test]
 fn strangers_change_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -100,9 +110,9 @@ fn strangers_change_nothing() {
     let pids = running.pids().to_vec();
     output.wait_for("secret", RANKS);
     let secret = Secret::from_hex(&output.said(0, "secret")[0]).expect("a rank said it");
-    let of_ranks = secret.of_generation(0);
     // The launcher in this process hosts it.
     let store = support::listeners([std::process::id()].into_iter());
+    let of_ranks = secret.of_start(start(&store, &secret, running.job_id())).of_generation(0);
 
     let mut held = VecDeque::new();
     let mut met = std::collections::BTreeSet::new();

@@ -1,8 +1,9 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
-use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX};
+use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Through, Verdict};
 use super::pulse::{Due, Pulse};
+use super::terms;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -95,11 +96,11 @@ impl Arbiter {
                 let mut mail: Mail = self.told.iter().map(|verdict| (rank, verdict.clone())).collect();
                 let (first, theirs) = self.terms.get_or_insert_with(|| (rank, terms.clone()));
                 if *theirs != terms {
-                    let what = format!("it runs with {terms}, rank {first} with {theirs}");
+                    let reason = terms::difference((rank, &terms), (*first, theirs));
                     mail.extend(self.fail(
                         rank,
                         WORLD,
-                        Cause::Protocol { peer: self.peer(rank), what },
+                        Cause::Aborted { peer: self.peer(rank), reason: cut(&reason) },
                         None,
                     ));
                 }

@@ -6,9 +6,9 @@ use super::notice::Notice;
 use super::pulse::{Due, Pulse};
 use super::watch::Watch;
 use phalanx_core::{Deadline, Error, Loss, Result};
-use phalanx_transport::handshake::{Hello, Purpose, Status};
+use phalanx_transport::handshake::{Hello, Status};
 use phalanx_transport::{
-    Admission, Birthplace, Outbox, Secret, Service, SessionId, SessionReceiver, SessionSender, open_session,
+    Admission, Birthplace, Outbox, Service, Session, SessionId, SessionReceiver, SessionSender,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,32 +104,11 @@ pub(crate) struct TcpLine {
 }
 
 impl TcpLine {
-    /// Connects `rank` to the arbiter at `addr`; what it says goes to `watch`. If it says nothing for as long as `heartbeat`,
-    /// it is lost.
-    pub(crate) fn connect(
-        addr: &str,
-        secret: &Secret,
-        rank: usize,
-        world_size: usize,
-        watch: Arc<Watch>,
-        heartbeat: Option<Duration>,
-        deadline: &Deadline,
-    ) -> Result<Self> {
-        let group = phalanx_core::WORLD;
-        let hello = Hello {
-            purpose: Purpose::Control,
-            rank: rank as u32,
-            called: 0,
-            world_size: world_size as u32,
-            group,
-        };
-        let session = open_session(addr, secret, &hello, deadline).map_err(|error| match error {
-            Error::Rendezvous { rank, world_size, what, waited } => {
-                let what = format!("rank 0 does not answer at {what}");
-                Error::Rendezvous { rank, world_size, what, waited }
-            }
-            other => other,
-        })?;
+    /// Over a session with the arbiter; what that says goes to `watch`. If it says nothing for as long as `heartbeat`, it is lost.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub(crate) fn new(session: Session, watch: Arc<Watch>, heartbeat: Option<Duration>) -> Result<Self> {
         let (session, incoming) = session.split();
         let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));

@@ -11,6 +11,7 @@ pub(crate) mod line;
 pub(crate) mod notice;
 pub(crate) mod pulse;
 pub(crate) mod stricken;
+pub(crate) mod terms;
 pub(crate) mod watch;
 
 use notice::Notice;

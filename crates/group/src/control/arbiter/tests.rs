@@ -49,11 +49,13 @@ fn ranks_on_different_terms_do_not_come_together() {
     let mut arbiter = Arbiter::new(2, None);
     let addr = ([127, 0, 0, 1], 1).into();
     let join = |terms: &str| Notice::Join { host: "h".into(), addr, local: None, terms: terms.into() };
-    assert!(arbiter.handle(1, join("a")).is_empty());
-    let mail = arbiter.handle(0, join("b"));
+    assert!(arbiter.handle(1, join("PHALANX_BACKEND=shm\nPHALANX_CHECKSUM=on")).is_empty());
+    let mail = arbiter.handle(0, join("PHALANX_BACKEND=tcp\nPHALANX_CHECKSUM=on"));
     assert_eq!(mail.len(), 2);
-    let Verdict::Group { cause: Cause::Protocol { peer, what }, .. } = &mail[0].1 else { panic!("{mail:?}") };
-    assert_eq!((peer.rank, what.as_str()), (0, "it runs with b, rank 1 with a"));
+    let Verdict::Group { cause: Cause::Aborted { peer, reason }, .. } = &mail[0].1 else {
+        panic!("{mail:?}")
+    };
+    assert_eq!((peer.rank, reason.as_str()), (0, "PHALANX_BACKEND differs: tcp at rank 0, shm at rank 1"));
 }
 
 #[test]
