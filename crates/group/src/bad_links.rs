@@ -117,6 +117,26 @@ fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
     });
 }
 
+/// A network that takes long for the last bytes of a rank that has left the job.
+#[test]
+fn as_long_as_something_comes_who_has_left_the_job_is_not_lost() {
+    let World { backend, mut liar, other } = World::new();
+    other.control().send(Notice::Leave).unwrap();
+    let group = ProcessGroup::new(Arc::new(backend));
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| {
+            let mut buffer = [0u8; 10];
+            group.recv(&mut buffer, 1, 7).map(|()| buffer)
+        });
+        let fingerprint = signature(OpKind::Send, DType::U8, 10).fingerprint();
+        for len in [2, 3, 1, 2, 2] {
+            std::thread::sleep(FAREWELL_TIME / 2);
+            say(&mut liar, Key { lane: Lane::Message, id: 7 }, fingerprint, &[len], 10);
+        }
+        assert_eq!(received.join().unwrap().unwrap(), [1; 10]);
+    });
+}
+
 #[test]
 fn who_has_left_the_job_need_not_close_its_links() {
     let World { backend, liar: _liar, other } = World::new();

@@ -5,6 +5,7 @@
 
 pub use crate::exchange::Exchange;
 
+use crate::birthplace::Birthplace;
 use crate::connection::Connection;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
@@ -37,6 +38,7 @@ impl Exchange {
         let links = members.iter().map(|_| Link::Unused).collect();
         let paths = members.iter().map(|_| Path::default()).collect();
         TcpTransport {
+            birthplace: Birthplace::here(),
             exchange: self.clone(),
             group,
             rank,
@@ -62,6 +64,7 @@ enum Link {
 /// One group's links. Dropping it closes them.
 #[derive(Debug)]
 pub struct TcpTransport {
+    birthplace: Birthplace,
     exchange: Exchange,
     group: GroupId,
     rank: usize,
@@ -225,6 +228,15 @@ impl Transport for TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            return;
+        }
+        // A child that was forked may hold copies, so closing is not enough for the others to see the end.
+        for link in &self.links {
+            if let Link::Up(connection) = link {
+                let _ = connection.stream().shutdown(std::net::Shutdown::Write);
+            }
+        }
         self.exchange.close(self.group);
     }
 }

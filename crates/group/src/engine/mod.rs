@@ -121,13 +121,23 @@ pub(crate) struct Attempt {
     stalled: bool,
     /// Of one that has.
     reminder: Option<Reminder>,
+    /// How many bytes it had received when that was looked at last, and since when.
+    progress: Option<(u64, Instant)>,
     /// It has failed. For what is being settled with the other ranks.
     troubled: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(called: Instant, limit: Duration) -> Self {
-        Self { called, limit, deadline: None, stalled: false, reminder: None, troubled: false }
+        Self {
+            called,
+            limit,
+            deadline: None,
+            stalled: false,
+            reminder: None,
+            progress: None,
+            troubled: false,
+        }
     }
 
     /// Of an operation whose time has been running since `called`.
@@ -308,10 +318,16 @@ impl Engine {
             let reminder = attempt.reminder.get_or_insert_with(|| Reminder::new(deadline.limit(), waited));
             self.fate.remind(reminder, peers_of(core, operation), told);
         }
+        let received = operation.bytes().0;
+        if attempt.progress.is_none_or(|(known, _)| known != received) {
+            attempt.progress = Some((received, now));
+        }
+        let comes =
+            attempt.progress.is_some_and(|(_, at)| now.saturating_duration_since(at) <= FAREWELL_TIME);
         // A link that stands tells of its end itself, behind all that was sent before; not one in memory, of a process that has ended.
         let gone = peers_of(core, operation).into_iter().find_map(|peer| {
             let gone = self.fate.gone([peer], now)?;
-            (!core.wire.is_linked(peer) || self.fate.has_left_job(peer)).then_some(gone)
+            (!core.wire.is_linked(peer) || !comes && self.fate.has_left_job(peer)).then_some(gone)
         });
         Ok(gone.map(|peer| Cause::Lost { peer, how: Loss::Left }))
     }

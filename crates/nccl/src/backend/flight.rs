@@ -178,7 +178,7 @@ mod tests {
     use phalanx_core::{CallSite, Error, ReduceOp};
     use phalanx_group::ProcessGroup;
     use phalanx_testkit::World;
-    use std::sync::Barrier;
+    use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -187,6 +187,18 @@ mod tests {
         let file = std::env::current_exe().unwrap().with_file_name("libphalanx_nccl_double.so");
         let device = Cuda::open(&file).and_then(|cuda| Device::open(cuda, group.rank()));
         NcclBackend::over(group, Nccl::open(file), device).unwrap()
+    }
+
+    #[test]
+    fn when_the_last_handle_is_dropped_no_thread_holds_the_group() {
+        World::thread().run(2, |group| {
+            let all = backend(&group);
+            let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+            all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap().wait().unwrap();
+            let shared = Arc::downgrade(&all.shared);
+            drop((buffer, all));
+            assert!(shared.upgrade().is_none());
+        });
     }
 
     /// Rank 1 says that it means the same, and its device does nothing.

@@ -55,10 +55,18 @@ use watch::Watch;
 /// The agreement costs a barrier on the host, on another thread; the call itself a few microseconds of the driver and of NCCL.
 #[derive(Clone)]
 pub struct NcclBackend {
+    _handles: Arc<Handles>,
     shared: Arc<Shared>,
     stream: Stream,
     timeout: Duration,
 }
+
+/// How long operations that nobody waits for may still take when the last handle is dropped.
+const LAST_OPERATIONS_TIME: Duration = Duration::from_secs(5);
+
+/// What all handles of a program share. When the last is dropped, the thread that looks after operations lets go of the group: else the
+/// process could end while that has it, and would not leave in order.
+struct Handles(Arc<Shared>);
 
 pub(crate) struct Shared {
     fate: Fate,
@@ -117,7 +125,9 @@ impl NcclBackend {
             is_aborted: AtomicBool::new(false),
             trouble: Mutex::default(),
         };
-        let backend = Self { shared: Arc::new(shared), stream, timeout: group.timeout() };
+        let shared = Arc::new(shared);
+        let handles = Arc::new(Handles(shared.clone()));
+        let backend = Self { _handles: handles, shared, stream, timeout: group.timeout() };
         backend.self_test()?;
         Ok(backend)
     }
@@ -259,6 +269,14 @@ impl Shared {
         }
         if let Err(error) = self.comm.abort(crate::comm::ABORT_TIME) {
             tracing::error!(%error, "NCCL does not stop; end this process soon");
+        }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.0.watch.settle(LAST_OPERATIONS_TIME);
         }
     }
 }

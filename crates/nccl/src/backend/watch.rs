@@ -21,6 +21,8 @@ struct Watched {
 #[derive(Default)]
 struct State {
     flights: Vec<Arc<Flight>>,
+    /// The thread holds some of them.
+    is_busy: bool,
     is_started: bool,
     is_closed: bool,
 }
@@ -37,13 +39,19 @@ impl Watch {
             state.is_started = true;
         }
         state.flights.push(flight);
-        self.0.changed.notify_one();
+        self.0.changed.notify_all();
         Ok(())
+    }
+
+    /// Waits until the thread holds nothing of the backend, for as long as `limit`.
+    pub(crate) fn settle(&self, limit: Duration) {
+        let holds = |state: &mut State| state.is_busy || !state.flights.is_empty();
+        drop(self.0.changed.wait_timeout_while(self.0.lock(), limit, holds));
     }
 
     pub(crate) fn close(&self) {
         self.0.lock().is_closed = true;
-        self.0.changed.notify_one();
+        self.0.changed.notify_all();
     }
 }
 
@@ -64,6 +72,8 @@ impl Watched {
             drop(state);
             // The last to hold a backend may be this thread.
             drop(flights);
+            self.lock().is_busy = false;
+            self.changed.notify_all();
             std::thread::sleep(INTERVAL);
         }
     }
@@ -73,6 +83,7 @@ impl Watched {
         let mut state = self.lock();
         loop {
             if !state.flights.is_empty() {
+                state.is_busy = true;
                 return Some(state.flights.clone());
             }
             if state.is_closed {
