@@ -29,6 +29,18 @@ struct LogFile {
     path: PathBuf,
 }
 
+impl LogFile {
+    /// Writes bytes just as they came. The error says whose log ends where, and why.
+    fn keep(&mut self, rank: usize, bytes: &[u8]) -> Result<(), String> {
+        self.file.write_all(bytes).map_err(|error| {
+            format!(
+                "the log of rank {rank}, {}, is not complete: writing to it failed: {error}",
+                self.path.display()
+            )
+        })
+    }
+}
+
 fn stdout_log(folder: &Path) -> PathBuf {
     folder.join("stdout.log")
 }
@@ -188,13 +200,8 @@ impl Pump {
     /// Writes bytes to the log file just as they came.
     fn keep(&mut self, bytes: &[u8]) {
         let Some(log) = &mut self.file else { return };
-        if let Err(error) = log.file.write_all(bytes) {
-            let (rank, path) = (self.rank, log.path.display().to_string());
-            self.writer.later(move || {
-                tracing::warn!(
-                    "the log {path} of rank {rank} is not complete: it ends where writing failed: {error}"
-                );
-            });
+        if let Err(what) = log.keep(self.rank, bytes) {
+            self.writer.later(move || tracing::warn!("{what}"));
             self.file = None;
         }
     }
@@ -234,6 +241,16 @@ mod tests {
             std::fs::remove_file(folder.join(there)).unwrap();
         }
         LogFiles::create(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_log_that_ends_names_its_rank_and_its_file() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        // Nothing can be written through this.
+        let mut log = LogFile { file: File::open(&path).unwrap(), path: path.to_path_buf() };
+        let what = log.keep(3, b"epoch 4").unwrap_err();
+        let names = what.contains("rank 3") && what.contains(&path.display().to_string());
+        assert!(names, "{what}");
     }
 
     /// Takes nothing while somebody else has the lock.
