@@ -44,8 +44,11 @@ fn rank() {
             save(&mut checkpoints, 1).unwrap();
             say(&group, "pid", std::process::id());
             if group.rank() == 0 {
-                // With its lock.
+                // With its lock. The signal may take a moment to stop all threads.
                 let _ = Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status();
+                loop {
+                    sleep(Duration::from_secs(1));
+                }
             }
             group.barrier().unwrap_err();
             let group = group.shrink().unwrap();
