@@ -1,4 +1,4 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `fuzz`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `ci`.
 
 mod fuzz;
 mod tidy;
@@ -29,6 +29,18 @@ enum Task {
         /// Ways to end, with commas between them; all, if none is named.
         #[arg(long)]
         ways: Option<String>,
+    },
+    /// Elastic jobs to which things happen at random, and hosts that are cut off for a while (see docs/elastic.md).
+    Elastic {
+        /// How many jobs.
+        #[arg(long, default_value = "20")]
+        rounds: String,
+        /// The seed of the first; each has the next.
+        #[arg(long, default_value = "1")]
+        seed: String,
+        /// Cuts of the network between three hosts and between two instead, of 1 to 12 s: 20 minutes, as root.
+        #[arg(long)]
+        cuts: bool,
     },
     /// Whole jobs under a simulated network and clock, one from each seed. A seed without a number of seeds is replayed: its events
     /// are printed.
@@ -84,6 +96,7 @@ fn main() -> ExitCode {
         Task::Sim { seeds, seed } => return sim(seeds, seed),
         Task::Endings { jobs, ways } => return endings(&jobs, ways),
         Task::Chaos(flags) => return chaos(flags),
+        Task::Elastic { rounds, seed, cuts } => return elastic(&rounds, &seed, cuts),
         Task::Fuzz(flags) => return fuzz::run(&flags),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
@@ -153,6 +166,16 @@ fn endings(jobs: &str, ways: Option<String>) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// These soaks, too, are tests.
+fn elastic(rounds: &str, seed: &str, cuts: bool) -> ExitCode {
+    let mut cargo = Command::new(env!("CARGO"));
+    let test = if cuts { "cut" } else { "rounds" };
+    cargo.args(["test", "--release", "--package", "phalanx", "--test", test]);
+    cargo.args(["--", "soak", "--ignored", "--nocapture"]);
+    cargo.env("ELASTIC_ROUNDS", rounds).env("ELASTIC_SEED", seed);
+    outcome(cargo)
 }
 
 /// The simulation is a test, so that it sees the insides.

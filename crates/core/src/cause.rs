@@ -61,6 +61,14 @@ pub enum Loss {
         /// The rank (of the job) that tried.
         from: usize,
     },
+    /// The network between its host and that of another rank is cut: for so long neither has heard of the other, and there is no third host
+    /// that could say which of the two is cut off.
+    Apart {
+        /// The rank (of the job) at the other end.
+        from: usize,
+        /// How long nothing came.
+        after: Duration,
+    },
     /// Its heartbeat stopped although its connection stands: the process is stopped, its host is frozen or gone, or the
     /// network cut it off.
     Silent {
@@ -87,6 +95,11 @@ impl fmt::Display for Loss {
                     "cannot be reached from rank {from} (is the network cut, its port closed, see PHALANX_PORT, or PHALANX_HOST wrong?)"
                 )
             }
+            Self::Apart { from, after } => write!(
+                f,
+                "and rank {from} have not heard of each other for {} s: the network between their hosts is cut, and either may be at fault",
+                after.as_secs_f64()
+            ),
             Self::Silent { after } => {
                 write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64())
             }

@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::control::Control;
-use crate::control::line::{ArbiterService, TcpLine};
+use crate::control::line::{ArbiterService, Doubt, TcpLine};
 use crate::control::notice::{Local, Member, Notice};
 use crate::control::terms::terms;
 use crate::control::watch::Watch;
@@ -62,8 +62,9 @@ pub(crate) fn assemble(
     let secret = &secret.of_generation(seat.generation);
     let store = tidings.corner();
     let address = Address::of(config, open.local_ip)?;
+    let heartbeat = config.heartbeat_timeout;
     let service = (rank == 0).then(|| {
-        Box::new(ArbiterService::new(world_size, config.heartbeat_timeout, Instant::now()))
+        Box::new(ArbiterService::new(world_size, heartbeat, Instant::now()).asking(heartbeat))
             as Box<dyn Service>
     });
     let exchange = Exchange::start(address.bind, secret.clone(), rank, world_size, service)
@@ -91,7 +92,8 @@ pub(crate) fn assemble(
         group: WORLD,
     };
     let session = reach_arbiter(&arbiter, secret, &hello, tidings, deadline)?;
-    let line = TcpLine::new(session, watch.clone(), config.heartbeat_timeout)?;
+    let doubt = |limit| Doubt::new(arbiter.clone(), secret.clone(), hello, watch.clone(), limit);
+    let line = TcpLine::new(session, watch.clone(), heartbeat, heartbeat.map(doubt))?;
     let attendance =
         Attendance { line: &line, watch: &watch, me: peer.clone(), world_size, tidings, deadline };
     let join =

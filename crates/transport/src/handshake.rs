@@ -64,6 +64,8 @@ pub enum Purpose {
     Memory = 4,
     /// A rank's lifeline to the launcher that started it.
     Lifeline = 5,
+    /// A sign of life: a rank whose line to the arbiter is silent asks whether it can be reached by another connection.
+    Pulse = 6,
 }
 
 /// Who is calling whom, and what for.
@@ -97,7 +99,7 @@ impl Hello {
     pub fn objection(&self, rank: usize, world_size: usize) -> Option<Status> {
         let (caller, called) = (self.rank as usize, self.called as usize);
         // Rank 0 is a client of its own arbiter, but nobody links with itself.
-        let itself = caller == rank && self.purpose != Purpose::Control;
+        let itself = caller == rank && !matches!(self.purpose, Purpose::Control | Purpose::Pulse);
         if self.world_size as usize != world_size {
             return Some(Status::OtherSize(world_size as u32));
         }
@@ -337,6 +339,7 @@ impl Acceptor {
                 3 => Purpose::Data,
                 4 => Purpose::Memory,
                 5 => Purpose::Lifeline,
+                6 => Purpose::Pulse,
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);

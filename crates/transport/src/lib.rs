@@ -20,6 +20,7 @@ mod frame;
 pub mod fuzz;
 pub mod handshake;
 mod keys;
+mod knock;
 mod local;
 mod path;
 mod reception;
@@ -40,6 +41,7 @@ pub use bell::{Bell, Doorbell};
 pub use birthplace::Birthplace;
 pub use connection::Connection;
 pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
+pub use knock::knock;
 #[cfg(target_os = "linux")]
 pub use local::Given;
 pub use local::HostKey;

@@ -5,13 +5,18 @@
 //! listens. That its system answers is enough, and it answers while the process computes or is stopped: that is for
 //! heartbeats to find.
 
+use crate::knock::answer;
 use crate::{resources, socket};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Who waits looks at least so often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// How often another connection is tried: the system tries each again after pauses that double, and would notice late that a cut has healed.
+const TRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Connections that are tried at a time.
+const TRIES_MAX: usize = 8;
 
 /// The way to one peer. Time is an argument.
 #[derive(Debug, Default)]
@@ -23,14 +28,14 @@ struct Waiting {
     /// When it began, or the path last stood.
     since: Instant,
     looked: Instant,
-    /// Since when the peer's system is asked, and the connection being tried.
+    /// Since when the peer's system is asked, and the connections being tried, each since when.
     asked: Option<Instant>,
-    attempt: Option<TcpStream>,
+    attempts: Vec<(Instant, TcpStream)>,
 }
 
 impl Waiting {
     fn new(now: Instant) -> Self {
-        Self { since: now, looked: now, asked: None, attempt: None }
+        Self { since: now, looked: now, asked: None, attempts: Vec::new() }
     }
 }
 
@@ -65,25 +70,30 @@ impl Path {
             return Ok(());
         }
         let asked = *waiting.asked.get_or_insert(now);
-        if waiting.attempt.is_none() {
-            waiting.attempt = match connect() {
+        let latest = waiting.attempts.last().map(|(at, _)| now.saturating_duration_since(*at));
+        if latest.is_none_or(|since| since >= TRY_INTERVAL) {
+            match connect() {
                 Err(error) if resources::are_exhausted(&error) => {
                     // Who cannot ask learns nothing.
                     tracing::warn!(%addr, %error, "this rank cannot see whether the network to a peer still stands");
                     *waiting = Waiting::new(now);
                     return Ok(());
                 }
-                attempt => attempt.ok(),
-            };
-        }
-        match waiting.attempt.as_ref().map(socket::connected) {
-            Some(Ok(true)) => *waiting = Waiting::new(now),
-            // Nobody listens there any more, and the system says so.
-            Some(Err(e)) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset) => {
-                *waiting = Waiting::new(now);
+                Err(_) => {}
+                Ok(attempt) => {
+                    if waiting.attempts.len() == TRIES_MAX {
+                        waiting.attempts.remove(0);
+                    }
+                    waiting.attempts.push((now, attempt));
+                }
             }
-            Some(Err(_)) => waiting.attempt = None,
-            Some(Ok(false)) | None => {}
+        }
+        let answers: Vec<_> = waiting.attempts.iter().map(|(_, attempt)| answer(attempt)).collect();
+        if answers.contains(&Some(true)) {
+            *waiting = Waiting::new(now);
+        } else {
+            let mut answers = answers.into_iter();
+            waiting.attempts.retain(|_| answers.next() == Some(None));
         }
         if waiting.asked.is_some() && now.saturating_duration_since(asked) >= limit {
             return Err(format!("nothing has answered at {addr} for {} s", limit.as_secs_f64()));

@@ -2,10 +2,12 @@
 
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Through, Verdict};
+use super::outage::{Silence, judge};
 use super::pulse::{Due, Pulse};
 use super::terms;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// The first place at which two ranks called different things.
@@ -58,6 +60,8 @@ pub(crate) struct Arbiter {
     stricken: Vec<Option<Cause>>,
     /// Of the ranks that are here; `None` where silence means nothing.
     pulse: Option<Pulse>,
+    /// Whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
+    answering: Option<BTreeSet<IpAddr>>,
 }
 
 impl Arbiter {
@@ -77,6 +81,7 @@ impl Arbiter {
             inquiries: HashMap::new(),
             stricken: vec![None; world_size],
             pulse,
+            answering: None,
         }
     }
 
@@ -150,6 +155,8 @@ impl Arbiter {
             Notice::LeaveGroup { group, members } => self.leave_group(rank, group, members),
             Notice::WhoIsBehind { group, seq, members } => self.behind(rank, group, seq, members),
             Notice::Beat => Vec::new(),
+            // Of a rank that was given up itself, that is no news.
+            Notice::YouWereSilent if self.lost.contains(&rank) => Vec::new(),
             Notice::YouWereSilent => self.silent(0),
         }
     }
@@ -199,7 +206,15 @@ impl Arbiter {
         let mut mail: Mail = insisted.into_iter().flat_map(|group| self.conclude(group)).collect();
         let Some(pulse) = &mut self.pulse else { return mail };
         let Due { beat, silent } = pulse.poll(now);
-        mail.extend(silent.into_iter().flat_map(|rank| self.silent(rank)));
+        for rank in silent {
+            let meaning = self.meaning(rank, now);
+            mail.extend(match meaning {
+                Silence::Peer => self.silent(rank),
+                // The ranks of this host hear of it; the others find out by themselves.
+                Silence::Itself => self.silent(0),
+                Silence::Between => self.apart(rank),
+            });
+        }
         if beat {
             // To all at one moment: so all notice at one moment when it ends.
             mail.extend(self.tell_all(Verdict::Beat));
@@ -216,6 +231,52 @@ impl Arbiter {
         let mail = self.lose(rank, Loss::Silent { after });
         self.lost.insert(rank);
         mail
+    }
+
+    /// It is on the only other host, and the network is cut.
+    fn apart(&mut self, rank: usize) -> Mail {
+        let Some(after) = self.pulse.as_ref().map(Pulse::limit) else { return Vec::new() };
+        if self.left.contains(&rank) || !self.lost.insert(rank) {
+            return Vec::new();
+        }
+        self.lose(rank, Loss::Apart { from: 0, after })
+    }
+
+    /// Where ranks are of which nothing was heard for a while, and all others that may say whether the network stands.
+    pub(crate) fn in_doubt(&self, now: Instant) -> Vec<SocketAddr> {
+        let is_in_doubt = self.pulse.as_ref().is_some_and(|pulse| pulse.in_doubt(now).next().is_some());
+        let own = self.addr(0).map(|addr| addr.ip());
+        let remote = |addr: &SocketAddr| Some(addr.ip()) != own;
+        match is_in_doubt {
+            true => self.members.iter().flatten().map(|member| member.addr).filter(remote).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Which hosts have answered lately.
+    pub(crate) fn answered(&mut self, hosts: BTreeSet<IpAddr>) {
+        self.answering = Some(hosts);
+    }
+
+    fn addr(&self, rank: usize) -> Option<SocketAddr> {
+        Some(self.members.get(rank)?.as_ref()?.addr)
+    }
+
+    /// Whose trouble the silence of `rank` is.
+    fn meaning(&self, rank: usize, now: Instant) -> Silence {
+        let (Some(answering), Some(own), Some(peer)) = (&self.answering, self.addr(0), self.addr(rank))
+        else {
+            return Silence::Peer;
+        };
+        let mut hosts: BTreeMap<IpAddr, bool> = answering.iter().map(|host| (*host, true)).collect();
+        for member in self.members.iter().flatten() {
+            let is_heard = self.pulse.as_ref().is_some_and(|pulse| {
+                let at = pulse.heard_at(member.peer.rank);
+                at.is_some_and(|at| now.saturating_duration_since(at) < pulse.limit() / 2)
+            });
+            *hosts.entry(member.addr.ip()).or_default() |= is_heard;
+        }
+        judge(own.ip(), peer.ip(), &hosts.into_iter().collect::<Vec<_>>())
     }
 
     fn lose(&mut self, rank: usize, how: Loss) -> Mail {

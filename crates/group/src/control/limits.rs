@@ -101,7 +101,11 @@ fn check_through(through: &Through, world_size: usize) -> Result<(), String> {
 
 fn check_loss(peer: &Peer, how: &Loss, world_size: usize) -> Result<(), String> {
     check_peer(peer, world_size)?;
-    if let Loss::Unreachable { from } = how { check_rank(*from, world_size) } else { Ok(()) }
+    if let Loss::Unreachable { from } | Loss::Apart { from, .. } = how {
+        check_rank(*from, world_size)
+    } else {
+        Ok(())
+    }
 }
 
 fn check_peer(peer: &Peer, world_size: usize) -> Result<(), String> {

@@ -2,15 +2,18 @@
 
 use super::Control;
 use super::arbiter::{Arbiter, Mail};
+use super::doubt::{Caller, Knocker};
 use super::notice::Notice;
+use super::outage::{Silence, judge};
 use super::pulse::{Due, Pulse};
 use super::watch::Watch;
 use phalanx_core::{Deadline, Error, Loss, Result};
-use phalanx_transport::handshake::{Hello, Status};
+use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{
-    Admission, Birthplace, Outbox, Service, Session, SessionId, SessionReceiver, SessionSender,
+    Admission, Birthplace, Outbox, Secret, Service, Session, SessionId, SessionReceiver, SessionSender,
 };
 use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,13 +26,21 @@ const IDLE_TIME: Duration = Duration::from_secs(3600);
 pub(crate) struct ArbiterService {
     arbiter: Arbiter,
     ranks: HashMap<SessionId, usize>,
+    /// Asks hosts of which nothing is heard; `None` where there is no network.
+    knocker: Option<Knocker>,
 }
 
 impl ArbiterService {
     /// Ranks that say nothing for as long as `heartbeat` are lost.
     pub(crate) fn new(world_size: usize, heartbeat: Option<Duration>, now: Instant) -> Self {
         let pulse = heartbeat.map(|limit| Pulse::new(limit, now));
-        Self { arbiter: Arbiter::new(world_size, pulse), ranks: HashMap::new() }
+        Self { arbiter: Arbiter::new(world_size, pulse), ranks: HashMap::new(), knocker: None }
+    }
+
+    /// Asks the hosts of ranks that are silent whether they are cut off.
+    pub(crate) fn asking(mut self, heartbeat: Option<Duration>) -> Self {
+        self.knocker = heartbeat.map(Knocker::new);
+        self
     }
 
     /// Takes a message that came at this moment.
@@ -61,6 +72,10 @@ impl ArbiterService {
 impl Service for ArbiterService {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let rank = hello.rank as usize;
+        if hello.purpose == Purpose::Pulse {
+            let has_line = self.ranks.values().any(|&r| r == rank);
+            return if has_line { Admission::Serve } else { Admission::Refuse(Status::Unwanted) };
+        }
         if self.arbiter.admits(rank) && !self.ranks.values().any(|&r| r == rank) {
             Admission::Serve
         } else {
@@ -69,6 +84,10 @@ impl Service for ArbiterService {
     }
 
     fn opened(&mut self, session: SessionId, hello: &Hello, _outbox: &mut Outbox) {
+        if hello.purpose == Purpose::Pulse {
+            // That it has come this far is all it wants to say, and to know.
+            return self.arbiter.heard(hello.rank as usize, Instant::now());
+        }
         self.ranks.insert(session, hello.rank as usize);
     }
 
@@ -87,6 +106,14 @@ impl Service for ArbiterService {
     }
 
     fn poll(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Instant> {
+        if let Some(knocker) = &self.knocker {
+            let addrs = self.arbiter.in_doubt(now);
+            if !addrs.is_empty() {
+                let answering = addrs.iter().map(SocketAddr::ip).filter(|&host| knocker.answers(host, now));
+                self.arbiter.answered(answering.collect());
+                knocker.ask(addrs);
+            }
+        }
         let mail = self.arbiter.poll(now);
         self.post(mail, outbox);
         self.arbiter.deadline()
@@ -104,16 +131,22 @@ pub(crate) struct TcpLine {
 }
 
 impl TcpLine {
-    /// Over a session with the arbiter; what that says goes to `watch`. If it says nothing for as long as `heartbeat`, it is lost.
+    /// Over a session with the arbiter; what that says goes to `watch`. If it says nothing for as long as `heartbeat`, it is lost. `doubt` asks
+    /// for signs of life in other ways before that.
     ///
     /// # Errors
     /// The system starts no thread.
-    pub(crate) fn new(session: Session, watch: Arc<Watch>, heartbeat: Option<Duration>) -> Result<Self> {
+    pub(crate) fn new(
+        session: Session,
+        watch: Arc<Watch>,
+        heartbeat: Option<Duration>,
+        doubt: Option<Doubt>,
+    ) -> Result<Self> {
         let (session, incoming) = session.split();
         let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));
         let ear = Ear::new(watch, heartbeat, Instant::now());
-        let listener = Listener { incoming, outgoing: session.clone(), ear, closing: closing.clone() };
+        let listener = Listener { incoming, outgoing: session.clone(), ear, doubt, closing: closing.clone() };
         let listener = std::thread::Builder::new()
             .name("phalanx-control".into())
             .spawn(move || listener.run())
@@ -134,7 +167,55 @@ struct Listener {
     incoming: SessionReceiver,
     outgoing: Arc<Mutex<SessionSender>>,
     ear: Ear,
+    /// Where there is a heartbeat.
+    doubt: Option<Doubt>,
     closing: Arc<AtomicBool>,
+}
+
+/// What this rank does while it hears nothing of the arbiter.
+#[derive(Debug)]
+pub(crate) struct Doubt {
+    caller: Caller,
+    knocker: Knocker,
+    watch: Arc<Watch>,
+}
+
+impl Doubt {
+    /// Of a rank that has said `hello` to the arbiter at `addr`.
+    pub(crate) fn new(
+        addr: String,
+        secret: Secret,
+        hello: Hello,
+        watch: Arc<Watch>,
+        limit: Duration,
+    ) -> Self {
+        let hello = Hello { purpose: Purpose::Pulse, ..hello };
+        Self { caller: Caller::new(addr, secret, hello, limit), knocker: Knocker::new(limit), watch }
+    }
+
+    fn own(&self, addrs: &[SocketAddr]) -> Option<IpAddr> {
+        Some(addrs.get(self.watch.recorder.me.rank)?.ip())
+    }
+
+    /// Asks for a sign of life in other ways; says when there was one.
+    fn look(&self, is_in_doubt: bool) -> Option<Instant> {
+        self.caller.want(is_in_doubt);
+        if is_in_doubt {
+            let addrs = self.watch.addrs();
+            let own = self.own(&addrs);
+            self.knocker.ask(addrs.into_iter().filter(|addr| Some(addr.ip()) != own));
+        }
+        self.caller.answered()
+    }
+
+    /// Whose trouble the arbiter's silence is.
+    fn meaning(&self, now: Instant) -> Silence {
+        let addrs = self.watch.addrs();
+        let (Some(own), Some(arbiter)) = (self.own(&addrs), addrs.first()) else { return Silence::Peer };
+        let answers: Vec<_> =
+            addrs.iter().map(|addr| (addr.ip(), self.knocker.answers(addr.ip(), now))).collect();
+        judge(own, arbiter.ip(), &answers)
+    }
 }
 
 impl Listener {
@@ -154,9 +235,16 @@ impl Listener {
                     return;
                 }
             }
-            for notice in self.ear.poll(Instant::now()) {
+            let now = Instant::now();
+            if let Some(doubt) = &self.doubt {
+                let at = doubt.look(self.ear.is_in_doubt(now));
+                at.into_iter().for_each(|at| self.ear.heard(at));
+            }
+            let notices =
+                self.ear.poll(now, || self.doubt.as_ref().map_or(Silence::Peer, |doubt| doubt.meaning(now)));
+            for notice in notices {
                 let session = match notice {
-                    Notice::Calls { .. } => Some(lock(&self.outgoing)),
+                    Notice::Calls { .. } | Notice::Failed { .. } => Some(lock(&self.outgoing)),
                     // While another thread has the line, it says something itself.
                     _ => self.outgoing.try_lock().ok(),
                 };
@@ -197,6 +285,16 @@ impl Ear {
         }
     }
 
+    /// Whether nothing has come for long.
+    pub(crate) fn is_in_doubt(&self, now: Instant) -> bool {
+        self.pulse.as_ref().is_some_and(|pulse| pulse.in_doubt(now).next().is_some())
+    }
+
+    /// There was a sign of life of the arbiter, though not on this line.
+    pub(crate) fn heard(&mut self, at: Instant) {
+        self.pulse.iter_mut().for_each(|pulse| pulse.heard(Self::ARBITER, at));
+    }
+
     /// Whether that is a loss.
     pub(crate) fn line_broke(&self) -> bool {
         self.watch.lost_arbiter(Loss::Died)
@@ -207,14 +305,33 @@ impl Ear {
         self.pulse.as_ref().map(Pulse::deadline)
     }
 
-    /// What is to be said now. Call it after everything that has arrived was heard.
-    pub(crate) fn poll(&mut self, now: Instant) -> Vec<Notice> {
+    /// What is to be said now. Call it after everything that has arrived was heard. `meaning` says whose trouble it is if the arbiter is
+    /// silent.
+    pub(crate) fn poll(&mut self, now: Instant, meaning: impl FnOnce() -> Silence) -> Vec<Notice> {
         let mut notices = std::mem::take(&mut self.answers);
         let Some(pulse) = &mut self.pulse else { return notices };
         let Due { beat, silent } = pulse.poll(now);
         if !silent.is_empty() {
-            self.watch.lost_arbiter(Loss::Silent { after: pulse.limit() });
-            notices.push(Notice::YouWereSilent);
+            let after = pulse.limit();
+            let me = self.watch.recorder.me.rank;
+            let failed = |cause| {
+                let members = (0..self.watch.recorder.world_size).collect();
+                Notice::Failed { group: phalanx_core::WORLD, members, cause }
+            };
+            match meaning() {
+                Silence::Peer => {
+                    self.watch.lost_arbiter(Loss::Silent { after });
+                    notices.push(Notice::YouWereSilent);
+                }
+                // What is said now arrives if the cut heals, where nobody should be blamed for it but this host.
+                Silence::Itself => notices.push(failed(self.watch.lost_itself(Loss::Silent { after }))),
+                Silence::Between => {
+                    let how = Loss::Apart { from: me, after };
+                    self.watch.lost_arbiter(how);
+                    let peer = self.watch.arbiter();
+                    notices.push(failed(phalanx_core::Cause::Lost { peer, how }));
+                }
+            }
         }
         if beat {
             notices.push(Notice::Beat);

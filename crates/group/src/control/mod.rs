@@ -6,9 +6,11 @@
 //! [beats](pulse), so that who is stopped or cut off is found as well.
 
 pub(crate) mod arbiter;
+mod doubt;
 pub(crate) mod limits;
 pub(crate) mod line;
 pub(crate) mod notice;
+pub(crate) mod outage;
 pub(crate) mod pulse;
 pub(crate) mod stricken;
 pub(crate) mod terms;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Beats in the time after which silence is a loss: most of them may be late.
-const BEATS: u32 = 5;
+const BEATS: u32 = 10;
 
 /// What is due.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +34,22 @@ impl Pulse {
         self.limit
     }
 
+    /// A beat comes so often. Only after that does silence begin: a network that is cut for less than the limit has cost nobody its place.
+    fn interval(&self) -> Duration {
+        self.limit / BEATS
+    }
+
+    /// Who has been silent for so long that it is worth while to ask in another way.
+    pub(crate) fn in_doubt(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
+        let is_late = move |at: &Instant| now.saturating_duration_since(*at) >= self.limit / 2;
+        self.heard.iter().filter(move |(_, at)| is_late(at)).map(|(&rank, _)| rank)
+    }
+
+    /// When somebody was heard last, or its time began.
+    pub(crate) fn heard_at(&self, rank: usize) -> Option<Instant> {
+        self.heard.get(&rank).copied()
+    }
+
     /// `rank` said something. The first word begins its time.
     pub(crate) fn heard(&mut self, rank: usize, now: Instant) {
         self.heard.insert(rank, now);
@@ -46,12 +62,12 @@ impl Pulse {
 
     /// When to [`poll`](Self::poll), if nothing happens before.
     pub(crate) fn deadline(&self) -> Instant {
-        self.heard.values().map(|&at| at + self.limit).fold(self.next_beat, Instant::min)
+        self.heard.values().map(|&at| at + self.limit + self.interval()).fold(self.next_beat, Instant::min)
     }
 
     /// What is due. Call it after what has arrived was [`heard`](Self::heard).
     pub(crate) fn poll(&mut self, now: Instant) -> Due {
-        let interval = self.limit / BEATS;
+        let interval = self.interval();
         let late = now.saturating_duration_since(self.next_beat);
         if late > interval {
             // This process was stopped itself, or its whole machine: nobody else is to blame for what it did not hear meanwhile. The
@@ -62,7 +78,7 @@ impl Pulse {
         if beat {
             self.next_beat = now + interval;
         }
-        let is_silent = |at: &Instant| now.saturating_duration_since(*at) >= self.limit;
+        let is_silent = |at: &Instant| now.saturating_duration_since(*at) >= self.limit + interval;
         let silent: Vec<_> = self.heard.iter().filter(|(_, at)| is_silent(at)).map(|(&r, _)| r).collect();
         silent.iter().for_each(|rank| self.forget(*rank));
         Due { beat, silent }
@@ -98,8 +114,8 @@ mod tests {
             assert!(pulse.deadline() > now, "it would spin");
             now = pulse.deadline();
         }
-        assert_eq!(silent, [(1, LIMIT)], "not before its time, and not after");
-        assert_eq!(beats, 11, "every two seconds");
+        assert_eq!(silent, [(1, LIMIT + LIMIT / BEATS)], "not before its time, and not after");
+        assert_eq!(beats, 21, "every second");
     }
 
     #[test]
@@ -111,12 +127,12 @@ mod tests {
         let resumed = start + seconds(3600.0);
         assert_eq!(pulse.poll(resumed), Due { beat: true, silent: vec![] });
         // From then on it counts.
-        let silent = (0..10).find_map(|_| {
+        let silent = (0..20).find_map(|_| {
             let now = pulse.deadline();
             let silent = pulse.poll(now).silent;
             (!silent.is_empty()).then_some((silent, now - resumed))
         });
-        assert_eq!(silent, Some((vec![1], LIMIT - LIMIT / BEATS)), "the time before it was stopped counts");
+        assert_eq!(silent, Some((vec![1], LIMIT)), "the time before it was stopped counts");
     }
 
     #[test]
@@ -125,7 +141,21 @@ mod tests {
         let mut pulse = Pulse::new(LIMIT, start);
         pulse.heard(1, start);
         let silent = (0..20u32).find(|&i| !pulse.poll(start + i * seconds(5.0)).silent.is_empty());
-        assert_eq!(silent, Some(5), "of five seconds between looks, two count");
+        assert_eq!(silent, Some(11), "of five seconds between looks, one counts");
+    }
+
+    #[test]
+    fn a_silence_shorter_than_the_limit_is_none_and_whoever_is_late_is_asked() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(LIMIT, start);
+        pulse.heard(1, start); // the last beat before the network is cut
+        for tenth in 0..=107u32 {
+            let now = start + tenth * seconds(0.1);
+            assert!(pulse.poll(now).silent.is_empty(), "at {tenth}");
+            assert_eq!(pulse.in_doubt(now).count(), usize::from(tenth >= 50), "at {tenth}");
+        }
+        pulse.heard(1, start + seconds(10.8)); // healed after 9.8 s, and asked
+        assert!(pulse.poll(start + seconds(15.0)).silent.is_empty());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
 use phalanx_transport::Bell;
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -288,8 +289,7 @@ impl Watch {
         state.line_ended = true;
         let is_loss = !state.left.contains_key(&0);
         if is_loss {
-            let known = state.members.as_ref().map(|m| m[0].peer.clone());
-            let peer = known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() });
+            let peer = state.arbiter();
             let (cause, through) = match state.arbiter_stricken.clone() {
                 Some(first) => (first, Some((peer, how))),
                 None => (Cause::Lost { peer, how }, None),
@@ -364,14 +364,36 @@ impl Watch {
             let ((Some((_, how)), _) | (None, Cause::Lost { how, .. })) = (through, cause) else {
                 return None;
             };
-            matches!(how, Loss::Silent { .. } | Loss::Unreachable { .. }).then_some(*rank)
+            matches!(how, Loss::Silent { .. } | Loss::Unreachable { .. } | Loss::Apart { .. })
+                .then_some(*rank)
         };
         state.verdicts.iter().filter_map(silent).collect()
     }
 
     /// Whether the arbiter is there, and hears the ranks that have not [`gone`](Self::gone).
     pub(crate) fn has_arbiter(&self) -> bool {
-        !self.gone().contains(&0)
+        let gone = self.gone();
+        !gone.contains(&0) && !gone.contains(&self.recorder.me.rank)
+    }
+
+    /// Rank 0, as errors name it.
+    pub(crate) fn arbiter(&self) -> Peer {
+        lock(&self.state).arbiter()
+    }
+
+    /// The addresses of all ranks, once they are known.
+    pub(crate) fn addrs(&self) -> Vec<SocketAddr> {
+        let members = &lock(&self.state).members;
+        members.iter().flatten().map(|member| member.addr).collect()
+    }
+
+    /// This host is cut off from all others: this rank is lost, to the arbiter and to itself.
+    pub(crate) fn lost_itself(&self, how: Loss) -> Cause {
+        let cause = Cause::Lost { peer: self.recorder.me.clone(), how };
+        let scope = Scope::Rank { rank: self.recorder.me.rank, is_gone: true };
+        lock(&self.state).verdict(scope, cause.clone(), None);
+        self.changed.notify_all();
+        cause
     }
 
     /// The groups that are here.
@@ -436,6 +458,11 @@ pub(crate) struct Incomplete {
 }
 
 impl State {
+    fn arbiter(&self) -> Peer {
+        let known = self.members.as_ref().map(|m| m[0].peer.clone());
+        known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() })
+    }
+
     /// Those that are here.
     fn groups(&self) -> Vec<Arc<Alarm>> {
         let mut groups: Vec<_> = self.alarms.iter().filter_map(Weak::upgrade).collect();

@@ -98,7 +98,7 @@ mod tests {
                 fell_silent.entry(worker).or_insert(tenth);
             }
         }
-        assert_eq!(fell_silent, BTreeMap::from([(2, 140), (3, 180)]));
+        assert_eq!(fell_silent, BTreeMap::from([(2, 150), (3, 190)]));
         assert_eq!(*liveness.silent(), BTreeSet::from([3]), "worker 2 is back");
         liveness.watch(&BTreeSet::from([1]), start + 3 * LIMIT);
         assert!(liveness.silent().is_empty() && liveness.watched() == [1]);

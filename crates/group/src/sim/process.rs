@@ -11,6 +11,7 @@ use super::transport::{Links, SimTransport};
 use crate::control::Control;
 use crate::control::line::Ear;
 use crate::control::notice::{Notice, Verdict};
+use crate::control::outage::Silence;
 use crate::control::watch::Watch;
 use crate::engine::{Attempt, Operation, Outcome};
 use crate::fate::Fate;
@@ -194,7 +195,7 @@ impl Process {
             self.ear = None;
             return;
         }
-        for notice in ear.poll(now) {
+        for notice in ear.poll(now, || Silence::Peer) {
             line.send(&postcard::to_stdvec(&notice).expect("notices are plain data"));
         }
         line.flush(&mut self.net.lock());

@@ -164,7 +164,7 @@ impl<S: Service> Desk<S> {
         Self {
             lobby: Lobby::new(
                 listener,
-                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline],
+                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline, Purpose::Pulse],
             ),
             #[cfg(target_os = "linux")]
             door: None,

@@ -249,8 +249,49 @@ fn beating(world_size: usize, silent_from: impl Fn(usize) -> f64) -> Vec<(f64, M
 fn who_falls_silent_is_lost_and_hears_of_it() {
     let to_all = |lost| [2, 1, 0].map(|rank| (rank, silent(lost))).to_vec();
     let said = beating(3, |rank| if rank == 1 { 20.5 } else { f64::MAX });
-    assert_eq!(said, [(30.0, to_all(1))], "ten seconds after its last word");
+    assert_eq!(said, [(31.0, to_all(1))], "ten seconds after its next word was due");
     assert!(beating(3, |_| f64::MAX).is_empty(), "nobody is silent");
+}
+
+/// Ranks on hosts of their own, of which some are heard until the end and others answer when they are asked; what rank 0 is told in the end.
+fn cut(hosts: usize, heard: &[usize], answering: &[usize]) -> (usize, Loss) {
+    let start = Instant::now();
+    let mut arbiter = Arbiter::new(hosts, Some(Pulse::new(LIMIT, start)));
+    let addr = |rank: usize| SocketAddr::from(([10, 0, 0, rank as u8], 1));
+    for rank in 0..hosts {
+        arbiter.handle(
+            rank,
+            Notice::Join { host: format!("h{rank}"), addr: addr(rank), local: None, terms: String::new() },
+        );
+        arbiter.heard(rank, start);
+    }
+    for tenth in 0..200 {
+        let now = start + Duration::from_millis(100 * tenth);
+        [0].iter().chain(heard).for_each(|&rank| arbiter.heard(rank, now));
+        let in_doubt = arbiter.in_doubt(now);
+        assert_eq!(in_doubt.is_empty(), tenth < 50, "after half of the time it asks");
+        if !in_doubt.is_empty() {
+            assert!(!in_doubt.contains(&addr(0)), "its own host need not be asked");
+            arbiter.answered(answering.iter().map(|&rank| addr(rank).ip()).collect());
+        }
+        for (rank, verdict) in arbiter.poll(now) {
+            if let (0, Verdict::Lost { cause: Cause::Lost { peer, how }, .. }) = (rank, verdict) {
+                assert!(tenth >= 110, "a cut of {tenth} tenths of a second is none");
+                return (peer.rank, how);
+            }
+        }
+    }
+    panic!("nobody is lost")
+}
+
+#[test]
+fn whoever_is_cut_off_is_named_and_where_nobody_can_know_that_is_said() {
+    let silent = Loss::Silent { after: LIMIT };
+    assert_eq!(cut(3, &[1], &[]), (2, silent));
+    assert_eq!(cut(3, &[], &[2]), (1, silent), "the process on the other is stopped");
+    assert_eq!(cut(3, &[], &[]), (0, silent), "this host hears nobody");
+    assert_eq!(cut(2, &[], &[]), (1, Loss::Apart { from: 0, after: LIMIT }));
+    assert_eq!(cut(2, &[], &[1]), (1, silent), "its process is stopped");
 }
 
 #[test]
@@ -275,6 +316,10 @@ fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
     let mut arbiter = joined_to(Arbiter::new(3, Some(Pulse::new(LIMIT, start))));
     assert_eq!(arbiter.handle(2, Notice::YouWereSilent), [2, 1, 0].map(|rank| (rank, silent(0))));
     assert!(arbiter.handle(1, Notice::YouWereSilent).is_empty(), "once");
+    // Of a rank that was cut off and comes back it is no news.
+    let mut arbiter = joined_to(Arbiter::new(3, Some(Pulse::new(LIMIT, start))));
+    arbiter.silent(2);
+    assert!(arbiter.handle(2, Notice::YouWereSilent).is_empty());
 }
 
 #[test]
