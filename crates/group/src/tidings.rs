@@ -118,15 +118,9 @@ impl<'a> Tidings<'a> {
             None if self.start.is_some() => Start::latest(&*self.job.store)?,
             _ => self.start,
         };
-        if latest != self.start {
-            self.is_private.set(true);
-            return Err(self.error(match (latest, self.seat.rank) {
-                (None, _) => "rank 0 has ended, and removed the job's files from the store".into(),
-                (_, 0) => {
-                    "another process was started as rank 0 of this job (was a rank started twice?)".into()
-                }
-                _ => "rank 0 was started anew".into(),
-            }));
+        // None is there when rank 0 has removed the job's files, because all have come.
+        if latest.is_some_and(|latest| self.start != Some(latest)) {
+            return Err(self.replaced());
         }
         if self.seat.rank == 0 { self.answer() } else { Ok(()) }
     }
@@ -140,6 +134,15 @@ impl<'a> Tidings<'a> {
     fn read(&self, bytes: &[u8]) -> Option<GaveUp> {
         // Of a job of another size it is none of ours.
         postcard::from_bytes(bytes).ok().filter(|gave_up: &GaveUp| gave_up.rank < self.seat.roster.len())
+    }
+
+    /// Rank 0 was started once more: what this rank ends with concerns nobody in that start, which the others join.
+    pub(crate) fn replaced(&self) -> Error {
+        self.is_private.set(true);
+        self.error(match self.seat.rank {
+            0 => "another process was started as rank 0 of this job (was a rank started twice?)".into(),
+            _ => "rank 0 was started anew".into(),
+        })
     }
 
     /// Who had given up before this rank came, in words for its error.

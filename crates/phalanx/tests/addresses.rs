@@ -144,8 +144,9 @@ struct Namespaces(Vec<String>);
 
 impl Namespaces {
     fn new(names: &[&str], prepare: impl Fn(&[String]) -> Result<(), String>) -> Result<Self, String> {
-        let id = std::process::id();
-        let made = Self(names.iter().map(|name| format!("phalanx-{id}-{name}")).collect());
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let (id, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let made = Self(names.iter().map(|name| format!("phalanx-{id}-{number}{name}")).collect());
         made.0.iter().try_for_each(|name| ip(&format!("netns add {name}")))?;
         prepare(&made.0)?;
         Ok(made)

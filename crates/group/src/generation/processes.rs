@@ -83,7 +83,8 @@ impl Processes {
                     *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
                     return Ok(realm);
                 }
-                Err(error) => match tidings.later_start().filter(|_| seat.rank > 0) {
+                Err(error) => match tidings.later_start() {
+                    Some(_) if seat.rank == 0 => return Err(tidings.replaced()),
                     Some(later) if !deadline.has_passed(Instant::now()) => {
                         tracing::info!(%error, "rank 0 was started anew; joining it there");
                         start = later;
