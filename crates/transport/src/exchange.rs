@@ -156,6 +156,15 @@ impl Service for Links {
         }
     }
 
+    fn starved(&mut self, why: &str) {
+        let is_awaited = |_: &(GroupId, usize), state: &mut LinkState| *state == LinkState::Dialling;
+        for ((group, peer), _) in self.states.extract_if(is_awaited) {
+            if let Some(mailbox) = self.mailboxes.get(&group) {
+                mailbox.put(peer, Err(LinkFault::Starved(why.to_owned())));
+            }
+        }
+    }
+
     fn unreachable(&mut self, dial: &Dial, why: LinkFault) {
         let key = (dial.hello.group, dial.peer);
         if self.states.get(&key) == Some(&LinkState::Linked) {
@@ -282,6 +291,20 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (Connection::new(listener.accept().unwrap().0, None), other)
+    }
+
+    #[test]
+    fn whoever_waits_for_a_link_hears_that_this_process_can_take_none() {
+        let mut links = Links::new(0, 3, None);
+        let (group, mailbox) = (GroupId(7), Arc::new(Mailbox::default()));
+        links.open(group, mailbox.clone());
+        links.states.insert((group, 1), LinkState::Linked);
+        links.states.insert((group, 2), LinkState::Dialling);
+        links.starved("too many open files");
+        let faults = mailbox.empty();
+        assert!(matches!(&faults[..], [(2, Err(LinkFault::Starved(why)))] if why == "too many open files"));
+        links.starved("too many open files");
+        assert!(mailbox.empty().is_empty(), "once");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{HALF_OPEN_MAX, HANDSHAKE_TIME};
 use crate::connection::Connection;
 use crate::handshake::{Acceptor, Hello, Purpose, Refusal, Status};
 use crate::secret::random;
-use crate::{Secret, socket};
+use crate::{Secret, resources, socket};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use std::collections::HashMap;
@@ -66,6 +66,11 @@ impl Listener for TcpListener {
     }
 }
 
+/// How long this process may be out of descriptors before those who wait for callers hear of it: others may give some back.
+const STARVED_TIME: Duration = Duration::from_secs(1);
+/// How often a log line says that nobody can be accepted.
+const REFUSALS_INTERVAL: Duration = Duration::from_secs(5);
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Lobby<L: Listener> {
@@ -76,6 +81,10 @@ pub(crate) struct Lobby<L: Listener> {
     callers: Vec<Caller<L::Stream>>,
     /// Accepting pauses until then after the system refused (out of descriptors).
     accept_after: Instant,
+    /// Since when this process has had no descriptor or memory for callers, and what the system says.
+    starved: Option<(Instant, String)>,
+    /// Attempts to accept that the system has refused, of which no log line has told, and when the last one did.
+    refusals: (usize, Option<Instant>),
     /// Strays of which no log line has told, and when the last one did.
     strays: (usize, Option<Instant>),
     /// Those among them who spoke our protocol.
@@ -92,8 +101,9 @@ struct Caller<S> {
 
 impl<L: Listener> Lobby<L> {
     pub(crate) fn new(listener: L, purposes: &'static [Purpose]) -> Self {
-        let (strays, strangers) = Default::default();
-        Self { listener, purposes, callers: Vec::new(), accept_after: Instant::now(), strays, strangers }
+        let (starved, refusals, strays, strangers) = Default::default();
+        let (callers, accept_after) = (Vec::new(), Instant::now());
+        Self { listener, purposes, callers, accept_after, starved, refusals, strays, strangers }
     }
 
     /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
@@ -122,16 +132,20 @@ impl<L: Listener> Lobby<L> {
         for _ in 0..64 {
             let (stream, origin) = match self.listener.accept() {
                 Ok(caller) => caller,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.starved = None;
+                    return;
+                }
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections; trying again");
+                    self.cannot_accept(now, &error);
                     self.accept_after = now + Duration::from_millis(50);
                     return;
                 }
             };
+            self.starved = None;
             let Ok(nonce) = random() else { return };
             if L::prepare(&stream).is_err() {
                 continue;
@@ -153,6 +167,25 @@ impl<L: Listener> Lobby<L> {
         if let Some(oldest) = self.callers.iter().position(|c| counts.get(&c.origin).copied() == most) {
             self.callers.remove(oldest);
             self.stray(now, "too many handshakes at once");
+        }
+    }
+
+    /// Why nobody can come in, once this process has been out of descriptors or memory for a while.
+    pub(crate) fn starved(&mut self, now: Instant) -> Option<String> {
+        let (since, why) = self.starved.as_ref()?;
+        (now.saturating_duration_since(*since) >= STARVED_TIME).then(|| why.clone())
+    }
+
+    /// Says that the system refuses to accept, once in a while: it is tried again twenty times a second.
+    fn cannot_accept(&mut self, now: Instant, error: &io::Error) {
+        if resources::are_exhausted(error) {
+            self.starved.get_or_insert_with(|| (now, error.to_string()));
+        }
+        let (count, told) = &mut self.refusals;
+        *count += 1;
+        if told.is_none_or(|told| now.saturating_duration_since(told) >= REFUSALS_INTERVAL) {
+            tracing::warn!(%error, attempts = *count, "cannot accept connections; trying again");
+            self.refusals = (0, Some(now));
         }
     }
 
@@ -264,6 +297,46 @@ mod tests {
         lobby.greet(&mut Welcoming, now + after, |_, _, _| welcome += 1);
         assert!(lobby.callers.is_empty(), "the proof has come");
         welcome == 1
+    }
+
+    /// A listener of a process that is out of descriptors, or is not.
+    struct Refusing(TcpListener, std::cell::Cell<bool>);
+
+    impl AsFd for Refusing {
+        fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Listener for Refusing {
+        type Stream = TcpStream;
+
+        fn accept(&self) -> io::Result<(TcpStream, Origin)> {
+            let errno = if self.1.get() { rustix::io::Errno::MFILE } else { rustix::io::Errno::AGAIN };
+            Err(errno.into())
+        }
+
+        fn prepare(_stream: &TcpStream) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_process_without_descriptors_says_so_now_and_then_and_knows_it_after_a_while() {
+        let (secret, start) = (Secret::generate().unwrap(), Instant::now());
+        let listener = socket::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut lobby = Lobby::new(Refusing(listener, true.into()), &[Purpose::Data]);
+        for _ in 0..10 {
+            lobby.accept_after = start;
+            lobby.accept(&secret);
+        }
+        assert_eq!(lobby.refusals.0, 9, "one line was said");
+        assert_eq!(lobby.starved(start), None);
+        assert!(lobby.starved(start + 60 * STARVED_TIME).is_some_and(|why| why.contains("open files")));
+        lobby.listener.1.set(false);
+        lobby.accept_after = start;
+        lobby.accept(&secret);
+        assert_eq!(lobby.starved(start + 60 * STARVED_TIME), None, "some were given back");
     }
 
     #[test]

@@ -211,6 +211,9 @@ impl<S: Service> Desk<S> {
                 call(&mut self.service, &mut self.outbox);
             }
             self.lobby.accept(&self.secret);
+            if let Some(why) = self.lobby.starved(Instant::now()) {
+                self.service.starved(&why);
+            }
             self.greet();
             self.serve();
             self.dial();

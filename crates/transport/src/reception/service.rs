@@ -100,6 +100,9 @@ pub trait Service: Send + 'static {
     /// A link with `peer` stands, whoever dialled. It is nonblocking.
     fn linked(&mut self, _peer: usize, _hello: &Hello, _link: Connection) {}
 
+    /// This process has no descriptors or memory left for callers, and has had none for a while: whoever waits for one waits in vain.
+    fn starved(&mut self, _why: &str) {}
+
     /// A dial was given up, or the peer refused it for good.
     fn unreachable(&mut self, _dial: &Dial, _why: LinkFault) {}
 }
