@@ -63,9 +63,10 @@ pub(crate) fn assemble(
     let store = tidings.corner();
     let address = Address::of(config, open.local_ip)?;
     let heartbeat = config.heartbeat_timeout;
+    let launcher = Launcher::of(config, seat, deadline)?;
     let service = (rank == 0).then(|| {
-        Box::new(ArbiterService::new(world_size, heartbeat, Instant::now()).asking(heartbeat))
-            as Box<dyn Service>
+        let service = ArbiterService::new(world_size, heartbeat, launcher.clone(), Instant::now());
+        Box::new(service.asking(heartbeat)) as Box<dyn Service>
     });
     let exchange = Exchange::start(address.bind, secret.clone(), rank, world_size, service)
         .map_err(|error| address.refused(config, error))?;
@@ -81,8 +82,7 @@ pub(crate) fn assemble(
     let link = prices::decode(&store.get(PRICES_KEY, deadline)?)?;
     let peer = Peer { rank, host: process_name() };
     let recorder = Recorder::new(peer.clone(), world_size, config.timeout);
-    let (len, folder, launcher) =
-        (config.trace_len, trace_folder(config, seat), Launcher::of(config, seat, deadline)?);
+    let (len, folder) = (config.trace_len, trace_folder(config, seat));
     let watch = Watch::new(Recorder { len, folder, launcher, ..recorder });
     let hello = Hello {
         purpose: Purpose::Control,

@@ -1,13 +1,13 @@
 //! What this rank tells the launcher that started it, and hears from it, over its [lifeline](Lifeline).
 
 use crate::generation::Seat;
-use phalanx_core::{Cause, Deadline, Error, Result};
+use phalanx_core::{Cause, Deadline, Error, Loss, Result};
 use phalanx_rendezvous::lifeline::{Exit, FirstCause};
 use phalanx_rendezvous::{Config, Lifeline};
 use std::sync::Arc;
 
 /// The launcher, for a rank of one generation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Launcher {
     lifeline: Arc<Lifeline>,
     generation: u64,
@@ -36,14 +36,15 @@ impl Launcher {
         self.lifeline.report(self.generation, FirstCause { culprit, words: cause.to_string() });
     }
 
-    /// Calls `hear` with each rank of this generation whose process has ended, and how, until it returns false. See [`Lifeline::on_ended`].
-    #[allow(dead_code, reason = "the arbiter is to hear of it")]
-    pub(crate) fn on_ended(&self, mut hear: impl FnMut(usize, Exit) -> bool + Send + 'static) {
-        let roster = self.roster.clone();
-        self.lifeline.on_ended(move |ended| {
-            let rank = roster.iter().position(|&worker| worker == ended.worker);
-            rank.is_none_or(|rank| hear(rank, ended.exit))
-        });
+    /// How the process of a rank has ended, if the launcher has said so. It speaks of the processes on its own host.
+    pub(crate) fn exit_of(&self, rank: usize) -> Option<Loss> {
+        let worker = self.roster.get(rank)?;
+        let ended = self.lifeline.ended().into_iter().find(|ended| ended.worker == *worker)?;
+        Some(match ended.exit {
+            Exit::Code(code) => Loss::Exited { code },
+            Exit::Signal(signal) => Loss::Killed { signal },
+            _ => Loss::Died,
+        })
     }
 }
 

@@ -82,7 +82,13 @@ fn all_name_the_victim(backend: &str, how: &str) {
         let outcome = support::finish(running);
         for rank in (0..RANKS).filter(|&rank| rank != VICTIM) {
             let said = output.said(rank, "failed");
-            let right = said.len() == 1 && said[0].starts_with(&format!("{VICTIM} "));
+            let words = match how {
+                "kill" => "was killed by SIGKILL",
+                "exit" => "exited with code 0 without leaving its groups",
+                _ => "panicked",
+            };
+            let right =
+                said.len() == 1 && said[0].starts_with(&format!("{VICTIM} ")) && said[0].contains(words);
             assert!(right, "{context}: rank {rank} said {said:?}\n{outcome}\n{}", output.text());
         }
     }

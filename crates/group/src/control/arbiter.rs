@@ -48,6 +48,8 @@ pub(crate) struct Arbiter {
     told: Vec<Verdict>,
     lost: BTreeSet<usize>,
     panicked: BTreeSet<usize>,
+    /// Whose line has closed, and until when it is open how they ended. In that order.
+    ending: VecDeque<(usize, Instant)>,
     left: BTreeSet<usize>,
     /// The groups that each rank left while it stayed in the job; oldest first.
     left_groups: Vec<VecDeque<GroupId>>,
@@ -74,6 +76,7 @@ impl Arbiter {
             told: Vec::new(),
             lost: BTreeSet::new(),
             panicked: BTreeSet::new(),
+            ending: VecDeque::new(),
             left: BTreeSet::new(),
             left_groups: vec![VecDeque::new(); world_size],
             doubted: BTreeMap::new(),
@@ -183,6 +186,30 @@ impl Arbiter {
             return Vec::new();
         }
         self.lose(rank, how)
+    }
+
+    /// The line of `rank` has closed without a farewell. Somebody may say until then how its process ended; see [`settle`](Self::settle).
+    pub(crate) fn closed(&mut self, rank: usize, until: Instant) -> Mail {
+        if self.left.contains(&rank) || self.lost.contains(&rank) || self.stricken[rank].is_some() {
+            return self.disconnected(rank, Loss::Died);
+        }
+        self.ending.push_back((rank, until));
+        Vec::new()
+    }
+
+    /// Decides on those whose lines have closed, in that order: nobody who ended later is to be taken for the first.
+    pub(crate) fn settle(&mut self, now: Instant, exit_of: impl Fn(usize) -> Option<Loss>) -> Mail {
+        let mut mail = Vec::new();
+        while let Some(&(rank, until)) = self.ending.front() {
+            let Some(how) = exit_of(rank).or_else(|| (now >= until).then_some(Loss::Died)) else { break };
+            self.ending.pop_front();
+            mail.extend(self.disconnected(rank, how));
+        }
+        mail
+    }
+
+    pub(crate) fn is_settling(&self) -> bool {
+        !self.ending.is_empty()
     }
 
     /// `rank` said something, whatever it was.

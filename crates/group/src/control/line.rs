@@ -7,6 +7,7 @@ use super::notice::Notice;
 use super::outage::{Silence, judge};
 use super::pulse::{Due, Pulse};
 use super::watch::Watch;
+use crate::launcher::Launcher;
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{
@@ -28,13 +29,25 @@ pub(crate) struct ArbiterService {
     ranks: HashMap<SessionId, usize>,
     /// Asks hosts of which nothing is heard; `None` where there is no network.
     knocker: Option<Knocker>,
+    /// Who knows how processes end.
+    launcher: Option<Launcher>,
 }
+
+/// How long an end without a farewell waits for the launcher's word on it.
+const EXIT_TIME: Duration = Duration::from_millis(250);
+/// How often it is looked for.
+const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 
 impl ArbiterService {
     /// Ranks that say nothing for as long as `heartbeat` are lost.
-    pub(crate) fn new(world_size: usize, heartbeat: Option<Duration>, now: Instant) -> Self {
+    pub(crate) fn new(
+        world_size: usize,
+        heartbeat: Option<Duration>,
+        launcher: Option<Launcher>,
+        now: Instant,
+    ) -> Self {
         let pulse = heartbeat.map(|limit| Pulse::new(limit, now));
-        Self { arbiter: Arbiter::new(world_size, pulse), ranks: HashMap::new(), knocker: None }
+        Self { arbiter: Arbiter::new(world_size, pulse), ranks: HashMap::new(), knocker: None, launcher }
     }
 
     /// Asks the hosts of ranks that are silent whether they are cut off.
@@ -100,7 +113,10 @@ impl Service for ArbiterService {
             // A process that never joined may try again.
             && !self.arbiter.admits(rank)
         {
-            let mail = self.arbiter.disconnected(rank, Loss::Died);
+            let mail = match &self.launcher {
+                Some(_) => self.arbiter.closed(rank, Instant::now() + EXIT_TIME),
+                None => self.arbiter.disconnected(rank, Loss::Died),
+            };
             self.post(mail, outbox);
         }
     }
@@ -114,9 +130,13 @@ impl Service for ArbiterService {
                 knocker.ask(addrs);
             }
         }
+        let launcher = self.launcher.as_ref();
+        let mail = self.arbiter.settle(now, |rank| launcher?.exit_of(rank));
+        self.post(mail, outbox);
         let mail = self.arbiter.poll(now);
         self.post(mail, outbox);
-        self.arbiter.deadline()
+        let look = self.arbiter.is_settling().then(|| now + EXIT_INTERVAL);
+        self.arbiter.deadline().into_iter().chain(look).min()
     }
 }
 
@@ -219,6 +239,20 @@ impl Doubt {
 }
 
 impl Listener {
+    /// Waits for the launcher's word on the process at the other end, but not for long.
+    fn how_it_broke(&self) -> Loss {
+        let until = Instant::now() + EXIT_TIME;
+        loop {
+            match self.ear.exit() {
+                Ok(how) => return how,
+                Err(true) if Instant::now() < until && !self.closing.load(Ordering::Relaxed) => {
+                    std::thread::sleep(EXIT_INTERVAL);
+                }
+                Err(_) => return Loss::Died,
+            }
+        }
+    }
+
     /// Runs until the line breaks or is closed.
     fn run(mut self) {
         loop {
@@ -229,7 +263,8 @@ impl Listener {
                 Ok(None) => {}
                 Err(_) if self.closing.load(Ordering::Relaxed) => return,
                 Err(error) => {
-                    if self.ear.line_broke() {
+                    let how = self.how_it_broke();
+                    if self.ear.line_broke(how) {
                         tracing::warn!(%error, "the line to the arbiter broke");
                     }
                     return;
@@ -296,8 +331,14 @@ impl Ear {
     }
 
     /// Whether that is a loss.
-    pub(crate) fn line_broke(&self) -> bool {
-        self.watch.lost_arbiter(Loss::Died)
+    pub(crate) fn line_broke(&self, how: Loss) -> bool {
+        self.watch.lost_arbiter(how)
+    }
+
+    /// How the arbiter's process ended, if the launcher has said so; or whether there is a launcher that may.
+    fn exit(&self) -> Result<Loss, bool> {
+        let launcher = self.watch.recorder.launcher.as_ref();
+        launcher.and_then(|launcher| launcher.exit_of(Self::ARBITER)).ok_or(launcher.is_some())
     }
 
     /// When to [`poll`](Self::poll), if nothing comes before.

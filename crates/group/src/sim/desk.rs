@@ -147,7 +147,7 @@ impl Desk {
             links,
             line: None,
             no_line: None,
-            service: (me == 0).then(|| ArbiterService::new(world_size, heartbeat, now)),
+            service: (me == 0).then(|| ArbiterService::new(world_size, heartbeat, None, now)),
             service_until: None,
             sessions: BTreeMap::new(),
             next_session: 1,

@@ -191,7 +191,7 @@ impl Process {
             ear.hear(&message, now);
         }
         if !stands {
-            ear.line_broke();
+            ear.line_broke(Loss::Died);
             self.ear = None;
             return;
         }

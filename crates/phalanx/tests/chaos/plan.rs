@@ -153,7 +153,9 @@ impl Plan {
     /// How a [`phalanx::Cause`] must say that the victim was lost.
     pub(crate) fn how(&self) -> &'static [&'static str] {
         match self.kind {
-            Kind::Kill | Kind::Two | Kind::Exit | Kind::Launcher => &["Died"],
+            // The launcher says how a process ended, and may be late with that on a busy machine.
+            Kind::Kill | Kind::Two | Kind::Launcher => &["Killed", "Died"],
+            Kind::Exit => &["Exited", "Died"],
             Kind::Stop => &["Silent"],
             Kind::Cut => &["Silent", "Unreachable"],
             Kind::Panic => &["Panicked"],

@@ -455,3 +455,21 @@ fn a_late_call_that_waited_for_ranks_with_errors_of_their_own_has_their_cause() 
         "{mail:?}"
     );
 }
+
+#[test]
+fn who_ended_is_told_with_how_in_the_order_in_which_lines_closed() {
+    let mut arbiter = joined(4);
+    let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+    assert!(arbiter.closed(2, later).is_empty() && arbiter.closed(3, later).is_empty());
+    let of_3 = |rank| (rank == 3).then_some(Loss::Killed { signal: 15 });
+    assert!(arbiter.settle(now, of_3).is_empty(), "rank 2 was first");
+    assert!(arbiter.is_settling());
+    let of_both = |rank| of_3(rank).or(Some(Loss::Exited { code: 0 }));
+    let mail = arbiter.settle(now, of_both);
+    assert_eq!(mail[0], (3, lost(2, Loss::Exited { code: 0 })), "rank 3 is not yet given up");
+    assert_eq!(mail.last(), Some(&(0, lost(3, Loss::Killed { signal: 15 }))));
+    // Nobody knows.
+    assert!(arbiter.closed(1, later).is_empty());
+    assert_eq!(arbiter.settle(later, |_| None), [(0, lost(1, Loss::Died))]);
+    assert!(!arbiter.is_settling());
+}
