@@ -133,8 +133,8 @@ pub(crate) struct Run {
 
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
-    /// One file of each rank
-    #[arg(value_name = "FILE", required = true, num_args = 1..)]
+    /// One file of each rank; or a folder of logs, of which the newest attempt and generation are taken
+    #[arg(value_name = "FILE|DIR", required = true, num_args = 1..)]
     pub(crate) files: Vec<PathBuf>,
 
     /// Write a timeline of all ranks to OUT.json, for ui.perfetto.dev or chrome://tracing

@@ -19,9 +19,21 @@ const SAME_LINE: u32 = line!() + 15;
 
 fn perform(role: &str, group: &ProcessGroup) -> phalanx_group::Result<()> {
     let mut buffer = [1.0f32; 10];
+    if role == "mesh" {
+        return perform_in_mesh(group);
+    }
+    if role == "unsent" {
+        return wait_in_vain(group);
+    }
     for i in 1.. {
         match (role, group.rank(), i) {
-            ("asked", 1, 2) => ask_until_all_have_written(),
+            ("asked", 1, 2) => {
+                // So long that nobody takes it for a rank that is on its way.
+                sleep(Duration::from_millis(2_500));
+                ask_until_all_have_written();
+            }
+            ("well", 1, 2) => ask_until_all_have_written(),
+            ("mesh", 4, 6) => kill_process(getpid(), Signal::KILL).expect("a process may kill itself"),
             // The others have come to the operation by then.
             ("killed", 1, 6) | ("astray", 2, 4) => sleep(Duration::from_millis(400)),
             _ => {}
@@ -37,6 +49,34 @@ fn perform(role: &str, group: &ProcessGroup) -> phalanx_group::Result<()> {
         group.dump_trace(file(&folder(), group.rank()))?;
     }
     Ok(())
+}
+
+/// All work in rows and columns of three by three; rank 4 dies.
+fn perform_in_mesh(group: &ProcessGroup) -> phalanx_group::Result<()> {
+    let (row, column) = (group.rank() as u32 / 3, group.rank() as u32 % 3);
+    let row = group.split(Some(row), 0)?.expect("it has a color");
+    let column = group.split(Some(column), 0)?.expect("it has a color");
+    for i in 0..1000 {
+        if group.rank() == 4 && i == 6 {
+            kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
+        }
+        row.all_reduce(&mut [1.0f32; 10], ReduceOp::Sum)?;
+        column.all_reduce(&mut [1.0f32; 10], ReduceOp::Sum)?;
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Rank 2 waits for a message of rank 0, which waits for rank 1, which does not come.
+fn wait_in_vain(group: &ProcessGroup) -> phalanx_group::Result<()> {
+    match group.rank() {
+        0 => group.barrier(),
+        1 => {
+            sleep(Duration::from_secs(6));
+            Ok(())
+        }
+        _ => group.with_timeout(Duration::from_millis(1500)).recv(&mut [0u8], 0, 7),
+    }
 }
 
 #[test]
@@ -81,17 +121,22 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// Runs a job in `role` and returns how it ended, and what `phalanx trace` says of what `ranks` wrote.
-fn judge(role: &str, ranks: &[usize]) -> (Option<i32>, String) {
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let job = phalanx()
-        .args(["run", "-n", &RANKS.to_string(), "--job-id", "j", "--log-dir"])
-        .arg(dir.path())
+/// Runs a job in `role`, whose logs come to `dir`.
+fn run(role: &str, ranks: usize, dir: &Path) -> Output {
+    phalanx()
+        .args(["run", "-n", &ranks.to_string(), "--job-id", "j", "--log-dir"])
+        .arg(dir)
         .args(["--env", &format!("{ROLE}={role}"), "--env", "PHALANX_TRACE_SIGNAL=1", "--timeout", "100"])
         .arg(std::env::current_exe().expect("this test has a path"))
         .args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"])
         .output()
-        .expect("the launcher starts");
+        .expect("the launcher starts")
+}
+
+/// Runs a job in `role` and returns how it ended, and what `phalanx trace` says of what `ranks` wrote.
+fn judge(role: &str, ranks: &[usize]) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let job = run(role, RANKS, dir.path());
     let folder = dir.path().join("j/attempt_0");
     let written: Vec<usize> = (0..RANKS).filter(|&rank| file(&folder, rank).exists()).collect();
     assert_eq!(written, ranks, "{role}: {}", text(&job));
@@ -110,11 +155,11 @@ fn a_killed_rank_is_named() {
     let (code, said) = judge("killed", &[0, 2]);
     assert_eq!(code, Some(137), "{said}");
     for part in [
+        "root cause: rank 1 (",
         "no trace of rank 1 (of 3)\n",
         "world: rank 1 missing at operation #7, where ranks 0, 2 waited for ",
         " in all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:",
         "; rank 1 left no trace\n",
-        "world: failed, as rank 0 was told: rank 1 (",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -144,4 +189,59 @@ fn ranks_that_agree_write_when_the_program_says_so() {
     let (code, said) = judge("fine", &[0, 1, 2]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("world: all 3 ranks agree, from operation #1 to #9\n"), "{said}");
+}
+
+#[test]
+fn a_healthy_job_that_is_asked_is_said_to_be_well() {
+    let (code, said) = judge("well", &[0, 1, 2]);
+    assert_eq!(code, Some(0), "{said}");
+    // If the machine is busy, it may have taken long to ask.
+    if said.contains("waited for") {
+        return;
+    }
+    assert!(said.starts_with("nothing is wrong: no group has failed"), "{said}");
+    assert!(
+        said.contains(
+            "ranks 0, 2 are in operation #3 all_reduce(f32 x 10, sum) at crates/cli/tests/trace.rs:"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("rank 1 is between operations, after #2 all_reduce(f32 x 10, sum)"), "{said}");
+    assert!(!said.contains("missing"), "{said}");
+}
+
+#[test]
+fn a_mesh_has_one_root_cause_and_groups_with_members() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let job = run("mesh", 9, dir.path());
+    assert_ne!(job.status.code(), Some(0));
+    // The folder of all logs: the newest attempt is found.
+    let trace = phalanx().arg("trace").arg(dir.path()).output().expect("it starts");
+    let said = text(&trace);
+    assert_eq!(trace.status.code(), Some(0), "{said}");
+    let root = said.lines().find(|line| line.starts_with("root cause: ")).unwrap_or_default();
+    assert!(root.starts_with("root cause: rank 4 ("), "{said}\n{}", text(&job));
+    assert!(said.starts_with("read ") && said.contains("/j/attempt_0"), "{said}");
+    assert!(said.contains("no trace of rank 4 (of 9)\n"), "{said}");
+    assert!(said.contains("the group of ranks 3, 4, 5: rank 4 missing at operation #"), "{said}");
+    assert!(said.contains("the group of ranks 1, 4, 7: rank 4 missing at operation #"), "{said}");
+    // No numbers where there are names.
+    let is_id = |word: &str| word.len() == 8 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    assert!(!said.lines().any(|line| line.contains("group ") && line.split([' ', ':']).any(is_id)), "{said}");
+
+    // A file that is cut off, as by a full disk.
+    let folder = dir.path().join("j/attempt_0");
+    std::fs::write(file(&folder, 4), "{\"version\": \"2.").unwrap();
+    let said = text(&phalanx().arg("trace").arg(&folder).output().expect("it starts"));
+    assert!(said.contains("trace_rank_4.json can't be used: it is not what a rank wrote: EOF"), "{said}");
+    assert!(!said.contains("left no trace"), "{said}");
+}
+
+#[test]
+fn a_receive_in_vain_blames_nobody_for_a_collective() {
+    let (code, said) = judge("unsent", &[0, 1, 2]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.starts_with("root cause: rank 2 ("), "{said}");
+    assert!(said.contains("world: rank 1 missing at operation #2, where rank 0 waited for "), "{said}");
+    assert!(said.contains("world: unfinished recv 2<-0, tag 7"), "{said}");
 }

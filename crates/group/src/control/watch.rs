@@ -191,17 +191,19 @@ impl Watch {
 
     /// What this rank did lately, in all its groups.
     pub(crate) fn trace(&self, reason: &str) -> Trace {
-        let groups = lock(&self.state).groups();
-        self.recorder.trace(&groups, reason)
+        let state = lock(&self.state);
+        let (groups, first) = (state.groups(), state.first_cause());
+        drop(state);
+        self.recorder.trace(&groups, first.as_ref(), reason)
     }
 
     /// The next that is to be written. Waits while a verdict is taken: all groups that fail by it are in one trace.
     pub(crate) fn next_trace(&self) -> Option<Trace> {
-        let (groups, reason) = {
+        let (groups, first, reason) = {
             let state = lock(&self.state);
-            (state.groups(), self.recorder.next_reason()?)
+            (state.groups(), state.first_cause(), self.recorder.next_reason()?)
         };
-        Some(self.recorder.trace(&groups, &reason))
+        Some(self.recorder.trace(&groups, first.as_ref(), &reason))
     }
 
     /// Begins to write that, where the job keeps it.
@@ -468,6 +470,11 @@ impl State {
         let mut groups: Vec<_> = self.alarms.iter().filter_map(Weak::upgrade).collect();
         groups.sort_by_key(|alarm| alarm.group);
         groups
+    }
+
+    /// What the arbiter said first of any group of the job.
+    fn first_cause(&self) -> Option<Cause> {
+        self.verdicts.first().map(|(_, cause)| cause.clone())
     }
 
     /// Whether all of `ranks` have left or are lost; or rank 0 itself is, which hears of nobody any more once it was given up.

@@ -21,6 +21,9 @@ pub struct Trace {
     pub reason: String,
     /// When it was written, since 1970 as all times.
     pub time_dumped_ns: u64,
+    /// Ours: what went wrong first in the job, as the arbiter told this rank, or as it saw it; `None` while nothing has.
+    #[serde(default)]
+    pub first_cause: Option<String>,
     /// The groups by name.
     pub pg_config: BTreeMap<String, GroupConfig>,
     /// How far each has come.
@@ -53,6 +56,9 @@ pub struct GroupStatus {
     pub failed: Option<String>,
     /// Ranks of the job that had not come to the last collective, or are lost, as far as is known here.
     pub missing: Vec<usize>,
+    /// The collective to which those had not come; `None` for lost ranks, which come to none.
+    #[serde(default)]
+    pub missing_at: Option<u64>,
 }
 
 /// One operation.

@@ -6,7 +6,9 @@
 
 mod chrome;
 mod clock;
+mod finding;
 pub(crate) mod format;
+mod latest;
 pub(crate) mod log;
 mod merge;
 #[cfg(unix)]
@@ -16,7 +18,7 @@ mod verdict;
 pub(crate) mod writer;
 
 pub use chrome::json as chrome;
-pub use merge::merged;
+pub use merge::{Merged, Unread, merged};
 pub use verdict::text as verdict;
 
 pub use format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};

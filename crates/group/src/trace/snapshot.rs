@@ -9,8 +9,13 @@ use phalanx_core::{Cause, OpKind, Signature};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All that this rank remembers of `groups`.
-pub(super) fn trace(recorder: &Recorder, groups: &[Arc<Alarm>], reason: &str) -> Trace {
+/// All that this rank remembers of `groups`; `first` is what the arbiter said first of any group.
+pub(super) fn trace(
+    recorder: &Recorder,
+    groups: &[Arc<Alarm>],
+    first: Option<&Cause>,
+    reason: &str,
+) -> Trace {
     let epoch = clock::since_1970();
     let mut trace = Trace {
         version: "2.10".to_owned(),
@@ -20,6 +25,7 @@ pub(super) fn trace(recorder: &Recorder, groups: &[Arc<Alarm>], reason: &str) ->
         host: recorder.me.host.clone(),
         reason: reason.to_owned(),
         time_dumped_ns: epoch + clock::precise(),
+        first_cause: first_cause(groups, first).map(ToString::to_string),
         pg_config: Default::default(),
         pg_status: Default::default(),
         entries: Vec::new(),
@@ -53,15 +59,23 @@ pub(super) fn trace(recorder: &Recorder, groups: &[Arc<Alarm>], reason: &str) ->
     trace
 }
 
+/// What went wrong first: what the arbiter said, or, where nothing was heard of it, what this rank believes of one of its groups.
+fn first_cause<'a>(groups: &'a [Arc<Alarm>], told: Option<&'a Cause>) -> Option<&'a Cause> {
+    told.or_else(|| groups.iter().find_map(|alarm| alarm.first_cause()))
+}
+
 fn status(collectives: &[(Call, End)], failed: Option<&Cause>, members: &[usize]) -> GroupStatus {
     let last = |which: fn(End) -> bool| {
         collectives.iter().rev().find(|(_, end)| which(*end)).map_or(0, |(call, _)| call.number)
     };
-    let missing = match failed {
-        Some(Cause::TimedOut { missing, .. }) => missing.iter().map(|peer| peer.rank).collect(),
+    let (missing, missing_at) = match failed {
+        // Of a message only its other end is known, and that has no place among the collectives.
+        Some(Cause::TimedOut { missing, seq: seq @ 1.., .. }) => {
+            (missing.iter().map(|peer| peer.rank).collect(), Some(*seq))
+        }
         // Without rank 0 those groups fail, too, in which nobody waits for it.
-        Some(Cause::Lost { peer, .. }) if members.contains(&peer.rank) => vec![peer.rank],
-        _ => Vec::new(),
+        Some(Cause::Lost { peer, .. }) if members.contains(&peer.rank) => (vec![peer.rank], None),
+        _ => (Vec::new(), None),
     };
     GroupStatus {
         last_enqueued_collective: last(|_| true),
@@ -69,6 +83,7 @@ fn status(collectives: &[(Call, End)], failed: Option<&Cause>, members: &[usize]
         last_completed_collective: last(|end| matches!(end, End::At(_))),
         failed: failed.map(ToString::to_string),
         missing,
+        missing_at,
     }
 }
 
@@ -164,7 +179,7 @@ mod tests {
     use crate::trace::State;
     use crate::trace::writer::Recorder;
     use crate::{ReduceOp, SimulatedBackend};
-    use phalanx_core::{GroupId, Loss, Peer, WORLD};
+    use phalanx_core::{Cause, GroupId, Loss, OpKind, Peer, WORLD};
     use std::time::Duration;
 
     #[test]
@@ -182,6 +197,19 @@ mod tests {
             assert!(status.failed.is_some());
             assert_eq!(status.missing, missing, "of {group}");
         }
+    }
+
+    #[test]
+    fn who_did_not_send_is_not_missing_in_a_collective() {
+        let me = Peer { rank: 0, host: "h".into() };
+        let watch = Watch::new(Recorder::new(me.clone(), 2, Duration::from_secs(1)));
+        let alarm = watch.alarm(WORLD, vec![0, 1]);
+        let (waited, awaited) = (Duration::from_secs(1), vec![Peer { rank: 1, host: "h".into() }]);
+        let missing = awaited.clone();
+        alarm.raise(Cause::TimedOut { reporter: me, op: OpKind::Recv, seq: 0, waited, awaited, missing });
+        let trace = watch.trace("");
+        assert_eq!(trace.pg_status["world"].missing, [0; 0]);
+        assert_eq!(trace.first_cause, trace.pg_status["world"].failed);
     }
 
     #[test]

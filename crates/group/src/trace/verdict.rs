@@ -1,211 +1,152 @@
-//! Who called something else, who is missing, who was late: from traces to sentences; pure.
+//! Traces in words: the job's first cause, then what is to be said of each group; pure.
 
-use super::{Entry, GroupStatus, State, Trace};
-use phalanx_core::Signature;
+use super::Trace;
+use super::finding::{Finding, Group, STUCK_NS, is_open_message, list};
+use super::merge::{Merged, Unread};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
-/// Who comes later than this after the first is called late. Times of small operations are known to a few milliseconds only.
-const LATE_NS: u64 = 20_000_000;
 /// Messages listed that somebody waits for.
 const MESSAGES_MAX: usize = 8;
+/// Members of a group that are listed; of more it is said how many they are.
+const MEMBERS_MAX: usize = 16;
+/// A trace that is older by this than the newest was hardly written for the same reason.
+const OLD_NS: u64 = 60_000_000_000;
 
-/// What the traces tell about one group.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Finding {
-    /// At this place ranks called different things: who called what.
-    Diverged { seq: u64, sides: Vec<(Vec<usize>, Signature)> },
-    /// Some ranks waited in an operation for others.
-    Missing { seq: u64, call: Signature, waiting: Vec<usize>, waited_ns: u64, missing: Vec<Absent> },
-    /// All came to an operation, and these did not finish it.
-    Stuck { seq: u64, call: Signature, ranks: Vec<usize> },
-    /// All agree on what they all remember.
-    Agreed { ranks: usize, seqs: Option<(u64, u64)> },
-}
-
-/// A rank that did not come to an operation, and its last one, if it left a trace.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Absent {
-    rank: usize,
-    left: Option<Option<(u64, Signature)>>,
-}
-
-/// One rank's collectives in a group.
-struct Side<'t> {
-    rank: usize,
-    trace: &'t Trace,
-    status: &'t GroupStatus,
-    calls: BTreeMap<u64, &'t Entry>,
-}
-
-impl Side<'_> {
-    fn last(&self) -> u64 {
-        self.calls.keys().next_back().copied().unwrap_or(0)
+/// All that can be said of a job by its traces, a line each: what went wrong first; then for each group who called something else than
+/// the others and where, who did not come, who was late.
+///
+/// A job in which nothing has failed and nobody has waited for two seconds is said to be well, with where each rank is.
+pub fn text(merged: &Merged) -> String {
+    let Merged { traces, unread } = merged;
+    let mut lines = first_causes(traces);
+    lines.extend(files(traces, unread));
+    let ids: BTreeSet<&str> =
+        traces.iter().flat_map(|trace| trace.pg_config.keys().map(String::as_str)).collect();
+    let groups: Vec<(&str, Group<'_>)> =
+        ids.into_iter().map(|id| (id, Group::of(id, traces, unread))).collect();
+    let names: BTreeMap<&str, String> =
+        groups.iter().map(|(id, group)| (*id, name(id, group, &groups))).collect();
+    let messages = messages(traces, &groups, &names);
+    let findings: Vec<_> = groups.iter().map(|(id, group)| (*id, group, group.finding())).collect();
+    let is_well = |(_, group, finding): &(&str, &Group<'_>, Finding)| {
+        group.failed().is_none() && matches!(finding, Finding::UnderWay { .. } | Finding::Agreed { .. })
+    };
+    let all_told = traces.first().is_some_and(|trace| traces.len() == trace.world_size);
+    let none_failed = traces.iter().all(|trace| trace.first_cause.is_none());
+    let is_at_work = findings.iter().any(|(.., finding)| matches!(finding, Finding::UnderWay { .. }));
+    if all_told && none_failed && is_at_work && messages.is_empty() && findings.iter().all(is_well) {
+        let seconds = STUCK_NS / 1_000_000_000;
+        lines.push(format!(
+            "nothing is wrong: no group has failed, and no rank had waited for {seconds} s in one operation"
+        ));
     }
-
-    fn is_unfinished(&self, seq: u64) -> bool {
-        self.calls.get(&seq).is_some_and(|entry| entry.state != State::Completed)
-    }
-}
-
-/// A group as all who left a trace saw it.
-struct Group<'t> {
-    ranks: &'t [usize],
-    sides: Vec<Side<'t>>,
-}
-
-impl<'t> Group<'t> {
-    fn of(name: &str, traces: &'t [Trace]) -> Self {
-        let side = |trace: &'t Trace| {
-            let begun = |entry: &&Entry| !entry.is_p2p && entry.state != State::Scheduled;
-            let own = trace.entries.iter().filter(|entry| entry.process_group.0 == name).filter(begun);
-            let calls = own.map(|entry| (entry.collective_seq_id, entry)).collect();
-            Some(Side { rank: trace.rank, trace, status: trace.pg_status.get(name)?, calls })
-        };
-        let config = traces.iter().find_map(|trace| trace.pg_config.get(name));
-        let ranks = config.map_or(&[][..], |config| &config.ranks[..]);
-        Self { ranks, sides: traces.iter().filter_map(side).collect() }
-    }
-
-    fn finding(&self) -> Finding {
-        self.divergence().or_else(|| self.absence()).or_else(|| self.stop()).unwrap_or_else(|| {
-            let first = self.sides.iter().filter_map(|side| side.calls.keys().next()).max();
-            let last = self.sides.iter().map(Side::last).min();
-            let seqs = first.copied().zip(last).filter(|(first, last)| first <= last);
-            Finding::Agreed { ranks: self.sides.len(), seqs }
-        })
-    }
-
-    fn divergence(&self) -> Option<Finding> {
-        let seqs: BTreeSet<u64> = self.sides.iter().flat_map(|side| side.calls.keys().copied()).collect();
-        seqs.into_iter().find_map(|seq| {
-            let mut sides: Vec<(Vec<usize>, Signature)> = Vec::new();
-            for (rank, call) in self.at(seq) {
-                match sides.iter_mut().find(|(_, other)| other.matches(&call.signature)) {
-                    Some((ranks, _)) => ranks.push(rank),
-                    None => sides.push((vec![rank], call.signature.clone())),
-                }
-            }
-            (sides.len() > 1).then_some(Finding::Diverged { seq, sides })
-        })
-    }
-
-    /// Everybody's call at one place.
-    fn at(&self, seq: u64) -> impl Iterator<Item = (usize, &'t Entry)> {
-        self.sides.iter().filter_map(move |side| Some((side.rank, *side.calls.get(&seq)?)))
-    }
-
-    /// What ranks were told of who is missing counts; else it is who has not come to where others wait.
-    fn absence(&self) -> Option<Finding> {
-        let waits = |side: &&Side<'_>| side.is_unfinished(side.last());
-        let seq = self.sides.iter().filter(waits).map(Side::last).min()?;
-        let mut missing: BTreeSet<usize> =
-            self.sides.iter().flat_map(|side| side.status.missing.iter().copied()).collect();
-        if missing.is_empty() {
-            let came: BTreeSet<usize> = self.at(seq).map(|(rank, _)| rank).collect();
-            missing = self.ranks.iter().copied().filter(|rank| !came.contains(rank)).collect();
+    let first = traces.iter().find_map(|trace| trace.first_cause.as_deref());
+    let mut quiet = 0;
+    for (id, group, finding) in &findings {
+        let (name, latest) = (&names[id], group.latest());
+        let failed = group.failed();
+        if *id != "world" && failed.is_none() && latest.is_none() && matches!(finding, Finding::Agreed { .. })
+        {
+            quiet += 1;
+            continue;
         }
-        let (_, call) = self.at(seq).next()?;
-        let waiting: Vec<&Side<'_>> = self
-            .sides
-            .iter()
-            .filter(|side| side.is_unfinished(seq) && !missing.contains(&side.rank))
-            .collect();
-        if missing.is_empty() || waiting.is_empty() {
-            return None;
-        }
-        let waited = |side: &&Side<'_>| {
-            let since = side.calls[&seq].time_discovered_started_ns?;
-            Some(side.trace.time_dumped_ns.saturating_sub(since))
-        };
-        let absent = |rank: usize| {
-            let left = self.sides.iter().find(|side| side.rank == rank);
-            let last = |side: &Side<'_>| {
-                let (&seq, entry) = side.calls.iter().next_back()?;
-                Some((seq, entry.signature.clone()))
-            };
-            Absent { rank, left: left.map(last) }
-        };
-        Some(Finding::Missing {
-            seq,
-            call: call.signature.clone(),
-            waited_ns: waiting.iter().filter_map(waited).max().unwrap_or(0),
-            waiting: waiting.iter().map(|side| side.rank).collect(),
-            missing: missing.into_iter().map(absent).collect(),
-        })
+        lines.push(format!("{name}: {finding}"));
+        lines.extend(latest.map(|latest| format!("{name}: {latest}")));
+        let own = failed.filter(|(_, cause)| Some(*cause) != first);
+        lines.extend(own.map(|(rank, cause)| format!("{name}: failed, as rank {rank} was told: {cause}")));
     }
-
-    fn stop(&self) -> Option<Finding> {
-        let seq = self.sides.iter().map(Side::last).min()?;
-        let ranks: Vec<usize> =
-            self.sides.iter().filter(|side| side.is_unfinished(seq)).map(|side| side.rank).collect();
-        let (_, call) = self.at(seq).next()?;
-        (!ranks.is_empty()).then(|| Finding::Stuck { seq, call: call.signature.clone(), ranks })
+    if quiet > 0 {
+        lines.push(format!("{quiet} other group{}: all ranks agree", if quiet == 1 { "" } else { "s" }));
     }
-
-    /// Who came latest after the first, and where, among the operations that all remember.
-    fn latest(&self) -> Option<(u64, &'t Entry, usize, u64)> {
-        let seqs = self.sides.first()?.calls.keys();
-        let late = seqs.filter_map(|&seq| {
-            let calls: Vec<_> = self.at(seq).collect();
-            if calls.len() < self.ranks.len() {
-                return None;
-            }
-            let begun = |(_, entry): &&(usize, &Entry)| entry.time_created_ns;
-            let (first, last) = (calls.iter().min_by_key(begun)?, calls.iter().max_by_key(begun)?);
-            Some((last.1.time_created_ns - first.1.time_created_ns, last.1, last.0, seq))
-        });
-        late.max_by_key(|(late, ..)| *late).filter(|(late, ..)| *late >= LATE_NS)
-    }
+    lines.extend(messages);
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
-/// All that can be said of a job by its traces, a line each: who called something else than the others and where, who did not come,
-/// who was late.
-pub fn text(traces: &[Trace]) -> String {
-    let mut lines = Vec::new();
+/// What went wrong first, by the word of most ranks; and who was told something else.
+fn first_causes(traces: &[Trace]) -> Vec<String> {
+    let mut told: Vec<(&str, Vec<usize>)> = Vec::new();
+    for trace in traces {
+        let Some(cause) = trace.first_cause.as_deref() else { continue };
+        match told.iter_mut().find(|(other, _)| *other == cause) {
+            Some((_, ranks)) => ranks.push(trace.rank),
+            None => told.push((cause, vec![trace.rank])),
+        }
+    }
+    // The lowest rank is as near to the arbiter as any.
+    told.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    let line = |(i, (cause, ranks)): (usize, (&str, Vec<usize>))| match i {
+        0 => format!("root cause: {cause}"),
+        _ => format!("but {} heard: {cause}", list(&ranks)),
+    };
+    told.into_iter().enumerate().map(line).collect()
+}
+
+/// Whose trace is not there, can't be used, is old, or was written for another reason.
+fn files(traces: &[Trace], unread: &[Unread]) -> Vec<String> {
+    let mut lines: Vec<_> =
+        unread.iter().map(|Unread { file, why, .. }| format!("{file} can't be used: {why}")).collect();
     let world_size = traces.first().map_or(0, |trace| trace.world_size);
-    let absent: Vec<usize> =
-        (0..world_size).filter(|&rank| traces.iter().all(|trace| trace.rank != rank)).collect();
+    let is_absent = |&rank: &usize| {
+        traces.iter().all(|trace| trace.rank != rank) && unread.iter().all(|file| file.rank != Some(rank))
+    };
+    let absent: Vec<usize> = (0..world_size).filter(is_absent).collect();
     if !absent.is_empty() {
         lines.push(format!("no trace of {} (of {world_size})", list(&absent)));
     }
+    let newest = traces.iter().map(|trace| trace.time_dumped_ns).max().unwrap_or(0);
+    for trace in traces {
+        let age = newest - trace.time_dumped_ns;
+        if age > OLD_NS {
+            let (rank, age) = (trace.rank, age / 1_000_000_000);
+            lines.push(format!(
+                "the trace of rank {rank} was written {age} s before the newest: it may be of an earlier job"
+            ));
+        }
+    }
+    // What led to a failure is said as its cause.
     let mut reasons: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for trace in traces {
         reasons.entry(&trace.reason).or_default().push(trace.rank);
     }
-    if reasons.len() > 1 {
+    let failed = traces.iter().filter(|trace| trace.first_cause.is_some()).count();
+    if reasons.len() > 1 && failed < traces.len() {
         let told = reasons.iter().map(|(reason, ranks)| format!("{}: {reason}", list(ranks)));
         lines.push(format!("written at different moments: {}", told.collect::<Vec<_>>().join("; ")));
     }
-    let names: BTreeSet<&str> =
-        traces.iter().flat_map(|trace| trace.pg_config.keys().map(String::as_str)).collect();
-    for name in names {
-        let group = Group::of(name, traces);
-        lines.push(format!("{name}: {}", group.finding()));
-        if let Some((late, entry, rank, seq)) = group.latest() {
-            let late = late as f64 / 1e9;
-            lines.push(format!(
-                "{name}: latest was rank {rank}, {late:.3} s after the first, at #{seq} {}",
-                entry.signature
-            ));
-        }
-        let told = group.sides.iter().find_map(|side| Some((side.rank, side.status.failed.as_ref()?)));
-        lines.extend(told.map(|(rank, cause)| format!("{name}: failed, as rank {rank} was told: {cause}")));
-    }
-    lines.extend(messages(traces));
-    lines.into_iter().map(|line| line + "\n").collect()
+    lines
 }
 
-/// Messages that did not come or go.
-fn messages(traces: &[Trace]) -> Vec<String> {
-    let waits = |entry: &&Entry| entry.is_p2p && !entry.retired;
-    let line = |entry: &Entry| {
-        let (group, name) = (&entry.process_group.0, &entry.profiling_name);
-        let name = name.strip_prefix("phalanx:").unwrap_or(name);
-        format!("{group}: unfinished {name}, tag {}: {}", entry.tag.unwrap_or(0), entry.signature)
-    };
-    let mut lines: Vec<_> =
-        traces.iter().flat_map(|trace| trace.entries.iter().filter(waits)).map(line).collect();
+/// A group by its members: `the group of ranks 1, 4, 7`; with its id, if several groups have these members.
+fn name(id: &str, group: &Group<'_>, groups: &[(&str, Group<'_>)]) -> String {
+    let ranks = group.ranks();
+    if id == "world" || ranks.is_empty() {
+        return id.to_owned();
+    }
+    let listed: Vec<_> = ranks.iter().take(MEMBERS_MAX).map(usize::to_string).collect();
+    let rest =
+        if ranks.len() > MEMBERS_MAX { format!(", … ({} ranks)", ranks.len()) } else { String::new() };
+    let twins = groups.iter().filter(|(other, group)| *other != "world" && group.ranks() == ranks).count();
+    let id = if twins > 1 { format!(" ({id})") } else { String::new() };
+    format!("the group of ranks {}{rest}{id}", listed.join(", "))
+}
+
+/// Messages that did not come or go: in groups that have failed, or for long.
+fn messages(traces: &[Trace], groups: &[(&str, Group<'_>)], names: &BTreeMap<&str, String>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (id, group) in groups {
+        for trace in traces {
+            for entry in trace.entries.iter().filter(|entry| is_open_message(entry, id)) {
+                let waited_ns = trace.time_dumped_ns.saturating_sub(entry.time_created_ns);
+                if group.failed().is_none() && waited_ns < STUCK_NS {
+                    continue;
+                }
+                let what = entry.profiling_name.strip_prefix("phalanx:").unwrap_or(&entry.profiling_name);
+                let (name, tag, seconds) = (&names[id], entry.tag.unwrap_or(0), waited_ns as f64 / 1e9);
+                let call = &entry.signature;
+                lines.push(format!("{name}: unfinished {what}, tag {tag}, after {seconds:.3} s: {call}"));
+            }
+        }
+    }
     if lines.len() > MESSAGES_MAX {
         let more = lines.len() - MESSAGES_MAX;
         lines.truncate(MESSAGES_MAX);
@@ -214,64 +155,12 @@ fn messages(traces: &[Trace]) -> Vec<String> {
     lines
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Diverged { seq, sides } => {
-                write!(f, "ranks disagree at operation #{seq}: ")?;
-                sides.iter().enumerate().try_for_each(|(i, (ranks, call))| {
-                    let but = if i > 0 { ", but " } else { "" };
-                    write!(f, "{but}{} called {call}", list(ranks))
-                })
-            }
-            Self::Missing { seq, call, waiting, waited_ns, missing } => {
-                let ranks: Vec<usize> = missing.iter().map(|absent| absent.rank).collect();
-                let seconds = *waited_ns as f64 / 1e9;
-                let (missing_ranks, waiting) = (list(&ranks), list(waiting));
-                write!(
-                    f,
-                    "{missing_ranks} missing at operation #{seq}, where {waiting} waited for {seconds:.3} s in {call}"
-                )?;
-                missing.iter().try_for_each(|Absent { rank, left }| match left {
-                    None => write!(f, "; rank {rank} left no trace"),
-                    Some(None) => write!(f, "; rank {rank} had called nothing"),
-                    Some(Some((seq, call))) => write!(f, "; the last of rank {rank} was #{seq} {call}"),
-                })
-            }
-            Self::Stuck { seq, call, ranks } => {
-                write!(f, "all came to operation #{seq} {call}, and {} did not finish it", list(ranks))
-            }
-            Self::Agreed { ranks, seqs: Some((first, last)) } => {
-                write!(f, "all {ranks} ranks agree, from operation #{first} to #{last}")
-            }
-            Self::Agreed { ranks, seqs: None } => {
-                write!(f, "{ranks} ranks, and no operation that all of them remember")
-            }
-        }
-    }
-}
-
-/// `rank 3`, `ranks 0-2, 5`; in order.
-fn list(ranks: &[usize]) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => runs.push((rank, rank)),
-        }
-    }
-    let run = |(first, last): (usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    let text = runs.into_iter().map(run).collect::<Vec<_>>().join(", ");
-    format!("rank{} {text}", if ranks.len() == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::GroupConfig;
-    use phalanx_core::{CallSite, OpKind};
+    use crate::trace::finding::{Absent, Left};
+    use crate::trace::{Entry, GroupConfig, GroupStatus, State};
+    use phalanx_core::{CallSite, OpKind, Signature};
     use proptest::prelude::*;
 
     fn call(line: u32) -> Signature {
@@ -321,14 +210,19 @@ mod tests {
             host: "h".into(),
             reason: String::new(),
             time_dumped_ns: 100_000_000_000,
+            first_cause: None,
             pg_config: [("world".to_owned(), config)].into(),
             pg_status: [("world".to_owned(), GroupStatus::default())].into(),
             entries: entries.collect(),
         }
     }
 
+    fn text(traces: &[Trace]) -> String {
+        super::text(&Merged { traces: traces.to_vec(), unread: Vec::new() })
+    }
+
     fn finding(traces: &[Trace]) -> Finding {
-        Group::of("world", traces).finding()
+        Group::of("world", traces, &[]).finding()
     }
 
     #[test]
@@ -351,7 +245,7 @@ mod tests {
         let mut traces = [trace(0, 3, 1, &[7, 7, 8], false), trace(1, 3, 1, &[7, 7], true)];
         traces[0].pg_status.get_mut("world").unwrap().missing = vec![2];
         let Finding::Missing { seq, missing, .. } = finding(&traces) else { panic!() };
-        assert_eq!((seq, missing), (3, vec![Absent { rank: 2, left: None }]));
+        assert_eq!((seq, missing), (3, vec![Absent { rank: 2, left: Left::Nothing }]));
     }
 
     #[test]
@@ -368,6 +262,92 @@ mod tests {
             text(&traces),
             "world: all 2 ranks agree, from operation #1 to #2\n\
              world: latest was rank 1, 1.500 s after the first, at #2 barrier() at a.rs:8\n"
+        );
+    }
+
+    #[test]
+    fn nobody_is_named_the_latest_who_was_not_last_in_most_operations() {
+        // Rank 1 is last in most; rank 0 once, and by more.
+        let late = |whom: &[usize]| {
+            let mut traces = [0, 1, 2].map(|rank| trace(rank, 3, 1, &[7; 5], true));
+            for (at, &rank) in whom.iter().enumerate() {
+                traces[rank].entries[at].time_created_ns += if rank == 0 { 300_000_000 } else { 50_000_000 };
+            }
+            text(&traces)
+        };
+        let said = late(&[1, 1, 0, 1]);
+        let expected = "world: latest was rank 1, in 3 of the 4 operations to which a rank came late, at most 0.050 s after";
+        assert!(said.contains(expected), "{said}");
+        let said = late(&[1, 0, 2, 1]);
+        let expected = "world: ranks came late to 4 operations, and none was the last in most of them\n";
+        assert!(said.contains(expected), "{said}");
+    }
+
+    #[test]
+    fn a_healthy_job_is_said_to_be_well_with_where_everybody_is() {
+        let mut traces =
+            [trace(0, 3, 1, &[7, 8], false), trace(1, 3, 1, &[7], true), trace(2, 3, 1, &[7, 8], false)];
+        for trace in &mut traces {
+            trace.time_dumped_ns = 2_004_000_000;
+        }
+        assert_eq!(
+            text(&traces),
+            "nothing is wrong: no group has failed, and no rank had waited for 2 s in one operation\n\
+             world: ranks 0, 2 are in operation #2 barrier() at a.rs:8; \
+             rank 1 is between operations, after #1 barrier() at a.rs:7\n"
+        );
+        traces[0].time_dumped_ns += STUCK_NS;
+        let said = text(&traces);
+        assert!(
+            said.starts_with("world: rank 1 missing at operation #2, where ranks 0, 2 waited for 2.004 s"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn whom_a_message_waited_for_is_missing_in_no_collective() {
+        // Rank 0 was late in a receive from rank 2; rank 1 has not come to the barrier.
+        let mut traces =
+            [trace(0, 3, 1, &[7, 8], false), trace(1, 3, 1, &[7], true), trace(2, 3, 1, &[7, 8], false)];
+        traces[0].pg_status.get_mut("world").unwrap().missing = vec![2];
+        traces[0].pg_status.get_mut("world").unwrap().missing_at = Some(9);
+        let Finding::Missing { missing, .. } = finding(&traces) else { panic!() };
+        assert_eq!(missing.iter().map(|absent| absent.rank).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn the_cause_of_the_job_comes_first_and_groups_are_named_by_their_members() {
+        let mut traces = [0, 1, 2].map(|rank| trace(rank, 4, 1, &[7, 8], rank == 1));
+        let lost = "rank 3 (h) died";
+        for trace in &mut traces {
+            trace.first_cause = Some(lost.into());
+            trace.pg_status.get_mut("world").unwrap().failed = Some(lost.into());
+            let mut group = trace.pg_config["world"].clone();
+            group.ranks = vec![0, 1, 2];
+            trace.pg_config.insert("group 1dffa1e8".into(), group);
+            trace.pg_status.insert("group 1dffa1e8".into(), GroupStatus::default());
+        }
+        traces[1].pg_status.remove("group 1dffa1e8");
+        let mut barrier = traces[0].entries[1].clone();
+        barrier.process_group.0 = "group 1dffa1e8".into();
+        barrier.collective_seq_id = 1;
+        traces[0].entries.push(barrier);
+        let unread = vec![Unread::new("d/trace_rank_3.json", "it is empty")];
+        let said = super::text(&Merged { traces: traces.to_vec(), unread });
+        assert_eq!(
+            said,
+            "root cause: rank 3 (h) died\n\
+             d/trace_rank_3.json can't be used: it is empty\n\
+             the group of ranks 0, 1, 2: ranks 1-2 missing at operation #1, where rank 0 waited for 98.000 s in barrier() at a.rs:8; \
+             rank 1 had dropped this group when it wrote its trace; rank 2 had called nothing\n\
+             world: rank 3 missing at operation #2, where ranks 0, 2 waited for 98.000 s in barrier() at a.rs:8; \
+             the trace of rank 3 can't be used (d/trace_rank_3.json: it is empty)\n"
+        );
+        traces[2].first_cause = Some("rank 0 (h) panicked".into());
+        let said = text(&traces);
+        assert!(
+            said.starts_with("root cause: rank 3 (h) died\nbut rank 2 heard: rank 0 (h) panicked\n"),
+            "{said}"
         );
     }
 

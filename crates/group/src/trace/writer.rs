@@ -5,7 +5,7 @@ use super::{Trace, snapshot};
 use crate::control::watch::{Alarm, Watch};
 use crate::launcher::Launcher;
 use crate::replace::replace;
-use phalanx_core::{Peer, Result};
+use phalanx_core::{Cause, Peer, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ impl Recorder {
         Self { me, world_size, timeout, len, folder, launcher, writing, wrote }
     }
 
-    pub(crate) fn trace(&self, groups: &[Arc<Alarm>], reason: &str) -> Trace {
-        snapshot::trace(self, groups, reason)
+    pub(crate) fn trace(&self, groups: &[Arc<Alarm>], first: Option<&Cause>, reason: &str) -> Trace {
+        snapshot::trace(self, groups, first, reason)
     }
 
     /// Begins to write the trace of the rank that `watch` belongs to, if there is a folder for it.
