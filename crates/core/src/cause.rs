@@ -1,5 +1,6 @@
 //! Why a group can no longer work: the one first cause that all its ranks report.
 
+use crate::wait::{Wait, circle};
 use crate::{CallSite, OpKind, Signature};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -189,6 +190,13 @@ pub enum Cause {
         /// Who had not come to that operation, or could not say so; who was furthest behind first. Where the arbiter could not be
         /// asked: whom it waited for.
         missing: Vec<Peer>,
+        /// Of a message: what its other end was doing, as far as that is known.
+        meanwhile: Vec<Wait>,
+    },
+    /// Ranks wait for each other in a circle, each for the next and the last for the first.
+    Deadlock {
+        /// Who waits in which call for whom, from the lowest rank on.
+        waits: Vec<Wait>,
     },
     /// Two ranks called different things at the same place of the sequence.
     Mismatch {
@@ -223,7 +231,7 @@ impl Cause {
         match self {
             Self::Lost { peer, .. } | Self::Protocol { peer, .. } | Self::Aborted { peer, .. } => Some(peer),
             Self::TimedOut { missing, .. } => missing.first(),
-            Self::Mismatch { .. } => None,
+            Self::Mismatch { .. } | Self::Deadlock { .. } => None,
         }
     }
 }
@@ -237,7 +245,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost { peer, how } => write!(f, "{peer} {how}"),
-            Self::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing } => {
+            Self::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile } => {
                 let called = Called { op: *op, seq: *seq, envelope: *envelope, site: site.as_ref() };
                 write!(f, "{reporter} waited {:.1} s in {called}", waited.as_secs_f64())?;
                 match (op, missing.as_slice(), awaited.as_slice()) {
@@ -252,8 +260,11 @@ impl fmt::Display for Cause {
                         f.write_str("; not arrived:")?;
                         list(f, some)
                     }
-                }
+                }?;
+                let was = |wait: &Wait| write!(f, "; meanwhile {} was in {wait}", wait.peer);
+                meanwhile.iter().try_for_each(was)
             }
+            Self::Deadlock { waits } => circle(f, waits),
             Self::Mismatch { seq, tag, left, right } => {
                 Disagreement { seq: *seq, tag: *tag, left, right }.fmt(f)
             }

@@ -86,7 +86,7 @@ fn lost(peer: &Peer, how: &Loss, at: &Context) -> String {
 ///
 /// After [`Misuse`](Self::Misuse), [`Unsupported`](Self::Unsupported) and [`NoMessage`](Self::NoMessage) nothing
 /// was sent and the group works on. After [`PeerLost`](Self::PeerLost), [`Timeout`](Self::Timeout),
-/// [`Mismatch`](Self::Mismatch), [`Protocol`](Self::Protocol) and [`Aborted`](Self::Aborted) the group is poisoned:
+/// [`Deadlock`](Self::Deadlock), [`Mismatch`](Self::Mismatch), [`Protocol`](Self::Protocol) and [`Aborted`](Self::Aborted) the group is poisoned:
 /// the contents of the buffers of that call are unspecified, and every later call returns
 /// [`Poisoned`](Self::Poisoned) with the first cause.
 #[derive(Clone, thiserror::Error)]
@@ -138,6 +138,14 @@ pub enum Error {
         /// Who had not arrived, as far as is known.
         missing: Vec<Peer>,
         /// The report of the rank whose deadline passed first.
+        cause: Box<Cause>,
+        /// Which call on this rank.
+        at: Box<Context>,
+    },
+    /// Ranks wait for each other in a circle, and none of them can go on. The group is poisoned.
+    #[error("{at}: {cause}{}", at.consequence())]
+    Deadlock {
+        /// Who waits in which call for whom.
         cause: Box<Cause>,
         /// Which call on this rank.
         at: Box<Context>,
@@ -293,6 +301,7 @@ impl Error {
             Cause::Mismatch { seq, tag, left, right } => {
                 Self::Mismatch { seq, tag, left: Box::new(left), right: Box::new(right), at }
             }
+            Cause::Deadlock { .. } => Self::Deadlock { cause: Box::new(cause), at },
             Cause::Protocol { peer, what } => Self::Protocol { peer, what, at },
             Cause::Aborted { peer, reason } => Self::Aborted { peer, reason, at },
         }
@@ -387,7 +396,8 @@ mod tests {
     fn late(op: OpKind, missing: Vec<Peer>, message: Option<Envelope>) -> Cause {
         let (site, seq) = (Some(site(7)), if message.is_some() { 0 } else { 118 });
         let (reporter, waited, awaited) = (peer(0), Duration::from_secs(60), missing.clone());
-        Cause::TimedOut { reporter, op, seq, site, envelope: message, waited, awaited, missing }
+        let meanwhile = Vec::new();
+        Cause::TimedOut { reporter, op, seq, site, envelope: message, waited, awaited, missing, meanwhile }
     }
 
     #[test]

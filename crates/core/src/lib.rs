@@ -21,6 +21,7 @@ mod dtype;
 mod error;
 mod reduce;
 mod signature;
+mod wait;
 
 pub use cause::{Cause, Envelope, GroupId, Loss, Peer, WORLD};
 pub use chunk::{Layout, chunk};
@@ -29,3 +30,4 @@ pub use dtype::{DType, Element};
 pub use error::{Context, Error, Result};
 pub use reduce::ReduceOp;
 pub use signature::{CallSite, OpKind, Signature};
+pub use wait::Wait;

@@ -6,6 +6,7 @@ use crate::control::watch::Alarm;
 use crate::realm::Realm;
 use crate::reminder::{self, Reminder, Reminding};
 use crate::report::{Next, Report};
+use crate::standstill::Here;
 use crate::trace::Trace;
 use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
 use phalanx_transport::Birthplace;
@@ -242,7 +243,8 @@ impl Fate {
         // As far as this rank can see. Of collectives the arbiter knows more.
         let missing = awaited.clone();
         let (site, envelope) = (Some(told.signature.site.clone()), self.envelope(told));
-        Cause::TimedOut { reporter, op, seq, site, envelope, waited: told.elapsed, awaited, missing }
+        let (waited, meanwhile) = (told.elapsed, Vec::new());
+        Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }
     }
 
     /// Where the line is broken already, a verdict that came over it before may still have to be heard.
@@ -371,6 +373,15 @@ impl Fate {
     pub(crate) fn stalled(&self) {
         // If the line is broken, the watch knows.
         let _ = self.realm.control().send(self.alarm.calls());
+    }
+
+    /// Tells the arbiter for what this rank waits: it sees who waits for each other. The calling thread counts as one that waits, for as long
+    /// as what is returned lives.
+    pub(crate) fn waits(&self) -> Here {
+        let watch = self.realm.watch();
+        let here = watch.waiting.here();
+        let _ = self.realm.control().send(Notice::Waits { round: 0, standing: watch.waits() });
+        here
     }
 
     /// This call has waited for `told.elapsed`, now for `peers`: says so where that is due.

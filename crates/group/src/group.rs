@@ -187,8 +187,12 @@ impl ProcessGroup {
         self.timeout
     }
 
-    /// Sends `buffer` to `dst`. Done when the bytes are on their way; a large message waits until `dst` takes it.
-    /// Messages to one peer with one tag arrive in the order in which they were sent.
+    /// Sends `buffer` to `dst`. Messages to one peer with one tag arrive in the order in which they were sent.
+    ///
+    /// A message of at most [`EAGER_LIMIT`](crate::EAGER_LIMIT) bytes needs no receiver: `send` returns when its bytes are on their way or
+    /// copied, as long as `dst` has not left more than that unreceived. It must be received within the timeout nevertheless, or the
+    /// group fails. A longer `send` may wait until `dst` receives: two ranks that both send such messages first wait for
+    /// each other. Use [`send_async`](Self::send_async) or [`recv_async`](Self::recv_async) there.
     ///
     /// # Errors
     /// [`Misuse`](Error::Misuse): no such rank, or this one. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).

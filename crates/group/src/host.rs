@@ -2,6 +2,7 @@
 
 use crate::backend::{Absence, Address, Backend, Buffers, Collective, counted};
 use crate::engine::collective::{Borrowed, Collective as Running, Memory};
+use crate::engine::eager::EAGER_LIMIT;
 use crate::engine::message::{self, Message, Payload, Ticket};
 use crate::engine::plan::Plan;
 use crate::engine::progress::{self, Job};
@@ -21,6 +22,7 @@ use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,7 @@ impl HostBackend {
     /// A group with this fate, over `wire`. `choice` is for the groups it divides into.
     pub(crate) fn over(wire: Wire, fate: Arc<Fate>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
         let name = wire.name();
+        fate.alarm.has_links(fate.members().to_vec(), wire.tally().clone());
         let engine = Arc::new(Engine::new(fate, wire));
         Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
     }
@@ -196,13 +199,56 @@ impl HostBackend {
 
     /// Runs a message to its end; it leaves its line whatever happens.
     fn run_message(&self, operation: &mut message::Borrowed<'_>, number: u64, limit: Duration) -> Result<()> {
-        let messages = &self.engine.fate.alarm.messages;
         let done = self.engine.drive(operation, Attempt::new(Instant::now(), limit));
+        self.message_ended(operation, number, done)
+    }
+
+    /// Sends a short message. If it would have to wait for its receiver, the group's own thread goes on with a copy.
+    fn send_eagerly(&self, to: &Address, bytes: &[u8], limit: Duration) -> Result<()> {
+        let (message, number) = self.message(to, bytes.len())?;
+        let (payload, absence) = (Payload::Out(bytes), Absence::Failure);
+        let mut operation = message::Borrowed { message, payload, absence };
+        let called = Instant::now();
+        let mut attempt = Attempt::new(called, limit);
+        let leaves = |core: &mut Core| {
+            progress::start(&self.engine).is_ok() && core.eager.reserve(to.peer, bytes.len())
+        };
+        match self.engine.drive_until(&mut operation, &mut attempt, leaves) {
+            Ok(false) => {}
+            done => return self.message_ended(&operation, number, done.map(drop)),
+        }
+        // Nobody waits for it. If it fails, the group has failed, and that is heard of there.
+        let (_, completion) = Pending::new();
+        let task = Task::Message(operation.message.eager(), number);
+        let left = limit.saturating_sub(called.elapsed());
+        let job = self.owned(task, Box::new(bytes.to_vec()), completion, left);
+        progress::submit(&self.engine, Box::new(job));
+        Ok(())
+    }
+
+    fn message_ended(&self, operation: &message::Borrowed<'_>, number: u64, done: Result<()>) -> Result<()> {
+        let messages = &self.engine.fate.alarm.messages;
         if done.is_err() {
             operation.message.step_aside(&mut self.engine.lock());
         }
         messages.end_message(number, operation.message.signature(), done.is_ok());
         done
+    }
+}
+
+/// A receive that need not get anything is under way.
+struct InVain<'f>(&'f Fate);
+
+impl<'f> InVain<'f> {
+    fn begin(fate: &'f Fate) -> Self {
+        fate.alarm.in_vain.fetch_add(1, Ordering::Relaxed);
+        Self(fate)
+    }
+}
+
+impl Drop for InVain<'_> {
+    fn drop(&mut self) {
+        self.0.alarm.in_vain.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -274,6 +320,9 @@ impl Backend for HostBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
+        if bytes.len() <= EAGER_LIMIT {
+            return self.send_eagerly(&to, bytes, timeout);
+        }
         let (message, number) = self.message(&to, bytes.len())?;
         let (payload, absence) = (Payload::Out(bytes), Absence::Failure);
         self.run_message(&mut message::Borrowed { message, payload, absence }, number, timeout)
@@ -282,6 +331,7 @@ impl Backend for HostBackend {
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, absence: Absence) -> Result<()> {
         let (message, number) = self.message(&from, bytes.len())?;
         let payload = Payload::In(bytes);
+        let _in_vain = (absence == Absence::NoMessage).then(|| InVain::begin(&self.engine.fate));
         self.run_message(&mut message::Borrowed { message, payload, absence }, number, timeout)
     }
 

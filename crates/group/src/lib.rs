@@ -51,6 +51,7 @@ mod shm;
 #[cfg(all(test, not(loom)))]
 mod sim;
 mod split;
+mod standstill;
 mod start;
 mod sync;
 mod tidings;
@@ -64,6 +65,7 @@ mod work;
 
 pub use backend::{Absence, Address, Backend, Buffers, Collective, Region};
 pub use buffer::SharedBuffer;
+pub use engine::eager::EAGER_LIMIT;
 pub use group::ProcessGroup;
 pub use init::{SimulatedBackend, init, join};
 pub use object::OBJECT_LEN_MAX;

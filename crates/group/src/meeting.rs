@@ -58,6 +58,7 @@ impl Meeting {
                 waited,
                 awaited: Vec::new(),
                 missing: absent.collect(),
+                meanwhile: Vec::new(),
             };
             let notice = Notice::Failed { group: WORLD, members: (0..world_size).collect(), cause };
             let what = missing_text(&missing, world_size);

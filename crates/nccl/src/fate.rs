@@ -60,7 +60,8 @@ impl Fate {
         let awaited: Vec<_> = others.iter().map(|&rank| self.control.peer(rank)).collect();
         let (reporter, missing) = (self.control.peer(self.control.rank()), awaited.clone());
         let (op, site) = (signature.op, Some(signature.site.clone()));
-        self.fail(Cause::TimedOut { reporter, op, seq, site, envelope: None, waited, awaited, missing })
+        let (envelope, meanwhile) = (None, Vec::new());
+        self.fail(Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile })
     }
 
     /// The error of a call that finds the group failed.

@@ -19,8 +19,8 @@ pub use phalanx_core::{
     Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
-    Absence, Address, Backend, Buffer, Buffers, Bytes, Collective, Completion, OBJECT_LEN_MAX, Pending,
-    ProcessGroup, SharedBuffer, SimulatedBackend, Work, init, join, trace,
+    Absence, Address, Backend, Buffer, Buffers, Bytes, Collective, Completion, EAGER_LIMIT, OBJECT_LEN_MAX,
+    Pending, ProcessGroup, SharedBuffer, SimulatedBackend, Work, init, join, trace,
 };
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;

@@ -61,6 +61,27 @@ fn pipeline() {
     assert_eq!(lines("pipeline", 3), ["after one round: [6, 6, 6, 6]"]);
 }
 
+/// The waits end at once, and not when their ten minutes are over.
+#[test]
+#[cfg(target_os = "linux")]
+fn ranks_that_wait_for_each_other_are_told_at_once() {
+    let circle = |way: &str, ranks: usize, backend: &str| {
+        lines_of(Launch::new(example("circle")).args([way]).env("PHALANX_BACKEND", backend), ranks)
+    };
+    for backend in ["shm", "tcp"] {
+        for (way, ranks, words) in [
+            ("send", 2, "rank 0 waits in send to rank 1 with tag 3 (crates/phalanx/examples/circle.rs:"),
+            ("send", 3, "), which waits in send to rank 2 with tag 3 (crates/phalanx/examples/circle.rs:"),
+            ("recv", 2, "), which waits in recv from rank 0 with tag 3 (crates/phalanx/examples/circle.rs:"),
+            ("mixed", 2, "rank 0 waits in barrier #2 for rank 1 (crates/phalanx/examples/circle.rs:"),
+        ] {
+            let said = circle(way, ranks, backend);
+            assert!(said.iter().all(|line| line.contains(words)), "{way} over {backend}: {said:?}");
+        }
+        assert_eq!(circle("patient", 2, backend), ["rank 0 is done", "rank 1 is done"]);
+    }
+}
+
 /// Ten million of these are run by hand: see `docs/stress.md`.
 #[test]
 fn stress() {

@@ -31,6 +31,7 @@ mod seal;
 mod secret;
 mod socket;
 mod status;
+mod tally;
 pub mod tcp;
 pub mod thread;
 mod transport;
@@ -51,5 +52,6 @@ pub use reception::{
 };
 pub use secret::{Secret, random_number};
 pub use socket::loopback;
+pub use tally::Tally;
 pub use transport::{Direction, LinkFault, Transport, Wait};
 pub use wire::{Arrival, Outbound, Sent, Wire, WireFault};

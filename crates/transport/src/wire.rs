@@ -11,6 +11,7 @@
 use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
 use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature};
 use crate::sabotage::{Mechanism, breaks};
+use crate::tally::Tally;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use crate::{Bell, Doorbell, FRAME_LEN_MAX};
 use phalanx_core::Signature;
@@ -128,6 +129,7 @@ pub struct Wire {
     checked: bool,
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
+    tally: Arc<Tally>,
     aside: HashMap<(usize, Key), VecDeque<Aside>>,
     /// Of at most [`ASIDE_MAX`], with [`ASIDE_COST`] for each frame.
     aside_len: usize,
@@ -157,6 +159,7 @@ impl Wire {
         let peers = 0..transport.world_size();
         Self {
             incoming: peers.clone().map(|_| Incoming::new()).collect(),
+            tally: Arc::new(Tally::new(peers.len())),
             outgoing: peers.map(|_| Outgoing::default()).collect(),
             aside: HashMap::new(),
             aside_len: 0,
@@ -183,6 +186,11 @@ impl Wire {
     /// The transport's name.
     pub fn name(&self) -> &'static str {
         self.transport.name()
+    }
+
+    /// What has moved, for other threads.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// Sends more of a message: a frame of `payload` (what is ready of the message, from the first byte not yet taken), or
@@ -216,6 +224,10 @@ impl Wire {
                 out.head.extend_from_slice(message.signature);
                 out.head_sent = 0;
                 out.owner = Some(message.key);
+                // The first frame of a message, and only that, has a signature.
+                if message.key.lane == Lane::Message && !message.signature.is_empty() {
+                    self.tally.message_begins(message.peer);
+                }
             }
             Some(owner) if owner == message.key => {}
             Some(_) => return Ok(Sent { payload: 0, complete: false }),
@@ -233,6 +245,7 @@ impl Wire {
                 Ok(n) => n,
                 Err(fault) => return Err(self.last_words(message.peer, fault)),
             };
+            self.tally.moved(n);
             let of_head = n.min(head.len());
             out.head_sent += of_head;
             out.left -= n - of_head;
@@ -399,6 +412,9 @@ impl Wire {
                         link.farewell = true;
                         continue;
                     }
+                    if header.key.lane == Lane::Message && header.signature_len > 0 {
+                        self.tally.message_arrives(peer);
+                    }
                     link.frame = Some(Arrival { header, left: header.frame_len as usize });
                     return Ok(true);
                 }
@@ -422,6 +438,7 @@ impl Wire {
         link.start = 0;
         match self.transport.recv(peer, &mut link.buffer[link.end..]) {
             Ok(n) => {
+                self.tally.moved(n);
                 link.end += n;
                 Ok(n > 0)
             }
@@ -438,10 +455,9 @@ impl Wire {
         }
         if self.incoming[peer].start == self.incoming[peer].end {
             if want >= BUFFER_LEN {
-                return self
-                    .transport
-                    .recv(peer, &mut buffer[..want])
-                    .map_err(|fault| self.gone(peer, fault));
+                let read = self.transport.recv(peer, &mut buffer[..want]);
+                self.tally.moved(*read.as_ref().unwrap_or(&0));
+                return read.map_err(|fault| self.gone(peer, fault));
             }
             if !self.refill(peer)? {
                 return Ok(0);

@@ -5,10 +5,13 @@ use super::notice::{Calls, Member, Notice, Through, Verdict};
 use super::outage::{Silence, judge};
 use super::pulse::{Due, Pulse};
 use super::terms;
+use super::waits::Waits;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
+
+mod circles;
 
 /// The first place at which two ranks called different things.
 fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Signature, &'c Signature)> {
@@ -60,6 +63,10 @@ pub(crate) struct Arbiter {
     inquiries: HashMap<GroupId, Inquiry>,
     /// For what an operation of each rank has failed. What becomes of the rank then follows from that, unless it goes on.
     stricken: Vec<Option<Cause>>,
+    /// Who waits for whom.
+    waits: Waits,
+    /// What was said of messages that were late, while ranks are asked what they do.
+    late: HashMap<GroupId, Cause>,
     /// Of the ranks that are here; `None` where silence means nothing.
     pulse: Option<Pulse>,
     /// Whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
@@ -83,6 +90,8 @@ impl Arbiter {
             calls: vec![VecDeque::new(); world_size],
             inquiries: HashMap::new(),
             stricken: vec![None; world_size],
+            waits: Waits::default(),
+            late: HashMap::new(),
             pulse,
             answering: None,
         }
@@ -135,6 +144,17 @@ impl Arbiter {
             Notice::Failed { group, .. } if self.inquiries.contains_key(&group) => self.insist(rank, group),
             Notice::Failed { group, members, cause: cause @ Cause::TimedOut { seq: 1.., .. } } => {
                 self.inquire(rank, group, &members, cause)
+            }
+            Notice::Failed { group, .. } if self.waits.is_asking_of(group) => {
+                let step = self.waits.insist(rank, group);
+                self.step(step)
+            }
+            Notice::Failed { group, cause: cause @ Cause::TimedOut { envelope: Some(_), .. }, .. } => {
+                self.late_message(rank, group, cause)
+            }
+            Notice::Waits { round, standing } => {
+                let step = self.waits.told(rank, round, standing);
+                self.step(step)
             }
             Notice::Failed { group, cause, .. } => {
                 let cause = self.corrected(group, cause);
@@ -243,6 +263,8 @@ impl Arbiter {
             });
         }
         if beat {
+            let step = self.waits.beat();
+            mail.extend(self.step(step));
             // To all at one moment: so all notice at one moment when it ends.
             mail.extend(self.tell_all(Verdict::Beat));
         }
@@ -545,7 +567,11 @@ impl Arbiter {
         let calls: usize = self.calls[rank].iter().map(|(_, told)| 100 + calls(told)).sum();
         let doubted = self.doubted.range((rank, 0)..(rank + 1, 0)).count();
         let host = self.members[rank].as_ref().map_or(0, |member| member.peer.host.len());
-        calls + 50 * (self.failed_by[rank] + doubted) + 8 * self.left_groups[rank].len() + host
+        self.waits.held(rank)
+            + calls
+            + 50 * (self.failed_by[rank] + doubted)
+            + 8 * self.left_groups[rank].len()
+            + host
     }
 }
 

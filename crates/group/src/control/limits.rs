@@ -2,7 +2,8 @@
 //! secret can make another process hold more and more.
 
 use super::notice::{Member, Notice, Through, Verdict};
-use phalanx_core::{Cause, Loss, Peer, WORLD};
+use super::waits::{COUNTS_MAX, Standing, WAITS_MAX, With};
+use phalanx_core::{Cause, Loss, Peer, WORLD, Wait};
 
 /// Longest text: a host's name, what ranks must agree on, the words of an abort.
 pub(crate) const TEXT_LEN_MAX: usize = 4 << 10;
@@ -39,6 +40,7 @@ impl Notice {
             Self::LeaveGroup { members, .. } | Self::WhoIsBehind { members, .. } => {
                 check_members(members, world_size)
             }
+            Self::Waits { standing, .. } => check_standing(standing, world_size),
             _ => Ok(()),
         }
     }
@@ -71,7 +73,7 @@ impl Verdict {
             }
             Self::Stricken { cause } => cause.iter().try_for_each(|cause| check_cause(cause, world_size)),
             Self::Trace { by } => check_rank(*by, world_size),
-            Self::Beat | Self::WhereAreYou { .. } => Ok(()),
+            Self::Beat | Self::WhereAreYou { .. } | Self::WhatDoYouWaitFor { .. } => Ok(()),
         }
     }
 }
@@ -87,8 +89,10 @@ fn check_cause(cause: &Cause, world_size: usize) -> Result<(), String> {
             check_peer(&left.0, world_size)?;
             check_peer(&right.0, world_size)
         }
-        Cause::TimedOut { reporter, awaited, missing, .. } => {
+        Cause::Deadlock { waits } => check_waits(waits, world_size),
+        Cause::TimedOut { reporter, awaited, missing, meanwhile, .. } => {
             check_len(missing.len().max(awaited.len()), world_size)?;
+            check_waits(meanwhile, world_size)?;
             missing.iter().chain(awaited).chain([reporter]).try_for_each(|peer| check_peer(peer, world_size))
         }
         _ => Ok(()),
@@ -106,6 +110,26 @@ fn check_loss(peer: &Peer, how: &Loss, world_size: usize) -> Result<(), String> 
     } else {
         Ok(())
     }
+}
+
+fn check_waits(waits: &[Wait], world_size: usize) -> Result<(), String> {
+    check_len(waits.len(), world_size)?;
+    waits.iter().try_for_each(|wait| {
+        check_rank(wait.on, world_size)?;
+        check_peer(&wait.peer, world_size)
+    })
+}
+
+fn check_standing(standing: &Standing, world_size: usize) -> Result<(), String> {
+    let Standing { waits, places, messages, .. } = standing;
+    if waits.len() > WAITS_MAX || places.len().max(messages.len()) > COUNTS_MAX {
+        return Err(format!("it waits in {} operations of {} groups", waits.len(), places.len()));
+    }
+    messages.iter().try_for_each(|(_, peer, ..)| check_rank(*peer, world_size))?;
+    waits.iter().try_for_each(|wait| match &wait.with {
+        With::Peer(peer, _) => check_rank(*peer, world_size),
+        With::Members(members, _) => check_members(members, world_size),
+    })
 }
 
 fn check_peer(peer: &Peer, world_size: usize) -> Result<(), String> {

@@ -8,6 +8,7 @@ use super::outage::{Silence, judge};
 use super::pulse::{Due, Pulse};
 use super::watch::Watch;
 use crate::launcher::Launcher;
+use crate::standstill::Program;
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{
@@ -165,6 +166,7 @@ impl TcpLine {
         let (session, incoming) = session.split();
         let session = Arc::new(Mutex::new(session));
         let closing = Arc::new(AtomicBool::new(false));
+        let _ = watch.program.set(Program::Process);
         let ear = Ear::new(watch, heartbeat, Instant::now());
         let listener = Listener { incoming, outgoing: session.clone(), ear, doubt, closing: closing.clone() };
         let listener = std::thread::Builder::new()
@@ -279,7 +281,9 @@ impl Listener {
                 self.ear.poll(now, || self.doubt.as_ref().map_or(Silence::Peer, |doubt| doubt.meaning(now)));
             for notice in notices {
                 let session = match notice {
-                    Notice::Calls { .. } | Notice::Failed { .. } => Some(lock(&self.outgoing)),
+                    Notice::Calls { .. } | Notice::Waits { .. } | Notice::Failed { .. } => {
+                        Some(lock(&self.outgoing))
+                    }
                     // While another thread has the line, it says something itself.
                     _ => self.outgoing.try_lock().ok(),
                 };

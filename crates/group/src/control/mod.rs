@@ -14,6 +14,7 @@ pub(crate) mod outage;
 pub(crate) mod pulse;
 pub(crate) mod stricken;
 pub(crate) mod terms;
+pub(crate) mod waits;
 pub(crate) mod watch;
 
 use notice::Notice;

@@ -1,5 +1,6 @@
 //! What ranks and the arbiter say to each other.
 
+use super::waits::Standing;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
 use phalanx_transport::HostKey;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub(crate) enum Notice {
     GoesOn,
     /// I have waited for long in this collective of this group. Who of its members has not come to it?
     WhoIsBehind { group: GroupId, seq: u64, members: Vec<usize> },
+    /// What I wait for: for a while, in round 0, or as I was asked in this round.
+    Waits { round: u64, standing: Standing },
 }
 
 /// What the arbiter tells ranks.
@@ -76,6 +79,8 @@ pub(crate) enum Verdict {
     Stricken { cause: Option<Cause> },
     /// These have not come to this collective of this group, as far as is known.
     Behind { group: GroupId, seq: u64, ranks: Vec<usize> },
+    /// What does this rank wait for? The answer bears this number.
+    WhatDoYouWaitFor { round: u64 },
 }
 
 /// Who carried a cause into a group where it did not happen, by leaving or ending because of it, and how.

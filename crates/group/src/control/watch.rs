@@ -3,16 +3,19 @@
 use super::limits::{CALLS_MAX, LEFT_MAX, VERDICTS_MAX};
 use super::notice::{Member, Notice, Through, Verdict};
 use super::stricken::Stricken;
+use crate::standstill::{Program, Waiting};
 use crate::trace::Trace;
 use crate::trace::log::Log;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
-use phalanx_transport::Bell;
+use phalanx_transport::{Bell, Tally};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
+
+mod standing;
 
 /// The fate of one group on this rank.
 #[derive(Debug)]
@@ -31,6 +34,12 @@ pub(crate) struct Alarm {
     /// The group's latest operations on this rank.
     pub(crate) collectives: Log,
     pub(crate) messages: Log,
+    /// What has moved over the links of the group, each with its members.
+    links: Mutex<Vec<(Vec<usize>, Arc<Tally>)>>,
+    /// Receives that need not get anything.
+    pub(crate) in_vain: AtomicUsize,
+    /// Whether a collective takes messages off the links while it waits.
+    pub(crate) takes_messages: AtomicBool,
     watch: Weak<Watch>,
 }
 
@@ -104,6 +113,11 @@ impl Alarm {
         }
         drop(heard);
         self.cause()
+    }
+
+    /// The group has links between these members, ranks of the job.
+    pub(crate) fn has_links(&self, members: Vec<usize>, tally: Arc<Tally>) {
+        lock(&self.links).push((members, tally));
     }
 
     /// The group's latest collectives on this rank, as the arbiter wants to know them.
@@ -181,12 +195,17 @@ pub(crate) struct Watch {
     /// An operation of this rank has failed, and it has not gone on since.
     pub(crate) stricken: Stricken,
     pub(crate) recorder: Recorder,
+    /// The program's threads that wait.
+    pub(crate) waiting: Arc<Waiting>,
+    /// How its threads are known, if they are.
+    pub(crate) program: OnceLock<Program>,
 }
 
 impl Watch {
     pub(crate) fn new(recorder: Recorder) -> Arc<Self> {
         let (state, stricken) = Default::default();
-        Arc::new(Self { state, changed: Condvar::new(), stricken, recorder })
+        let (waiting, program) = Default::default();
+        Arc::new(Self { state, changed: Condvar::new(), stricken, recorder, waiting, program })
     }
 
     /// What this rank did lately, in all its groups.
@@ -213,6 +232,9 @@ impl Watch {
 
     /// What the arbiter wants to hear in return, whatever the threads of the program do.
     pub(crate) fn answer(&self, verdict: &Verdict) -> Option<Notice> {
+        if let &Verdict::WhatDoYouWaitFor { round } = verdict {
+            return Some(Notice::Waits { round, standing: self.standing() });
+        }
         let &Verdict::WhereAreYou { group } = verdict else { return None };
         let alarms = &lock(&self.state).alarms;
         let alarm = alarms.iter().filter_map(Weak::upgrade).find(|alarm| alarm.group == group);
@@ -234,7 +256,7 @@ impl Watch {
                 state.verdict(Scope::Rank { rank, is_gone }, cause, through);
             }
             Verdict::Stricken { cause } => state.arbiter_stricken = cause,
-            Verdict::Beat | Verdict::WhereAreYou { .. } => return,
+            Verdict::Beat | Verdict::WhereAreYou { .. } | Verdict::WhatDoYouWaitFor { .. } => return,
             Verdict::Behind { group, seq, ranks } => {
                 let mut alarms = state.alarms.iter().filter_map(Weak::upgrade);
                 if let Some(alarm) = alarms.find(|alarm| alarm.group == group) {
@@ -320,6 +342,9 @@ impl Watch {
             behind: Mutex::default(),
             collectives: Log::new(self.recorder.len),
             messages: Log::new(self.recorder.len),
+            links: Mutex::default(),
+            in_vain: AtomicUsize::new(0),
+            takes_messages: AtomicBool::new(true),
             watch: Arc::downgrade(self),
         });
         state.alarms.retain(|weak| weak.strong_count() > 0);
@@ -472,11 +497,6 @@ impl State {
         groups
     }
 
-    /// What the arbiter said first of any group of the job.
-    fn first_cause(&self) -> Option<Cause> {
-        self.verdicts.first().map(|(_, cause)| cause.clone())
-    }
-
     /// Whether all of `ranks` have left or are lost; or rank 0 itself is, which hears of nobody any more once it was given up.
     fn are_gone(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
         let gone = |r: usize| self.left.contains_key(&r) || self.is_lost(r);
@@ -518,86 +538,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use phalanx_core::WORLD;
-
-    fn watch() -> Arc<Watch> {
-        let me = Peer { rank: 0, host: "h".into() };
-        Watch::new(Recorder::new(me, 3, std::time::Duration::from_secs(1)))
-    }
-
-    fn lost(rank: usize) -> Verdict {
-        let cause = Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died };
-        Verdict::Lost { rank, is_gone: true, cause, through: None }
-    }
-
-    #[test]
-    fn a_loss_concerns_the_groups_of_the_lost() {
-        let watch = watch();
-        let (world, pair) = (watch.alarm(WORLD, vec![0, 1, 2]), watch.alarm(GroupId(7), vec![0, 1]));
-        watch.hear(lost(2), Instant::now());
-        assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2));
-        assert!(pair.cause().is_none());
-        watch.hear(lost(1), Instant::now());
-        assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2), "the first cause stays");
-        assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
-        assert!(watch.alarm(GroupId(8), vec![2, 0]).cause().is_some(), "known before the group was");
-    }
-
-    #[test]
-    fn who_left_a_group_left_that_one_even_before_it_was_made_here() {
-        let watch = watch();
-        let pair = watch.alarm(GroupId(7), vec![0, 1]);
-        for group in [7, 8] {
-            watch.hear(Verdict::LeftGroup { group: GroupId(group), rank: 1, after: None }, Instant::now());
-        }
-        let left = |alarm: &Alarm| alarm.left_at(1).is_some();
-        assert!(left(&pair) && left(&watch.alarm(GroupId(8), vec![0, 1])));
-        assert!(!left(&watch.alarm(WORLD, vec![0, 1, 2])));
-        assert_eq!(watch.gone(), [0; 0], "it is in the job still");
-    }
-
-    #[test]
-    fn no_group_outlives_the_arbiter() {
-        let watch = watch();
-        let pair = watch.alarm(GroupId(7), vec![1, 2]);
-        watch.lost_arbiter(Loss::Died);
-        assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
-        assert!(watch.alarm(GroupId(8), vec![1, 2]).cause().is_some(), "nor does one begin");
-    }
-
-    #[test]
-    fn who_was_given_up_waits_for_nobody() {
-        let watch = watch();
-        watch.hear(lost(0), Instant::now());
-        let begun = Instant::now();
-        let minute = std::time::Duration::from_secs(60);
-        watch.wait_left(|rank| rank != 0, 3, &Deadline::after(begun, minute));
-        assert!(begun.elapsed() < minute);
-    }
-
-    #[test]
-    fn the_arbiter_may_leave_last_without_alarm() {
-        let watch = watch();
-        let alarm = watch.alarm(WORLD, vec![0, 1]);
-        watch.hear(Verdict::Left { rank: 0, after: None }, Instant::now());
-        watch.lost_arbiter(Loss::Died);
-        assert!(alarm.cause().is_none() && alarm.left_at(0).is_some());
-        let watch = self::watch();
-        let alarm = watch.alarm(WORLD, vec![0, 1]);
-        watch.lost_arbiter(Loss::Died);
-        assert!(alarm.cause().is_some());
-    }
-
-    #[test]
-    fn an_arbiter_that_lies_about_the_members_is_not_believed() {
-        let watch = watch();
-        watch.hear(Verdict::Complete { members: Vec::new() }, Instant::now());
-        let now = Deadline::after(Instant::now(), std::time::Duration::ZERO);
-        assert!(watch.wait_complete(&now).is_err());
-        let alarm = watch.alarm(WORLD, vec![0, 1, 2]);
-        watch.lost_arbiter(Loss::Died);
-        assert_eq!(alarm.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
-    }
-}
+mod tests;

@@ -33,6 +33,8 @@ pub(crate) struct Message {
     len: usize,
     done: usize,
     begun: bool,
+    /// Nobody waits for it, and it has [room](super::eager) until it is sent.
+    eager: bool,
 }
 
 impl Message {
@@ -48,6 +50,7 @@ impl Message {
             len,
             done: 0,
             begun: false,
+            eager: false,
         }
     }
 
@@ -65,8 +68,16 @@ impl Message {
         };
         if matches!(progress, Progress::Finished) {
             self.step_aside(core);
+            if self.eager {
+                core.eager.release(self.peer, self.len);
+            }
         }
         Ok(progress)
+    }
+
+    /// The same message, for which there is room until it is sent.
+    pub(crate) fn eager(self) -> Self {
+        Self { eager: true, ..self }
     }
 
     /// Leaves the line, done or not.

@@ -5,6 +5,7 @@
 //! sleeping; a thread that finds nothing to do lets the others in.
 
 pub(crate) mod collective;
+pub(crate) mod eager;
 mod home;
 pub(crate) mod lines;
 pub(crate) mod message;
@@ -17,7 +18,9 @@ pub(crate) mod task;
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
 use crate::own_thread::OwnThread;
 use crate::reminder::Reminder;
+use crate::standstill::Here;
 use collective::SCRATCH_LEN;
+use eager::Eager;
 use lines::Lines;
 use patience::{Patience, Seat};
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
@@ -99,6 +102,8 @@ pub(crate) struct Core {
     /// The collective whose turn it is: they run one after the other, in the order of the calls.
     pub(crate) turn: u64,
     pub(crate) lines: Lines,
+    /// Messages that are sent though nobody waits for it.
+    pub(crate) eager: Eager,
     /// Aligned memory for received contributions.
     pub(crate) scratch: Vec<u64>,
     pub(crate) fate: Arc<Fate>,
@@ -119,6 +124,8 @@ pub(crate) struct Attempt {
     deadline: Option<Deadline>,
     /// It has waited for a while, and the arbiter knows if it is a collective.
     stalled: bool,
+    /// Its thread is known to wait.
+    here: Option<Here>,
     /// Of one that has.
     reminder: Option<Reminder>,
     /// How many bytes it had received when that was looked at last, and since when.
@@ -134,6 +141,7 @@ impl Attempt {
             limit,
             deadline: None,
             stalled: false,
+            here: None,
             reminder: None,
             progress: None,
             troubled: false,
@@ -189,6 +197,7 @@ impl Engine {
             world_size,
             turn: 1,
             lines: Lines::default(),
+            eager: Eager::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
             fate: fate.clone(),
         };
@@ -225,11 +234,21 @@ impl Engine {
 
     /// Drives one operation to its end on this thread.
     pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<()> {
+        self.drive_until(operation, &mut attempt, |_| false).map(drop)
+    }
+
+    /// As [`drive`](Self::drive), but asks before it sleeps whether to leave the operation as it is; returns whether it is at its end.
+    pub(crate) fn drive_until(
+        &self,
+        operation: &mut dyn Operation,
+        attempt: &mut Attempt,
+        leaves: impl Fn(&mut Core) -> bool,
+    ) -> Result<bool> {
         let mut patience = Patience::new(self.seat);
         let mut core = self.lock();
         loop {
-            match self.attempt(&mut core, operation, &mut attempt, Instant::now) {
-                Outcome::Finished => return Ok(()),
+            match self.attempt(&mut core, operation, attempt, Instant::now) {
+                Outcome::Finished => return Ok(true),
                 Outcome::Failed(error) => {
                     drop(core);
                     self.fate.finish_trace();
@@ -240,7 +259,10 @@ impl Engine {
             }
             let (mut wants, mut limit) = (Vec::new(), Duration::ZERO);
             if patience.is_at_end() {
-                limit = self.waits_for(&core, operation, &attempt, &mut wants, Instant::now());
+                if !attempt.troubled && leaves(&mut core) {
+                    return Ok(false);
+                }
+                limit = self.waits_for(&core, operation, attempt, &mut wants, Instant::now());
             }
             core = self.idle(core, &mut patience, &wants, limit);
         }
@@ -307,6 +329,9 @@ impl Engine {
             attempt.stalled = true;
             if operation.seq() > 0 {
                 self.fate.stalled();
+            }
+            if !operation.may_be_in_vain() {
+                attempt.here = Some(self.fate.waits());
             }
         }
         if !attempt.stalled {

@@ -170,6 +170,7 @@ impl Job {
                     waited,
                     awaited: vec![other.clone()],
                     missing: vec![other],
+                    meanwhile: Vec::new(),
                 }
             }
             _ => Cause::Aborted { peer: peer(rank), reason: "r".repeat(usize::from(byte) << 8) },

@@ -2,6 +2,7 @@
 
 use crate::fate::{Fate, Told, Whole, stall_time};
 use crate::reminder::Reminder;
+use crate::standstill::Here;
 use phalanx_core::{Cause, Error, Loss, Signature};
 use phalanx_shm::{Fault, Lookout, Stopped};
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ pub(super) struct Look<'a> {
     since: Option<Instant>,
     /// The arbiter knows that we wait.
     stalled: bool,
+    /// The thread is known to wait.
+    here: Option<Here>,
     reminder: Option<Reminder>,
     seen: Option<Seen>,
 }
@@ -34,7 +37,17 @@ enum Seen {
 
 impl<'a> Look<'a> {
     pub(super) fn new(fate: &'a Fate, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
-        Self { fate, signature, seq, limit, since: None, stalled: false, reminder: None, seen: None }
+        Self {
+            fate,
+            signature,
+            seq,
+            limit,
+            since: None,
+            stalled: false,
+            here: None,
+            reminder: None,
+            seen: None,
+        }
     }
 
     /// For a part of a call, whose time is running.
@@ -93,6 +106,7 @@ impl Lookout for Look<'_> {
         }
         if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
             self.fate.stalled();
+            self.here = Some(self.fate.waits());
         }
         let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, waited));
         let told =

@@ -20,6 +20,7 @@ use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
 use phalanx_transport::Wire;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,7 @@ pub(crate) fn backend(
     if !selector.forced.is_empty() {
         return Ok(Arc::new(messages));
     }
+    fate.alarm.takes_messages.store(false, Ordering::Relaxed);
     let shared = Arc::new(Shared { team: ShmTeam::join(fate, op, deadline)?, lane: Lane::default() });
     Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
 }

@@ -116,6 +116,16 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
             differ && (left_strays || right_strays)
         }
         Cause::TimedOut { op: OpKind::Init, missing, .. } => missing.iter().all(|peer| touched(peer.rank)),
+        // Each of them waited in that call and is in it still, and one was led astray.
+        Cause::Deadlock { waits } => {
+            let is_in = |wait: &phalanx_core::Wait| {
+                let last = run.processes[wait.peer.rank].iter().flat_map(|process| &process.records).last();
+                last.is_some_and(|record| {
+                    record.signature.site == wait.call.site && !matches!(record.ended, Some((_, Ok(_))))
+                })
+            };
+            waits.iter().all(is_in) && waits.iter().any(|wait| touched(wait.peer.rank))
+        }
         // Of a message, only who was waited for is known.
         Cause::TimedOut { seq: 0, .. } => true,
         // Who does not hear the arbiter knows only whom it waited for itself.

@@ -18,6 +18,7 @@ use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::meeting::{Meeting, Step};
 use crate::report::SETTLE_TIME;
+use crate::standstill;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
@@ -88,6 +89,12 @@ pub(super) struct Process {
     lie: Option<super::faults::Lie>,
 }
 
+/// A simulated rank has one thread, which does nothing while it waits.
+fn one_thread(watch: Arc<Watch>) -> Arc<Watch> {
+    let _ = watch.program.set(standstill::Program::OneThread);
+    watch
+}
+
 impl Process {
     pub(super) fn start(
         me: usize,
@@ -113,7 +120,7 @@ impl Process {
             random,
             desk,
             links,
-            watch: Watch::new(recorder),
+            watch: one_thread(Watch::new(recorder)),
             notices: Arc::default(),
             ear: None,
             meeting: Meeting { me: peer(me), world_size, deadline },

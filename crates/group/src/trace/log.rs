@@ -27,6 +27,8 @@ pub(crate) struct Log {
 #[derive(Debug, Default)]
 struct Begun {
     calls: VecDeque<Call>,
+    /// Messages that have begun and not ended.
+    unfinished: usize,
     /// Collectives that wait for their turn, since when.
     scheduled: VecDeque<(Signature, u64)>,
 }
@@ -57,7 +59,7 @@ impl Log {
     pub(crate) fn new(len: usize) -> Self {
         let ends = (0..len.next_power_of_two()).map(|_| AtomicU64::default()).collect();
         let calls = VecDeque::with_capacity(len.next_power_of_two());
-        Self { begun: Mutex::new(Begun { calls, scheduled: VecDeque::new() }), ends }
+        Self { begun: Mutex::new(Begun { calls, ..Begun::default() }), ends }
     }
 
     fn lock(&self) -> MutexGuard<'_, Begun> {
@@ -87,9 +89,10 @@ impl Log {
 
     /// A message begins; it gets a number.
     pub(crate) fn begin_message(&self, signature: &Signature, peer: usize, tag: u64) -> u64 {
-        let calls = &mut self.lock().calls;
-        let number = calls.back().map_or(1, |last| last.number + 1);
-        self.push(calls, number, signature, Some((peer, tag)), None);
+        let begun = &mut *self.lock();
+        begun.unfinished += 1;
+        let number = begun.calls.back().map_or(1, |last| last.number + 1);
+        self.push(&mut begun.calls, number, signature, Some((peer, tag)), None);
         number
     }
 
@@ -128,10 +131,32 @@ impl Log {
     pub(crate) fn end_message(&self, number: u64, signature: &Signature, well: bool) {
         let end = if well { clock::now(signature) } else { IN_VAIN };
         // So many may have begun since that another has its place.
-        let calls = &self.lock().calls;
+        let mut begun = self.lock();
+        begun.unfinished = begun.unfinished.saturating_sub(1);
+        let calls = &begun.calls;
         if calls.front().is_some_and(|oldest| oldest.number <= number) {
             self.end_of(number).store(end, Ordering::Relaxed);
         }
+    }
+
+    /// The messages that have begun and not ended; `None` if so many came after one of them that it is forgotten.
+    pub(crate) fn open_messages(&self) -> Option<Vec<Call>> {
+        let begun = self.lock();
+        let open = begun.calls.iter().filter(|call| self.is_running(call.number)).cloned();
+        let open: Vec<_> = open.collect();
+        (open.len() == begun.unfinished).then_some(open)
+    }
+
+    /// The collective that has begun and not ended, and the number of the last that was called.
+    pub(crate) fn open_collective(&self) -> (Option<Call>, u64) {
+        let begun = self.lock();
+        let last = begun.calls.back();
+        let open = last.filter(|call| self.is_running(call.number)).cloned();
+        (open, last.map_or(0, |call| call.number) + begun.scheduled.len() as u64)
+    }
+
+    fn is_running(&self, number: u64) -> bool {
+        self.end_of(number).load(Ordering::Relaxed) == RUNNING
     }
 
     /// What was called with this number, if that was lately.

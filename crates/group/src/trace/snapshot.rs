@@ -206,7 +206,12 @@ mod tests {
         let alarm = watch.alarm(WORLD, vec![0, 1]);
         let (waited, awaited) = (Duration::from_secs(1), vec![Peer { rank: 1, host: "h".into() }]);
         let missing = awaited.clone();
-        alarm.raise(Cause::TimedOut { reporter: me, op: OpKind::Recv, seq: 0, waited, awaited, missing });
+        let (op, seq, site, envelope) = (OpKind::Recv, 0, None, None);
+        let (reporter, meanwhile) = (me, Vec::new());
+        alarm.raise(
+            Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile },
+            None,
+        );
         let trace = watch.trace("");
         assert_eq!(trace.pg_status["world"].missing, [0; 0]);
         assert_eq!(trace.first_cause, trace.pg_status["world"].failed);

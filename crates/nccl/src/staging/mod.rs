@@ -83,6 +83,7 @@ impl Running<'_> {
             waited,
             awaited,
             missing,
+            meanwhile: Vec::new(),
         }))
     }
 

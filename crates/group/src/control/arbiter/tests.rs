@@ -156,7 +156,8 @@ fn calls(seq: u64) -> Notice {
 fn timed_out(missing: Vec<Peer>) -> Cause {
     let (op, waited, awaited) = (OpKind::Barrier, Duration::from_secs(1), vec![peer(1)]);
     let (site, envelope) = (None, None);
-    Cause::TimedOut { reporter: peer(0), op, seq: 7, site, envelope, waited, awaited, missing }
+    let (reporter, meanwhile) = (peer(0), Vec::new());
+    Cause::TimedOut { reporter, op, seq: 7, site, envelope, waited, awaited, missing, meanwhile }
 }
 
 fn late(world_size: usize) -> Notice {

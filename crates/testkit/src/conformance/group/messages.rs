@@ -3,6 +3,8 @@
 use crate::World;
 use crate::oracle::Random;
 use phalanx_core::Error;
+use phalanx_group::EAGER_LIMIT;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// A receiver takes tags in whatever order it likes; messages of one tag keep theirs.
@@ -61,6 +63,38 @@ pub fn both_sides_may_begin_with_the_same_half(world: &World) {
         assert!(incoming.wait().unwrap().iter().all(|&b| b == peer as u8));
         outgoing.wait().unwrap();
     });
+}
+
+/// All ranks send before any receives: as much as needs no receiver, in one message and in many.
+pub fn short_messages_need_no_receiver(world: &World) {
+    for world_size in [2, 3] {
+        let all_have_sent = Barrier::new(world_size);
+        world.run(world_size, move |group| {
+            let (rank, next) = (group.rank(), (group.rank() + 1) % world_size);
+            let prev = (rank + world_size - 1) % world_size;
+            for (count, len) in [(1, EAGER_LIMIT), (256, 1 << 10), (5, EAGER_LIMIT / 5), (256, 0)] {
+                let content = |from: usize, i: usize| Random::new((from * 1000 + i) as u64).any::<u8>(len);
+                for i in 0..count {
+                    group.send(&content(rank, i), next, 3).unwrap();
+                }
+                all_have_sent.wait();
+                let mut message = vec![0; len];
+                for i in 0..count {
+                    group.recv(&mut message, prev, 3).unwrap();
+                    assert!(message == content(prev, i), "message {i} of {count}");
+                }
+            }
+            // Collectives come between.
+            const LONG: usize = EAGER_LIMIT - 1024;
+            group.send(&[rank as u8; LONG], next, 4).unwrap();
+            group.barrier().unwrap();
+            group.send(&[rank as u16], next, 5).unwrap();
+            let (mut long, mut short) = (vec![0u8; LONG], [0u16]);
+            group.recv(&mut long, prev, 4).unwrap();
+            group.recv(&mut short, prev, 5).unwrap();
+            assert!(long.iter().all(|&b| b == prev as u8) && short == [prev as u16]);
+        });
+    }
 }
 
 /// 16 MiB each way at once, with blocking calls on both sides: one sends while the other sends.

@@ -14,6 +14,7 @@
 pub mod algorithms;
 pub mod asynchrony;
 pub mod beside;
+pub mod circles;
 pub mod endings;
 mod failure;
 pub mod generations;
@@ -36,7 +37,8 @@ macro_rules! group_conformance {
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
             messages::{
                 tags_may_be_received_in_any_order, many_small_messages_arrive,
-                both_sides_may_begin_with_the_same_half, large_messages_cross, waiting_in_vain_is_no_failure,
+                both_sides_may_begin_with_the_same_half, short_messages_need_no_receiver, large_messages_cross,
+                waiting_in_vain_is_no_failure,
                 threads_share_a_group,
             },
             asynchrony::{
@@ -55,6 +57,10 @@ macro_rules! group_conformance {
                 another_length_is_a_mismatch, other_counts_are_a_mismatch, another_root_is_a_mismatch,
                 another_operator_is_a_mismatch, another_message_is_a_mismatch,
                 counts_that_do_not_meet_are_noticed,
+            },
+            circles::{
+                ranks_that_wait_for_each_other_are_named, a_collective_may_be_part_of_a_circle,
+                a_message_in_vain_says_what_its_other_end_does, who_is_slow_is_in_no_circle,
             },
             beside::{
                 an_agreement_waits_for_all, a_disagreement_is_a_mismatch,

@@ -1,0 +1,344 @@
+//! Who waits for whom: ranks that wait for each other in a circle are found, and are asked before anything is said of them.
+//! A state machine without sockets, clock or threads.
+//!
+//! A rank that has waited for a while tells for what, in all its groups, and everything that tells whether it can go on. A set of
+//! ranks can't if no operation of any of them can end before another of the set does something new. What ranks told may be old, so
+//! they are asked, twice: what has not changed between the two answers was so on all of them at the moment between.
+
+use phalanx_core::{GroupId, OpKind, Signature};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Operations that a rank tells of at most; one with more says that it can go on.
+pub(crate) const WAITS_MAX: usize = 32;
+/// Groups, and peers with messages, that a rank tells of at most.
+pub(crate) const COUNTS_MAX: usize = 1024;
+/// Late messages that are looked into at once.
+const LATE_MAX: usize = 4;
+
+/// What a rank waits for at one moment, in all its groups that have not failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    /// All operations that have begun and not ended.
+    pub(crate) waits: Vec<Pending>,
+    /// The program does nothing before one of them ends.
+    pub(crate) stands: bool,
+    /// The last collective called in each group.
+    pub(crate) places: Vec<(GroupId, u64)>,
+    /// By group and peer: messages of which a part was sent, and of which a part has come.
+    pub(crate) messages: Vec<(GroupId, usize, u64, u64)>,
+    /// Bytes that have moved.
+    pub(crate) bytes: u64,
+}
+
+/// An operation that has begun and not ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pending {
+    pub(crate) group: GroupId,
+    /// Its number among the operations of its kind.
+    pub(crate) number: u64,
+    pub(crate) call: Signature,
+    pub(crate) with: With,
+}
+
+/// Who must do something for an operation to end. Ranks are those of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum With {
+    /// The other end of a message, and its tag.
+    Peer(usize, u64),
+    /// The members of the group; and whether it takes messages off the links while it waits.
+    Members(Vec<usize>, bool),
+}
+
+impl Standing {
+    fn place(&self, group: GroupId) -> Option<u64> {
+        self.places.iter().find(|(of, _)| *of == group).map(|(_, place)| *place)
+    }
+
+    fn messages(&self, group: GroupId, peer: usize) -> (u64, u64) {
+        let found = self.messages.iter().find(|(of, with, ..)| (*of, *with) == (group, peer));
+        found.map_or((0, 0), |&(_, _, sent, come)| (sent, come))
+    }
+
+    /// Whether it has an operation that may take bytes from `peer`.
+    fn reads(&self, group: GroupId, peer: usize) -> bool {
+        self.waits.iter().filter(|wait| wait.group == group).any(|wait| match &wait.with {
+            With::Peer(from, _) => wait.call.op == OpKind::Recv && *from == peer,
+            // It sets aside what comes in between.
+            With::Members(_, takes) => *takes,
+        })
+    }
+
+    fn sends(&self, group: GroupId, peer: usize) -> bool {
+        let sends = |wait: &Pending| matches!(wait.with, With::Peer(to, _) if wait.call.op == OpKind::Send && to == peer);
+        self.waits.iter().any(|wait| wait.group == group && sends(wait))
+    }
+}
+
+/// Ranks by number.
+type Standings = BTreeMap<usize, Standing>;
+
+/// For which of the ranks in `stuck` this operation of `rank` waits, that do nothing for it.
+fn waits_for(rank: usize, wait: &Pending, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<usize> {
+    let group = wait.group;
+    let standing = |other: usize| standings.get(&other).filter(|_| stuck.contains(&other));
+    match &wait.with {
+        With::Peer(peer, _) => {
+            let Some(theirs) = standing(*peer) else { return Vec::new() };
+            let goes_on = match wait.call.op {
+                OpKind::Recv => {
+                    // What is on its way may be the message.
+                    let (sent, _) = theirs.messages(group, rank);
+                    let (_, come) = standings[&rank].messages(group, *peer);
+                    theirs.sends(group, rank) || sent != come
+                }
+                _ => theirs.reads(group, rank),
+            };
+            if goes_on { Vec::new() } else { vec![*peer] }
+        }
+        With::Members(members, _) => {
+            let is_behind = |other: usize| {
+                let place = standing(other).and_then(|theirs| theirs.place(group));
+                place.is_some_and(|place| place < wait.number)
+            };
+            members.iter().copied().filter(|&other| other != rank && is_behind(other)).collect()
+        }
+    }
+}
+
+/// The ranks that can't go on before another of them does something: the largest such set.
+fn stuck(standings: &Standings) -> BTreeSet<usize> {
+    let mut stuck: BTreeSet<usize> =
+        standings.iter().filter(|(_, standing)| !standing.waits.is_empty()).map(|(&rank, _)| rank).collect();
+    loop {
+        let is_stuck = |rank: &usize| {
+            standings[rank].waits.iter().all(|wait| !waits_for(*rank, wait, standings, &stuck).is_empty())
+        };
+        let (stay, go): (BTreeSet<usize>, BTreeSet<usize>) = stuck.iter().partition(|rank| is_stuck(rank));
+        if go.is_empty() {
+            return stay;
+        }
+        stuck = stay;
+    }
+}
+
+/// A wait of a circle: who, in what, for whom.
+pub(crate) type Link = (usize, Pending, usize);
+
+/// The waits that lead from `first` back to where they have been, all among `stuck`.
+fn circle(first: usize, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<Link> {
+    let (mut links, mut rank): (Vec<Link>, usize) = (Vec::new(), first);
+    loop {
+        if let Some(begin) = links.iter().position(|(who, ..)| *who == rank) {
+            let mut circle = links.split_off(begin);
+            // From its lowest rank on, wherever it was entered.
+            let lowest = circle.iter().enumerate().min_by_key(|(_, (who, ..))| *who).map_or(0, |(at, _)| at);
+            circle.rotate_left(lowest);
+            return circle;
+        }
+        let waits = standings.get(&rank).into_iter().flat_map(|standing| &standing.waits);
+        let mut waits =
+            waits.filter_map(|wait| Some((wait, *waits_for(rank, wait, standings, stuck).first()?)));
+        let Some((wait, on)) = waits.next_back() else { return Vec::new() };
+        links.push((rank, wait.clone(), on));
+        rank = on;
+    }
+}
+
+/// Ranks that are asked for what they wait.
+#[derive(Debug)]
+struct Asked {
+    round: u64,
+    /// Who has not answered.
+    open: BTreeSet<usize>,
+    answers: Standings,
+    /// What they answered the first time.
+    before: Option<Standings>,
+    /// For how many beats that has lasted.
+    beats: u32,
+}
+
+/// A message that was late, while ranks are asked what they do.
+#[derive(Debug)]
+struct Late {
+    round: u64,
+    /// Whose it was …
+    rank: usize,
+    open: BTreeSet<usize>,
+    answers: Standings,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    /// Ask these ranks for what they wait.
+    Ask {
+        round: u64,
+        ranks: Vec<usize>,
+    },
+    /// These wait for each other for ever.
+    Deadlock(Vec<Link>),
+    /// This is what ranks did while a message of this group was late.
+    Late {
+        group: GroupId,
+        circle: Vec<Link>,
+        answers: BTreeMap<usize, Standing>,
+    },
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    /// What each rank told last.
+    told: Standings,
+    round: u64,
+    asked: Option<Asked>,
+    late: BTreeMap<GroupId, Late>,
+}
+
+impl Waits {
+    /// `rank` tells for what it waits: unasked in round 0.
+    pub(crate) fn told(&mut self, rank: usize, round: u64, standing: Standing) -> Step {
+        let group =
+            self.late.iter().find(|(_, late)| late.round == round && round > 0).map(|(&group, _)| group);
+        if let Some(group) = group {
+            let late = self.late.get_mut(&group).expect("it was just found");
+            late.open.remove(&rank);
+            late.answers.insert(rank, standing);
+            return if late.open.is_empty() { self.conclude(group) } else { Step::Nothing };
+        }
+        self.told.insert(rank, standing.clone());
+        match &mut self.asked {
+            Some(asked) if asked.round == round => {
+                if asked.open.remove(&rank) {
+                    asked.answers.insert(rank, standing);
+                }
+                if asked.open.is_empty() { self.compare() } else { Step::Nothing }
+            }
+            Some(_) => Step::Nothing,
+            None => self.suspect(Some(rank)),
+        }
+    }
+
+    /// Some time has passed: who seemed to be in a circle may be so still.
+    pub(crate) fn beat(&mut self) -> Step {
+        if let Some(asked) = &mut self.asked {
+            asked.beats += 1;
+            if asked.beats < 2 {
+                return Step::Nothing;
+            }
+            // Somebody does not answer.
+            self.asked = None;
+        }
+        self.suspect(None)
+    }
+
+    /// Asks those that seem to wait for each other, by what they told last; all, or with `rank`.
+    fn suspect(&mut self, rank: Option<usize>) -> Step {
+        let suspects = match rank {
+            // Most that wait, wait for a rank that has told of no wait.
+            Some(rank) => stuck(&self.reached(rank)),
+            None => stuck(&self.told),
+        };
+        if suspects.is_empty() || rank.is_some_and(|rank| !suspects.contains(&rank)) {
+            return Step::Nothing;
+        }
+        self.ask(suspects, None)
+    }
+
+    /// What was told by the ranks for which `rank` waits, and for which those wait.
+    fn reached(&self, rank: usize) -> Standings {
+        let (mut reached, mut next) = (Standings::new(), vec![rank]);
+        while let Some(rank) = next.pop() {
+            let Some(standing) = self.told.get(&rank).filter(|_| !reached.contains_key(&rank)) else {
+                continue;
+            };
+            reached.insert(rank, standing.clone());
+            for wait in &standing.waits {
+                match &wait.with {
+                    With::Peer(peer, _) => next.push(*peer),
+                    With::Members(members, _) => {
+                        let is_behind = |other: &&usize| {
+                            let place = self.told.get(other).and_then(|theirs| theirs.place(wait.group));
+                            place.is_some_and(|place| place < wait.number)
+                        };
+                        next.extend(members.iter().filter(is_behind));
+                    }
+                }
+            }
+        }
+        reached
+    }
+
+    fn ask(&mut self, ranks: BTreeSet<usize>, before: Option<Standings>) -> Step {
+        self.round += 1;
+        let (round, open) = (self.round, ranks.clone());
+        self.asked = Some(Asked { round, open, answers: Standings::new(), before, beats: 0 });
+        Step::Ask { round, ranks: ranks.into_iter().collect() }
+    }
+
+    /// All have answered.
+    fn compare(&mut self) -> Step {
+        let Some(Asked { mut answers, before, .. }) = self.asked.take() else { return Step::Nothing };
+        answers.retain(|rank, standing| {
+            standing.stands && before.as_ref().is_none_or(|before| before.get(rank) == Some(standing))
+        });
+        let stuck = stuck(&answers);
+        match (stuck.first(), before) {
+            (None, _) => Step::Nothing,
+            (Some(_), None) => self.ask(stuck, Some(answers)),
+            (Some(&first), Some(_)) => Step::Deadlock(circle(first, &answers, &stuck)),
+        }
+    }
+
+    /// A message of `rank` was late: `ranks` are asked what they do. `None` if too many are looked into already.
+    pub(crate) fn late(&mut self, group: GroupId, rank: usize, ranks: BTreeSet<usize>) -> Option<Step> {
+        if self.late.len() == LATE_MAX {
+            return None;
+        }
+        self.round += 1;
+        let (round, open) = (self.round, ranks.clone());
+        self.late.insert(group, Late { round, rank, open, answers: Standings::new() });
+        Some(Step::Ask { round, ranks: ranks.into_iter().collect() })
+    }
+
+    /// Whether that is being found out of a group.
+    pub(crate) fn is_asking_of(&self, group: GroupId) -> bool {
+        self.late.contains_key(&group)
+    }
+
+    /// What is known now has to do; for whoever's message was late.
+    pub(crate) fn insist(&mut self, rank: usize, group: GroupId) -> Step {
+        if self.late.get(&group).is_some_and(|late| late.rank == rank) {
+            self.conclude(group)
+        } else {
+            Step::Nothing
+        }
+    }
+
+    fn conclude(&mut self, group: GroupId) -> Step {
+        let Some(Late { rank, answers, .. }) = self.late.remove(&group) else { return Step::Nothing };
+        let stuck = stuck(&answers);
+        let circle = if stuck.contains(&rank) { circle(rank, &answers, &stuck) } else { Vec::new() };
+        Step::Late { group, circle, answers }
+    }
+
+    /// About how many bytes are held for `rank`.
+    #[cfg(feature = "__fuzz")]
+    pub(crate) fn held(&self, rank: usize) -> usize {
+        let size = |standing: &Standing| {
+            let members =
+                |wait: &Pending| if let With::Members(members, _) = &wait.with { members.len() } else { 0 };
+            let waits = standing.waits.iter().map(|wait| 300 + wait.call.site.file.len() + 8 * members(wait));
+            waits.sum::<usize>() + 16 * standing.places.len() + 32 * standing.messages.len()
+        };
+        let asked = self.asked.iter().flat_map(|asked| [Some(&asked.answers), asked.before.as_ref()]);
+        let late = self.late.values().map(|late| Some(&late.answers));
+        let all = asked.chain(late).flatten().chain([&self.told]);
+        all.filter_map(|standings| standings.get(&rank)).map(size).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

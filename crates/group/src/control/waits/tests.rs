@@ -1,0 +1,225 @@
+//! Who is found to wait in a circle, and who is not.
+
+use super::*;
+use phalanx_core::{CallSite, WORLD};
+use proptest::prelude::*;
+
+fn call(op: OpKind) -> Signature {
+    let site = CallSite { file: "a.rs".into(), line: 1 };
+    Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site }
+}
+
+fn message(op: OpKind, peer: usize, tag: u64) -> Pending {
+    Pending { group: WORLD, number: 1, call: call(op), with: With::Peer(peer, tag) }
+}
+
+fn send(to: usize) -> Pending {
+    message(OpKind::Send, to, 3)
+}
+
+fn recv(from: usize) -> Pending {
+    message(OpKind::Recv, from, 3)
+}
+
+/// The third collective of the group, of three ranks.
+fn barrier() -> Pending {
+    Pending { group: WORLD, number: 3, call: call(OpKind::Barrier), with: With::Members(vec![0, 1, 2], true) }
+}
+
+fn standing(waits: &[Pending]) -> Standing {
+    let place = if waits.contains(&barrier()) { 3 } else { 2 };
+    Standing { waits: waits.to_vec(), stands: true, places: vec![(WORLD, place)], ..Standing::default() }
+}
+
+/// Asks until something is decided; each rank answers what it told.
+fn verdict(waits: &mut Waits, ranks: &[Standing]) -> Option<Vec<(usize, usize)>> {
+    let mut steps: Vec<Step> = Vec::new();
+    for (rank, standing) in ranks.iter().enumerate() {
+        steps.push(waits.told(rank, 0, standing.clone()));
+    }
+    while let Some(step) = steps.pop() {
+        match step {
+            Step::Nothing => {}
+            Step::Ask { round, ranks: asked } => {
+                steps.extend(asked.into_iter().map(|rank| waits.told(rank, round, ranks[rank].clone())));
+            }
+            Step::Deadlock(links) => return Some(links.into_iter().map(|(who, _, on)| (who, on)).collect()),
+            late @ Step::Late { .. } => panic!("{late:?}"),
+        }
+    }
+    None
+}
+
+fn found(ranks: &[Standing]) -> Option<Vec<(usize, usize)>> {
+    verdict(&mut Waits::default(), ranks)
+}
+
+#[test]
+fn circles_of_any_length_and_of_all_operations_are_found() {
+    let one = |wait: Pending| standing(&[wait]);
+    assert_eq!(found(&[one(send(1)), one(send(0))]), Some(vec![(0, 1), (1, 0)]));
+    assert_eq!(found(&[one(recv(1)), one(recv(0))]), Some(vec![(0, 1), (1, 0)]));
+    let ring = [one(send(1)), one(send(2)), one(send(0))];
+    assert_eq!(found(&ring), Some(vec![(0, 1), (1, 2), (2, 0)]));
+    // Rank 2 waits for those in the circle, and is in none.
+    let tail = [one(send(1)), one(send(0)), one(recv(0))];
+    assert_eq!(found(&tail), Some(vec![(0, 1), (1, 0)]));
+    let mixed = [one(barrier()), one(recv(2)), one(send(0))];
+    assert_eq!(found(&mixed), None, "the collective may take the message from rank 2");
+    let mixed = [one(barrier()), one(recv(0)), one(barrier())];
+    assert_eq!(found(&mixed), Some(vec![(0, 1), (1, 0)]));
+}
+
+#[test]
+fn a_collective_that_takes_no_messages_is_in_a_circle_with_a_send() {
+    let apart = Pending { with: With::Members(vec![0, 1], false), ..barrier() };
+    let mut inside = standing(&[apart]);
+    inside.places = vec![(WORLD, 3)];
+    assert_eq!(found(&[inside, standing(&[send(0)])]), Some(vec![(0, 1), (1, 0)]));
+}
+
+#[test]
+fn who_can_go_on_is_in_no_circle() {
+    let one = |wait: Pending| standing(&[wait]);
+    assert_eq!(found(&[one(send(1)), one(recv(0))]), None, "they meet");
+    // Each sends on one thread and receives on another.
+    let both = |peer: usize| standing(&[send(peer), recv(peer)]);
+    assert_eq!(found(&[both(1), both(0)]), None);
+    // A thread of the program works.
+    assert_eq!(found(&[one(send(1)), Standing { stands: false, ..one(send(0)) }]), None);
+    // The message is on its way.
+    let mut sent = one(recv(1));
+    sent.messages = vec![(WORLD, 1, 7, 4)];
+    let mut receives = one(recv(0));
+    receives.messages = vec![(WORLD, 0, 4, 6)];
+    assert_eq!(found(&[sent.clone(), receives.clone()]), None);
+    receives.messages = vec![(WORLD, 0, 4, 7)];
+    assert_eq!(found(&[sent, receives]), Some(vec![(0, 1), (1, 0)]), "it had another tag");
+    // All have come to the collective.
+    assert_eq!(found(&[one(barrier()), one(barrier()), one(barrier())]), None);
+    // A rank of which nothing is known.
+    assert_eq!(found(&[one(send(2)), one(send(0))]), None);
+}
+
+#[test]
+fn what_was_told_and_is_no_longer_true_is_not_believed() {
+    let (mut waits, old) = (Waits::default(), standing(&[send(0)]));
+    assert_eq!(waits.told(1, 0, old.clone()), Step::Nothing);
+    let Step::Ask { round, ranks } = waits.told(0, 0, standing(&[send(1)])) else { panic!() };
+    assert_eq!(ranks, [0, 1]);
+    // Rank 1 has moved on, and computes.
+    assert_eq!(waits.told(1, round, Standing::default()), Step::Nothing);
+    assert_eq!(waits.told(0, round, standing(&[send(1)])), Step::Nothing);
+
+    // The same waits, but something has moved between the answers.
+    let Step::Ask { round, .. } = waits.told(1, 0, old.clone()) else { panic!() };
+    assert_eq!(waits.told(0, round, standing(&[send(1)])), Step::Nothing);
+    let Step::Ask { round: second, .. } = waits.told(1, round, old.clone()) else { panic!() };
+    assert!(second > round);
+    assert_eq!(waits.told(0, second, standing(&[send(1)])), Step::Nothing);
+    assert_eq!(waits.told(1, second, Standing { bytes: 1, ..old.clone() }), Step::Nothing);
+
+    // An answer that comes late counts for nothing.
+    let Step::Ask { .. } = waits.told(1, 0, old.clone()) else { panic!() };
+    assert_eq!(waits.told(0, second, standing(&[send(1)])), Step::Nothing);
+    assert_eq!(waits.told(1, second, old), Step::Nothing);
+}
+
+#[test]
+fn who_does_not_answer_holds_nobody_up() {
+    let mut waits = Waits::default();
+    let _ = waits.told(1, 0, standing(&[send(0)]));
+    let Step::Ask { round, .. } = waits.told(0, 0, standing(&[send(1)])) else { panic!() };
+    assert_eq!(waits.beat(), Step::Nothing, "it may be under way");
+    let Step::Ask { round: again, .. } = waits.beat() else { panic!() };
+    assert!(again > round);
+}
+
+#[test]
+fn a_late_message_is_told_with_what_ranks_do() {
+    let mut waits = Waits::default();
+    let Some(Step::Ask { round, ranks }) = waits.late(WORLD, 0, [0, 1].into()) else { panic!() };
+    assert_eq!(ranks, [0, 1]);
+    assert!(waits.is_asking_of(WORLD));
+    assert_eq!(waits.told(0, round, standing(&[recv(1)])), Step::Nothing);
+    let theirs = Standing { stands: false, ..standing(&[send(2)]) };
+    let Step::Late { circle, answers, .. } = waits.told(1, round, theirs) else { panic!() };
+    assert!(circle.is_empty() && answers[&1].waits == [send(2)]);
+    // Whether a thread of theirs works is of no account: the time is over.
+    let Some(Step::Ask { round, .. }) = waits.late(WORLD, 0, [0, 1].into()) else { panic!() };
+    let _ = waits.told(1, round, Standing { stands: false, ..standing(&[send(0)]) });
+    let Step::Late { circle, .. } = waits.told(0, round, standing(&[send(1)])) else { panic!() };
+    assert_eq!(circle.len(), 2);
+    let _ = waits.late(WORLD, 0, [0, 1].into());
+    assert_eq!(waits.insist(1, WORLD), Step::Nothing);
+    assert!(matches!(waits.insist(0, WORLD), Step::Late { .. }), "rank 1 does not answer");
+}
+
+/// What a rank of the model does next.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Send(usize),
+    Recv(usize),
+}
+
+/// Programs of ranks with one thread each, whose sends wait for their receivers: performed to the end.
+fn perform(programs: &[Vec<Act>]) -> Vec<Standing> {
+    let mut at = vec![0; programs.len()];
+    let mut counts = BTreeMap::<(usize, usize), u64>::new();
+    loop {
+        let act = |rank: usize, at: &[usize]| programs[rank].get(at[rank]).copied();
+        let meets = (0..programs.len()).find_map(|from| match act(from, &at) {
+            Some(Act::Send(to)) if matches!(act(to, &at), Some(Act::Recv(of)) if of == from) => {
+                Some((from, to))
+            }
+            _ => None,
+        });
+        let Some((from, to)) = meets else { break };
+        *counts.entry((from, to)).or_default() += 1;
+        at[from] += 1;
+        at[to] += 1;
+    }
+    let pending = |rank: usize| match programs[rank].get(at[rank]) {
+        Some(Act::Send(to)) => vec![send(*to)],
+        Some(Act::Recv(from)) => vec![recv(*from)],
+        None => Vec::new(),
+    };
+    let count = |from, to| counts.get(&(from, to)).copied().unwrap_or(0);
+    (0..programs.len())
+        .map(|rank| {
+            let others = (0..programs.len()).filter(|&other| other != rank);
+            let messages =
+                others.map(|other| (WORLD, other, count(rank, other), count(other, rank))).collect();
+            Standing { messages, ..standing(&pending(rank)) }
+        })
+        .collect()
+}
+
+proptest! {
+    /// Where ranks have stopped for good, a circle is found exactly if no rank waits for one that has ended.
+    #[test]
+    fn a_circle_is_found_if_and_only_if_there_is_one(
+        acts in proptest::collection::vec(proptest::collection::vec((any::<bool>(), 0usize..4), 0..6), 2..5),
+    ) {
+        let world_size = acts.len();
+        let act = |rank: usize, (sends, peer): (bool, usize)| {
+            let peer = (rank + 1 + peer % (world_size - 1)) % world_size;
+            if sends { Act::Send(peer) } else { Act::Recv(peer) }
+        };
+        let programs: Vec<Vec<Act>> = acts.iter().enumerate()
+            .map(|(rank, acts)| acts.iter().map(|&a| act(rank, a)).collect()).collect();
+        let standings = perform(&programs);
+        // Who waits for an ended rank, or for one that does, is not in a circle; all others must be led into one.
+        let next = |rank: usize| match standings[rank].waits.first().map(|wait| &wait.with) {
+            Some(With::Peer(peer, _)) => Some(*peer),
+            _ => None,
+        };
+        let leads = |rank: usize| std::iter::successors(Some(rank), |&rank| next(rank)).take(world_size + 1).count() > world_size;
+        let circle = (0..world_size).any(leads);
+        let found = found(&standings);
+        prop_assert_eq!(found.is_some(), circle, "{:?}", standings);
+        for (who, on) in found.unwrap_or_default() {
+            prop_assert_eq!(next(who), Some(on));
+        }
+    }
+}

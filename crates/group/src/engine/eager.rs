@@ -1,0 +1,64 @@
+//! Short messages need no receiver: what the transport does not take at once is copied, and the group's own thread sends it.
+
+use std::collections::HashMap;
+
+/// A [`send`](crate::ProcessGroup::send) of at most so many bytes returns without its receiver, on every transport.
+///
+/// To each peer, messages that it has not taken may add up to this, each counted as 1 KiB at least: that is one message of
+/// 256 KiB, or 256 short ones. Beyond that, `send` may wait until the peer takes one.
+///
+/// ```
+/// use phalanx_group::{EAGER_LIMIT, SimulatedBackend};
+///
+/// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+/// // Both ranks send first.
+/// let peer = 1 - group.rank();
+/// group.send(&vec![0u8; EAGER_LIMIT], peer, 0)?;
+/// group.recv(&mut vec![0u8; EAGER_LIMIT], peer, 0)?;
+/// # Ok(()) }); } });
+/// ```
+// A pipe of 256 KiB in shared memory is the smallest buffer of all transports (threads: 1 MiB; TCP over loopback: 2.5 MiB and more),
+// and programs that were tried over TCP rely on as much.
+pub const EAGER_LIMIT: usize = 256 << 10;
+
+/// What a message counts for at least.
+const COST_MIN: usize = 1 << 10;
+
+/// Bytes that are held for peers that have not taken them.
+#[derive(Debug, Default)]
+pub(crate) struct Eager(HashMap<usize, usize>);
+
+impl Eager {
+    /// Makes room for a message of `len` bytes to `peer`, if there is any.
+    pub(crate) fn reserve(&mut self, peer: usize, len: usize) -> bool {
+        let held = self.0.entry(peer).or_default();
+        let fits = *held + len.max(COST_MIN) <= EAGER_LIMIT;
+        if fits {
+            *held += len.max(COST_MIN);
+        }
+        fits
+    }
+
+    /// The message is on its way.
+    pub(crate) fn release(&mut self, peer: usize, len: usize) {
+        if let Some(held) = self.0.get_mut(&peer) {
+            *held = held.saturating_sub(len.max(COST_MIN));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_peer_has_room_for_the_limit() {
+        let mut eager = Eager::default();
+        assert!(!eager.reserve(1, EAGER_LIMIT + 1));
+        assert!(eager.reserve(1, EAGER_LIMIT) && !eager.reserve(1, 0));
+        assert!((0..256).all(|_| eager.reserve(2, 3)) && !eager.reserve(2, 3));
+        eager.release(1, EAGER_LIMIT);
+        eager.release(2, 3);
+        assert!(eager.reserve(2, 3) && eager.reserve(1, EAGER_LIMIT));
+    }
+}
