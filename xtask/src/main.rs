@@ -74,6 +74,10 @@ struct Chaos {
     /// Kinds of harm, with commas between them; all, if none is named.
     #[arg(long)]
     kinds: Option<String>,
+    /// Shapes of jobs (world, mesh, split), with commas between them: rounds that ask who is named. Then the kinds are panic, exit-0, exit-3,
+    /// kill, hang and stop, and the backends shm and tcp.
+    #[arg(long)]
+    shapes: Option<String>,
     /// Backends, likewise.
     #[arg(long)]
     backends: Option<String>,
@@ -138,13 +142,15 @@ fn chaos(flags: Chaos) -> ExitCode {
         "--test",
         "chaos",
         "--",
-        "soak",
+        if flags.shapes.is_some() { "soak_of_shapes" } else { "soak" },
+        "--exact",
         "--ignored",
         "--nocapture",
     ]);
-    let Chaos { rounds, seed, kinds, backends, jobs } = flags;
+    let Chaos { rounds, seed, kinds, shapes, backends, jobs } = flags;
     cargo.env("PHALANX_CHAOS_ROUNDS", rounds).env("PHALANX_CHAOS_SEED", seed).env("PHALANX_CHAOS_JOBS", jobs);
     cargo.envs(kinds.map(|kinds| ("PHALANX_CHAOS_KINDS", kinds)));
+    cargo.envs(shapes.map(|shapes| ("PHALANX_CHAOS_SHAPES", shapes)));
     cargo.envs(backends.map(|backends| ("PHALANX_CHAOS_BACKENDS", backends)));
     outcome(cargo)
 }

@@ -47,6 +47,8 @@ macro_rules! named {
     };
 }
 
+pub(crate) use named;
+
 named! {
     /// A way in which ranks are hurt.
     Kind {

@@ -45,7 +45,7 @@ pub(crate) fn perform(plan: &Plan) -> Report {
         let (launch, output) = job(plan, &tag, folder.path());
         let running = launch.spawn().expect("the job starts");
         let stopped = (plan.kind == Kind::Stop).then(|| go_on(plan, &running.pids(), &output));
-        match finish(running) {
+        match finish(running, HANG) {
             Ok(outcome) => {
                 check(plan, &output, &mut report);
                 if plan.backend != Backend::Thread && !is_right(plan, &outcome) {
@@ -65,7 +65,7 @@ pub(crate) fn perform(plan: &Plan) -> Report {
     report
 }
 
-fn tag() -> String {
+pub(crate) fn tag() -> String {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
     format!("{}-{}", std::process::id(), ROUNDS.fetch_add(1, Ordering::Relaxed))
 }
@@ -122,12 +122,12 @@ fn go_on(plan: &Plan, pids: &[u32], output: &Output) -> String {
     format!("at {at}, when {knew} others knew, the victim was: {state}")
 }
 
-/// How the job ends, or where its processes hang.
-fn finish(running: Running) -> Result<Outcome, String> {
+/// How the job ends, or where its processes are when `limit` is over.
+pub(crate) fn finish(running: Running, limit: Duration) -> Result<Outcome, String> {
     let pids = running.pids().to_vec();
     let (ended, outcome) = channel();
     std::thread::spawn(move || ended.send(support::finish(running)));
-    outcome.recv_timeout(HANG).map_err(|_| {
+    outcome.recv_timeout(limit).map_err(|_| {
         let stacks = end(&pids);
         let _ = outcome.recv();
         stacks
