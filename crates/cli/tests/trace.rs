@@ -169,6 +169,31 @@ fn a_killed_rank_is_named() {
 }
 
 #[test]
+fn a_trace_that_cannot_be_written_is_told_with_the_reason() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("a_file");
+    std::fs::write(&file, "").expect("a temporary file");
+    let folder = file.join("traces");
+    let job = phalanx()
+        .args(["run", "-n", &RANKS.to_string(), "--timeout", "100", "--env", &format!("{ROLE}=killed")])
+        .args(["--env", &format!("PHALANX_TRACE_DIR={}", folder.display())])
+        .arg(std::env::current_exe().expect("this test has a path"))
+        .args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"])
+        .output()
+        .expect("the launcher starts");
+    let said = text(&job);
+    for rank in [0, 2] {
+        let warns = |line: &str| {
+            line.contains(&format!("phalanx: rank {rank} ("))
+                && line
+                    .contains(&format!("its trace is not written: writing {}/trace_rank_", folder.display()))
+                && line.contains("Not a directory")
+        };
+        assert!(said.lines().any(warns), "rank {rank}: {said}");
+    }
+}
+
+#[test]
 fn who_calls_something_else_is_named_with_both_call_sites() {
     let (code, said) = judge("astray", &[0, 1, 2]);
     assert_eq!(code, Some(1), "{said}");

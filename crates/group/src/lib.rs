@@ -59,6 +59,7 @@ pub mod trace;
 mod tune;
 #[cfg(target_os = "linux")]
 mod two_level;
+mod warning;
 #[cfg(test)]
 mod wiretap;
 mod work;

@@ -6,10 +6,10 @@ use crate::control::notice::{Member, Notice};
 use crate::control::watch::Watch;
 #[cfg(target_os = "linux")]
 use crate::fate::Fate;
-use crate::reminder;
 #[cfg(target_os = "linux")]
 use crate::share::Sharing;
 use crate::trace::writer::Recorder;
+use crate::warning::warn_aside;
 use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
@@ -79,7 +79,7 @@ pub(crate) trait Realm: Send + Sync + Debug {
 
     /// Says that this rank has waited for long.
     fn remind(&self, words: &str) {
-        reminder::say(&format!("rank {}", self.place().rank), words);
+        warn_aside(&format!("rank {}", self.place().rank), words);
     }
 
     /// Whether this host has more ranks than cores that this one may use. Others may say otherwise.

@@ -5,7 +5,6 @@
 
 use phalanx_core::Signature;
 use std::fmt::Display;
-use std::io::Write;
 use std::time::Duration;
 
 /// When it is said first; then after twice that, and so on.
@@ -101,17 +100,6 @@ pub(crate) fn words(
     }
     words.push_str(&format!(" of {of} ({}), for {:.0} s", signature.site, waited.as_secs_f64()));
     words
-}
-
-/// A warning. Where the program has no subscriber for those it goes to stderr: nobody should have to wait for minutes without a word.
-pub(crate) fn say(who: &str, words: &str) {
-    if tracing::dispatcher::has_been_set() {
-        return tracing::warn!("{who}: {words}");
-    }
-    let line = format!("phalanx: {who}: {words}\n");
-    // On a thread of its own: a stderr that nobody reads must not hold up whoever waits.
-    let say = move || drop(std::io::stderr().write_all(line.as_bytes()));
-    drop(std::thread::Builder::new().name("phalanx-stderr".into()).spawn(say));
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ pub(crate) mod view;
 use crate::ProcessGroup;
 use crate::realm::Realm;
 use crate::recommended;
-use crate::reminder;
 use crate::self_test;
+use crate::warning::warn_aside;
 use heart::Heart;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
@@ -176,7 +176,7 @@ pub(crate) fn enter(home: &Arc<dyn Home>, worker: u64, elastic: Elastic) -> Resu
         lost: &Lost::default,
         heart,
         patience: Patience { start: home.init_timeout(), compute: home.timeout() },
-        say: &|words| reminder::say(&format!("worker {worker}"), words),
+        say: &|words| warn_aside(&format!("worker {worker}"), words),
     };
     let forming = roster::forming(&open.store)?;
     form(home, &open, party, forming)

@@ -5,7 +5,8 @@ use super::{Trace, snapshot};
 use crate::control::watch::{Alarm, Watch};
 use crate::launcher::Launcher;
 use crate::replace::replace;
-use phalanx_core::{Cause, Peer, Result};
+use crate::warning::warn;
+use phalanx_core::{Cause, Error, Peer, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,14 +74,19 @@ impl Recorder {
                     Ok(()) => {
                         tracing::info!(file = %file.display(), reason, "wrote what this rank did lately");
                     }
-                    Err(error) => tracing::warn!(%error, "what this rank did lately is not written"),
+                    Err(error) => watch.recorder.not_written(&error),
                 }
             }
         };
         if let Err(error) = std::thread::Builder::new().name("phalanx-trace".into()).spawn(write) {
-            tracing::warn!(%error, "no thread to write what this rank did lately");
+            self.not_written(&Error::io("starting a thread for that", error));
             self.stop_writing();
         }
+    }
+
+    /// Says that this rank's trace is missing from the job's folder, and why.
+    fn not_written(&self, error: &Error) {
+        warn(&self.me.to_string(), &format!("its trace is not written: {error}"));
     }
 
     /// Nobody writes any more, though there was something to write.
