@@ -113,7 +113,7 @@ fn a_stopped_rank_is_named_by_all_others() {
 }
 
 #[test]
-fn both_sides_of_a_cut_network_name_the_other() {
+fn all_name_the_host_that_was_cut_off() {
     rounds(&[Kind::Cut], &[Backend::Tcp, Backend::TwoLevel], 3, 1, 3);
 }
 

@@ -159,6 +159,7 @@ impl Plan {
             Kind::Kill | Kind::Two | Kind::Launcher => &["Killed", "Died"],
             Kind::Exit => &["Exited", "Died"],
             Kind::Stop => &["Silent"],
+            Kind::Cut if self.hosts() == 2 => &["Apart"],
             Kind::Cut => &["Silent", "Unreachable"],
             Kind::Panic => &["Panicked"],
             Kind::Abort => &["Aborted"],
@@ -170,6 +171,10 @@ impl Plan {
         if self.backend == Backend::TwoLevel { 2 } else { 1 }
     }
 
+    fn hosts(&self) -> usize {
+        RANKS.div_ceil(self.per_host())
+    }
+
     /// Where the rank is after the harm: those at one place can agree on what has happened.
     pub(crate) fn is_cut_off(&self, rank: usize) -> bool {
         self.kind == Kind::Cut && rank / self.per_host() == self.victims[0] / self.per_host()
@@ -178,9 +183,10 @@ impl Plan {
     /// Whether it is right when `rank` names `named`.
     pub(crate) fn may_name(&self, rank: usize, named: usize) -> bool {
         match self.kind {
-            // Who does not reach rank 0 can say only that; and it, that it does not reach one of the others.
-            Kind::Cut if self.is_cut_off(rank) != self.is_cut_off(0) => named == 0,
-            Kind::Cut => self.is_cut_off(named) != self.is_cut_off(rank),
+            // Nobody can know which of the two was cut off: each names the other.
+            Kind::Cut if self.hosts() == 2 => self.is_cut_off(named) != self.is_cut_off(rank),
+            // The host that was cut off names itself, too.
+            Kind::Cut => self.is_cut_off(named),
             _ => self.victims.contains(&named),
         }
     }
