@@ -272,6 +272,12 @@ impl Fate {
         }
     }
 
+    /// Whether rank 0, and with it the arbiter, stands under an error.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn arbiter_ended_after_error(&self) -> bool {
+        self.realm.watch().arbiter_stricken().is_some()
+    }
+
     /// Fails the group on all its ranks.
     pub(crate) fn abort(&self, reason: &str) {
         self.give_up(self.own_fault(reason));

@@ -406,6 +406,10 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
             tracing::warn!(peer = %fate.peer(*peer), %error, "its memory cannot be reached");
             Cause::Lost { peer: fate.peer(*peer), how: fate.unreachable() }
         }
+        // Whoever gave up here has most likely done so for what ended rank 0, and the arbiter with it.
+        Fault::Stopped | Fault::Closed | Fault::Failed(_) if fate.arbiter_ended_after_error() => {
+            Cause::Lost { peer: fate.realm.peer(0), how: Loss::LeftAfterError }
+        }
         Fault::Stopped | Fault::Closed | Fault::Failed(_) => {
             let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();
             Cause::Aborted { peer: fate.peer(fate.rank), reason }

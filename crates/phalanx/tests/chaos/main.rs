@@ -128,6 +128,13 @@ fn survivors_launcher_and_trace_name_who_ended_whatever_groups_it_was_in() {
     shaped::rounds(&shaped::cases(Shape::ALL, &harms, &CARRIERS), 2, 2, 2);
 }
 
+/// Rank 0 ends after its error, and with it the arbiter; rank 4, which is slow to unwind, gives up its other group later.
+#[test]
+fn who_hears_from_no_arbiter_why_a_rank_gave_up_knows_the_error_of_rank_0() {
+    let harms = [Harm::Panic, Harm::Kill];
+    shaped::rounds(&shaped::cases(&[Shape::Mesh], &harms, &CARRIERS), 1, 115, 2);
+}
+
 /// Left out: `hang` in `mesh` and in `split`. There a rank that waits for the victim in one group is itself missing in another, and it is named
 /// with the victim, or in its place.
 #[test]
