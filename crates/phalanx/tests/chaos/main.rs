@@ -125,7 +125,7 @@ fn ranks_end_with_their_launcher() {
 #[test]
 fn survivors_launcher_and_trace_name_who_ended_whatever_groups_it_was_in() {
     let harms = [Harm::Panic, Harm::ExitZero, Harm::ExitThree, Harm::Kill];
-    shaped::rounds(&shaped::cases(Shape::ALL, &harms, &CARRIERS), 2, 2, 2);
+    shaped::rounds(&shaped::cases(Shape::ALL, &harms, &CARRIERS), 1, 2, 2);
 }
 
 /// Rank 0 ends after its error, and with it the arbiter; rank 4, which is slow to unwind, gives up its other group later.
@@ -141,7 +141,7 @@ fn who_hears_from_no_arbiter_why_a_rank_gave_up_knows_the_error_of_rank_0() {
 fn survivors_launcher_and_trace_name_who_hangs_or_is_stopped() {
     let mut cases = shaped::cases(Shape::ALL, &[Harm::Stop], &CARRIERS);
     cases.extend(shaped::cases(&[Shape::World], &[Harm::Hang], &CARRIERS));
-    shaped::rounds(&cases, 1, 2, 4);
+    shaped::rounds(&cases, 1, 2, 8);
 }
 
 /// What `cargo xtask chaos` runs.
