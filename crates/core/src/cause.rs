@@ -249,6 +249,9 @@ impl fmt::Display for Cause {
                 let called = Called { op: *op, seq: *seq, envelope: *envelope, site: site.as_ref() };
                 write!(f, "{reporter} waited {:.1} s in {called}", waited.as_secs_f64())?;
                 match (op, missing.as_slice(), awaited.as_slice()) {
+                    (OpKind::Recv, [from], _) if envelope.is_none() => {
+                        write!(f, ", but no message of {from} came")
+                    }
                     (OpKind::Recv, ..) => f.write_str(", but no such message came"),
                     (OpKind::Send, [to], _) => write!(f, ", but {to} did not take the message"),
                     (_, [], []) => f.write_str("; what it waited for did not come"),

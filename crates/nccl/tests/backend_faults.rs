@@ -223,7 +223,10 @@ fn child_is_late() {
     both_have_failed(&all, &outcomes[0]);
     for (error, name) in outcomes.iter().zip(["all_reduce #5", "all_reduce #6"]) {
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        assert!(error.to_string().contains(&format!(": {name} in group")), "{error}");
+        assert!(
+            error.to_string().contains(&format!(": {name} at crates/nccl/tests/backend_faults.rs:")),
+            "{error}"
+        );
         assert!(error.to_string().contains("all ranks had arrived"), "{error}");
     }
     // Nothing is under way any more.

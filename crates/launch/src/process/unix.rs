@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command};
 use std::thread;
+use std::time::Duration;
 
 /// A running rank.
 #[derive(Debug)]
@@ -90,17 +91,39 @@ impl Process {
     }
 }
 
-/// Whether the process has no handler for the signal, and neither ignores nor blocks it. False where it can't be known.
+/// How often, and how far apart, a process is looked at that blocks a signal: shells and the C library block all signals for a moment
+/// when they start a process or a thread, and such a process would die of it right after.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+/// Whether the process has no handler for the signal, and neither ignores it nor keeps it blocked. False where it can't be known.
 fn would_end(pid: Pid, signal: i32) -> bool {
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    for look in 0..LOOKS {
+        if look > 0 {
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        let masks = signal_masks(pid);
+        let has = |name| masks.iter().any(|(of, mask)| *of == name && mask & (1 << (signal - 1)) != 0);
+        if masks.is_empty() || has("SigIgn") || has("SigCgt") {
+            return false;
+        }
+        if !has("SigBlk") {
+            return true;
+        }
+    }
+    false
+}
+
+/// The signals that a process blocks, ignores and catches; nothing where the system does not say.
+fn signal_masks(pid: Pid) -> Vec<(&'static str, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.unwrap_or_default();
     let masks = status.lines().filter_map(|line| {
         let (name, mask) = line.split_once(':')?;
-        let mask = u64::from_str_radix(mask.trim(), 16).ok();
-        ["SigBlk", "SigIgn", "SigCgt"].contains(&name).then_some(mask?)
+        let name = ["SigBlk", "SigIgn", "SigCgt"].into_iter().find(|known| *known == name)?;
+        Some((name, u64::from_str_radix(mask.trim(), 16).ok()?))
     });
-    let masks: Vec<u64> = masks.collect();
-    !masks.is_empty() && masks.iter().all(|mask| mask & (1 << (signal - 1)) == 0)
+    masks.collect()
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
