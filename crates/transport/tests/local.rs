@@ -132,10 +132,12 @@ fn each_door_serves_its_purpose() {
         hello(Purpose::Data, 1),
         hello(Purpose::Memory, 0), // itself
         hello(Purpose::Memory, 3), // nobody
-        Hello { world_size: 4, ..hello(Purpose::Memory, 1) },
     ] {
         assert_eq!(shake(&mut connect(name), &secret, hello), unwanted, "{hello:?}");
     }
+    let of_four = Hello { world_size: 4, ..hello(Purpose::Memory, 1) };
+    let of_three = Some(Err(Refusal::Status(Status::OtherSize(3))));
+    assert_eq!(shake(&mut connect(name), &secret, of_four), of_three);
     assert_eq!(shake(&mut connect(name), &secret, hello(Purpose::Memory, 1)), Some(Ok(())));
     let misled = Hello { called: 2, ..hello(Purpose::Memory, 1) };
     let refusal = Some(Err(Refusal::Status(Status::Misled)));
