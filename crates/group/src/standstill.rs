@@ -11,7 +11,7 @@ pub(crate) enum Program {
     /// They are those of this process.
     Process,
     /// The rank has one thread, which does nothing else while it waits.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     OneThread,
 }
 
@@ -38,7 +38,7 @@ impl Waiting {
     pub(crate) fn is_all(&self, program: Option<Program>) -> bool {
         match program {
             None => false,
-            #[cfg(test)]
+            #[cfg(all(test, not(loom)))]
             Some(Program::OneThread) => true,
             Some(Program::Process) => {
                 let waiting = self.lock().clone();

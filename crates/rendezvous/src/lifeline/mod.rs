@@ -14,7 +14,7 @@
 //!   |<--------------------------------------------------|
 //! ```
 //!
-//! - When the launcher is gone, the connection breaks, and the rank [ends itself](end): the kernel does that to a direct child of the launcher
+//! - When the launcher is gone, the connection breaks, and the rank ends itself: the kernel does that to a direct child of the launcher
 //!   only, and not to a rank behind `sh -c`, behind a change of user, or started by a script.
 //! - A rank says what went wrong first in the job before anybody on it hears of that, so the launcher knows more than exit codes tell.
 //! - The launcher tells the ranks how processes have ended.
