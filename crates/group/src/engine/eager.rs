@@ -17,8 +17,7 @@ use std::collections::HashMap;
 /// group.recv(&mut vec![0u8; EAGER_LIMIT], peer, 0)?;
 /// # Ok(()) }); } });
 /// ```
-// A pipe of 256 KiB in shared memory is the smallest buffer of all transports (threads: 1 MiB; TCP over loopback: 2.5 MiB and more),
-// and programs that were tried over TCP rely on as much.
+// As much as a pipe in shared memory holds. Threads' pipes hold 1 MiB; what TCP takes depends on the system.
 pub const EAGER_LIMIT: usize = 256 << 10;
 
 /// What a message counts for at least.
