@@ -490,6 +490,7 @@ mod gradients {
 
     #[test]
     fn a_rank_that_gives_up_ends_the_training_of_the_others() {
+        let both_are_through = &std::sync::Barrier::new(2);
         std::thread::scope(|s| {
             for group in SimulatedBackend::create_group(2) {
                 s.spawn(move || {
@@ -504,6 +505,8 @@ mod gradients {
                     let step = || ddp.backward(&ddp.forward(|net| net.forward(&x)?.sqr()?.mean_all())?);
                     step().unwrap();
                     all.barrier().unwrap(); // the devices are done, too
+                    // An abort also ends a barrier that others are still in.
+                    both_are_through.wait();
                     if group.rank() == 1 {
                         return all.abort("out of memory");
                     }
