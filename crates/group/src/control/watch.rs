@@ -308,27 +308,16 @@ impl Watch {
     }
 
     /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
-    ///
-    /// If it left after an error, all groups fail for that all the same: whoever is left has an error too, or will wait for one that has, and
-    /// nobody would hear of its end.
     pub(crate) fn lost_arbiter(&self, how: Loss) -> bool {
         let mut state = lock(&self.state);
         state.line_ended = true;
-        let peer = state.arbiter();
-        let (is_loss, end) = match state.left.get(&0) {
-            Some(departure) => {
-                let after = departure.after.clone();
-                (false, after.map(|first| (first, Some((peer, Loss::LeftAfterError)))))
-            }
-            None => (
-                true,
-                Some(match state.arbiter_stricken.clone() {
-                    Some(first) => (first, Some((peer, how))),
-                    None => (Cause::Lost { peer, how }, None),
-                }),
-            ),
-        };
-        if let Some((cause, through)) = end {
+        let is_loss = !state.left.contains_key(&0);
+        if is_loss {
+            let peer = state.arbiter();
+            let (cause, through) = match state.arbiter_stricken.clone() {
+                Some(first) => (first, Some((peer, how))),
+                None => (Cause::Lost { peer, how }, None),
+            };
             state.verdict(Scope::Rank { rank: 0, is_gone: true }, cause, through);
         }
         self.changed.notify_all();

@@ -72,18 +72,6 @@ fn the_arbiter_may_leave_last_without_alarm() {
 }
 
 #[test]
-fn no_group_outlives_an_arbiter_that_left_after_an_error() {
-    let watch = watch();
-    let pair = watch.alarm(GroupId(7), vec![1, 2]);
-    let first = Cause::Lost { peer: Peer { rank: 2, host: "h".into() }, how: Loss::Panicked };
-    watch.hear(Verdict::Left { rank: 0, after: Some(first.clone()) }, Instant::now());
-    assert!(pair.cause().is_none(), "it may still say more");
-    assert!(!watch.lost_arbiter(Loss::Died), "it left");
-    assert_eq!(pair.cause(), Some(&first));
-    assert_eq!(pair.through().map(|(peer, how)| (peer.rank, how)), Some((0, Loss::LeftAfterError)));
-}
-
-#[test]
 fn an_arbiter_that_lies_about_the_members_is_not_believed() {
     let watch = watch();
     watch.hear(Verdict::Complete { members: Vec::new() }, Instant::now());
