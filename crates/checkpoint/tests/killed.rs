@@ -4,6 +4,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a long test tells what it did")]
 
+mod support;
+
 use phalanx::launch::{Launch, Running};
 use phalanx::{ProcessGroup, ReduceOp, chunk};
 use phalanx_checkpoint::{Checkpoint, Checkpoints, Result, State};
@@ -11,9 +13,9 @@ use phalanx_testkit::World;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use support::Output;
 
 /// Where a rank is to put its checkpoints; set for ranks only.
 const FOLDER: &str = "PHALANX_TEST_CHECKPOINTS";
@@ -99,30 +101,9 @@ fn say(group: &ProcessGroup, what: &str) {
     }
 }
 
-#[derive(Clone, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Output {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-
-    /// The last number that was said after `word`.
-    fn last(&self, word: &str) -> Option<u64> {
-        let text = self.text();
-        text.lines().rev().find_map(|line| line.strip_prefix(&format!("[0] {word} "))?.parse().ok())
-    }
+/// The last number that was said after `word`.
+fn last(output: &Output, word: &str) -> Option<u64> {
+    output.said(word).iter().rev().find_map(|number| number.parse().ok())
 }
 
 fn job(folder: &Path, ranks: usize) -> (Running, Output) {
@@ -159,7 +140,7 @@ fn kill(times: usize, seed: u64) {
         // Most while they write, some while they start or load.
         if next(5) > 0 {
             let until = Instant::now() + Duration::from_secs(60);
-            while output.last("saved").is_none() {
+            while last(&output, "saved").is_none() {
                 assert!(Instant::now() < until, "seed {seed}, kill {time}: {}", output.text());
                 sleep(Duration::from_millis(1));
             }
@@ -174,7 +155,7 @@ fn kill(times: usize, seed: u64) {
         }
         let _ = running.wait().unwrap();
 
-        known = known.max(output.last("saved").unwrap_or(0));
+        known = known.max(last(&output, "saved").unwrap_or(0));
         let left = || std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
         cut_short += usize::from(left().any(|name| name.to_string_lossy().contains(".tmp-")));
         for ranks in 1..=4 {

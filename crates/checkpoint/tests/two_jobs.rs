@@ -2,15 +2,17 @@
 
 #![cfg(target_os = "linux")]
 
+mod support;
+
 use phalanx::ProcessGroup;
 use phalanx::launch::{Launch, Running};
 use phalanx_checkpoint::{Checkpoints, Error, State};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use support::Output;
 
 /// Where a rank is to put its checkpoints, and what it is to do; set for ranks only.
 const FOLDER: &str = "PHALANX_TEST_CHECKPOINTS";
@@ -73,41 +75,15 @@ fn say(group: &ProcessGroup, what: &str, more: impl std::fmt::Display) {
     let _ = io::stdout().write_all(format!("\n{what} {} {more}\n", group.rank()).as_bytes());
 }
 
-#[derive(Clone, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
+/// What was said after `word`, once that is as often as `times`.
+#[track_caller]
+fn wait(output: &Output, word: &str, times: usize) -> Vec<String> {
+    let until = Instant::now() + Duration::from_secs(120);
+    while output.said(word).len() < times {
+        assert!(Instant::now() < until, "`{word}` was not said: {}", output.text());
+        sleep(Duration::from_millis(5));
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Output {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-
-    /// What was said after `word`.
-    fn said(&self, word: &str) -> Vec<String> {
-        let text = self.text();
-        let lines = text.lines().filter_map(|line| Some(line.split_once("] ")?.1));
-        lines.filter_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).collect()
-    }
-
-    #[track_caller]
-    fn wait(&self, word: &str, times: usize) -> Vec<String> {
-        let until = Instant::now() + Duration::from_secs(120);
-        while self.said(word).len() < times {
-            assert!(Instant::now() < until, "`{word}` was not said: {}", self.text());
-            sleep(Duration::from_millis(5));
-        }
-        self.said(word)
-    }
+    output.said(word)
 }
 
 fn job(folder: &Path, role: &str, ranks: usize, id: &str) -> (Running, Output) {
@@ -128,7 +104,7 @@ fn job(folder: &Path, role: &str, ranks: usize, id: &str) -> (Running, Output) {
 fn a_folder_belongs_to_the_job_that_saves_until_that_ends() {
     let folder = tempfile::tempdir().unwrap();
     let (first, saving) = job(folder.path(), "save on", 2, "first");
-    saving.wait("saved", 4);
+    wait(&saving, "saved", 4);
     // Two others, as a script that was started twice.
     for _ in 0..2 {
         let (second, output) = job(folder.path(), "save", 3, "second");
@@ -144,7 +120,7 @@ fn a_folder_belongs_to_the_job_that_saves_until_that_ends() {
         }
         // The one that saves is not disturbed.
         let so_far = saving.said("saved").len();
-        saving.wait("saved", so_far + 4);
+        wait(&saving, "saved", so_far + 4);
     }
     // Killed, it leaves a file behind, and no lock.
     for pid in first.pids() {
@@ -165,7 +141,7 @@ fn a_folder_belongs_to_the_job_that_saves_until_that_ends() {
 fn those_who_go_on_save_where_a_rank_that_they_gave_up_has_saved() {
     let folder = tempfile::tempdir().unwrap();
     let (running, output) = job(folder.path(), "lose rank 0", 3, "elastic");
-    let said = output.wait("went on", 2);
+    let said = wait(&output, "went on", 2);
     assert!(said.iter().all(|line| line.ends_with(" 2")), "{said:?}");
     let stopped = output.said("pid 0").pop().unwrap();
     let _ = Command::new("kill").args(["-KILL", &stopped]).status();

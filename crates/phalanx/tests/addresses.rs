@@ -9,11 +9,11 @@ use phalanx::launch::Outcome;
 use phalanx::{ReduceOp, Secret};
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use support::ip;
+use support::{free_port, ip, said};
 
 const FIRST_HOST: &str = "10.78.0.1";
 
@@ -59,19 +59,6 @@ fn start(
     command.spawn().expect("this test can be started")
 }
 
-#[track_caller]
-fn said(child: Child, word: &str) -> String {
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("it was started here");
-    let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{word} ")).map(String::from));
-    line.unwrap_or_else(|| panic!("{status}, and nothing of {word}:\n{text}"))
-}
-
-fn free_port() -> String {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("there is a port");
-    port.port().to_string()
-}
-
 /// Forwards one port to another, as the gateway of a private network does; counts the connections.
 fn forward(to: String) -> (String, Arc<AtomicUsize>) {
     let gateway = TcpListener::bind("127.0.0.2:0").expect("there is a port");
@@ -98,8 +85,8 @@ fn forward(to: String) -> (String, Arc<AtomicUsize>) {
 
 #[test]
 fn ranks_are_reached_through_forwarded_ports() {
-    let (secret, master) = (Secret::generate().expect("there is randomness"), free_port());
-    let ports = [free_port(), free_port()];
+    let (secret, master) = (Secret::generate().expect("there is randomness"), free_port().to_string());
+    let ports = [free_port().to_string(), free_port().to_string()];
     let gateways = ports.clone().map(forward);
     let ranks: Vec<Child> = (0..2)
         .map(|rank| {
@@ -124,7 +111,7 @@ fn ranks_are_reached_through_forwarded_ports() {
 
 #[test]
 fn a_rank_0_that_cannot_be_reached_is_told_from_one_that_is_not_there() {
-    let (secret, master) = (Secret::generate().expect("there is randomness"), free_port());
+    let (secret, master) = (Secret::generate().expect("there is randomness"), free_port().to_string());
     // Nobody listens there, whoever's it is.
     let nowhere = format!("127.0.0.3:{}", free_port());
     let more = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", master.as_str())];

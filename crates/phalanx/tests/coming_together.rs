@@ -7,8 +7,9 @@ mod support;
 use phalanx::{FileStore, ReduceOp, Secret, Store};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::{free_port, said};
 
 /// A rank: adds up ones, or says why it does not.
 #[test]
@@ -61,19 +62,6 @@ impl Job {
             .stderr(Stdio::piped());
         command.spawn().expect("this test can be started")
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("there is a port").port()
-}
-
-/// What a rank said behind `word`.
-#[track_caller]
-fn said(child: Child, word: &str) -> String {
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("it was started here");
-    let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{word} ")).map(String::from));
-    line.unwrap_or_else(|| panic!("{status}, and nothing of {word}:\n{text}"))
 }
 
 fn kill(mut child: Child) {

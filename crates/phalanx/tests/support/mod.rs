@@ -7,9 +7,9 @@
 use phalanx::launch::{Launch, Outcome, Running};
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -63,6 +63,20 @@ pub(crate) fn job(role: &str, ranks: usize, folder: &Path) -> (Launch, Output) {
         .output(output.clone(), output.clone())
         .timeout(Some(Duration::from_secs(120)));
     (launch, output)
+}
+
+/// A port of this host that nobody listens at.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("there is a port").port()
+}
+
+/// What a process said behind `word`, once it has ended.
+#[track_caller]
+pub(crate) fn said(child: Child, word: &str) -> String {
+    let process::Output { status, stdout, stderr } = child.wait_with_output().expect("it was started here");
+    let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{word} ")).map(String::from));
+    line.unwrap_or_else(|| panic!("{status}, and nothing of {word}:\n{text}"))
 }
 
 /// This test binary once more, in `role`, without a launcher.
