@@ -9,8 +9,12 @@ use crate::report::{Next, Report};
 use crate::standstill::Here;
 use crate::trace::Trace;
 use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
+#[cfg(target_os = "linux")]
+use phalanx_shm::Processes;
 use phalanx_transport::Birthplace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,6 +78,9 @@ struct Shared {
     reported: AtomicBool,
     /// What this rank noticed first. However many operations fail for it, it is reported once.
     report: Mutex<Option<Report>>,
+    /// The processes of those of its members that are on this host (ranks of the job, in the order of the processes).
+    #[cfg(target_os = "linux")]
+    neighbours: OnceLock<(Vec<usize>, Processes)>,
 }
 
 impl Drop for Shared {
@@ -95,8 +102,18 @@ impl Fate {
     pub(crate) fn new(realm: Arc<dyn Realm>, id: GroupId, members: Vec<usize>) -> Self {
         let alarm = realm.watch().alarm(id, members.clone());
         let (reported, report) = Default::default();
+        #[cfg(target_os = "linux")]
+        let neighbours = OnceLock::new();
         let birthplace = Birthplace::here();
-        let shared = Shared { realm: realm.clone(), birthplace, alarm: alarm.clone(), reported, report };
+        let shared = Shared {
+            realm: realm.clone(),
+            birthplace,
+            alarm: alarm.clone(),
+            reported,
+            report,
+            #[cfg(target_os = "linux")]
+            neighbours,
+        };
         Self::of(realm, alarm, members, Arc::new(shared))
     }
 
@@ -418,6 +435,30 @@ impl Fate {
                 self.realm.remind(&reminder::words(&awaited, told.signature, told.seq, &of, told.elapsed));
             }
         }
+    }
+
+    /// The processes of those whose fate this is, which are on this host.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn know(&self, processes: Processes) {
+        let _ = self.shared.neighbours.set((self.members.clone(), processes));
+    }
+
+    /// A peer of these that shares this host, and whose process has ended although nobody is left who would say so: the arbiter left before it.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn ended_unheard(&self, peers: impl IntoIterator<Item = usize>) -> Option<Peer> {
+        let (members, processes) = self.shared.neighbours.get()?;
+        if self.realm.watch().has_arbiter() {
+            return None;
+        }
+        let place = |rank| members.iter().position(|&member| member == rank);
+        let mut ranks = peers.into_iter().map(|peer| self.members[peer]);
+        let ended = ranks.find(|&rank| place(rank).is_some_and(|place| processes.has_ended(place)));
+        ended.map(|rank| self.realm.peer(rank))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn ended_unheard(&self, _peers: impl IntoIterator<Item = usize>) -> Option<Peer> {
+        None
     }
 
     /// A peer of these that left some time ago.

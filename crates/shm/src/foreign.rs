@@ -6,6 +6,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+/// The processes of a team's ranks, as far as they are known.
+#[derive(Debug, Clone)]
+pub struct Processes(pub(crate) Arc<[Process]>);
+
+impl Processes {
+    /// Whether the process of `rank` has ended; false where that can't be known, as in containers that count processes apart. One system call.
+    pub fn has_ended(&self, rank: usize) -> bool {
+        self.0.get(rank).is_some_and(Process::has_ended)
+    }
+}
 
 /// Another process of the team (or this one, where ranks are threads).
 #[derive(Debug)]

@@ -47,6 +47,7 @@ mod worth;
 
 pub use all_reduce::Reduction;
 pub use birthplace::QuickBirthplace;
+pub use foreign::Processes;
 pub use memory::{create, longest};
 pub use pull::{Buffers, Pull};
 pub use region::segment_len;

@@ -7,7 +7,7 @@
 
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
-use crate::foreign::{Process, pid_namespace};
+use crate::foreign::{Process, Processes, pid_namespace};
 use crate::patience::Patience;
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
 use crate::span::Span;
@@ -20,6 +20,7 @@ use phalanx_core::{Error, Result, Signature};
 use phalanx_transport::Birthplace;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
@@ -36,7 +37,7 @@ pub struct Team {
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where they are not known: the system
     /// has no process descriptors, or they are in containers that count processes apart.
-    pub(crate) processes: Vec<Process>,
+    pub(crate) processes: Arc<[Process]>,
     /// Whether large parts are copied between the ranks' memories: all may, and rank 0 found it worth it.
     pub(crate) reaches_memory: bool,
     pub(crate) windows: Windows,
@@ -81,7 +82,7 @@ impl Team {
             birthplace: Birthplace::here(),
             patience: Patience::new(crowded),
             cores: Cores::default(),
-            processes: Vec::new(),
+            processes: Arc::default(),
             reaches_memory: false,
             windows: Windows::default(),
             stores: Stores::default(),
@@ -97,6 +98,11 @@ impl Team {
         cores::begin(rank);
         team.run(call, |team, call| team.meet(crowded, call))?;
         Ok(team)
+    }
+
+    /// The processes of its ranks. Those that are known outlive the team.
+    pub fn processes(&self) -> Processes {
+        Processes(self.processes.clone())
     }
 
     /// Finds out which processes the others are, and whether all can reach the memory of all and should.
@@ -123,14 +129,14 @@ impl Team {
             let into = unsafe { Span::new(read.as_mut_ptr(), read.len()) };
             process.read(met[peer][0], into).is_ok() && u64::from_ne_bytes(read) == peer as u64 ^ PROBE
         };
-        self.processes = opened.unwrap_or_default();
+        self.processes = opened.unwrap_or_default().into();
         // The right to write is the right to read.
         let reaches = found && self.processes.iter().enumerate().all(can_read);
         let is_worth_it = self.rank == 0 && reaches && kernel_copies_are_worth_it();
         let answers = [found, reaches, is_worth_it].map(u64::from);
         let answers = self.exchange(answers, call)?;
         if answers.iter().any(|words| words[0] == 0) {
-            self.processes.clear();
+            self.processes = Arc::default();
         }
         self.reaches_memory = answers.iter().all(|words| words[1] != 0) && answers[0][2] != 0;
         Ok(())

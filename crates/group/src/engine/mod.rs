@@ -130,6 +130,8 @@ pub(crate) struct Attempt {
     reminder: Option<Reminder>,
     /// How many bytes it had received when that was looked at last, and since when.
     progress: Option<(u64, Instant)>,
+    /// Whose process had ended at the last look (a rank of the job). What it sent before that is taken first.
+    ended: Option<usize>,
     /// It has failed. For what is being settled with the other ranks.
     troubled: bool,
 }
@@ -144,6 +146,7 @@ impl Attempt {
             here: None,
             reminder: None,
             progress: None,
+            ended: None,
             troubled: false,
         }
     }
@@ -354,7 +357,12 @@ impl Engine {
             let gone = self.fate.gone([peer], now)?;
             (!core.wire.is_linked(peer) || !comes && self.fate.has_left_job(peer)).then_some(gone)
         });
-        Ok(gone.map(|peer| Cause::Lost { peer, how: Loss::Left }))
+        if let Some(peer) = gone {
+            return Ok(Some(Cause::Lost { peer, how: Loss::Left }));
+        }
+        let ended = if comes { None } else { self.fate.ended_unheard(peers_of(core, operation)) };
+        let ended = ended.filter(|peer| attempt.ended.replace(peer.rank) == Some(peer.rank));
+        Ok(ended.map(|peer| Cause::Lost { peer, how: Loss::Died }))
     }
 
     /// What an idle operation waits for: links, and how long until its clock must be looked at again.

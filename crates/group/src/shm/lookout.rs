@@ -21,6 +21,8 @@ pub(super) struct Look<'a> {
     /// The thread is known to wait.
     here: Option<Here>,
     reminder: Option<Reminder>,
+    /// Whose process had ended at the last look (a rank of the job). What it gave before that is taken first.
+    ended: Option<usize>,
     seen: Option<Seen>,
 }
 
@@ -31,8 +33,8 @@ enum Seen {
     Alarm,
     /// Time is up, and this rank has not come.
     Late(usize),
-    /// This rank left. Boxed: a lookout is made for every call, and hardly ever sees anything.
-    Left(Box<Cause>),
+    /// This rank left, or has ended. Boxed: a lookout is made for every call, and hardly ever sees anything.
+    Gone(Box<Cause>),
 }
 
 impl<'a> Look<'a> {
@@ -46,6 +48,7 @@ impl<'a> Look<'a> {
             stalled: false,
             here: None,
             reminder: None,
+            ended: None,
             seen: None,
         }
     }
@@ -67,7 +70,7 @@ impl<'a> Look<'a> {
         let told = Told { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed };
         match (fault, self.seen) {
             (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
-            (Fault::Stopped, Some(Seen::Left(cause))) => self.fate.fail(*cause, told),
+            (Fault::Stopped, Some(Seen::Gone(cause))) => self.fate.fail(*cause, told),
             (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), .. }, _)
                 if their_seq == self.seq && !theirs.matches(self.signature) =>
             {
@@ -113,7 +116,13 @@ impl Lookout for Look<'_> {
             Told { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed: waited };
         self.fate.remind(reminder, [peer], told);
         if let Some(peer) = self.fate.gone([peer], now) {
-            self.seen = Some(Seen::Left(Box::new(Cause::Lost { peer, how: Loss::Left })));
+            self.seen = Some(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Left })));
+            return Err(Stopped);
+        }
+        if let Some(peer) = self.fate.ended_unheard([peer])
+            && self.ended.replace(peer.rank) == Some(peer.rank)
+        {
+            self.seen = Some(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Died })));
             return Err(Stopped);
         }
         Ok(())

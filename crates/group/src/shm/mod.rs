@@ -103,6 +103,7 @@ impl ShmTeam {
         let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
         let team = Team::join(file, fate.rank, world_size, fate.realm.ranks_share_cores(), &mut call)
             .map_err(|fault| look.error(fault))?;
+        fate.know(team.processes());
         Ok(Self { fate, state: Mutex::new(State { team, seq: 0 }) })
     }
 

@@ -1,0 +1,64 @@
+//! Rank 0 has left, and the arbiter with it: the ranks of one host see the end of each other's processes by themselves.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use phalanx::{ProcessGroup, ReduceOp};
+use std::time::Duration;
+
+/// Ranks 2 and 3 work on in a pair when ranks 0 and 1 have gone; then rank 3 ends without a word.
+#[test]
+#[ignore = "this is what the ranks of the jobs run"]
+fn rank() {
+    let Some(role) = support::role() else { return };
+    let group = phalanx::init().expect("all are there");
+    let pair = group.split(Some(group.rank() as u32 / 2), 0).expect("all are there").expect("it has a color");
+    match group.rank() {
+        0 if role.ends_with("after an error") => pair.abort("enough"),
+        0 | 1 => {}
+        2 => wait_for_rank_3(&role, &pair),
+        _ => {
+            // Rank 0 may stay for two seconds.
+            std::thread::sleep(Duration::from_secs(4));
+            pair.all_reduce(&mut [1u64], ReduceOp::Sum).expect("the pair is well");
+            support::say("left", 3);
+            std::process::exit(0);
+        }
+    }
+}
+
+fn wait_for_rank_3(role: &str, pair: &ProcessGroup) {
+    let mut sum = [1u64];
+    pair.all_reduce(&mut sum, ReduceOp::Sum).expect("the pair is well, though there is no arbiter");
+    support::say("sum", sum[0]);
+    let outcome = if role.starts_with("message") {
+        pair.recv(&mut sum, 1, 7)
+    } else {
+        pair.all_reduce(&mut sum, ReduceOp::Sum)
+    };
+    support::say("error", outcome.expect_err("rank 3 has ended"));
+}
+
+/// What rank 2 hears. Its operations have ten minutes, and the job has two.
+fn heard(role: &str) -> String {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (launch, output) = support::job(role, 4, folder.path());
+    let outcome = launch.env("PHALANX_BACKEND", "shm").run().expect("the job starts");
+    assert!(outcome.is_success(), "{role}: {outcome}\n{}", output.text());
+    assert_eq!(output.said(2, "sum"), ["2"], "{role}: {}", output.text());
+    output.said(2, "error").pop().unwrap_or_else(|| panic!("{role}: {}", output.text()))
+}
+
+#[test]
+fn a_process_that_ends_when_the_arbiter_has_left_is_named() {
+    let check = |role: &str| {
+        let error = heard(role);
+        assert!(error.contains(": rank 3 (") && error.contains(" died"), "{role}: {error}");
+    };
+    std::thread::scope(|scope| {
+        for role in ["collective", "message", "collective after an error", "message after an error"] {
+            scope.spawn(move || check(role));
+        }
+    });
+}
