@@ -187,10 +187,11 @@ pub enum Cause {
         waited: Duration,
         /// Whose data it waited for.
         awaited: Vec<Peer>,
-        /// Who had not come to that operation, or could not say so; who was furthest behind first. Where the arbiter could not be
+        /// For whom it waited in the end; who was furthest behind first. They had not come to that operation, or those that had not were
+        /// waiting for them elsewhere, and they themselves waited for nobody, or could not say so. Where the arbiter could not be
         /// asked: whom it waited for.
         missing: Vec<Peer>,
-        /// Of a message: what its other end was doing, as far as that is known.
+        /// What those were doing that had not come and waited for others, as far as that is known.
         meanwhile: Vec<Wait>,
     },
     /// Ranks wait for each other in a circle, each for the next and the last for the first.
@@ -249,11 +250,11 @@ impl fmt::Display for Cause {
                 let called = Called { op: *op, seq: *seq, envelope: *envelope, site: site.as_ref() };
                 write!(f, "{reporter} waited {:.1} s in {called}", waited.as_secs_f64())?;
                 match (op, missing.as_slice(), awaited.as_slice()) {
-                    (OpKind::Recv, [from], _) if envelope.is_none() => {
+                    (OpKind::Recv, _, [from]) if envelope.is_none() => {
                         write!(f, ", but no message of {from} came")
                     }
                     (OpKind::Recv, ..) => f.write_str(", but no such message came"),
-                    (OpKind::Send, [to], _) => write!(f, ", but {to} did not take the message"),
+                    (OpKind::Send, _, [to]) => write!(f, ", but {to} did not take the message"),
                     (_, [], []) => f.write_str("; what it waited for did not come"),
                     (_, [], some) => {
                         f.write_str("; all ranks had arrived, but not the data between it and")?;

@@ -15,7 +15,7 @@ use phalanx_transport::Birthplace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,8 +74,6 @@ struct Shared {
     realm: Arc<dyn Realm>,
     birthplace: Birthplace,
     alarm: Arc<Alarm>,
-    /// Whether the first cause was returned to the user; later calls say `Poisoned`.
-    reported: AtomicBool,
     /// What this rank noticed first. However many operations fail for it, it is reported once.
     report: Mutex<Option<Report>>,
     /// The processes of those of its members that are on this host (ranks of the job, in the order of the processes).
@@ -101,7 +99,7 @@ impl Fate {
     /// `members` are ranks of the job, in group order.
     pub(crate) fn new(realm: Arc<dyn Realm>, id: GroupId, members: Vec<usize>) -> Self {
         let alarm = realm.watch().alarm(id, members.clone());
-        let (reported, report) = Default::default();
+        let report = Mutex::default();
         #[cfg(target_os = "linux")]
         let neighbours = OnceLock::new();
         let birthplace = Birthplace::here();
@@ -109,7 +107,6 @@ impl Fate {
             realm: realm.clone(),
             birthplace,
             alarm: alarm.clone(),
-            reported,
             report,
             #[cfg(target_os = "linux")]
             neighbours,
@@ -171,7 +168,7 @@ impl Fate {
             }
             return Ok(());
         };
-        if self.shared.reported.swap(true, Ordering::Relaxed) {
+        if self.alarm.returned.swap(true, Ordering::AcqRel) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
         let told = Told { signature, seq: 0, message: None, bytes: (0, 0), elapsed: Duration::ZERO };
@@ -228,11 +225,12 @@ impl Fate {
 
     /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
     pub(crate) fn failed(&self, cause: Cause, told: Told<'_>) -> Error {
-        self.shared.reported.store(true, Ordering::Relaxed);
         if self.realm.watch().stricken.strike(Instant::now()) {
             // If the program ends because of this error, the others hear why.
             let _ = self.realm.control().send(Notice::Stricken { cause: cause.clone() });
         }
+        // After that: who is asked meanwhile says either.
+        self.alarm.returned.store(true, Ordering::Release);
         Error::from_cause(cause, self.context(told))
     }
 
@@ -283,8 +281,11 @@ impl Fate {
                 left(self.realm.peer(0))
             }
             (Cause::Lost { peer, .. }, _) if has_left(peer.rank) => left(peer),
-            // The arbiter ended after an error. So, most likely, did whoever is lost after that.
+            // The arbiter ended after an error. So, most likely, did whoever is lost after that, or does not come.
             (Cause::Lost { peer, how }, Some(first)) => (first, Some((peer, how))),
+            (Cause::TimedOut { .. }, Some(first)) if !self.realm.watch().has_arbiter() => {
+                (first, Some((self.realm.peer(0), Loss::LeftAfterError)))
+            }
             (other, _) => (other, None),
         }
     }
@@ -367,7 +368,7 @@ impl Fate {
     /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
     pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-            self.shared.reported.store(true, Ordering::Relaxed);
+            self.alarm.returned.store(true, Ordering::Release);
             self.panicked();
             let words = panic.downcast_ref::<String>().map(String::as_str);
             let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");

@@ -12,6 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 mod circles;
+mod late;
+
+use late::Inquiry;
 
 /// The first place at which two ranks called different things.
 fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Signature, &'c Signature)> {
@@ -19,20 +22,6 @@ fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Sign
         theirs.iter().find(|(s, _)| s == seq).map(|(_, theirs)| (*seq, ours, theirs))
     };
     ours.iter().filter_map(both).find(|(_, ours, theirs)| !ours.matches(theirs))
-}
-
-/// A late call, while ranks are asked whether they came to it.
-#[derive(Debug)]
-struct Inquiry {
-    /// Who was late in it and has said so.
-    reporters: BTreeSet<usize>,
-    members: Vec<usize>,
-    /// As the first of them put it.
-    cause: Cause,
-    /// Who has not answered.
-    unheard: BTreeSet<usize>,
-    /// Whether a reporter has said it again: it waits no longer.
-    insisted: bool,
 }
 
 /// What to send to whom.
@@ -60,13 +49,12 @@ pub(crate) struct Arbiter {
     doubted: BTreeMap<(usize, usize), GroupId>,
     /// What each rank last said about its latest collectives, in the groups where it did so latest; oldest first.
     calls: Vec<VecDeque<(GroupId, Calls)>>,
+    /// Calls that were late, while ranks are asked about them.
     inquiries: HashMap<GroupId, Inquiry>,
     /// For what an operation of each rank has failed. What becomes of the rank then follows from that, unless it goes on.
     stricken: Vec<Option<Cause>>,
     /// Who waits for whom.
     waits: Waits,
-    /// What was said of messages that were late, while ranks are asked what they do.
-    late: HashMap<GroupId, Cause>,
     /// Of the ranks that are here; `None` where silence means nothing.
     pulse: Option<Pulse>,
     /// Whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
@@ -91,7 +79,6 @@ impl Arbiter {
             inquiries: HashMap::new(),
             stricken: vec![None; world_size],
             waits: Waits::default(),
-            late: HashMap::new(),
             pulse,
             answering: None,
         }
@@ -142,15 +129,8 @@ impl Arbiter {
             Notice::Failed { group, .. } if self.failed.contains(&group) => Vec::new(),
             // A late call was reported before this. What follows from that, or from a rank that was stopped, comes second.
             Notice::Failed { group, .. } if self.inquiries.contains_key(&group) => self.insist(rank, group),
-            Notice::Failed { group, members, cause: cause @ Cause::TimedOut { seq: 1.., .. } } => {
-                self.inquire(rank, group, &members, cause)
-            }
-            Notice::Failed { group, .. } if self.waits.is_asking_of(group) => {
-                let step = self.waits.insist(rank, group);
-                self.step(step)
-            }
-            Notice::Failed { group, cause: cause @ Cause::TimedOut { envelope: Some(_), .. }, .. } => {
-                self.late_message(rank, group, cause)
+            Notice::Failed { group, members, cause } if Inquiry::is_worth(&cause) => {
+                self.inquire(rank, group, members, cause)
             }
             Notice::Waits { round, standing } => {
                 let step = self.waits.told(rank, round, standing);
@@ -248,9 +228,7 @@ impl Arbiter {
     /// Does what is due. Call it after everything that has arrived was handled.
     pub(crate) fn poll(&mut self, now: Instant) -> Mail {
         // What the others said meanwhile counts: this process may have been stopped.
-        let insisted = self.inquiries.iter().filter(|(_, inquiry)| inquiry.insisted);
-        let insisted: Vec<_> = insisted.map(|(&group, _)| group).collect();
-        let mut mail: Mail = insisted.into_iter().flat_map(|group| self.conclude(group)).collect();
+        let mut mail = self.close_insisted();
         let Some(pulse) = &mut self.pulse else { return mail };
         let Due { beat, silent } = pulse.poll(now);
         for rank in silent {
@@ -415,11 +393,8 @@ impl Arbiter {
             let [left, right] = sides;
             return self.fail(rank, group, Cause::Mismatch { seq, tag: None, left, right }, None);
         }
-        let all_heard = self.inquiries.get_mut(&group).is_some_and(|inquiry| {
-            inquiry.unheard.remove(&rank);
-            inquiry.unheard.is_empty()
-        });
-        if all_heard { self.conclude(group) } else { Vec::new() }
+        let is_last = self.inquiries.get_mut(&group).is_some_and(|inquiry| inquiry.heard(rank));
+        if is_last { self.conclude_answered() } else { Vec::new() }
     }
 
     /// What `rank` last said about its latest collectives in `group`.
@@ -442,64 +417,6 @@ impl Arbiter {
         let mut mail: Mail = ranks.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
         mail.push((asker, Verdict::Behind { group, seq, ranks }));
         mail
-    }
-
-    /// A call was late. Who else came to it only the ranks know, so they are asked; the reporter waits for the verdict meanwhile, and who
-    /// has not answered when it insists is missing.
-    fn inquire(&mut self, reporter: usize, group: GroupId, members: &[usize], cause: Cause) -> Mail {
-        let Cause::TimedOut { seq, .. } = cause else { return Vec::new() };
-        let is_open = |&r: &usize| r != reporter && !self.has_left(group, r) && self.place(group, r) < seq;
-        let unheard: BTreeSet<_> = members.iter().copied().filter(is_open).collect();
-        let mail: Mail = unheard.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
-        let reporters = BTreeSet::from([reporter]);
-        let inquiry = Inquiry { reporters, members: members.to_vec(), cause, unheard, insisted: false };
-        self.inquiries.insert(group, inquiry);
-        self.failed_by[reporter] += 1;
-        if mail.is_empty() { self.conclude(group) } else { mail }
-    }
-
-    /// Who reports something twice waits no longer.
-    fn insist(&mut self, reporter: usize, group: GroupId) -> Mail {
-        if let Some(inquiry) = self.inquiries.get_mut(&group) {
-            inquiry.insisted |= !inquiry.reporters.insert(reporter);
-        }
-        Vec::new()
-    }
-
-    /// What is known now is all there is to know about a call that was late.
-    fn conclude(&mut self, group: GroupId) -> Mail {
-        let Some(inquiry) = self.inquiries.remove(&group) else { return Vec::new() };
-        let Inquiry { reporters, members, mut cause, unheard, .. } = inquiry;
-        let first = reporters.first().copied().unwrap_or(0);
-        if let Cause::TimedOut { reporter, seq, missing, awaited, .. } = &mut cause {
-            // Who has left in order is another matter.
-            let is_absent =
-                |&r: &usize| r != reporter.rank && !self.has_left(group, r) && self.place(group, r) < *seq;
-            let mut absent: Vec<_> = members.iter().copied().filter(is_absent).collect();
-            absent.sort_by_key(|r| (!unheard.contains(r), self.place(group, *r), *r));
-            *missing = absent.into_iter().map(|r| self.peer(r)).collect();
-            let left = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned();
-            // Whoever this rank waits for may itself wait for another, which left after an error.
-            let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.stricken[r].is_some();
-            let left = left.or_else(|| members.iter().find(has_fallen).map(|&r| self.peer(r)));
-            if let Some(peer) = left.filter(|_| missing.is_empty()) {
-                cause = Cause::Lost { peer, how: Loss::Left };
-            }
-        }
-        let (cause, through) = self.excused(cause);
-        self.fail(first, group, cause, through)
-    }
-
-    /// If all who have not come have errors of their own, the first of those is why.
-    fn excused(&self, cause: Cause) -> (Cause, Through) {
-        let stricken = |peer: &Peer| self.stricken.get(peer.rank).and_then(Option::as_ref);
-        match &cause {
-            Cause::TimedOut { missing, .. } if missing.iter().all(|peer| stricken(peer).is_some()) => {
-                let first = missing.first().and_then(|peer| Some((peer.clone(), stricken(peer)?.clone())));
-                first.map_or((cause, None), |(peer, first)| (first, Some((peer, Loss::LeftAfterError))))
-            }
-            _ => self.origin(cause),
-        }
     }
 
     /// What the reporter cannot know: that a closed link was left in order.

@@ -121,10 +121,11 @@ fn check_waits(waits: &[Wait], world_size: usize) -> Result<(), String> {
 }
 
 fn check_standing(standing: &Standing, world_size: usize) -> Result<(), String> {
-    let Standing { waits, places, messages, .. } = standing;
+    let Standing { waits, places, messages, failing, .. } = standing;
     if waits.len() > WAITS_MAX || places.len().max(messages.len()) > COUNTS_MAX {
         return Err(format!("it waits in {} operations of {} groups", waits.len(), places.len()));
     }
+    failing.iter().try_for_each(|cause| check_cause(cause, world_size))?;
     messages.iter().try_for_each(|(_, peer, ..)| check_rank(*peer, world_size))?;
     waits.iter().try_for_each(|wait| match &wait.with {
         With::Peer(peer, _) => check_rank(*peer, world_size),

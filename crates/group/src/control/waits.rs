@@ -5,16 +5,18 @@
 //! ranks can't if no operation of any of them can end before another of the set does something new. What ranks told may be old, so
 //! they are asked, twice: what has not changed between the two answers was so on all of them at the moment between.
 
-use phalanx_core::{GroupId, OpKind, Signature};
+use phalanx_core::{Cause, GroupId, OpKind, Signature};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+
+mod blame;
+
+pub(crate) use blame::blame;
 
 /// Operations that a rank tells of at most; one with more says that it can go on.
 pub(crate) const WAITS_MAX: usize = 32;
 /// Groups, and peers with messages, that a rank tells of at most.
 pub(crate) const COUNTS_MAX: usize = 1024;
-/// Late messages that are looked into at once.
-const LATE_MAX: usize = 4;
 
 /// What a rank waits for at one moment, in all its groups that have not failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +31,8 @@ pub(crate) struct Standing {
     pub(crate) messages: Vec<(GroupId, usize, u64, u64)>,
     /// Bytes that have moved.
     pub(crate) bytes: u64,
+    /// One of its operations fails for this cause, and the program has not heard of it yet.
+    pub(crate) failing: Option<Cause>,
 }
 
 /// An operation that has begun and not ended.
@@ -75,8 +79,8 @@ impl Standing {
     }
 }
 
-/// Ranks by number.
-type Standings = BTreeMap<usize, Standing>;
+/// By rank.
+pub(crate) type Standings = BTreeMap<usize, Standing>;
 
 /// For which of the ranks in `stuck` this operation of `rank` waits, that do nothing for it.
 fn waits_for(rank: usize, wait: &Pending, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<usize> {
@@ -158,12 +162,11 @@ struct Asked {
     beats: u32,
 }
 
-/// A message that was late, while ranks are asked what they do.
+/// What ranks say that they wait for, while calls are late.
 #[derive(Debug)]
-struct Late {
+struct Survey {
     round: u64,
-    /// Whose it was …
-    rank: usize,
+    /// Who has not answered.
     open: BTreeSet<usize>,
     answers: Standings,
 }
@@ -179,12 +182,8 @@ pub(crate) enum Step {
     },
     /// These wait for each other for ever.
     Deadlock(Vec<Link>),
-    /// This is what ranks did while a message of this group was late.
-    Late {
-        group: GroupId,
-        circle: Vec<Link>,
-        answers: BTreeMap<usize, Standing>,
-    },
+    /// All have answered the [survey](Waits::survey).
+    Surveyed,
 }
 
 /// See the [module](self).
@@ -194,19 +193,16 @@ pub(crate) struct Waits {
     told: Standings,
     round: u64,
     asked: Option<Asked>,
-    late: BTreeMap<GroupId, Late>,
+    survey: Option<Survey>,
 }
 
 impl Waits {
     /// `rank` tells for what it waits: unasked in round 0.
     pub(crate) fn told(&mut self, rank: usize, round: u64, standing: Standing) -> Step {
-        let group =
-            self.late.iter().find(|(_, late)| late.round == round && round > 0).map(|(&group, _)| group);
-        if let Some(group) = group {
-            let late = self.late.get_mut(&group).expect("it was just found");
-            late.open.remove(&rank);
-            late.answers.insert(rank, standing);
-            return if late.open.is_empty() { self.conclude(group) } else { Step::Nothing };
+        if let Some(survey) = self.survey.as_mut().filter(|survey| survey.round == round) {
+            survey.open.remove(&rank);
+            survey.answers.insert(rank, standing);
+            return if survey.open.is_empty() { Step::Surveyed } else { Step::Nothing };
         }
         self.told.insert(rank, standing.clone());
         match &mut self.asked {
@@ -292,36 +288,44 @@ impl Waits {
         }
     }
 
-    /// A message of `rank` was late: `ranks` are asked what they do. `None` if too many are looked into already.
-    pub(crate) fn late(&mut self, group: GroupId, rank: usize, ranks: BTreeSet<usize>) -> Option<Step> {
-        if self.late.len() == LATE_MAX {
-            return None;
+    /// A call is late: `ranks` are asked for what they wait. While a survey goes on, only those of them again that waited for nothing.
+    pub(crate) fn survey(&mut self, ranks: BTreeSet<usize>) -> Step {
+        let Some(survey) = &mut self.survey else {
+            self.round += 1;
+            let (round, asked) = (self.round, ranks.iter().copied().collect());
+            self.survey = Some(Survey { round, open: ranks, answers: Standings::new() });
+            return Step::Ask { round, ranks: asked };
+        };
+        let Survey { round, open, answers } = survey;
+        let is_idle = |rank: &usize| answers.get(rank).is_some_and(|standing| standing.waits.is_empty());
+        let idle: Vec<usize> = ranks.into_iter().filter(is_idle).collect();
+        for rank in &idle {
+            answers.remove(rank);
+            open.insert(*rank);
         }
-        self.round += 1;
-        let (round, open) = (self.round, ranks.clone());
-        self.late.insert(group, Late { round, rank, open, answers: Standings::new() });
-        Some(Step::Ask { round, ranks: ranks.into_iter().collect() })
+        Step::Ask { round: *round, ranks: idle }
     }
 
-    /// Whether that is being found out of a group.
-    pub(crate) fn is_asking_of(&self, group: GroupId) -> bool {
-        self.late.contains_key(&group)
+    /// Whether everybody has answered the survey, or is not waited for any more.
+    pub(crate) fn is_surveyed(&self) -> bool {
+        self.survey.as_ref().is_none_or(|survey| survey.open.is_empty())
     }
 
-    /// What is known now has to do; for whoever's message was late.
-    pub(crate) fn insist(&mut self, rank: usize, group: GroupId) -> Step {
-        if self.late.get(&group).is_some_and(|late| late.rank == rank) {
-            self.conclude(group)
-        } else {
-            Step::Nothing
+    /// What has been answered so far has to do.
+    pub(crate) fn close_survey(&mut self) {
+        if let Some(survey) = &mut self.survey {
+            survey.open.clear();
         }
     }
 
-    fn conclude(&mut self, group: GroupId) -> Step {
-        let Some(Late { rank, answers, .. }) = self.late.remove(&group) else { return Step::Nothing };
-        let stuck = stuck(&answers);
-        let circle = if stuck.contains(&rank) { circle(rank, &answers, &stuck) } else { Vec::new() };
-        Step::Late { group, circle, answers }
+    /// Forgets the survey.
+    pub(crate) fn end_survey(&mut self) {
+        self.survey = None;
+    }
+
+    /// What ranks have answered to the survey.
+    pub(crate) fn answers(&self) -> Option<&Standings> {
+        self.survey.as_ref().map(|survey| &survey.answers)
     }
 
     /// About how many bytes are held for `rank`.
@@ -331,11 +335,11 @@ impl Waits {
             let members =
                 |wait: &Pending| if let With::Members(members, _) = &wait.with { members.len() } else { 0 };
             let waits = standing.waits.iter().map(|wait| 300 + wait.call.site.file.len() + 8 * members(wait));
-            waits.sum::<usize>() + 16 * standing.places.len() + 32 * standing.messages.len()
+            let cause = standing.failing.as_ref().map_or(0, |_| 500);
+            waits.sum::<usize>() + 16 * standing.places.len() + 32 * standing.messages.len() + cause
         };
         let asked = self.asked.iter().flat_map(|asked| [Some(&asked.answers), asked.before.as_ref()]);
-        let late = self.late.values().map(|late| Some(&late.answers));
-        let all = asked.chain(late).flatten().chain([&self.told]);
+        let all = asked.chain([self.answers()]).flatten().chain([&self.told]);
         all.filter_map(|standings| standings.get(&rank)).map(size).sum()
     }
 }

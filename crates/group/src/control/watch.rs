@@ -29,6 +29,8 @@ pub(crate) struct Alarm {
     left: Mutex<BTreeMap<usize, Departure>>,
     bells: Mutex<Vec<Bell>>,
     heard: (Mutex<()>, Condvar),
+    /// Whether the program has got the error for the cause; later calls say that the group is poisoned.
+    pub(crate) returned: AtomicBool,
     /// Who has not come to which collective, as the arbiter said last.
     behind: Mutex<Option<(u64, Vec<usize>)>>,
     /// The group's latest operations on this rank.
@@ -343,6 +345,7 @@ impl Watch {
             collectives: Log::new(self.recorder.len),
             messages: Log::new(self.recorder.len),
             links: Mutex::default(),
+            returned: AtomicBool::new(false),
             in_vain: AtomicUsize::new(0),
             takes_messages: AtomicBool::new(true),
             watch: Arc::downgrade(self),

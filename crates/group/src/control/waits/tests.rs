@@ -1,5 +1,6 @@
 //! Who is found to wait in a circle, and who is not.
 
+use super::blame::Blame;
 use super::*;
 use phalanx_core::{CallSite, WORLD};
 use proptest::prelude::*;
@@ -44,7 +45,7 @@ fn verdict(waits: &mut Waits, ranks: &[Standing]) -> Option<Vec<(usize, usize)>>
                 steps.extend(asked.into_iter().map(|rank| waits.told(rank, round, ranks[rank].clone())));
             }
             Step::Deadlock(links) => return Some(links.into_iter().map(|(who, _, on)| (who, on)).collect()),
-            late @ Step::Late { .. } => panic!("{late:?}"),
+            Step::Surveyed => panic!("nobody is late"),
         }
     }
     None
@@ -136,23 +137,63 @@ fn who_does_not_answer_holds_nobody_up() {
 }
 
 #[test]
-fn a_late_message_is_told_with_what_ranks_do() {
+fn while_a_survey_goes_on_only_those_are_asked_again_that_waited_for_nothing() {
     let mut waits = Waits::default();
-    let Some(Step::Ask { round, ranks }) = waits.late(WORLD, 0, [0, 1].into()) else { panic!() };
-    assert_eq!(ranks, [0, 1]);
-    assert!(waits.is_asking_of(WORLD));
+    assert!(waits.is_surveyed());
+    let Step::Ask { round, ranks } = waits.survey([0, 1, 2].into()) else { panic!() };
+    assert_eq!(ranks, [0, 1, 2]);
     assert_eq!(waits.told(0, round, standing(&[recv(1)])), Step::Nothing);
-    let theirs = Standing { stands: false, ..standing(&[send(2)]) };
-    let Step::Late { circle, answers, .. } = waits.told(1, round, theirs) else { panic!() };
-    assert!(circle.is_empty() && answers[&1].waits == [send(2)]);
-    // Whether a thread of theirs works is of no account: the time is over.
-    let Some(Step::Ask { round, .. }) = waits.late(WORLD, 0, [0, 1].into()) else { panic!() };
-    let _ = waits.told(1, round, Standing { stands: false, ..standing(&[send(0)]) });
-    let Step::Late { circle, .. } = waits.told(0, round, standing(&[send(1)])) else { panic!() };
-    assert_eq!(circle.len(), 2);
-    let _ = waits.late(WORLD, 0, [0, 1].into());
-    assert_eq!(waits.insist(1, WORLD), Step::Nothing);
-    assert!(matches!(waits.insist(0, WORLD), Step::Late { .. }), "rank 1 does not answer");
+    assert_eq!(waits.told(1, round, standing(&[])), Step::Nothing);
+    assert_eq!(waits.survey([0, 1, 2].into()), Step::Ask { round, ranks: vec![1] });
+    assert_eq!(waits.told(2, round, standing(&[])), Step::Nothing);
+    assert!(!waits.is_surveyed());
+    assert_eq!(waits.told(1, round, standing(&[send(2)])), Step::Surveyed);
+    assert!(waits.is_surveyed() && waits.answers().unwrap()[&1].waits == [send(2)]);
+    waits.end_survey();
+    assert!(waits.answers().is_none());
+    let Step::Ask { round: again, .. } = waits.survey([0, 1].into()) else { panic!() };
+    assert!(again > round);
+    waits.close_survey();
+    assert!(waits.is_surveyed() && waits.answers().unwrap().is_empty(), "nobody has answered");
+}
+
+/// Who is to blame for a call to which these ranks have not come; nobody has an error or has left.
+fn blamed(absent: &[usize], ranks: &[Standing]) -> (Vec<usize>, Vec<(usize, usize)>) {
+    let answers = ranks.iter().cloned().enumerate().collect();
+    let Blame { roots, fallen, meanwhile, circle } = blame(absent, &answers, |_| false, |_, _| false);
+    assert!(fallen.is_empty() && roots.is_empty() != circle.is_empty());
+    let links = if circle.is_empty() { meanwhile } else { circle };
+    (roots, links.into_iter().map(|(who, _, on)| (who, on)).collect())
+}
+
+#[test]
+fn blame_is_followed_to_who_waits_for_nobody() {
+    let one = |wait: Pending| standing(&[wait]);
+    let idle = || standing(&[]);
+    assert_eq!(blamed(&[1], &[one(recv(1)), idle()]), (vec![1], vec![]));
+    let line = [one(recv(1)), one(recv(2)), one(recv(3)), idle()];
+    assert_eq!(blamed(&[1], &line), (vec![3], vec![(1, 2), (2, 3)]));
+    assert_eq!(blamed(&[1, 3], &line).0, [3], "one of those that have not come is why the other hasn't");
+    // Rank 1 has come to the collective for which rank 2 waits, rank 0 has not.
+    let collective = [idle(), one(barrier()), one(barrier())];
+    assert_eq!(blamed(&[2], &collective), (vec![0], vec![(2, 0)]));
+    // Of rank 4 nothing is known.
+    assert_eq!(blamed(&[1], &[idle(), one(recv(4))]), (vec![4], vec![(1, 4)]));
+    // All have come: the last is on its way.
+    assert_eq!(blamed(&[1], &[one(barrier()), one(barrier()), one(barrier())]).0, [1]);
+    assert_eq!(blamed(&[1], &[one(recv(1)), one(recv(0))]), (vec![], vec![(0, 1), (1, 0)]));
+}
+
+#[test]
+fn blame_ends_at_who_has_an_error_or_left() {
+    let answers: Standings =
+        [standing(&[]), standing(&[recv(2)]), standing(&[recv(3)])].into_iter().enumerate().collect();
+    let Blame { roots, fallen, meanwhile, .. } = blame(&[1], &answers, |rank| rank == 2, |_, _| false);
+    assert_eq!((roots, fallen), (vec![], vec![2]));
+    assert_eq!(meanwhile.len(), 1);
+    let answers: Standings = [(0, standing(&[])), (1, standing(&[barrier()]))].into();
+    let Blame { roots, .. } = blame(&[1], &answers, |_| false, |group, rank| group == WORLD && rank == 2);
+    assert_eq!(roots, [0], "and not rank 2");
 }
 
 /// What a rank of the model does next.

@@ -35,6 +35,16 @@ impl Alarm {
         }
         self.in_vain.load(Ordering::Relaxed) == 0
     }
+
+    /// For what an operation of this rank in this group fails, while the program has not heard of it.
+    fn failing(&self) -> Option<Cause> {
+        let cause = self.first_cause().filter(|_| !self.returned.load(Ordering::Acquire))?;
+        let is_open = || {
+            self.collectives.open_collective().0.is_some()
+                || self.messages.open_messages().is_none_or(|messages| !messages.is_empty())
+        };
+        is_open().then(|| cause.clone())
+    }
 }
 
 impl Watch {
@@ -50,8 +60,12 @@ impl Watch {
     /// The same, but not whether the program can do anything.
     pub(crate) fn waits(&self) -> Standing {
         let mut standing = Standing { stands: true, ..Standing::default() };
-        for alarm in lock(&self.state).groups().iter().filter(|alarm| alarm.first_cause().is_none()) {
-            standing.stands &= alarm.tell_waits(&mut standing);
+        for alarm in lock(&self.state).groups() {
+            if alarm.first_cause().is_none() {
+                standing.stands &= alarm.tell_waits(&mut standing);
+            } else if standing.failing.is_none() {
+                standing.failing = alarm.failing();
+            }
         }
         let Standing { waits, places, messages, stands, .. } = &mut standing;
         *stands &= waits.len() <= WAITS_MAX && places.len().max(messages.len()) <= COUNTS_MAX;

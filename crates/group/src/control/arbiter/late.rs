@@ -1,0 +1,163 @@
+//! What the arbiter says of calls that were late.
+//!
+//! Whoever is late sees only that others have not come. Those may wait themselves, in another group, for a rank that does nothing: that one is
+//! named. So all ranks are asked for what they wait, once for all calls that are late at that time.
+
+use super::{Arbiter, Mail};
+use crate::control::notice::{Through, Verdict};
+use crate::control::waits::blame;
+use phalanx_core::{Cause, GroupId, Loss, Peer};
+use std::collections::BTreeSet;
+
+/// A late call, while ranks are asked about it. The reporter waits for the verdict meanwhile.
+#[derive(Debug)]
+pub(super) struct Inquiry {
+    /// Who was late in it and has said so.
+    reporters: BTreeSet<usize>,
+    members: Vec<usize>,
+    /// As the first of them put it.
+    cause: Cause,
+    /// Who has not said where in the group it is.
+    unheard: BTreeSet<usize>,
+    /// Whether a reporter has said it again: it waits no longer.
+    insisted: bool,
+}
+
+impl Inquiry {
+    /// Whether this is a late call of which other ranks know more.
+    pub(super) fn is_worth(cause: &Cause) -> bool {
+        matches!(cause, Cause::TimedOut { seq: 1.., .. } | Cause::TimedOut { envelope: Some(_), .. })
+    }
+
+    /// `rank` has said where it is. Whether that was the last answer.
+    pub(super) fn heard(&mut self, rank: usize) -> bool {
+        self.unheard.remove(&rank) && self.unheard.is_empty()
+    }
+}
+
+impl Arbiter {
+    /// A call was late. Who came to it, and what the others do instead, only the ranks know.
+    pub(super) fn inquire(
+        &mut self,
+        reporter: usize,
+        group: GroupId,
+        members: Vec<usize>,
+        cause: Cause,
+    ) -> Mail {
+        let Cause::TimedOut { seq, awaited, .. } = &cause else { return Vec::new() };
+        let seq = *seq;
+        if seq == 0
+            && let Some(peer) = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned()
+        {
+            let (cause, through) = self.origin(Cause::Lost { peer, how: Loss::Left });
+            return self.fail(reporter, group, cause, through);
+        }
+        let is_open = |&r: &usize| r != reporter && !self.has_left(group, r) && self.place(group, r) < seq;
+        let unheard: BTreeSet<usize> = members.iter().copied().filter(is_open).collect();
+        let mut mail: Mail = unheard.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
+        let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains(r);
+        let here = (0..self.members.len()).filter(here).collect();
+        let reporters = BTreeSet::from([reporter]);
+        self.inquiries.insert(group, Inquiry { reporters, members, cause, unheard, insisted: false });
+        self.failed_by[reporter] += 1;
+        let step = self.waits.survey(here);
+        mail.extend(self.step(step));
+        mail
+    }
+
+    /// Who reports something twice waits no longer.
+    pub(super) fn insist(&mut self, reporter: usize, group: GroupId) -> Mail {
+        if let Some(inquiry) = self.inquiries.get_mut(&group) {
+            inquiry.insisted |= !inquiry.reporters.insert(reporter);
+        }
+        Vec::new()
+    }
+
+    /// Where a reporter waits no longer, whoever has not answered any question by now never will.
+    pub(super) fn close_insisted(&mut self) -> Mail {
+        if !self.inquiries.values().any(|inquiry| inquiry.insisted) {
+            return Vec::new();
+        }
+        self.waits.close_survey();
+        for inquiry in self.inquiries.values_mut().filter(|inquiry| inquiry.insisted) {
+            inquiry.unheard.clear();
+        }
+        self.conclude_answered()
+    }
+
+    /// Decides on all late calls of which everything is known that will be known.
+    pub(super) fn conclude_answered(&mut self) -> Mail {
+        if !self.waits.is_surveyed() {
+            return Vec::new();
+        }
+        let silent = |rank: &usize| self.waits.answers().is_none_or(|answers| !answers.contains_key(rank));
+        let is_answered = |inquiry: &Inquiry| inquiry.unheard.iter().all(silent);
+        let answered = self.inquiries.iter().filter(|(_, inquiry)| is_answered(inquiry));
+        let mut answered: Vec<GroupId> = answered.map(|(&group, _)| group).collect();
+        // In one order, whatever the map's is.
+        answered.sort();
+        let mut judged = Vec::new();
+        for group in answered {
+            let Some(inquiry) = self.inquiries.remove(&group) else { continue };
+            let first = inquiry.reporters.first().copied().unwrap_or(0);
+            judged.push((first, group, self.judge_late(group, inquiry)));
+        }
+        if self.inquiries.is_empty() {
+            self.waits.end_survey();
+        }
+        let fail = |(first, group, (cause, through))| self.fail(first, group, cause, through);
+        judged.into_iter().flat_map(fail).collect()
+    }
+
+    /// Why a call was late, by what is known now.
+    fn judge_late(&self, group: GroupId, inquiry: Inquiry) -> (Cause, Through) {
+        let Inquiry { members, cause, .. } = inquiry;
+        let Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, .. } = cause else {
+            return (cause, None);
+        };
+        // Who has left in order is another matter.
+        let is_absent =
+            |&r: &usize| r != reporter.rank && !self.has_left(group, r) && self.place(group, r) < seq;
+        let absent: Vec<usize> = match seq {
+            0 => awaited.iter().map(|peer| peer.rank).collect(),
+            _ => members.iter().copied().filter(is_absent).collect(),
+        };
+        if absent.is_empty() {
+            let left = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned();
+            // Whoever this rank waits for may itself wait for another, which left after an error.
+            let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.stricken[r].is_some();
+            let left = left.or_else(|| members.iter().find(has_fallen).map(|&r| self.peer(r)));
+            if let Some(peer) = left {
+                return self.origin(Cause::Lost { peer, how: Loss::Left });
+            }
+        }
+        let none = Default::default();
+        let answers = self.waits.answers().unwrap_or(&none);
+        let error_of = |rank: usize| {
+            let failing = || answers.get(&rank).and_then(|standing| standing.failing.as_ref());
+            self.stricken[rank].as_ref().or_else(failing)
+        };
+        let has_left = |group, rank| self.has_left(group, rank);
+        let mut blamed = blame(&absent, answers, |rank| error_of(rank).is_some(), has_left);
+        // Who is furthest behind comes first.
+        let order = |rank: &usize| (answers.contains_key(rank), self.place(group, *rank), *rank);
+        blamed.roots.sort_by_key(order);
+        blamed.fallen.sort_by_key(order);
+        if blamed.roots.is_empty() {
+            if let Some(&first) = blamed.fallen.first()
+                && let Some(cause) = error_of(first)
+            {
+                return (cause.clone(), Some((self.peer(first), Loss::LeftAfterError)));
+            }
+            if !blamed.circle.is_empty() {
+                let waits = blamed.circle.iter().map(|link| self.wait(link)).collect();
+                return (Cause::Deadlock { waits }, None);
+            }
+            blamed.roots = absent;
+        }
+        let peers = |ranks: &[usize]| ranks.iter().map(|&rank| self.peer(rank)).collect::<Vec<Peer>>();
+        let missing = peers(&blamed.roots);
+        let meanwhile = blamed.meanwhile.iter().map(|link| self.wait(link)).collect();
+        (Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }, None)
+    }
+}
