@@ -18,18 +18,14 @@ pub(crate) fn run(plan: &Plan) {
     signal_hook::flag::register(SIGTERM, Arc::default()).expect("there is such a signal");
     let world = phalanx::init().expect("the ranks come together");
     let rank = world.rank();
-    let mut order = Random::new(plan.seed);
-    let groups = groups(plan, &world);
-    let error = (0..).find_map(|step| {
-        if rank == plan.victim && step == plan.step {
-            strike(plan.harm);
+    // The victim may be done with its groups, and hurt itself, before others have theirs.
+    let (groups, error) = match groups(plan, &world) {
+        Ok(groups) => {
+            let error = work_on(plan, &world, &groups);
+            (groups, error)
         }
-        let kind = order.below(4);
-        let len = 1 << order.below(15);
-        let in_all = (plan.shape == Shape::Split && step % 7 == 6).then_some(&world);
-        groups.iter().chain(in_all).find_map(|group| work(group, kind, len).err())
-    });
-    let error = error.expect("the loop ends only with an error");
+        Err(error) => (Vec::new(), error),
+    };
     support::say("failed", format!("{} {error}", named(&error)));
     match plan.end(rank) {
         End::Panic => panic!("{error}"),
@@ -40,16 +36,29 @@ pub(crate) fn run(plan: &Plan) {
 }
 
 /// The groups in which the rank works in each step.
-fn groups(plan: &Plan, world: &ProcessGroup) -> Vec<ProcessGroup> {
+fn groups(plan: &Plan, world: &ProcessGroup) -> phalanx::Result<Vec<ProcessGroup>> {
     let (rank, width) = (world.rank(), plan.width());
-    let divided = |color: usize| {
-        world.split(Some(color as u32), 0).expect("all are there").expect("this rank gave a color")
-    };
+    let divided = |color: usize| Ok(world.split(Some(color as u32), 0)?.expect("this rank gave a color"));
     match plan.shape {
-        Shape::World => vec![world.clone()],
-        Shape::Mesh => vec![divided(rank / width), divided(rank % width)],
-        Shape::Split => vec![divided(2 * rank / plan.ranks)],
+        Shape::World => Ok(vec![world.clone()]),
+        Shape::Mesh => Ok(vec![divided(rank / width)?, divided(rank % width)?]),
+        Shape::Split => Ok(vec![divided(2 * rank / plan.ranks)?]),
     }
+}
+
+/// Works in the groups until an operation fails. The victim hurts itself before its step.
+fn work_on(plan: &Plan, world: &ProcessGroup, groups: &[ProcessGroup]) -> Error {
+    let mut order = Random::new(plan.seed);
+    let error = (0..).find_map(|step| {
+        if world.rank() == plan.victim && step == plan.step {
+            strike(plan.harm);
+        }
+        let kind = order.below(4);
+        let len = 1 << order.below(15);
+        let in_all = (plan.shape == Shape::Split && step % 7 == 6).then_some(world);
+        groups.iter().chain(in_all).find_map(|group| work(group, kind, len).err())
+    });
+    error.expect("the loop ends only with an error")
 }
 
 fn work(group: &ProcessGroup, kind: usize, len: usize) -> phalanx::Result<()> {
