@@ -14,6 +14,10 @@ use std::ops::Range;
 /// One step of power iteration each time, which begins with the directions of the last (*warm start*): so they come to be the
 /// most important ones. What lies in others is fed back. Tensors whose two thin matrices would not have at most half of their elements, vectors
 /// among them, are sent as they are.
+///
+/// The size of gradients does not matter: those that are a power of two times as large come to a power of two times as much, to the last bit. That
+/// holds as long as the sum over all ranks of a row's or a column's sizes, times two, is a number of f32, and gradients are not so small that f32 has
+/// fewer digits for them (10⁻³⁰).
 #[derive(Debug)]
 pub struct PowerSgd {
     rank: usize,
@@ -59,6 +63,7 @@ impl CommHook for PowerSgd {
         let mut sent = vec![0.0; lefts.last().map_or(0, |range| range.end)];
         for ((matrix, at), (l, r)) in matrices.iter().zip(0..).zip(lefts.iter().zip(&rights)) {
             replace_missing(&mut right[r.clone()], matrix.columns, (index, at));
+            right[r.clone()].chunks_exact_mut(matrix.columns).for_each(bring_into_range);
             multiply(&gradients[matrix.elements.clone()], &right[r.clone()], &mut sent[l.clone()], matrix);
         }
         let thin = sent.len();
@@ -205,11 +210,27 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
+/// Multiplies by the power of two that brings the largest number between one and two: so squares and products of gradients stay in the range of
+/// f32. Only directions count, so nothing is divided back.
+///
+/// Zeros stay, and so does what has an infinity.
+fn bring_into_range(column: &mut [f32]) {
+    let largest = column.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+    if largest == 0.0 || largest.is_infinite() {
+        return;
+    }
+    // The smallest numbers need a factor that f32 has not, so it is done in f64.
+    let exponent = f64::from(largest).to_bits() >> 52;
+    let factor = f64::from_bits((2 * 1023 - exponent) << 52);
+    column.iter_mut().for_each(|value| *value = (f64::from(*value) * factor) as f32);
+}
+
 /// Makes the columns orthogonal, and one long (Gram–Schmidt); those that the others span become zero.
 fn orthonormalise(thin: &mut [f32], rows: usize) {
     for column in 0..thin.len() / rows {
         let (done, rest) = thin.split_at_mut(column * rows);
         let column = &mut rest[..rows];
+        bring_into_range(column);
         let before = dot(column, column);
         for other in done.chunks_exact(rows) {
             add_times(column, -dot(column, other), other);
@@ -224,8 +245,7 @@ fn orthonormalise(thin: &mut [f32], rows: usize) {
 /// Gives columns that are zero, as all are at first, or no numbers, a random direction: the same on all ranks, as the others are.
 fn replace_missing(right: &mut [f32], columns: usize, (bucket, matrix): (usize, usize)) {
     for (i, column) in right.chunks_exact_mut(columns).enumerate() {
-        let size: f32 = column.iter().map(|value| value.abs()).sum();
-        if size > 0.0 && size.is_finite() {
+        if column.iter().all(|value| value.is_finite()) && column.iter().any(|value| *value != 0.0) {
             continue;
         }
         let seed = [bucket as u64, matrix as u64, i as u64, 0].map(u64::to_le_bytes).concat();
@@ -260,6 +280,22 @@ mod tests {
             assert!(right.iter().all(|x| x.is_finite()) && right[0] != 0.0 && right[1] != 0.0, "{right:?}");
             assert_eq!(right[2..], [3.0, 4.0]);
         }
+    }
+
+    #[test]
+    fn the_largest_number_comes_between_one_and_two_and_no_digit_changes() {
+        let brought = |mut column: Vec<f32>| {
+            bring_into_range(&mut column);
+            column
+        };
+        assert_eq!(brought(vec![0.0, -6.0, 5.0]), [0.0, -1.5, 1.25]);
+        assert_eq!(brought(vec![f32::MIN_POSITIVE / 4.0, 0.0]), [1.0, 0.0]);
+        assert_eq!(brought(vec![f32::from_bits(1), f32::from_bits(3)]), [0.5, 1.5]);
+        assert_eq!(brought(vec![f32::MAX]), [f32::from_bits(2f32.to_bits() - 1)]);
+        assert_eq!(brought(vec![0.0, -0.0]), [0.0, 0.0]);
+        let bad = brought(vec![f32::NAN, 8.0]);
+        assert!(bad[0].is_nan() && bad[1] == 1.0);
+        assert_eq!(brought(vec![f32::INFINITY, 8.0]), [f32::INFINITY, 8.0]);
     }
 
     #[test]
