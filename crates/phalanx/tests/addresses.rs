@@ -106,7 +106,8 @@ fn ranks_are_reached_through_forwarded_ports() {
         assert_eq!(said(rank, "sum"), "2");
     }
     let [to_0, to_1] = gateways.map(|(_, count)| count.load(Ordering::Relaxed));
-    assert!(to_0 >= 2 && to_0 + to_1 >= 2, "line and link to rank 0: {to_0}, links to rank 1: {to_1}");
+    // The line goes to rank 0; either rank may have called the other for their link.
+    assert!(to_0 >= 1 && to_0 + to_1 >= 2, "line and link to rank 0: {to_0}, links to rank 1: {to_1}");
 }
 
 #[test]
