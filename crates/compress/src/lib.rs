@@ -1,6 +1,7 @@
 //! Gradients in fewer bytes, for networks that are slower than the processors beside them.
 //!
-//! A [`CommHook`] adds up a bucket of gradients over a group in its own way. All here leave the same bits on every rank. Those that leave something
+//! A [`CommHook`] adds up a bucket of gradients over a group in its own way. All here leave the same bits on every rank, if the ranks' threads
+//! round to nearest and keep subnormals, as Rust takes for granted (the group's reductions do so by themselves). Those that leave something
 //! out remember it and add it to the next step's gradients (*error feedback*), so nothing is lost for good: over many steps the sum of
 //! what they return is the sum of what they were given, but for what was left out last.
 //!

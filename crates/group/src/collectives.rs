@@ -75,7 +75,7 @@ impl ProcessGroup {
     /// # Cost
     /// Small buffers: about log₂ P messages of n elements a rank. Large ones: each rank sends 2n(P−1)/P elements.
     /// # Determinism
-    /// Same bits on every rank, and from run to run with the same world size and algorithm.
+    /// Same bits on every rank, and from run to run with the same world size and algorithm; whatever the state of the threads' floats.
     /// # Errors
     /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
     #[track_caller]

@@ -22,7 +22,9 @@ use std::time::Duration;
 /// calls return [`Poisoned`](Error::Poisoned) with the first cause. After [`Misuse`](Error::Misuse) nothing was sent and
 /// the group is fine. A rank whose part in an operation is only to send may learn of another's trouble at its next call.
 ///
-/// All ranks end a reduction with the same bits.
+/// All ranks end a reduction with the same bits. It rounds to nearest even and keeps subnormals whatever the state of the calling
+/// thread's floats is (libraries built with `-ffast-math` turn subnormals off, `fesetround` sets another rounding), and that state is
+/// afterwards what it was. So on x86-64 and aarch64; elsewhere the threads must be in the default state.
 ///
 /// # Examples
 /// Four ranks in this process:

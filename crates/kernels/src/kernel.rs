@@ -1,7 +1,7 @@
 //! The face: a kernel is a function for one operator, one element type, one instance.
 
 use crate::generic::Reduce;
-use crate::{Instance, isa, plain};
+use crate::{Instance, float_state, isa, plain};
 use phalanx_core::{DType, ReduceOp};
 
 /// Up to so many bytes are combined one element at a time: laying them over a block and taking them off again costs 40 ns.
@@ -90,6 +90,10 @@ impl Kernel {
     /// # Cost
     /// Each source is read once, each destination written once. Half types are rounded once.
     ///
+    /// # Determinism
+    /// The bits are those of round to nearest even with subnormals, whatever state the thread's floats are in (flush to
+    /// zero, another rounding, traps). The state is afterwards what it was.
+    ///
     /// # Panics
     /// If there is no source, `len` is not a whole number of elements, or an average is to be divided by 0.
     ///
@@ -106,6 +110,6 @@ impl Kernel {
         let tiny = if len <= TINY { plain::kernel(op, dtype) } else { None };
         let reduce = tiny.unwrap_or(self.reduce);
         // SAFETY: the caller answers for the memory; the shape was just checked; the instance is available (see `of`).
-        unsafe { reduce(into, sources, len, divide_by) }
+        unsafe { float_state::call(reduce, into, sources, len, divide_by) }
     }
 }

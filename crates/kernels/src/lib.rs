@@ -20,6 +20,9 @@
 //! - Minimum and maximum of floats: NaN wins, and -0.0 is less than 0.0.
 //! - A float result that is NaN is *the* NaN (`f32::NAN` and its like): which of two NaNs survives an addition differs
 //!   between compilers and machines, and ranks must agree to the bit.
+//! - Rounding is to nearest even and subnormals are kept, also on a thread where a library has turned them off, as those
+//!   built with `-ffast-math` do, or has set another rounding: a kernel computes in the default state, and restores the
+//!   thread's own (`float_state.rs`; on x86-64 and aarch64).
 //!
 //! # Examples
 //!
@@ -55,6 +58,7 @@
 //! repeat, and compares them with `benches/instructions.txt` (`-- --bless` writes that table anew).
 
 mod copy;
+mod float_state;
 mod generic;
 mod half_types;
 mod instance;
