@@ -18,6 +18,13 @@ pub struct Collective {
     pub recv_layout: Option<Layout>,
 }
 
+impl Collective {
+    /// Bytes of a buffer that has the blocks of all ranks.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.layout.len() * self.signature.dtype.map_or(1, phalanx_core::DType::size)
+    }
+}
+
 /// Where the elements are, as bytes aligned for their type.
 #[derive(Debug)]
 pub enum Buffers<'a> {

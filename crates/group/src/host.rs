@@ -15,7 +15,7 @@ use crate::neighbours::Neighbours;
 use crate::report::SETTLE_TIME;
 use crate::scratch;
 use crate::trace::Trace;
-use crate::work::{Bytes, Completion, Pending};
+use crate::work::{Bytes, Completion, Pending, another_length};
 use phalanx_algo::{Algorithm, Selector, Shape};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_kernels::Kernel;
@@ -181,8 +181,16 @@ impl HostBackend {
         done
     }
 
-    fn owned(&self, task: Task, buffer: Box<dyn Bytes>, completion: Completion, limit: Duration) -> Owned {
-        Owned { task, buffer, completion, limit, fate: self.engine.fate.clone() }
+    /// An operation on a buffer of `len` bytes.
+    fn owned(
+        &self,
+        task: Task,
+        buffer: (Box<dyn Bytes>, usize),
+        completion: Completion,
+        limit: Duration,
+    ) -> Owned {
+        let (buffer, len) = buffer;
+        Owned { task, buffer, len, completion, limit, fate: self.engine.fate.clone() }
     }
 
     /// A message that begins, and its number.
@@ -221,7 +229,7 @@ impl HostBackend {
         let (_, completion) = Pending::new();
         let task = Task::Message(operation.message.eager(), number);
         let left = limit.saturating_sub(called.elapsed());
-        let job = self.owned(task, Box::new(bytes.to_vec()), completion, left);
+        let job = self.owned(task, (Box::new(bytes.to_vec()), bytes.len()), completion, left);
         progress::submit(&self.engine, Box::new(job));
         Ok(())
     }
@@ -314,7 +322,7 @@ impl Backend for HostBackend {
         let task = Task::Collective(self.begin(&call)?);
         self.engine.fate.alarm.collectives.schedule(&call.signature);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, buffer, completion, timeout);
+        let job = self.owned(task, (buffer, call.len_bytes()), completion, timeout);
         progress::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -342,10 +350,11 @@ impl Backend for HostBackend {
         timeout: Duration,
     ) -> Result<Pending> {
         progress::start(&self.engine)?;
-        let (message, number) = self.message(&address, buffer.bytes().len())?;
+        let len = buffer.bytes().len();
+        let (message, number) = self.message(&address, len)?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, buffer, completion, timeout);
+        let job = self.owned(task, (buffer, len), completion, timeout);
         progress::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -398,6 +407,8 @@ impl Drop for HostBackend {
 struct Owned {
     task: Task,
     buffer: Box<dyn Bytes>,
+    /// Its bytes when the operation began.
+    len: usize,
     completion: Completion,
     limit: Duration,
     fate: Arc<Fate>,
@@ -405,7 +416,12 @@ struct Owned {
 
 impl Operation for Owned {
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
-        self.task.poll(core, &mut Memory::InPlace(self.buffer.bytes()))
+        let bytes = self.buffer.bytes();
+        if bytes.len() != self.len {
+            let what = another_length(bytes.len(), self.len, self.task.signature());
+            return Err(Fault::Nonsense { peer: self.fate.rank, what });
+        }
+        self.task.poll(core, &mut Memory::InPlace(bytes))
     }
 
     fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {

@@ -4,8 +4,8 @@
 use crate::backend::{Buffers, Collective};
 use crate::fate::Fate;
 use crate::own_thread::OwnThread;
-use crate::work::{Bytes, Completion, Pending};
-use phalanx_core::Result;
+use crate::work::{Bytes, Completion, Pending, another_length};
+use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -110,7 +110,16 @@ fn run(performer: &impl Performer) {
         drop(state);
         let outcome = performer
             .fate()
-            .contain(|| performer.perform(&call, Buffers::InPlace(buffer.bytes()), limit))
+            .contain(|| {
+                let bytes = buffer.bytes();
+                // The buffer may be of the program's own making, and what the others write of it follows from the call.
+                if bytes.len() != call.len_bytes() {
+                    let what = another_length(bytes.len(), call.len_bytes(), &call.signature);
+                    performer.fate().abort(&what);
+                    return Err(Error::misuse(call.signature.op, what));
+                }
+                performer.perform(&call, Buffers::InPlace(bytes), limit)
+            })
             .flatten();
         let _state = lane.lock();
         lane.unfinished.fetch_sub(1, Ordering::Release);

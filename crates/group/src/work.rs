@@ -3,16 +3,24 @@
 use crate::ProcessGroup;
 use crate::handle::InFlight;
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use phalanx_core::{Element, Error, OpKind, Result};
+use phalanx_core::{Element, Error, OpKind, Result, Signature};
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
 
 /// A buffer that an operation owns while it runs, whatever its element type.
 pub trait Bytes: Send + 'static {
-    /// The elements as bytes.
+    /// The elements as bytes: the same slice each time. One of another length fails the operation, and the group.
     fn bytes(&mut self) -> &mut [u8];
     /// Gives the buffer back as what it was.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+/// What is wrong with a buffer that had `begun` bytes when its operation began, and has `now`.
+pub(crate) fn another_length(now: usize, begun: usize, signature: &Signature) -> String {
+    let Signature { op, site, .. } = signature;
+    format!(
+        "the buffer of {op} at {site} has {now} bytes now, and had {begun} when it began: its Bytes must always return the same slice"
+    )
 }
 
 impl<T: Element> Bytes for Vec<T> {

@@ -13,7 +13,7 @@
 use crate::give::{WINDOW_BYTES, line};
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
-use crate::team::Team;
+use crate::team::{Plan, Team};
 use crate::{Call, Fault};
 use phalanx_core::chunk;
 use phalanx_kernels::Kernel;
@@ -55,7 +55,7 @@ impl Team {
         // SAFETY: borrowed for the whole call; what the others write of it they write before they say that they are
         // done, and nothing else here looks at it meanwhile. If the operation fails, `run` waits until nobody writes it.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-        self.run(call, |team, call| {
+        self.run(call, Plan::of(b'a', len), |team, call| {
             if len <= LINE_LEN {
                 return team.all_reduce_inline(call, buffer, 0..len, buffer, reduction);
             }

@@ -1,6 +1,6 @@
 //! The barrier among ranks that share memory.
 
-use crate::team::Team;
+use crate::team::{Plan, Team};
 use crate::{Call, Fault};
 
 impl Team {
@@ -12,7 +12,7 @@ impl Team {
     /// # Errors
     /// [`Fault`]; the team is closed then.
     pub fn barrier(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
-        self.run(call, |team, call| {
+        self.run(call, Plan::NONE, |team, call| {
             let piece = team.next_piece();
             team.reserve(piece, call)?;
             if !team.is_crowded() {

@@ -3,7 +3,7 @@
 use crate::give::Way;
 use crate::region::Words;
 use crate::span::Span;
-use crate::team::Team;
+use crate::team::{Plan, Team};
 use crate::{Buffers, Call, Fault, Pull};
 use std::ops::Range;
 
@@ -17,7 +17,8 @@ impl Team {
         if self.way(len, 1) == Way::Reached && !self.is_crowded() {
             // SAFETY: borrowed for the whole call, and if that fails, `run` waits until nobody writes it.
             let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-            return self.run(call, |team, call| team.broadcast_shared(call, buffer, root));
+            let plan = Plan::of(b'b', len);
+            return self.run(call, plan, |team, call| team.broadcast_shared(call, buffer, root));
         }
         let whole = |_| 0..len;
         let place: Option<&dyn Fn(usize) -> Range<usize>> =

@@ -3,7 +3,7 @@
 use crate::give::{Found, Offer, Way, line, within};
 use crate::region::{LINE_LEN, LINE_WORDS};
 use crate::span::{List, Span};
-use crate::team::Team;
+use crate::team::{Plan, Team};
 use crate::{Call, Fault};
 use std::ops::Range;
 
@@ -66,7 +66,8 @@ impl Team {
     /// [`Fault`]; the contents of the places are unspecified then, and the team is closed.
     pub fn pull(&mut self, call: &mut Call<'_>, buffers: Buffers<'_>, pull: Pull<'_>) -> Result<(), Fault> {
         let (source, output) = buffers.spans();
-        self.run(call, |team, call| team.pull_spans(call, source, output, pull))
+        let plan = Plan::of(if pull.same { b's' } else { b'p' }, pull.largest);
+        self.run(call, plan, |team, call| team.pull_spans(call, source, output, pull))
     }
 
     /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
@@ -80,7 +81,7 @@ impl Team {
         mut pull: Pull<'_>,
     ) -> Result<(), Fault> {
         let (source, output) = buffers.spans();
-        self.run(call, |team, call| {
+        self.run(call, Plan::NONE, |team, call| {
             pull.largest = team.agree_on_lengths(pull, call)?;
             team.pull_spans(call, source, output, pull)
         })

@@ -4,7 +4,7 @@ use crate::all_reduce::Reduction;
 use crate::give::{Found, Offer, Way, within};
 use crate::region::LINE_LEN;
 use crate::span::{List, Span};
-use crate::team::Team;
+use crate::team::{Plan, Team};
 use crate::{Buffers, Call, Fault};
 use phalanx_core::Layout;
 use std::ops::Range;
@@ -31,7 +31,7 @@ impl Team {
         let output = if in_place { output.part(block(self.rank)) } else { output };
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
         let len = input.len();
-        self.run(call, |team, call| {
+        self.run(call, Plan::of(b'r', len), |team, call| {
             if len <= LINE_LEN {
                 return team.all_reduce_inline(call, input, block(team.rank), output, reduction);
             }

@@ -67,7 +67,10 @@ impl Team {
     /// whom, depends on it.
     ///
     /// # Errors
-    /// [`Fault::Failed`] if the memory cannot be mapped; [`Fault::Stopped`] if the others did not come.
+    /// [`Fault::Failed`] if the memory cannot be mapped, or somebody has joined as `rank`; [`Fault::Stopped`] if the others did not come.
+    ///
+    /// # Panics
+    /// If `rank` is not below `world_size`.
     pub fn join(
         file: impl AsFd,
         rank: usize,
@@ -75,8 +78,10 @@ impl Team {
         crowded: bool,
         call: &mut Call<'_>,
     ) -> Result<Self, Fault> {
+        let region = Region::map(file, world_size)?;
+        region.control(rank).joined.join(rank)?;
         let mut team = Self {
-            region: Region::map(file, world_size)?,
+            region,
             rank,
             world_size,
             birthplace: Birthplace::here(),
@@ -96,7 +101,7 @@ impl Team {
             scratch: Vec::new(),
         };
         cores::begin(rank);
-        team.run(call, |team, call| team.meet(crowded, call))?;
+        team.run(call, Plan::NONE, |team, call| team.meet(crowded, call))?;
         Ok(team)
     }
 
@@ -167,14 +172,19 @@ impl Team {
     }
 
     /// Runs one operation. If it fails or panics, the team is closed, and this rank's memory is its own when this ends.
+    ///
+    /// The `plan` says what follows from lengths that the caller gives besides the signature, and must be the same on all ranks. It is part of what
+    /// each post is checked by, so a rank whose buffer has another length touches nobody's memory, and nobody touches its.
     pub(crate) fn run<R>(
         &mut self,
         call: &mut Call<'_>,
+        plan: Plan,
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         self.seq = call.seq;
-        let this = call.signature.fingerprint() ^ call.seq;
-        self.fingerprint = (self.fingerprint.rotate_left(29) ^ this).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mix = |state: u64, word: u64| (state.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let this = mix(self.fingerprint, call.signature.fingerprint() ^ call.seq);
+        self.fingerprint = mix(this, plan.0);
         self.show(call.signature);
         self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
@@ -403,6 +413,20 @@ impl Team {
             }
             std::thread::yield_now();
         }
+    }
+}
+
+/// In which way an operation is performed, as one word.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan(u64);
+
+impl Plan {
+    /// Nothing depends on lengths.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// `kind` tells apart what one signature may mean, as `b'r'` for a reduction; all ranks have `bytes` to give or take.
+    pub(crate) fn of(kind: u8, bytes: usize) -> Self {
+        Self((bytes as u64).rotate_left(8) ^ u64::from(kind))
     }
 }
 

@@ -3,6 +3,7 @@
 mod giving_up;
 mod namespaces;
 
+use crate::team::Plan;
 use crate::{
     Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len,
 };
@@ -364,6 +365,63 @@ fn another_call_is_named() {
     });
 }
 
+/// Whoever calls may give a buffer of another length than the signature says, on one rank.
+#[test]
+fn nobody_writes_beyond_a_buffer_that_is_shorter_than_the_others() {
+    const LEN: usize = 4 << 20;
+    const SHORT: usize = LEN - (64 << 10);
+    type Act = fn(&mut Team, &mut Call<'_>, &mut [u8]) -> Result<(), Fault>;
+    let acts: [(OpKind, Act); 2] = [
+        (OpKind::AllReduce, |team, call, buffer| team.all_reduce(call, buffer, Rank::reduction(None))),
+        (OpKind::Broadcast, |team, call, buffer| team.broadcast(call, buffer, 0)),
+    ];
+    for (op, act) in acts {
+        on_team(2, false, Reach::Memory, |rank| {
+            let mut memory = vec![rank.rank as u8 + 1; LEN];
+            let len = if rank.rank == 0 { LEN } else { SHORT };
+            let (buffer, rest) = memory.split_at_mut(len);
+            let result = rank.run(op, LEN, |team, call| act(team, call, buffer));
+            assert!(matches!(result, Err(Fault::Mismatch { .. } | Fault::Closed)), "{op}: {result:?}");
+            assert!(rest.iter().all(|&byte| byte == 2), "{op}: what lies after the buffer has changed");
+        });
+    }
+}
+
+#[test]
+fn a_rank_joins_once() {
+    let file = create(segment_len(2)).unwrap();
+    std::thread::scope(|scope| {
+        let join = |rank| {
+            let signature = signature(OpKind::Init, 0);
+            let mut lookout = Patient(Duration::from_secs(30));
+            Team::join(
+                &file,
+                rank,
+                2,
+                false,
+                &mut Call { seq: 0, signature: &signature, lookout: &mut lookout },
+            )
+        };
+        let others = [0, 1].map(|rank| scope.spawn(move || join(rank)));
+        let teams = others.map(|other| other.join().unwrap().unwrap());
+        let Err(Fault::Failed(error)) = join(1) else { panic!("there are two of rank 1") };
+        assert!(error.to_string().contains("as rank 1, as another has"), "{error}");
+        // Those that are there work on.
+        let barriers = teams.map(|mut team| {
+            scope.spawn(move || {
+                let signature = signature(OpKind::Barrier, 0);
+                let mut lookout = Patient(Duration::from_secs(30));
+                team.barrier(&mut Call { seq: 1, signature: &signature, lookout: &mut lookout })
+            })
+        });
+        assert!(barriers.into_iter().all(|barrier| barrier.join().unwrap().is_ok()));
+    });
+    let pipes = create(crate::pipes_len(2)).unwrap();
+    let first = crate::ShmTransport::join(&pipes, 0, 2).unwrap();
+    assert!(crate::ShmTransport::join(&pipes, 0, 2).is_err());
+    drop(first);
+}
+
 #[test]
 fn parts_of_other_lengths_are_named() {
     let named = Barrier::new(2);
@@ -416,7 +474,7 @@ fn who_panics_waits_until_nobody_writes_its_memory() {
         writes.wait();
         let panics = || {
             rank.run(OpKind::Barrier, 0, |team, call| {
-                team.run(call, |_, _| -> Result<(), _> { panic!("on purpose") })
+                team.run(call, Plan::NONE, |_, _| -> Result<(), _> { panic!("on purpose") })
             })
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());

@@ -394,9 +394,15 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
             let called =
                 theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
             let here = fate.members()[fate.rank];
-            let what = format!(
-                "rank {here} is at #{seq}, this one at #{their_seq} ({called}): an earlier call differed"
-            );
+            let what = if seq == their_seq {
+                format!(
+                    "its call #{seq} ({called}) is not that of rank {here}: its buffer has another length, or an earlier call differed"
+                )
+            } else {
+                format!(
+                    "rank {here} is at #{seq}, this one at #{their_seq} ({called}): an earlier call differed"
+                )
+            };
             Cause::Protocol { peer: fate.peer(*peer), what }
         }
         Fault::Counts { peer, sent, expected } => {
