@@ -37,13 +37,14 @@ pub(super) fn panic_with(group: ProcessGroup) {
     assert!(panic.is_err());
 }
 
-/// Fails unless the error and the cause name `lost`; returns the cause.
+/// Fails unless the error names `lost` and where the call was made; returns the cause.
 #[track_caller]
 fn names(group: &ProcessGroup, error: &Error, lost: usize, how: Loss) -> Cause {
     assert!(
         matches!(error, Error::PeerLost { peer, how: told, .. } if peer.rank == lost && *told == how),
         "rank {lost}, {how}: {error}"
     );
+    assert!(error.to_string().contains("/losses.rs:"), "no call site: {error}");
     cause(group)
 }
 
@@ -164,6 +165,7 @@ pub fn last_messages_of_a_rank_that_left_arrive(world: &World) {
             assert!(message.iter().all(|&b| b == 1));
             let error = group.recv(&mut message, 1, 5).unwrap_err();
             names(&group, &error, 1, Loss::Left);
+            assert!(error.to_string().contains(": recv from rank 1 with tag 5 at "), "{error}");
         });
     });
 }
