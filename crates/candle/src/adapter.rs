@@ -100,6 +100,16 @@ impl phalanx_train::Tensor for Candle {
         Ok(())
     }
 
+    /// On a GPU by candle, into new memory.
+    fn shrink(&mut self, by: f64) -> Result<()> {
+        if self.tensor.device().is_cpu() {
+            let dtype = self.dtype;
+            return self.write(|bytes| element::shrink(dtype, bytes, by));
+        }
+        self.tensor = shrunk(&self.tensor, by).map_err(told)?;
+        Ok(())
+    }
+
     /// On a GPU by candle.
     fn sum_of_squares(&self) -> Result<f64> {
         if self.tensor.device().is_cpu() {
@@ -131,6 +141,23 @@ impl phalanx_train::Tensor for Candle {
             None => phalanx_train::memory::on_host(plan, sending, group),
         }
     }
+}
+
+/// Multiplies by a number from 0 to 1. candle rounds to the nearest, so what that may add is taken off before: no element becomes larger than its
+/// product.
+fn shrunk(tensor: &Tensor, by: f64) -> candle_core::Result<Tensor> {
+    // Half of the last place: of numbers that have all digits, as a part of them, and of the smallest.
+    let (part, least): (i32, i32) = match tensor.dtype() {
+        candle_core::DType::F16 => (-11, -25),
+        candle_core::DType::BF16 => (-8, -134),
+        candle_core::DType::F32 => (-24, -150),
+        _ => return tensor * by,
+    };
+    // And a little more: some conversions from f64 round twice.
+    let [part, least] = [part, least].map(|exponent| 1.01 * f64::from(exponent).exp2());
+    let (wide, by) = (tensor.to_dtype(candle_core::DType::F64)?, by * (1.0 - part));
+    let (positive, negative) = (wide.affine(by, -least)?.relu()?, wide.affine(-by, -least)?.relu()?);
+    (positive - negative)?.to_dtype(tensor.dtype())
 }
 
 /// An error of candle, until [`Error`](crate::Error) takes it out again.
@@ -174,5 +201,42 @@ pub(crate) fn all_reduce(
 pub(crate) fn multiply(dtype: candle_core::DType, bytes: &mut [u8], by: f64) {
     if let Some(dtype) = known(dtype) {
         element::multiply(dtype, bytes, by);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// candle's operations round on a GPU as they do here.
+        #[test]
+        fn what_is_shrunk_on_a_device_is_never_larger_than_the_product(
+            kind in 0..4usize,
+            numbers in prop::collection::vec((-1.0..1.0f64, -12.0..0.0f64), 1..50),
+            size in -40.0..38.0f64,
+            by in prop_oneof![0.0..1.0f64, 0.99..1.0f64, Just(0.0)],
+        ) {
+            let dtype = [DType::F32, DType::F64, DType::F16, DType::BF16][kind];
+            let (digits, least, most) = [
+                (f64::from(f32::EPSILON), 1.5e-45, 1e38),
+                (f64::EPSILON, 0.0, 1e38),
+                (1e-3, 6e-8, 65000.0),
+                (8e-3, 1e-40, 1e38),
+            ][kind];
+            let numbers: Vec<f64> =
+                numbers.into_iter().map(|(x, less)| (x * 10f64.powf(size + less)).clamp(-most, most)).collect();
+            let tensor = Tensor::new(numbers, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap();
+            let found = shrunk(&tensor, by).unwrap();
+            prop_assert_eq!(found.dtype(), dtype);
+            for (before, after) in wide(&tensor).iter().zip(wide(&found)) {
+                let exact = before * by;
+                prop_assert!(after.abs() <= exact.abs() && after * exact >= 0.0, "{exact} became {after}");
+                prop_assert!((exact - after).abs() <= 2.1 * (digits * exact.abs() + least), "{exact} became {after}");
+            }
+        }
     }
 }

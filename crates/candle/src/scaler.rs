@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 ///         candle_nn::linear(2, 1, vb)
 ///     })?;
 ///     let mut optimizer = SGD::new(varmap.all_vars(), 0.1)?; // of f32
-///     let mut scaler = LossScaler::new(65536.0);
+///     let mut scaler = LossScaler::new(65536.0)?;
 ///     let x = Tensor::ones((4, 2), DType::F16, &Device::Cpu)?;
 ///     for _ in 0..5 {
 ///         let loss = ddp.forward(|model| model.forward(&x)?.to_dtype(DType::F32)?.sqr()?.mean_all())?;
@@ -43,8 +43,11 @@ pub struct LossScaler(phalanx_train::LossScaler);
 
 impl LossScaler {
     /// Begins with this scale: 65536 is usual, and 1 for bf16, whose range is that of f32.
-    pub fn new(scale: f64) -> Self {
-        Self(phalanx_train::LossScaler::new(scale))
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Config`] for a scale below 2⁻¹⁴ or above 2¹²⁶, and for what is not a number.
+    pub fn new(scale: f64) -> Result<Self> {
+        Ok(Self(phalanx_train::LossScaler::new(scale)?))
     }
 
     /// By what losses are multiplied now.
@@ -63,6 +66,8 @@ impl LossScaler {
     /// Makes reduced gradients those of the loss that was scaled. False if one of them is infinite or not a number: skip the step; the next
     /// loss is scaled by half as much. After 2000 steps without that, by twice as much.
     ///
+    /// The scale stays between 2⁻¹⁴ and 2¹²⁶. Overflows at the least are not for the scale to mend: each is a warning of `tracing`.
+    ///
     /// Not collective; the same on all ranks if the gradients are.
     ///
     /// # Errors
@@ -71,8 +76,13 @@ impl LossScaler {
         with_gradients(&vars(varmap), grads, |grads| self.0.unscale(grads))
     }
 
+    /// Unscales this rank's part of all gradients, and says whether they are finite.
+    pub(crate) fn divide(&self, vars: &[Var], grads: &mut GradStore) -> Result<bool> {
+        with_gradients(vars, grads, |grads| self.0.divide(grads))
+    }
+
     /// Ends a step whose gradients are all finite, or are not.
-    pub(crate) fn settle(&mut self, vars: &[Var], grads: &mut GradStore, finite: bool) -> Result<bool> {
-        with_gradients(vars, grads, |grads| self.0.settle(grads, finite))
+    pub(crate) fn settle(&mut self, finite: bool) -> bool {
+        self.0.settle(finite)
     }
 }

@@ -401,7 +401,7 @@ mod gradients {
             varmap.data().lock().unwrap().iter().map(|(n, v)| (n.clone(), v.clone())).collect();
         vars.sort_by(|a, b| a.0.cmp(&b.0));
         let mut sgd = SGD::new(vars.iter().map(|(_, var)| var.clone()).collect(), 0.1).unwrap();
-        let mut scaler = LossScaler::new(64.0);
+        let mut scaler = LossScaler::new(64.0).unwrap();
         let mut found = Vec::new();
         for step in 0..3 {
             let rows = match case {

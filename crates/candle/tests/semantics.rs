@@ -266,7 +266,7 @@ fn half_precision_trains_weights_of_single_precision() {
     let found = everywhere(2, |group, mode| {
         let (varmap, ddp) = net_of(DType::F16, &group, config(mode));
         let mut optimizer = SGD::new(varmap.all_vars(), 0.1).unwrap();
-        let mut scaler = LossScaler::new(1024.0);
+        let mut scaler = LossScaler::new(1024.0).unwrap();
         let mut losses = Vec::new();
         for _ in 0..20 {
             let loss = ddp.forward(|net| net.loss(chunk(group.rank(), 2, SAMPLES))).unwrap();
@@ -320,7 +320,7 @@ fn bf16_gradients_reach_f32_weights() {
 fn an_overflow_on_one_rank_skips_the_step_on_all() {
     let found = everywhere(2, |group, mode| {
         let (varmap, ddp) = net_of(DType::F16, &group, config(mode));
-        let mut scaler = LossScaler::new(512.0);
+        let mut scaler = LossScaler::new(512.0).unwrap();
         let mut taken = Vec::new();
         for step in 0..3 {
             let loss = ddp.forward(|net| net.loss(chunk(group.rank(), 2, SAMPLES))).unwrap();

@@ -180,7 +180,7 @@ fn an_overflow_in_the_shard_of_one_rank_is_one_for_all() {
         on_ranks(2, |group| {
             let zero = Sharded::build(DType::F16, &group, config, pair).unwrap();
             let x = Tensor::ones((1, 2), DType::F16, &Device::Cpu).unwrap();
-            let mut scaler = LossScaler::new(65536.0);
+            let mut scaler = LossScaler::new(65536.0).unwrap();
             let mut steps = Vec::new();
             // Times the first scale that is more than there is in 16 bits.
             let factors = Tensor::new(&[[0f32, 1.5]], &Device::Cpu).unwrap();

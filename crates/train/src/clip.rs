@@ -2,25 +2,32 @@
 
 use crate::{Result, Tensor};
 
+/// How much shorter gradients become than asked for: more than sums of squares in f64 are wrong by, and less than f32 shows.
+const MARGIN: f64 = 1e-9;
+
 /// Scales gradients, in place, so that the norm of all of them together is `max_norm` at most, and returns what it was.
 ///
+/// That holds after rounding, too: scaled gradients are rounded towards zero. So of 32 bits their norm is about 10⁻⁷ of itself below `max_norm`,
+/// of f16 about 0.05 %, of bf16 about 0.4 %. To clip them again changes nothing.
+///
 /// Not collective: give it reduced gradients, as a [`Reducer`](crate::Reducer) returns them, and it does the same on all ranks, to the last
-/// bit. A norm that is infinite or not a number is returned, and nothing is scaled.
+/// bit. A norm that is infinite or not a number is returned, and nothing is scaled. A `max_norm` of infinity scales nothing, one of zero makes all zero.
 ///
 /// # Cost
 /// One pass over the gradients, two if they are scaled.
 ///
 /// # Errors
-/// Those of the library.
+/// [`phalanx::Error::Config`] for a `max_norm` that is negative or not a number: nothing is scaled then. Those of the library.
 ///
 /// # Examples
 /// ```
-/// use phalanx_train::{Array, clip_grad_norm};
+/// use phalanx_train::{Array, clip_grad_norm, sum_of_squares};
 ///
 /// let mut grads = [Some(Array::from(vec![3f32])), None, Some(Array::from(vec![4f32]))];
-/// assert_eq!(clip_grad_norm(&mut grads, 10.0)?, 5.0);
+/// assert_eq!(clip_grad_norm(&mut grads, 10.0)?, 5.0); // nothing to do
 /// assert_eq!(clip_grad_norm(&mut grads, 2.5)?, 5.0);
-/// assert_eq!(grads, [Some(Array::from(vec![1.5f32])), None, Some(Array::from(vec![2f32]))]);
+/// let norm = sum_of_squares(&grads)?.sqrt();
+/// assert!(norm <= 2.5 && norm > 2.499999);
 /// # Ok::<(), phalanx_train::Error>(())
 /// ```
 pub fn clip_grad_norm<T: Tensor>(grads: &mut [Option<T>], max_norm: f64) -> Result<f64> {
@@ -40,10 +47,15 @@ pub fn sum_of_squares<T: Tensor>(grads: &[Option<T>]) -> Result<f64> {
 /// Scales gradients that are all, or a part of all, of such as have this norm together, so that it is `max_norm` at most.
 ///
 /// # Errors
-/// Those of the library.
+/// As of [`clip_grad_norm`].
 pub fn shorten<T: Tensor>(grads: &mut [Option<T>], norm: f64, max_norm: f64) -> Result<()> {
+    if max_norm.is_nan() || max_norm < 0.0 {
+        let what = format!("gradients have no norm of {max_norm}: clip them to a max_norm of at least 0");
+        return Err(phalanx::Error::config(what).into());
+    }
     if norm.is_finite() && norm > max_norm {
-        grads.iter_mut().flatten().try_for_each(|grad| grad.multiply(max_norm / norm))?;
+        let factor = max_norm / norm * (1.0 - MARGIN);
+        grads.iter_mut().flatten().try_for_each(|grad| grad.shrink(factor))?;
     }
     Ok(())
 }

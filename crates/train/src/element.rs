@@ -36,6 +36,13 @@ pub(crate) trait Float: Element {
     fn to_f64(self) -> f64;
     /// Rounds to the nearest.
     fn from_f64(wide: f64) -> Self;
+    /// The next number towards zero, of one that is not zero.
+    fn smaller(self) -> Self;
+
+    fn towards_zero(wide: f64) -> Self {
+        let nearest = Self::from_f64(wide);
+        if nearest.to_f64().abs() > wide.abs() { nearest.smaller() } else { nearest }
+    }
 }
 
 impl Float for f32 {
@@ -45,6 +52,10 @@ impl Float for f32 {
 
     fn from_f64(wide: f64) -> Self {
         wide as Self
+    }
+
+    fn smaller(self) -> Self {
+        Self::from_bits(self.to_bits() - 1)
     }
 }
 
@@ -56,6 +67,10 @@ impl Float for f64 {
     fn from_f64(wide: f64) -> Self {
         wide
     }
+
+    fn smaller(self) -> Self {
+        Self::from_bits(self.to_bits() - 1)
+    }
 }
 
 impl Float for f16 {
@@ -66,6 +81,10 @@ impl Float for f16 {
     fn from_f64(wide: f64) -> Self {
         Self::from_f64(wide)
     }
+
+    fn smaller(self) -> Self {
+        Self::from_bits(self.to_bits() - 1)
+    }
 }
 
 impl Float for bf16 {
@@ -75,6 +94,10 @@ impl Float for bf16 {
 
     fn from_f64(wide: f64) -> Self {
         Self::from_f64(wide)
+    }
+
+    fn smaller(self) -> Self {
+        Self::from_bits(self.to_bits() - 1)
     }
 }
 
@@ -126,15 +149,38 @@ pub fn multiply(dtype: DType, bytes: &mut [u8], by: f64) {
     );
 }
 
+/// Multiplies elements by a number from 0 to 1, and rounds towards zero: none is larger than its product, which is formed in f64. Integers, which
+/// no gradient is made of, stay.
+///
+/// # Panics
+/// As [`all_reduce`].
+pub fn shrink(dtype: DType, bytes: &mut [u8], by: f64) {
+    with_float!(dtype,
+        T => for x in bytemuck::cast_slice_mut::<u8, T>(bytes) {
+            *x = T::towards_zero(x.to_f64() * by);
+        },
+        _ => {}
+    );
+}
+
 /// In f64, in which no square of an f32 overflows. Integers, which no gradient is made of, count for nothing.
 ///
 /// # Panics
 /// As [`all_reduce`].
 pub fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
     with_float!(dtype,
-        T => bytemuck::cast_slice::<u8, T>(bytes).iter().map(|x| x.to_f64() * x.to_f64()).sum(),
+        T => squares(bytemuck::cast_slice::<u8, T>(bytes)),
         _ => 0.0,
     )
+}
+
+/// Half by half: so the sum of a billion is as exact as that of a thousand.
+fn squares<T: Float>(elements: &[T]) -> f64 {
+    if elements.len() <= 1024 {
+        return elements.iter().map(|x| x.to_f64() * x.to_f64()).sum();
+    }
+    let (left, right) = elements.split_at(elements.len() / 2);
+    squares(left) + squares(right)
 }
 
 /// Whether all are numbers, and no infinities.

@@ -69,6 +69,15 @@ pub trait Tensor: Sized + Send + 'static {
         self.write(|bytes| element::multiply(dtype, bytes, by))
     }
 
+    /// Multiplies each element by a number from 0 to 1, in place, and rounds towards zero: no element is larger than its product.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    fn shrink(&mut self, by: f64) -> Result<()> {
+        let dtype = self.dtype();
+        self.write(|bytes| element::shrink(dtype, bytes, by))
+    }
+
     /// The sum of the squares of all elements, in f64, in which no square of an f32 overflows.
     ///
     /// # Errors

@@ -50,6 +50,10 @@ impl Tensor for Far {
         self.0.multiply(by)
     }
 
+    fn shrink(&mut self, by: f64) -> Result<()> {
+        self.0.shrink(by)
+    }
+
     fn sum_of_squares(&self) -> Result<f64> {
         self.0.sum_of_squares()
     }

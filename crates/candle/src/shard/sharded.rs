@@ -1,6 +1,6 @@
 //! Training in which every rank keeps only a part of what all need.
 
-use crate::clip::{are_finite, shorten, sum_of_squares};
+use crate::clip::{shorten, sum_of_squares};
 use crate::shard::config::{ShardConfig, Stage};
 use crate::shard::engine::{Engine, Hub};
 use crate::shard::gradients::Sending;
@@ -227,13 +227,15 @@ impl<M> Sharded<M> {
     }
 
     /// Scales the shards' gradients, in place, so that the norm of all ranks' together is `max_norm` at most, and returns what it was: the same
-    /// on all ranks. A norm that is infinite or not a number is returned, and nothing is scaled. Collective.
+    /// on all ranks. A norm that is infinite or not a number is returned, and nothing is scaled. The norm is `max_norm` at most after rounding, too, as
+    /// that of [`clip_grad_norm`](crate::clip_grad_norm). Collective.
     ///
     /// # Cost
     /// One pass over this rank's gradients, two if they are scaled, and an all_reduce of one number.
     ///
     /// # Errors
-    /// Those of [`all_reduce`](ProcessGroup::all_reduce).
+    /// Those of [`all_reduce`](ProcessGroup::all_reduce). [`phalanx::Error::Config`] for a `max_norm` that is negative or not a number: nothing is
+    /// scaled then, no other rank is left waiting, and the group is fine.
     #[track_caller]
     pub fn clip_grad_norm(&self, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
         let shards = self.shards();
@@ -255,9 +257,9 @@ impl<M> Sharded<M> {
     #[track_caller]
     pub fn unscale(&self, scaler: &mut LossScaler, grads: &mut GradStore) -> Result<bool> {
         let shards = self.shards();
-        let mut all_finite = [u8::from(are_finite(&shards, grads)?)];
+        let mut all_finite = [u8::from(scaler.divide(&shards, grads)?)];
         self.group.all_reduce(&mut all_finite, ReduceOp::Min)?;
-        scaler.settle(&shards, grads, all_finite[0] != 0)
+        Ok(scaler.settle(all_finite[0] != 0))
     }
 
     /// Makes the buffers what they are on rank `root`: as

@@ -31,7 +31,8 @@ impl DataParallel {
             None => ddp,
         };
         let optimizer = AdamW::new(&varmap, adamw(flags.lr))?;
-        Ok(Self { varmap, ddp, optimizer, scaler: LossScaler::new(precision.loss_scale()), clip })
+        let scaler = LossScaler::new(precision.loss_scale())?;
+        Ok(Self { varmap, ddp, optimizer, scaler, clip })
     }
 }
 
