@@ -175,12 +175,13 @@ fn sizes(signature: &Signature, world_size: usize, rank: usize) -> (Vec<Vec<u64>
 
 #[cfg(test)]
 mod tests {
+    use crate::control::notice::Verdict;
     use crate::control::watch::Watch;
     use crate::trace::State;
     use crate::trace::writer::Recorder;
     use crate::{ReduceOp, SimulatedBackend};
     use phalanx_core::{Cause, GroupId, Loss, OpKind, Peer, WORLD};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn who_is_no_member_is_not_missing() {
@@ -215,6 +216,23 @@ mod tests {
         let trace = watch.trace("");
         assert_eq!(trace.pg_status["world"].missing, [0; 0]);
         assert_eq!(trace.first_cause, trace.pg_status["world"].failed);
+    }
+
+    #[test]
+    fn the_first_cause_is_of_the_job_and_not_of_the_groups_of_this_rank() {
+        let me = Peer { rank: 0, host: "h".into() };
+        let watch = Watch::new(Recorder::new(me.clone(), 3, Duration::from_secs(1)));
+        let _world = watch.alarm(WORLD, vec![0, 1, 2]);
+        // Of a group that this rank is not in, and of one that it is in.
+        for (group, words) in [(GroupId(7), "the first"), (WORLD, "the second")] {
+            let cause = Cause::Aborted { peer: me.clone(), reason: words.into() };
+            watch.hear(Verdict::Group { group, cause, through: None }, Instant::now());
+        }
+        let trace = watch.trace("");
+        let says =
+            |words: &str, said: &Option<String>| said.as_ref().is_some_and(|said| said.ends_with(words));
+        assert!(says("the first", &trace.first_cause), "{:?}", trace.first_cause);
+        assert!(says("the second", &trace.pg_status["world"].failed));
     }
 
     #[test]

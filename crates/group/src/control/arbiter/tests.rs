@@ -315,6 +315,33 @@ fn calls_that_are_late_together_are_judged_together() {
 
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// As soon as that is certain, and not when one of the calls is late.
+#[test]
+fn ranks_in_a_circle_are_asked_twice_and_all_are_told() {
+    let mut arbiter = joined(3);
+    // Each of two waits for a message of the other.
+    let waits = |round: u64, from: usize| {
+        let call = Signature { op: OpKind::Recv, ..signature(9) };
+        let wait = Pending { group: WORLD, number: 1, call, with: With::Peer(from, 3) };
+        let standing = Standing { waits: vec![wait], stands: true, ..Standing::default() };
+        Notice::Waits { round, standing }
+    };
+    for round in 0..2 {
+        assert_eq!(arbiter.handle(0, waits(round, 1)), []);
+        let asked = [0, 1].map(|rank| (rank, Verdict::WhatDoYouWaitFor { round: round + 1 }));
+        assert_eq!(arbiter.handle(1, waits(round, 0)), asked);
+    }
+    assert_eq!(arbiter.handle(0, waits(2, 1)), []);
+    let mail = arbiter.handle(1, waits(2, 0));
+    assert!(mail.iter().map(|(rank, _)| *rank).eq([2, 1, 0]), "{mail:?}");
+    for (_, verdict) in mail {
+        let Verdict::Group { group: WORLD, cause: Cause::Deadlock { waits }, .. } = verdict else {
+            panic!("{verdict:?}")
+        };
+        assert!(waits.iter().map(|wait| (wait.peer.rank, wait.on)).eq([(0, 1), (1, 0)]), "{waits:?}");
+    }
+}
+
 fn silent(rank: usize) -> Verdict {
     lost(rank, Loss::Silent { after: LIMIT })
 }
