@@ -228,7 +228,8 @@ impl<M> DistributedDataParallel<M> {
     /// the backward pass runs.
     ///
     /// # Determinism
-    /// Same bits on every rank, and from run to run with the same world size.
+    /// Same bits on every rank. From run to run on ranks of one host that share memory, and elsewhere where the algorithms are the
+    /// same: see [reproducibility](ProcessGroup#reproducibility).
     ///
     /// # Errors
     /// Those of [`all_reduce`](ProcessGroup::all_reduce), and those of candle's backward pass: before anything is sent, or, where gradients

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Integers wrap on overflow (as in MPI implementations and NCCL), and their [`Avg`](Self::Avg) truncates toward zero.
 /// `f16` and `bf16` are added in `f32` and rounded once per step. `Min` and `Max` of floats return NaN
 /// as soon as one rank has one, and take `-0.0` for less than `0.0`, so that no result depends on the order of ranks.
+///
+/// A result that is NaN is the one NaN of its type (`f32::NAN` and its like), whatever bits the ranks' NaN have. A group of one rank combines
+/// nothing: there a NaN keeps its bits. NCCL, where it reduces, has rules of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ReduceOp {

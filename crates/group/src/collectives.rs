@@ -75,7 +75,7 @@ impl ProcessGroup {
     /// # Cost
     /// Small buffers: about log₂ P messages of n elements a rank. Large ones: each rank sends 2n(P−1)/P elements.
     /// # Determinism
-    /// Same bits on every rank, and from run to run with the same world size and algorithm; whatever the state of the threads' floats.
+    /// Same bits on every rank, whatever the state of the threads' floats. From run to run: see [reproducibility](ProcessGroup#reproducibility).
     /// # Errors
     /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
     #[track_caller]
@@ -90,6 +90,9 @@ impl ProcessGroup {
     /// `input`: P × n elements. `output`: n elements, block `rank` of the combined input.
     /// # Cost
     /// Each rank sends about n(P−1) elements; scratch: P × n elements, kept for the next call.
+    /// # Determinism
+    /// From run to run: see [reproducibility](ProcessGroup#reproducibility). The bits need not be those of an [`all_reduce`](Self::all_reduce), which
+    /// may add in another order.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
@@ -99,6 +102,8 @@ impl ProcessGroup {
 
     /// As [`reduce_scatter`](Self::reduce_scatter), with a block of `counts[r]` elements for rank `r`.
     ///
+    /// # Determinism
+    /// As of [`reduce_scatter`](Self::reduce_scatter), for the same counts.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
@@ -119,6 +124,8 @@ impl ProcessGroup {
     ///
     /// # Shape
     /// `buffer`: P × n elements.
+    /// # Determinism
+    /// As of [`reduce_scatter`](Self::reduce_scatter).
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]
@@ -248,6 +255,9 @@ impl ProcessGroup {
     /// `buffer`: n elements, read; the result on `root`, unspecified elsewhere.
     /// # Cost
     /// Small buffers: log₂ P rounds. Large ones: each rank sends about 2n(P−1)/P elements.
+    /// # Determinism
+    /// From run to run: see [reproducibility](ProcessGroup#reproducibility). The bits need not be those of an [`all_reduce`](Self::all_reduce), nor those of
+    /// another root.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
     #[track_caller]

@@ -26,6 +26,13 @@ use std::time::Duration;
 /// thread's floats is (libraries built with `-ffast-math` turn subnormals off, `fesetround` sets another rounding), and that state is
 /// afterwards what it was. So on x86-64 and aarch64; elsewhere the threads must be in the default state.
 ///
+/// # Reproducibility
+/// Rounding depends on the order in which numbers are added. Over the shared memory of one host that is the order of the ranks, so a reduction has the
+/// same bits from run to run with the same world size. Elsewhere it is up to the algorithm, and over several hosts also up to which ranks share
+/// a host. The algorithm is chosen by operation, length, world size and what messages cost: rank 0 goes by its processor's cores and by the prices that
+/// `phalanx tune` has measured on its host, if any. So the same job may have other bits on other machines, or after a `phalanx tune`.
+/// `PHALANX_ALGO` fixes the algorithms: with the same ones, and the same world size, bits are the same from run to run.
+///
 /// # Examples
 /// Four ranks in this process:
 /// ```

@@ -25,7 +25,8 @@ pub type Gradients<T> = Vec<Option<T>>;
 /// order that rank 0 gives then.
 ///
 /// # Determinism
-/// The same bits on every rank, from run to run with the same world size, and whether they overlap or not.
+/// The same bits on every rank, and whether they overlap or not. From run to run on ranks of one host that share memory, with the same world size, and
+/// elsewhere where the algorithms are the same: see [reproducibility](phalanx::ProcessGroup#reproducibility).
 ///
 /// # Errors
 /// Of all steps: those of the group, after which some gradients may be reduced, others not; those of the library, after which the group is

@@ -65,7 +65,8 @@ impl InnerOptimizer for AdamW {
 /// `sync_every` steps, where data-parallel training sends as much in each.
 ///
 /// # Determinism
-/// The outer weights have the same bits on all ranks, and the same from run to run.
+/// The outer weights have the same bits on all ranks. From run to run on ranks of one host that share memory, and elsewhere where the algorithms are the
+/// same: see [reproducibility](phalanx::ProcessGroup#reproducibility).
 ///
 /// # Examples
 /// ```

@@ -161,7 +161,8 @@ impl<M> Sharded<M> {
     /// One reduce_scatter for each flat of weights, an all_reduce of 8 bytes a flat, and one of 72 bytes; in the first step, of 4 bytes more a weight.
     ///
     /// # Determinism
-    /// The same from run to run with the same world size.
+    /// From run to run the same bits on ranks of one host that share memory, with the same world size, and elsewhere where the algorithms are
+    /// the same: see [reproducibility](ProcessGroup#reproducibility).
     ///
     /// # Errors
     /// Those of [`reduce_scatter`](ProcessGroup::reduce_scatter), and those of candle's backward pass: the group is aborted then, whose

@@ -32,7 +32,7 @@ pub mod subgroups;
 macro_rules! group_conformance {
     ($world:expr) => {
         $crate::group_conformance!(@each $world,
-            reductions::{reductions_of_every_kind, reductions_over_several_frames},
+            reductions::{reductions_of_every_kind, reductions_over_several_frames, what_is_no_number_has_one_form},
             movements::{movements_of_every_kind, movements_over_several_frames},
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
             messages::{

@@ -3,6 +3,7 @@
 use super::{WORLDS, assert_bits, every_dtype, inputs, lengths, roots, several_frames, uneven};
 use crate::World;
 use crate::oracle::{self, Sample, operators};
+use half::{bf16, f16};
 use phalanx_core::ReduceOp;
 use phalanx_group::ProcessGroup;
 use std::fmt::Debug;
@@ -22,6 +23,51 @@ pub fn reductions_over_several_frames(world: &World) {
             reductions::<half::bf16>(&group, several_frames::<half::bf16>(), ReduceOp::Max);
             reductions::<i64>(&group, several_frames::<i64>(), ReduceOp::BitXor);
         });
+    }
+}
+
+/// A NaN of any bits on one rank, or on all: several ranks end with the one NaN. One rank alone combines nothing, and keeps its bits.
+pub fn what_is_no_number_has_one_form(world: &World) {
+    for world_size in WORLDS {
+        world.run(world_size, |group| {
+            for bits in [0xFFC0_1234, 0x7F80_0001] {
+                not_a_number(&group, f32::from_bits(bits), f32::NAN);
+            }
+            not_a_number(&group, f64::from_bits(0xFFF8_0000_0000_1234), f64::NAN);
+            not_a_number(&group, f16::from_bits(0xFE34), f16::NAN);
+            not_a_number(&group, bf16::from_bits(0xFFD2), bf16::NAN);
+        });
+    }
+}
+
+fn not_a_number<T: Sample>(group: &ProcessGroup, odd: T, one: T) {
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let expected = [if world_size == 1 { odd } else { one }; 3];
+    let kind = |name, op| what(group, name, op, 3);
+    for op in operators(T::DTYPE) {
+        for everybody in [false, true] {
+            let number = if everybody || rank == 0 { odd } else { T::zeroed() };
+            let mut buffer = [number; 3];
+            group.all_reduce(&mut buffer, op).unwrap();
+            assert_bits(&buffer, &expected, kind("all_reduce", op));
+
+            for root in roots(world_size) {
+                let mut buffer = [number; 3];
+                group.reduce(&mut buffer, op, root).unwrap();
+                if rank == root {
+                    assert_bits(&buffer, &expected, kind("reduce", op));
+                }
+            }
+
+            let mut all = vec![number; 3 * world_size];
+            let mut block = [T::zeroed(); 3];
+            group.reduce_scatter(&all, &mut block, op).unwrap();
+            assert_bits(&block, &expected, kind("reduce_scatter", op));
+            group.reduce_scatter_v(&all, &mut block, &vec![3; world_size], op).unwrap();
+            assert_bits(&block, &expected, kind("reduce_scatter_v", op));
+            group.reduce_scatter_in_place(&mut all, op).unwrap();
+            assert_bits(&all[3 * rank..3 * (rank + 1)], &expected, kind("reduce_scatter_in_place", op));
+        }
     }
 }
 
