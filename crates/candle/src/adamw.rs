@@ -14,6 +14,11 @@ use phalanx_checkpoint::{Checkpoint, State, Stateful};
 /// AdamW (Loshchilov and Hutter, 2019), to the last bit that of [`candle_nn::AdamW`], with names for what it remembers: so it
 /// can be part of a [checkpoint](crate::checkpoint).
 ///
+/// It computes in the type of the weights. In f16 the usual `eps` of 1e-8 is zero, so a weight whose gradients are zero becomes NaN, and one whose
+/// gradients are so small that f16 loses their squares (those below 5e-3 in the first step) infinite, as in PyTorch: a warning of `tracing` says so when
+/// it is made. Keep weights in f32, as [`DistributedDataParallel::build`](crate::DistributedDataParallel::build) does for models of 16 bits; an `eps`
+/// of 1e-4 at least avoids NaN.
+///
 /// # Examples
 /// ```
 /// use candle_core::{DType, Device};
@@ -89,6 +94,14 @@ impl AdamW {
             let (first, second) = (var.zeros_like()?, var.zeros_like()?);
             Ok(Slot { var, of, first, second })
         };
+        let vars: Vec<_> = vars.collect();
+        if vars.iter().any(|(var, _)| is_lost(var.dtype(), params.eps)) {
+            tracing::warn!(
+                eps = params.eps,
+                "AdamW's eps is zero in f16: weights of f16 whose gradients are zero or small become NaN or infinite; keep them in f32, or take an eps of 1e-4 at least"
+            );
+        }
+        let vars = vars.into_iter();
         Ok(Self { slots: vars.map(slot).collect::<Result<_>>()?, steps: 0, params })
     }
 
@@ -173,6 +186,11 @@ impl Stateful for AdamW {
         self.steps = steps;
         Ok(())
     }
+}
+
+/// Whether nothing is left of this `eps` among numbers of a type, though it is not zero.
+fn is_lost(dtype: DType, eps: f64) -> bool {
+    dtype == DType::F16 && eps != 0.0 && f16::from_f64(eps) == f16::ZERO
 }
 
 /// The numbers of one step.
@@ -292,6 +310,28 @@ mod tests {
     fn bits(tensor: &Tensor) -> Vec<u64> {
         let wide: Vec<f64> = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap();
         wide.into_iter().map(f64::to_bits).collect()
+    }
+
+    #[test]
+    fn an_eps_that_f16_has_not_is_told_because_it_spoils_weights() {
+        for (dtype, eps, lost) in [
+            (DType::F16, 1e-8, true),
+            (DType::F16, 1e-4, false),
+            (DType::BF16, 1e-8, false),
+            (DType::F32, 1e-8, false),
+        ] {
+            assert_eq!(is_lost(dtype, eps), lost);
+            let varmap = VarMap::new();
+            let var = Var::ones(3, dtype, &Device::Cpu).unwrap();
+            varmap.data().lock().unwrap().insert("w".into(), var.clone());
+            let mut adamw = AdamW::new(&varmap, ParamsAdamW { eps, ..Default::default() }).unwrap();
+            let mut grads = GradStore::default();
+            let grad = Tensor::new(&[0.0f32, -0.0, 5e-3], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            grads.insert(&var, grad);
+            adamw.step(&grads).unwrap();
+            let found = var.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            assert!(found.iter().all(|x| x.is_finite() != lost), "{dtype:?}, {eps}: {found:?}");
+        }
     }
 
     #[test]
