@@ -149,7 +149,8 @@ impl Arbiter {
             {
                 return (cause.clone(), Some((self.peer(first), Loss::LeftAfterError)));
             }
-            if !blamed.circle.is_empty() {
+            // A collective is late by who has not come to it, and says what those do.
+            if !blamed.circle.is_empty() && seq == 0 {
                 let waits = blamed.circle.iter().map(|link| self.wait(link)).collect();
                 return (Cause::Deadlock { waits }, None);
             }
@@ -157,7 +158,8 @@ impl Arbiter {
         }
         let peers = |ranks: &[usize]| ranks.iter().map(|&rank| self.peer(rank)).collect::<Vec<Peer>>();
         let missing = peers(&blamed.roots);
-        let meanwhile = blamed.meanwhile.iter().map(|link| self.wait(link)).collect();
+        let others = blamed.meanwhile.iter().filter(|(rank, ..)| *rank != reporter.rank);
+        let meanwhile = others.map(|link| self.wait(link)).collect();
         (Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }, None)
     }
 }

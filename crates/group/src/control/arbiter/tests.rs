@@ -293,6 +293,18 @@ fn a_late_call_names_who_hangs_in_no_group_with_those_that_wait() {
 }
 
 #[test]
+fn a_late_call_whose_ranks_wait_for_each_other_names_who_has_not_come() {
+    let mut arbiter = joined(2);
+    arbiter.handle(0, Notice::Failed { group: ROW, members: vec![0, 1], cause: timed_out(vec![peer(1)]) });
+    arbiter.handle(1, Notice::Calls { group: ROW, calls: vec![(6, signature(1))] });
+    answered(&mut arbiter, 0, waits_in(ROW, 7, &[0, 1], &[(COLUMN, 2)]));
+    let mail = answered(&mut arbiter, 1, waits_in(COLUMN, 3, &[0, 1], &[(ROW, 6)]));
+    let Verdict::Group { group: ROW, cause, through: None } = &mail[0].1 else { panic!("{mail:?}") };
+    assert_eq!(cause.culprit(), Some(&peer(1)));
+    assert!(cause.to_string().ends_with("; meanwhile rank 1 (h1) was in all_reduce #3 for rank 0 (a.rs:9)"));
+}
+
+#[test]
 fn calls_that_are_late_together_are_judged_together() {
     let mut arbiter = joined(3);
     let late = |group, members: [usize; 2]| {
