@@ -12,8 +12,7 @@ use crate::lease::{Closed, Lease};
 use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use phalanx_core::{Error, Result};
-use std::io;
+use phalanx_core::Result;
 use std::os::fd::AsFd;
 
 /// How many pieces of work a rank may be ahead of the slowest, where ranks have a core each: so many that a slot has left the reader's
@@ -42,28 +41,6 @@ const PAGE: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// Whether somebody has joined as a rank. Two that did would both write what is that rank's alone.
-#[repr(C, align(128))]
-#[derive(Debug)]
-pub(crate) struct Joined(AtomicU32);
-
-impl Joined {
-    /// # Errors
-    /// Where somebody has joined as this rank.
-    pub(crate) fn join(&self, rank: usize) -> Result<()> {
-        match self.0.swap(1, Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => {
-                let error = io::Error::new(io::ErrorKind::AlreadyExists, "a rank joins a segment once");
-                Err(Error::io(
-                    format!("joining a segment of shared memory as rank {rank}, as another has"),
-                    error,
-                ))
-            }
-        }
-    }
-}
-
 /// What a rank has posted for one piece of work.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -88,7 +65,7 @@ pub(crate) struct Control {
     pub(crate) combined: Line<Counter>,
     pub(crate) bell: Bell,
     pub(crate) lease: Lease,
-    pub(crate) joined: Joined,
+    /// Its process. 0 until somebody has joined as this rank.
     pub(crate) pid: Line<AtomicU32>,
     /// The core it was last seen on, plus one.
     pub(crate) core: Line<AtomicU32>,

@@ -79,7 +79,12 @@ impl Team {
         call: &mut Call<'_>,
     ) -> Result<Self, Fault> {
         let region = Region::map(file, world_size)?;
-        region.control(rank).joined.join(rank)?;
+        // Two would both write what is one rank's alone.
+        if region.control(rank).pid.0.swap(std::process::id(), Ordering::Relaxed) != 0 {
+            let error = std::io::Error::new(ErrorKind::AlreadyExists, "a rank joins a team once");
+            let doing = format!("joining a team in shared memory as rank {rank}, as another has");
+            return Err(Error::io(doing, error).into());
+        }
         let mut team = Self {
             region,
             rank,
@@ -115,7 +120,6 @@ impl Team {
         let mut secret = (self.rank as u64 ^ PROBE).to_ne_bytes();
         // SAFETY: it is only read, by this process and others; were it gone, they would find that they can't.
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
-        self.region.control(self.rank).pid.0.store(std::process::id(), Ordering::Relaxed);
         let met = self.exchange([probe.addr(), u64::from(crowded), pid_namespace()], call)?;
         let crowded = met.iter().any(|words| words[1] != 0);
         self.patience = Patience::new(crowded);

@@ -11,7 +11,6 @@
 use crate::futex::Futex;
 use crate::memory::Memory;
 use crate::pipe::{End, Pipe};
-use crate::region::Joined;
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::Result;
@@ -39,7 +38,6 @@ struct Rank {
     closed: AtomicU32,
     /// What its threads sleep on.
     door: Futex,
-    joined: Joined,
 }
 
 const fn ring_len(world_size: usize) -> usize {
@@ -163,7 +161,7 @@ impl ShmTransport {
     /// others. Each rank joins once.
     ///
     /// # Errors
-    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped, or somebody has joined as `rank`.
+    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
     ///
     /// # Panics
     /// If `rank` is not below `world_size`.
@@ -171,7 +169,6 @@ impl ShmTransport {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         let memory = Memory::map(file, pipes_len(world_size))?;
         let segment = Arc::new(Segment { memory, world_size });
-        segment.rank(rank).joined.join(rank)?;
         let door = |rank| Arc::new(Door { segment: segment.clone(), rank });
         let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
         Ok(Self {
