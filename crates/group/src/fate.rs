@@ -444,21 +444,31 @@ impl Fate {
         let _ = self.shared.neighbours.set((self.members.clone(), processes));
     }
 
-    /// A peer of these that shares this host, and whose process has ended although nobody is left who would say so: the arbiter left before it.
+    /// The end of a peer's process on this host, where nobody is left who would say so: the arbiter left before it. `seen` keeps whose end was seen at
+    /// the last look, for what that rank gave before it is taken first.
     #[cfg(target_os = "linux")]
-    pub(crate) fn ended_unheard(&self, peers: impl IntoIterator<Item = usize>) -> Option<Peer> {
+    pub(crate) fn ended_unheard(
+        &self,
+        peers: impl IntoIterator<Item = usize>,
+        seen: &mut Option<usize>,
+    ) -> Option<Cause> {
         let (members, processes) = self.shared.neighbours.get()?;
         if self.realm.watch().has_arbiter() {
             return None;
         }
         let place = |rank| members.iter().position(|&member| member == rank);
         let mut ranks = peers.into_iter().map(|peer| self.members[peer]);
-        let ended = ranks.find(|&rank| place(rank).is_some_and(|place| processes.has_ended(place)));
-        ended.map(|rank| self.realm.peer(rank))
+        let ended = ranks.find(|&rank| place(rank).is_some_and(|place| processes.has_ended(place)))?;
+        let is_known = seen.replace(ended) == Some(ended);
+        is_known.then(|| Cause::Lost { peer: self.realm.peer(ended), how: Loss::Died })
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn ended_unheard(&self, _peers: impl IntoIterator<Item = usize>) -> Option<Peer> {
+    pub(crate) fn ended_unheard(
+        &self,
+        _peers: impl IntoIterator<Item = usize>,
+        _seen: &mut Option<usize>,
+    ) -> Option<Cause> {
         None
     }
 

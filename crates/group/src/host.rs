@@ -185,11 +185,11 @@ impl HostBackend {
     fn owned(
         &self,
         task: Task,
-        buffer: (Box<dyn Bytes>, usize),
+        buffer: Box<dyn Bytes>,
+        len: usize,
         completion: Completion,
         limit: Duration,
     ) -> Owned {
-        let (buffer, len) = buffer;
         Owned { task, buffer, len, completion, limit, fate: self.engine.fate.clone() }
     }
 
@@ -229,7 +229,7 @@ impl HostBackend {
         let (_, completion) = Pending::new();
         let task = Task::Message(operation.message.eager(), number);
         let left = limit.saturating_sub(called.elapsed());
-        let job = self.owned(task, (Box::new(bytes.to_vec()), bytes.len()), completion, left);
+        let job = self.owned(task, Box::new(bytes.to_vec()), bytes.len(), completion, left);
         progress::submit(&self.engine, Box::new(job));
         Ok(())
     }
@@ -322,7 +322,7 @@ impl Backend for HostBackend {
         let task = Task::Collective(self.begin(&call)?);
         self.engine.fate.alarm.collectives.schedule(&call.signature);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, (buffer, call.len_bytes()), completion, timeout);
+        let job = self.owned(task, buffer, call.len_bytes(), completion, timeout);
         progress::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -354,7 +354,7 @@ impl Backend for HostBackend {
         let (message, number) = self.message(&address, len)?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, (buffer, len), completion, timeout);
+        let job = self.owned(task, buffer, len, completion, timeout);
         progress::submit(&self.engine, Box::new(job));
         Ok(pending)
     }

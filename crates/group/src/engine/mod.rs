@@ -130,7 +130,7 @@ pub(crate) struct Attempt {
     reminder: Option<Reminder>,
     /// How many bytes it had received when that was looked at last, and since when.
     progress: Option<(u64, Instant)>,
-    /// Whose process had ended at the last look (a rank of the job). What it sent before that is taken first.
+    /// Whose process had ended at the last look (a rank of the job).
     ended: Option<usize>,
     /// It has failed. For what is being settled with the other ranks.
     troubled: bool,
@@ -360,9 +360,10 @@ impl Engine {
         if let Some(peer) = gone {
             return Ok(Some(Cause::Lost { peer, how: Loss::Left }));
         }
-        let ended = if comes { None } else { self.fate.ended_unheard(peers_of(core, operation)) };
-        let ended = ended.filter(|peer| attempt.ended.replace(peer.rank) == Some(peer.rank));
-        Ok(ended.map(|peer| Cause::Lost { peer, how: Loss::Died }))
+        if comes {
+            return Ok(None);
+        }
+        Ok(self.fate.ended_unheard(peers_of(core, operation), &mut attempt.ended))
     }
 
     /// What an idle operation waits for: links, and how long until its clock must be looked at again.

@@ -21,7 +21,7 @@ pub(super) struct Look<'a> {
     /// The thread is known to wait.
     here: Option<Here>,
     reminder: Option<Reminder>,
-    /// Whose process had ended at the last look (a rank of the job). What it gave before that is taken first.
+    /// Whose process had ended at the last look (a rank of the job).
     ended: Option<usize>,
     seen: Option<Seen>,
 }
@@ -119,10 +119,8 @@ impl Lookout for Look<'_> {
             self.seen = Some(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Left })));
             return Err(Stopped);
         }
-        if let Some(peer) = self.fate.ended_unheard([peer])
-            && self.ended.replace(peer.rank) == Some(peer.rank)
-        {
-            self.seen = Some(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Died })));
+        if let Some(cause) = self.fate.ended_unheard([peer], &mut self.ended) {
+            self.seen = Some(Seen::Gone(Box::new(cause)));
             return Err(Stopped);
         }
         Ok(())
