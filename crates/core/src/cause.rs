@@ -188,7 +188,7 @@ pub enum Cause {
         /// Whose data it waited for.
         awaited: Vec<Peer>,
         /// For whom it waited in the end; who was furthest behind first. They had not come to that operation, or those that had not were
-        /// waiting for them elsewhere, and they themselves waited for nobody, or could not say so. Where the arbiter could not be
+        /// waiting for them elsewhere, and they themselves waited for nobody, or could not say so, or all waited in a circle. Where the arbiter could not be
         /// asked: whom it waited for.
         missing: Vec<Peer>,
         /// What those were doing that had not come and waited for others, as far as that is known.

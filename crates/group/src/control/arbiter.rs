@@ -153,6 +153,7 @@ impl Arbiter {
                 let after = self.stricken[rank].clone();
                 let mut mail = self.tell_all(Verdict::Left { rank, after });
                 mail.extend(self.confirm(rank, None));
+                mail.extend(self.conclude_answered());
                 mail
             }
             Notice::LeaveGroup { group, members } => self.leave_group(rank, group, members),
@@ -309,7 +310,10 @@ impl Arbiter {
     fn lose(&mut self, rank: usize, how: Loss) -> Mail {
         self.forget(rank);
         let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how });
-        self.tell_all(Verdict::Lost { rank, is_gone: true, cause, through })
+        let mut mail = self.tell_all(Verdict::Lost { rank, is_gone: true, cause, through });
+        // Perhaps it was the last that had not answered.
+        mail.extend(self.conclude_answered());
+        mail
     }
 
     /// It is still there, and hears what comes of it.
@@ -346,7 +350,12 @@ impl Arbiter {
         }
     }
 
+    /// Nothing more is expected from `rank`.
     fn forget(&mut self, rank: usize) {
+        self.waits.gone(rank);
+        for inquiry in self.inquiries.values_mut() {
+            inquiry.heard(rank);
+        }
         if let Some(pulse) = &mut self.pulse {
             pulse.forget(rank);
         }

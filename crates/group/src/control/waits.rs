@@ -306,6 +306,13 @@ impl Waits {
         Step::Ask { round: *round, ranks: idle }
     }
 
+    /// No answer of `rank` to the survey will come.
+    pub(crate) fn gone(&mut self, rank: usize) {
+        if let Some(survey) = &mut self.survey {
+            survey.open.remove(&rank);
+        }
+    }
+
     /// Whether everybody has answered the survey, or is not waited for any more.
     pub(crate) fn is_surveyed(&self) -> bool {
         self.survey.as_ref().is_none_or(|survey| survey.open.is_empty())

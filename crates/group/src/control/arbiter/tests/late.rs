@@ -141,6 +141,19 @@ fn a_late_call_names_who_hangs_in_no_group_with_those_that_wait() {
 }
 
 #[test]
+fn nobody_waits_for_the_answer_of_a_rank_that_is_lost() {
+    let mut arbiter = joined(4);
+    let cause = timed_out_at(0, vec![peer(1)]);
+    arbiter.handle(0, Notice::Failed { group: ROW, members: vec![0, 1], cause });
+    arbiter.handle(1, Notice::Calls { group: ROW, calls: Vec::new() });
+    assert!(all_work(&mut arbiter, 0..3).is_empty(), "rank 3, which has no part in it, has not answered");
+    let mail = arbiter.disconnected(3, Loss::Died);
+    assert_eq!(mail[..3], [2, 1, 0].map(|rank| (rank, lost(3, Loss::Died))));
+    let cause = timed_out_at(0, vec![peer(1)]);
+    assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: ROW, cause, through: None })));
+}
+
+#[test]
 fn a_late_call_whose_ranks_wait_for_each_other_names_who_has_not_come() {
     let mut arbiter = joined(2);
     arbiter.handle(0, Notice::Failed { group: ROW, members: vec![0, 1], cause: timed_out(vec![peer(1)]) });
