@@ -7,13 +7,14 @@ mod support;
 
 use phalanx::launch::Outcome;
 use phalanx::{ReduceOp, Secret};
+use phalanx_testkit::free_port;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use support::{free_port, ip, said};
+use support::{ip, said};
 
 const FIRST_HOST: &str = "10.78.0.1";
 

@@ -5,11 +5,12 @@
 mod support;
 
 use phalanx::{FileStore, ReduceOp, Secret, Store};
+use phalanx_testkit::free_port;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{free_port, said};
+use support::said;
 
 /// A rank: adds up ones, or says why it does not.
 #[test]

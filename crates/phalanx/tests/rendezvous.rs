@@ -72,8 +72,7 @@ fn rank_0_may_start_last() {
 #[test]
 fn under_torchrun_rank_0_hosts_the_store_and_may_start_last() {
     let secret = Secret::generate().unwrap();
-    // The port is free now; nobody else on this machine is told about it.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).unwrap().port();
+    let port = phalanx_testkit::free_port();
     let rank = |r| (torchrun_rank(r, 3, port, &secret), if r == 0 { LATE } else { AT_ONCE });
     assert_all(&run((0..3).map(rank).collect()), 3);
 }
@@ -185,7 +184,7 @@ fn ranks_that_were_told_different_algorithms_are_told_so() {
 #[test]
 fn survivors_are_told_when_the_store_was_lost_with_rank_0() {
     let secret = Secret::generate().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).unwrap().port();
+    let port = phalanx_testkit::free_port();
     let rank = |rank| {
         let config = torchrun_rank(rank, 3, port, &secret);
         thread::spawn(move || {

@@ -2,7 +2,6 @@
 
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{BackendChoice, Config, Source, StoreLocation};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -255,7 +254,7 @@ fn the_secret_may_be_in_a_file_of_ours_alone() {
 
 #[test]
 fn rank_0_runs_the_store_for_torchruns_ranks() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = phalanx_testkit::free_port();
     let rank = |rank: usize, limit: Duration| {
         let identity = format!("RANK={rank} WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT={port}");
         read(&[&identity, &secret()])?.open_store(&Deadline::after(Instant::now(), limit))

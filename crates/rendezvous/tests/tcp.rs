@@ -2,10 +2,11 @@
 
 use phalanx_core::{Deadline, Error};
 use phalanx_rendezvous::{Store, TcpStore, TcpStoreServer};
+use phalanx_testkit::free_port;
 use phalanx_transport::Secret;
 use phalanx_transport::handshake::Hello;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,9 +27,9 @@ fn connect(addr: SocketAddr, secret: &Secret) -> TcpStore {
     TcpStore::connect(&addr.to_string(), secret, &soon()).unwrap()
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// Where nobody listens.
+fn free_addr() -> SocketAddr {
+    ([127, 0, 0, 1], free_port()).into()
 }
 
 /// As many descriptors as this process may have.
@@ -68,7 +69,7 @@ fn a_thousand_clients_meet() {
 
 #[test]
 fn the_server_may_start_last() {
-    let (addr, secret) = (free_port(), Secret::generate().unwrap());
+    let (addr, secret) = (free_addr(), Secret::generate().unwrap());
     thread::scope(|scope| {
         let early = scope.spawn(|| connect(addr, &secret));
         thread::sleep(Duration::from_millis(100));
@@ -80,7 +81,7 @@ fn the_server_may_start_last() {
 
 #[test]
 fn nobody_there_is_an_error_at_the_deadline() {
-    let (addr, secret) = (free_port(), Secret::generate().unwrap());
+    let (addr, secret) = (free_addr(), Secret::generate().unwrap());
     let limit = Duration::from_millis(100);
     match TcpStore::connect(&addr.to_string(), &secret, &within(limit)) {
         Err(Error::Rendezvous { what, waited, .. }) => {

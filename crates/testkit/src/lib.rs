@@ -18,6 +18,8 @@
 
 pub mod conformance;
 pub mod oracle;
+mod port;
 mod world;
 
+pub use port::free_port;
 pub use world::{Join, Settings, World};

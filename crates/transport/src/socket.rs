@@ -70,11 +70,15 @@ pub(crate) fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
 const IN_PROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();
 
 /// Whether a connection begun by [`connect`] stands by now.
+///
+/// Where nobody listens at a port that the system also gives to outgoing connections, a connection to it may be given that very port and be
+/// connected with itself. That is nobody who listens, too.
 pub(crate) fn connected(stream: &TcpStream) -> io::Result<bool> {
     if let Some(error) = stream.take_error()? {
         return Err(error);
     }
     match stream.peer_addr() {
+        Ok(peer) if stream.local_addr()? == peer => Err(io::Error::from(ErrorKind::ConnectionRefused)),
         Ok(_) => Ok(true),
         Err(e) if e.kind() == ErrorKind::NotConnected => Ok(false),
         Err(e) => Err(e),
@@ -118,6 +122,15 @@ fn tune_local(socket: &SockRef<'_>) {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_with_itself_is_none() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.connect(&socket.local_addr().unwrap()).unwrap();
+        let error = connected(&socket.into()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
 
     #[test]
     fn both_ends_of_an_idle_connection_show_that_it_stands() {

@@ -7,7 +7,7 @@
 use phalanx::launch::{Launch, Outcome, Running};
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command};
 use std::sync::{Arc, Mutex};
@@ -63,11 +63,6 @@ pub(crate) fn job(role: &str, ranks: usize, folder: &Path) -> (Launch, Output) {
         .output(output.clone(), output.clone())
         .timeout(Some(Duration::from_secs(120)));
     (launch, output)
-}
-
-/// A port of this host that nobody listens at.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("there is a port").port()
 }
 
 /// What a process said behind `word`, once it has ended.
