@@ -1,6 +1,7 @@
 //! Element types and operators, as NCCL knows them.
 
 use crate::load::Version;
+use crate::sys::nccl;
 use half::{bf16, f16};
 use phalanx_core::{DType, Element, ReduceOp};
 
@@ -9,18 +10,18 @@ use phalanx_core::{DType, Element, ReduceOp};
 #[repr(i32)]
 #[allow(missing_docs, reason = "the variants are the names of the types")]
 pub enum DataType {
-    I8 = 0,
-    U8 = 1,
-    I32 = 2,
-    U32 = 3,
-    I64 = 4,
-    U64 = 5,
-    F16 = 6,
-    F32 = 7,
-    F64 = 8,
-    BF16 = 9,
-    F8E4M3 = 10,
-    F8E5M2 = 11,
+    I8 = nccl::INT8,
+    U8 = nccl::UINT8,
+    I32 = nccl::INT32,
+    U32 = nccl::UINT32,
+    I64 = nccl::INT64,
+    U64 = nccl::UINT64,
+    F16 = nccl::FLOAT16,
+    F32 = nccl::FLOAT32,
+    F64 = nccl::FLOAT64,
+    BF16 = nccl::BFLOAT16,
+    F8E4M3 = nccl::FLOAT8_E4M3,
+    F8E5M2 = nccl::FLOAT8_E5M2,
 }
 
 impl DataType {
@@ -96,11 +97,11 @@ impl Reduction {
     /// NCCL's number, of those that have one.
     pub(crate) const fn number(self) -> Option<i32> {
         match self {
-            Self::Op(ReduceOp::Sum) => Some(0),
-            Self::Op(ReduceOp::Prod) => Some(1),
-            Self::Op(ReduceOp::Max) => Some(2),
-            Self::Op(ReduceOp::Min) => Some(3),
-            Self::Op(ReduceOp::Avg) => Some(4),
+            Self::Op(ReduceOp::Sum) => Some(nccl::SUM),
+            Self::Op(ReduceOp::Prod) => Some(nccl::PROD),
+            Self::Op(ReduceOp::Max) => Some(nccl::MAX),
+            Self::Op(ReduceOp::Min) => Some(nccl::MIN),
+            Self::Op(ReduceOp::Avg) => Some(nccl::AVG),
             _ => None,
         }
     }

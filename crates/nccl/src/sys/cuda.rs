@@ -1,4 +1,4 @@
-//! What the CUDA driver has: types and functions of `cuda.h`, from CUDA 11.4 on.
+//! What the CUDA driver has: types and functions of `cuda.h`, from CUDA 11.4 on. `cargo xtask abi` compares them with the header.
 
 use super::table;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -18,20 +18,31 @@ pub(crate) type RawPool = *mut c_void;
 /// `CUevent`.
 pub(crate) type RawEvent = *mut c_void;
 
+/// `CUdevice_attribute`.
+pub(crate) type RawAttribute = c_int;
+/// `CUmemPool_attribute`.
+pub(crate) type RawPoolAttribute = c_int;
+/// `CUuuid`.
+pub(crate) type RawUuid = [u8; 16];
+
+/// `CUDA_SUCCESS`.
 pub(crate) const SUCCESS: Code = 0;
+/// `CUDA_ERROR_NOT_READY`.
 pub(crate) const NOT_READY: Code = 600;
 /// `CU_STREAM_NON_BLOCKING`: doesn't wait for the legacy default stream.
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_PER_THREAD`: on each thread another.
 pub(crate) const STREAM_PER_THREAD: usize = 2;
 /// `CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`, an int.
-pub(crate) const POOL_MAY_MAKE_WAIT: c_int = 3;
-/// `CU_EVENT_DEFAULT`, and `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
+pub(crate) const POOL_MAY_MAKE_WAIT: RawPoolAttribute = 3;
+/// `CU_EVENT_DEFAULT`.
 pub(crate) const EVENT_WITH_TIME: c_uint = 0;
+/// `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
 pub(crate) const EVENT_WITHOUT_TIME: c_uint = 2;
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`, and `_MINOR`.
-pub(crate) const CAPABILITY_MAJOR: c_int = 75;
-pub(crate) const CAPABILITY_MINOR: c_int = 76;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+pub(crate) const CAPABILITY_MAJOR: RawAttribute = 75;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
+pub(crate) const CAPABILITY_MINOR: RawAttribute = 76;
 
 table! {
     /// Functions of the CUDA driver.
@@ -44,8 +55,8 @@ table! {
         device_get_count = "cuDeviceGetCount": fn(*mut c_int) -> Code;
         device_get = "cuDeviceGet": fn(*mut RawDevice, c_int) -> Code;
         device_get_name = "cuDeviceGetName": fn(*mut c_char, c_int, RawDevice) -> Code;
-        device_get_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, RawDevice) -> Code;
-        device_get_uuid = "cuDeviceGetUuid_v2": fn(*mut [u8; 16], RawDevice) -> Code;
+        device_get_attribute = "cuDeviceGetAttribute": fn(*mut c_int, RawAttribute, RawDevice) -> Code;
+        device_get_uuid = "cuDeviceGetUuid_v2": fn(*mut RawUuid, RawDevice) -> Code;
         primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut RawContext, RawDevice) -> Code;
         primary_ctx_release = "cuDevicePrimaryCtxRelease_v2": fn(RawDevice) -> Code;
         ctx_get_current = "cuCtxGetCurrent": fn(*mut RawContext) -> Code;
@@ -58,7 +69,7 @@ table! {
         event_record = "cuEventRecord": fn(RawEvent, RawStream) -> Code;
         event_query = "cuEventQuery": fn(RawEvent) -> Code;
         device_get_default_mem_pool = "cuDeviceGetDefaultMemPool": fn(*mut RawPool, RawDevice) -> Code;
-        mem_pool_set_attribute = "cuMemPoolSetAttribute": fn(RawPool, c_int, *mut c_void) -> Code;
+        mem_pool_set_attribute = "cuMemPoolSetAttribute": fn(RawPool, RawPoolAttribute, *mut c_void) -> Code;
         mem_alloc_async = "cuMemAllocAsync": fn(*mut RawPointer, usize, RawStream) -> Code;
         mem_free_async = "cuMemFreeAsync": fn(RawPointer, RawStream) -> Code;
         memset_d8_async = "cuMemsetD8Async": fn(RawPointer, u8, usize, RawStream) -> Code;

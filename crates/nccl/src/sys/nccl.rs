@@ -1,4 +1,4 @@
-//! What libnccl has: types and functions of `nccl.h`, from 2.7 on.
+//! What libnccl has: types and functions of `nccl.h`, from 2.7 on. `cargo xtask abi` compares them with the header.
 
 use super::cuda::RawStream;
 use super::table;
@@ -13,12 +13,55 @@ pub(crate) type RawType = c_int;
 /// `ncclRedOp_t`.
 pub(crate) type RawOp = c_int;
 
+/// `ncclScalarResidence_t`.
+pub(crate) type RawResidence = c_int;
+
+/// `ncclSuccess`.
 pub(crate) const SUCCESS: Code = 0;
+/// `ncclInProgress`.
 pub(crate) const IN_PROGRESS: Code = 7;
 /// `NCCL_SPLIT_NOCOLOR`.
 pub(crate) const NO_COLOR: c_int = -1;
 /// `ncclScalarHostImmediate`: the scalar is read before the call returns.
-pub(crate) const SCALAR_ON_HOST: c_int = 1;
+pub(crate) const SCALAR_ON_HOST: RawResidence = 1;
+/// `((ncclConfig_t)NCCL_CONFIG_INITIALIZER).magic`.
+const CONFIG_MAGIC: u32 = 0xcafe_beef;
+
+/// `ncclInt8`.
+pub(crate) const INT8: RawType = 0;
+/// `ncclUint8`.
+pub(crate) const UINT8: RawType = 1;
+/// `ncclInt32`.
+pub(crate) const INT32: RawType = 2;
+/// `ncclUint32`.
+pub(crate) const UINT32: RawType = 3;
+/// `ncclInt64`.
+pub(crate) const INT64: RawType = 4;
+/// `ncclUint64`.
+pub(crate) const UINT64: RawType = 5;
+/// `ncclFloat16`.
+pub(crate) const FLOAT16: RawType = 6;
+/// `ncclFloat32`.
+pub(crate) const FLOAT32: RawType = 7;
+/// `ncclFloat64`.
+pub(crate) const FLOAT64: RawType = 8;
+/// `ncclBfloat16`.
+pub(crate) const BFLOAT16: RawType = 9;
+/// `ncclFloat8e4m3`, since NCCL 2.24.
+pub(crate) const FLOAT8_E4M3: RawType = 10;
+/// `ncclFloat8e5m2`, since NCCL 2.24.
+pub(crate) const FLOAT8_E5M2: RawType = 11;
+
+/// `ncclSum`.
+pub(crate) const SUM: RawOp = 0;
+/// `ncclProd`.
+pub(crate) const PROD: RawOp = 1;
+/// `ncclMax`.
+pub(crate) const MAX: RawOp = 2;
+/// `ncclMin`.
+pub(crate) const MIN: RawOp = 3;
+/// `ncclAvg`.
+pub(crate) const AVG: RawOp = 4;
 
 /// `ncclUniqueId`.
 #[repr(C)]
@@ -38,7 +81,7 @@ pub(crate) struct RawConfig {
 impl RawConfig {
     /// Calls return at once, and what they began is asked after with `ncclCommGetAsyncError`.
     pub(crate) fn non_blocking() -> Self {
-        Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 }
+        Self { size: size_of::<Self>(), magic: CONFIG_MAGIC, version: 21_400, blocking: 0 }
     }
 }
 
@@ -65,7 +108,7 @@ table! {
     optional {
         comm_abort = "ncclCommAbort" since "NCCL 2.4": fn(RawComm) -> Code;
         comm_get_async_error = "ncclCommGetAsyncError" since "NCCL 2.4": fn(RawComm, *mut Code) -> Code;
-        red_op_create_pre_mul_sum = "ncclRedOpCreatePreMulSum" since "NCCL 2.11": fn(*mut RawOp, *mut c_void, RawType, c_int, RawComm) -> Code;
+        red_op_create_pre_mul_sum = "ncclRedOpCreatePreMulSum" since "NCCL 2.11": fn(*mut RawOp, *mut c_void, RawType, RawResidence, RawComm) -> Code;
         red_op_destroy = "ncclRedOpDestroy" since "NCCL 2.11": fn(RawOp, RawComm) -> Code;
         get_last_error = "ncclGetLastError" since "NCCL 2.13": fn(RawComm) -> *const c_char;
         comm_init_rank_config = "ncclCommInitRankConfig" since "NCCL 2.14": fn(*mut RawComm, c_int, RawId, c_int, *mut RawConfig) -> Code;
