@@ -1,5 +1,6 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `ci`.
 
+mod abi;
 mod fuzz;
 mod tidy;
 
@@ -54,6 +55,8 @@ enum Task {
     },
     /// Whatever strangers, lying peers and files can bring, found by coverage (needs cargo-fuzz).
     Fuzz(fuzz::Fuzz),
+    /// What is said of NCCL's and the CUDA driver's C interfaces, compared with their headers (needs a C compiler, Python, and the network).
+    Abi,
     /// Licences and advisories of dependencies (needs cargo-deny).
     Deny,
     /// The documentation, opened in a browser.
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Task::Chaos(flags) => return chaos(flags),
         Task::Elastic { rounds, seed, cuts } => return elastic(&rounds, &seed, cuts),
         Task::Fuzz(flags) => return fuzz::run(&flags),
+        Task::Abi => return abi::run(),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
         Task::Ci => return outcome(Command::new(".ci/run")),
