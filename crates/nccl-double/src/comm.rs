@@ -1,7 +1,8 @@
 //! Communicators: one rank's end of the line to the hub.
 
+use crate::job::Job;
 use crate::wire::{Kind, Reply, Request};
-use crate::{context, fault, hub, lock};
+use crate::{context, fault, hub, last_error, lock, version};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::Shutdown;
@@ -44,6 +45,10 @@ pub(crate) type Way = (u64, u64);
 struct State {
     /// What `ncclCommGetAsyncError` says.
     status: NcclResult,
+    /// What goes on behind the caller's back, or has and nobody has ended it.
+    job: Option<Arc<Job>>,
+    /// The part of it that is made, to be aborted with it.
+    part: Option<Arc<Comm>>,
     line: Option<Arc<UnixStream>>,
     replies: HashMap<u64, Reply>,
     aborted: bool,
@@ -65,11 +70,20 @@ impl Comm {
         Arc::new(Self { place, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Connects, however long that takes.
-    pub(crate) fn connected(place: Place) -> Arc<Self> {
-        let comm = Self::new(place);
-        comm.connect();
-        comm
+    /// Connects a part of this one, however long that takes, unless this one is aborted.
+    pub(crate) fn part(&self, place: Place) -> Option<Arc<Self>> {
+        let part = Self::new(place);
+        {
+            let mut state = lock(&self.state);
+            if state.aborted {
+                return None;
+            }
+            state.part = Some(part.clone());
+        }
+        part.connect();
+        let mut state = lock(&self.state);
+        state.part = None;
+        Some(part).filter(|_| !state.aborted)
     }
 
     /// Begins to connect; a communicator that blocks is connected when this returns.
@@ -81,17 +95,29 @@ impl Comm {
     }
 
     /// Does `work` now if calls block, else behind the caller's back; the status is in progress until it is done.
-    pub(crate) fn in_background(&self, work: impl FnOnce() + Send + 'static) {
+    pub(crate) fn in_background(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.state);
         if state.status == OK {
             state.status = IN_PROGRESS;
         }
-        drop(state);
         if self.place.blocking {
-            work();
-        } else {
-            std::thread::spawn(work);
+            drop(state);
+            return work();
         }
+        let job = Job::begin();
+        state.job = Some(job.clone());
+        drop(state);
+        let comm = self.clone();
+        std::thread::spawn(move || {
+            work();
+            job.end(lock(&comm.state).status);
+        });
+    }
+
+    /// Ends a job that is over.
+    fn end_job(&self) {
+        let job = lock(&self.state).job.take();
+        job.into_iter().for_each(|job| job.join());
     }
 
     /// An error stays.
@@ -101,6 +127,12 @@ impl Comm {
             state.status = status;
         }
         self.changed.notify_all();
+    }
+
+    /// As [`settle`](Self::settle), and says why.
+    pub(crate) fn refuse(&self, status: NcclResult) {
+        last_error::say();
+        self.settle(status);
     }
 
     fn connect(self: &Arc<Self>) {
@@ -156,6 +188,11 @@ impl Comm {
         asked.into_iter().all(|seq| self.reply(seq).is_some())
     }
 
+    pub(crate) fn has_ways(&self, ways: &[Way]) -> bool {
+        let state = lock(&self.state);
+        ways.iter().all(|way| state.connected.contains(way))
+    }
+
     /// What is not said any more is not missed: a rank that is gone leaves work that does not end.
     fn listen(&self, line: &UnixStream) {
         while let Ok(reply) = Reply::read(line) {
@@ -204,10 +241,20 @@ impl Comm {
             let _ = line.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();
+        let part = state.part.take();
+        drop(state);
+        part.into_iter().for_each(|part| part.abort());
+        if version::joins_jobs_of_other_threads() {
+            self.end_job();
+        }
     }
 
     pub(crate) fn status(&self) -> NcclResult {
-        lock(&self.state).status
+        let status = lock(&self.state).status;
+        if status == OK && version::ends_jobs_when_asked() {
+            self.end_job();
+        }
+        status
     }
 
     /// What a call answers that wants to use the communicator.
@@ -215,6 +262,10 @@ impl Comm {
         match self.status() {
             IN_PROGRESS => INVALID_ARGUMENT,
             _ if lock(&self.state).finalized => INVALID_ARGUMENT,
+            OK => {
+                self.end_job();
+                OK
+            }
             status => status,
         }
     }

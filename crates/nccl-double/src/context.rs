@@ -1,7 +1,7 @@
 //! The driver's devices and contexts. A context is its device's number plus one, made a pointer.
 
 use crate::probe::CONTEXTS;
-use crate::{fault, stream};
+use crate::{capture, device, fault, stream};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -15,7 +15,11 @@ pub(crate) const INVALID_CONTEXT: CudaResult = 201;
 pub(crate) const INVALID_HANDLE: CudaResult = 400;
 pub(crate) const NOT_FOUND: CudaResult = 500;
 pub(crate) const NOT_READY: CudaResult = 600;
+pub(crate) const ILLEGAL_ADDRESS: CudaResult = 700;
+pub(crate) const CONTEXT_IS_DESTROYED: CudaResult = 709;
 pub(crate) const NOT_SUPPORTED: CudaResult = 801;
+pub(crate) const CAPTURE_UNSUPPORTED: CudaResult = 900;
+pub(crate) const CAPTURE_INVALIDATED: CudaResult = 901;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -53,6 +57,15 @@ fn words(code: CudaResult) -> (&'static CStr, &'static CStr) {
         INVALID_HANDLE => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
         NOT_FOUND => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
+        ILLEGAL_ADDRESS => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
+        CONTEXT_IS_DESTROYED => (c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"context is destroyed"),
+        CAPTURE_UNSUPPORTED => {
+            (c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing")
+        }
+        CAPTURE_INVALIDATED => (
+            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+            c"operation failed due to a previous error during capture",
+        ),
         _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
     }
 }
@@ -156,6 +169,9 @@ pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> CudaResul
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> CudaResult {
+    if !context.is_null() && fault::has("no-context") {
+        return CONTEXT_IS_DESTROYED;
+    }
     CURRENT.set(context as usize);
     SUCCESS
 }
@@ -163,6 +179,9 @@ pub unsafe extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> CudaResult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> CudaResult {
     let Some(device) = current() else { return INVALID_CONTEXT };
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     stream::synchronize(device);
     SUCCESS
 }

@@ -1,12 +1,14 @@
 //! Launches: calls between group start and end go to their streams together.
 
-use crate::comm::{Comm, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR, Way};
-use crate::fault;
+use crate::comm::{
+    CUDA_ERROR, Comm, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR, Way,
+};
 use crate::memory::Address;
 use crate::number;
 use crate::probe::LAUNCHES;
 use crate::stream::Named;
 use crate::wire::{Kind, Request};
+use crate::{device, fault, job, version};
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -47,8 +49,12 @@ thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
-pub(crate) fn start() {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
+pub(crate) fn start() -> NcclResult {
+    let code = job::before_group();
+    if code == OK {
+        GROUP.with_borrow_mut(|group| group.depth += 1);
+    }
+    code
 }
 
 pub(crate) fn end() -> NcclResult {
@@ -65,6 +71,7 @@ pub(crate) fn end() -> NcclResult {
         Ok(group) if group.error == OK => launch(group.calls),
         // Nothing of it is begun, and its communicators are of no use any more.
         Ok(group) => {
+            job::clear_group();
             group.calls.iter().for_each(|call| call.comm.settle(group.error));
             group.error
         }
@@ -73,7 +80,7 @@ pub(crate) fn end() -> NcclResult {
 
 /// Refuses a call: its communicator has failed for good, and the group in which it was.
 pub(crate) fn refuse(comm: &Comm, code: NcclResult) -> NcclResult {
-    comm.settle(code);
+    comm.refuse(code);
     GROUP.with_borrow_mut(|group| {
         if group.depth > 0 && group.error == OK {
             group.error = code;
@@ -107,6 +114,13 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
     if fault::number("refuse").is_some_and(|at| launch == at) {
         return refuse(&comm, SYSTEM_ERROR);
     }
+    if fault::number("sticky").is_some_and(|at| launch == at) {
+        device::fail();
+    }
+    if device::has_failed() {
+        return refuse(&comm, CUDA_ERROR);
+    }
+    let blocks = fault::number("block").is_some_and(|at| launch == at);
     let is_gone = fault::number("gone").is_some_and(|at| launch == at);
     if is_gone {
         let (kind, data) = (Kind::Gone, Vec::new());
@@ -118,10 +132,13 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
         let message = matches!(call.request.kind, Kind::Send | Kind::Recv);
         call.request.seq = if message { comm.next_message() } else { comm.next_collective() };
     }
-    let ways = calls.iter().map(|call| way(&call.request, comm.place.rank)).collect();
+    let ways: Vec<Way> = calls.iter().map(|call| way(&call.request, comm.place.rank)).collect();
+    let is_quick = version::launches_in_caller() && comm.has_ways(&ways);
     let (worker, connecting) = (comm.clone(), comm.clone());
     let enqueue = move || {
-        if stalls {
+        if blocks {
+            worker.wait_for_abort();
+        } else if stalls {
             let stalled = worker.clone();
             calls[0].stream.here(worker.place.device).push(move || stalled.wait_for_abort());
         } else {
@@ -135,6 +152,10 @@ fn launch(mut calls: Vec<Call>) -> NcclResult {
             });
         }
     };
+    if is_quick {
+        enqueue();
+        return comm.status();
+    }
     comm.in_background(move || {
         if connecting.connect_ways(ways, CONNECTING) {
             enqueue();

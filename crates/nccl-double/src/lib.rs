@@ -9,6 +9,9 @@
 //!   when he does not ask for their end.
 //! - The first launch of a kind, of few or of many bytes, and the first message between two ranks are under way until all whom they concern have come: NCCL
 //!   connects ranks when they need it.
+//! - What calls leave to other threads is kept in the calling thread until 2.26, and whoever looks at it when that thread has ended ends the process (`job.rs`). Which version it
+//!   is, and what of that callers see, is in `version.rs`.
+//! - There is one last error for the whole process; calls that a graph can't have break captures (`capture.rs`); a device on which a kernel went wrong says so for ever.
 //! - A call that is refused fails its communicator for good, and what else is in its group is not begun.
 //! - Calls that differ between ranks in operation or length never end, and those that differ in type or operator give wrong numbers, as those of NCCL may.
 //! - Work of a rank that has died does not end either.
@@ -22,13 +25,17 @@
 #![allow(unreachable_pub, reason = "who loads the library reaches all functions of C")]
 #![allow(clippy::missing_safety_doc, reason = "callers keep to the rules of NCCL and CUDA")]
 
+mod capture;
 mod comm;
 mod config;
 mod context;
+mod device;
 mod fault;
 mod group;
 mod hub;
+mod job;
 mod kernels;
+mod last_error;
 mod libraries;
 mod memory;
 mod nccl;
@@ -37,6 +44,9 @@ mod probe;
 #[cfg(test)]
 mod refusals;
 mod stream;
+mod version;
+#[cfg(test)]
+mod versions;
 mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, current};
 use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED, POOLS_APART};
 use crate::stream::{self, RawStream};
-use crate::{fault, lock};
+use crate::{capture, device, fault, lock};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
@@ -64,6 +64,9 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, len: usize, _stream: RawStream) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     if current().is_none() {
         return INVALID_CONTEXT;
     }
@@ -83,6 +86,9 @@ pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, len: usize, _stream:
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, stream: RawStream) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     // SAFETY: the caller's stream.
     let stream = unsafe { stream::of(stream) };
     stream.push(move || {
@@ -96,6 +102,9 @@ pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, stream: RawStream) -> Cuda
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, len: usize, _flags: c_uint) -> CudaResult {
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     if current().is_none() {
         return INVALID_CONTEXT;
     }
@@ -110,6 +119,9 @@ pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, len: usize, _
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CudaResult {
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     let Some(device) = current() else { return INVALID_CONTEXT };
     stream::synchronize(device);
     if free(pointer as usize).is_none() {
@@ -139,6 +151,9 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     len: usize,
     stream: RawStream,
 ) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     if len > 0 && !is_ours(from as usize) {
         // SAFETY: the caller's bytes.
         let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) }.to_vec();
@@ -164,6 +179,9 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     len: usize,
     stream: RawStream,
 ) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     COPIES_TO_HOST.add(1);
     // SAFETY: as the caller says.
     let outcome = unsafe { copy(to.cast(), from as *const u8, len, stream) };
@@ -181,12 +199,18 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     len: usize,
     stream: RawStream,
 ) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     // SAFETY: as the caller says.
     unsafe { copy(to as *mut u8, from as *const u8, len, stream) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, len: usize, stream: RawStream) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     let to = Address(to as *mut u8);
     // SAFETY: the caller's stream.
     let stream = unsafe { stream::of(stream) };

@@ -11,15 +11,15 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-const FLOAT: c_int = 7;
+pub(crate) const FLOAT: c_int = 7;
 const SUM: c_int = 0;
 
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 }
 }
 
 /// Rank 0 of so many on device 0.
-fn init(size: c_int, mut config: Config) -> (NcclResult, *mut c_void) {
+pub(crate) fn init(size: c_int, mut config: Config) -> (NcclResult, *mut c_void) {
     let (mut id, mut comm) = (MaybeUninit::<UniqueId>::uninit(), null_mut());
     // SAFETY: `id` is good for one.
     unsafe { ncclGetUniqueId(id.as_mut_ptr()) };
@@ -35,14 +35,14 @@ fn init(size: c_int, mut config: Config) -> (NcclResult, *mut c_void) {
     (code, comm)
 }
 
-fn status(comm: *mut c_void) -> NcclResult {
+pub(crate) fn status(comm: *mut c_void) -> NcclResult {
     let mut status = OK;
     // SAFETY: the communicator lives.
     unsafe { ncclCommGetAsyncError(comm, &raw mut status) };
     status
 }
 
-fn all_reduce(comm: *mut c_void, from: &f32, to: &mut f32, dtype: c_int) -> NcclResult {
+pub(crate) fn all_reduce(comm: *mut c_void, from: &f32, to: &mut f32, dtype: c_int) -> NcclResult {
     let (from, to) = (std::ptr::from_ref(from).cast(), std::ptr::from_mut(to).cast());
     // SAFETY: one element each, for which the tests wait.
     unsafe { ncclAllReduce(from, to, 1, dtype, SUM, comm, null_mut()) }

@@ -4,7 +4,7 @@ use crate::context::{
     CudaResult, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, SUCCESS, current,
 };
 use crate::probe::{EVENTS, STREAMS};
-use crate::{fault, lock};
+use crate::{capture, device, fault, lock};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -45,6 +45,9 @@ impl Stream {
 
     /// A launch may come late to a stream that was destroyed meanwhile, after an abort: nobody does it then, and nobody waits for it.
     pub(crate) fn push(&self, task: impl FnOnce() + Send + 'static) {
+        if capture::is_captured(std::ptr::from_ref(self).cast_mut().cast()) {
+            return;
+        }
         let mut queue = lock(&self.queue);
         if !queue.destroyed {
             queue.tasks.push_back(Box::new(task));
@@ -165,6 +168,9 @@ pub(crate) unsafe fn of(raw: RawStream) -> Arc<Stream> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut RawStream, _flags: c_uint) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     let Some(device) = current() else { return INVALID_CONTEXT };
     STREAMS.add(1);
     // SAFETY: the caller's pointer.
@@ -186,6 +192,9 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: RawStream) -> CudaResult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: RawStream) -> CudaResult {
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     // SAFETY: the caller's stream.
     unsafe { of(stream) }.synchronize();
     SUCCESS
@@ -210,6 +219,9 @@ unsafe fn event(raw: RawEvent) -> Arc<Event> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut RawEvent, flags: c_uint) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     if current().is_none() {
         return INVALID_CONTEXT;
     }
@@ -222,6 +234,9 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut RawEvent, flags: c_uint) -> C
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: RawEvent, end: RawEvent) -> CudaResult {
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     // SAFETY: the caller's event.
     let start = unsafe { event(start) };
     // SAFETY: the caller's event.
@@ -245,6 +260,9 @@ pub unsafe extern "C" fn cuEventDestroy_v2(event: RawEvent) -> CudaResult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventRecord(raw: RawEvent, stream: RawStream) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     // SAFETY: the caller's event.
     let event = unsafe { event(raw) };
     // SAFETY: the caller's stream.
@@ -264,6 +282,9 @@ pub unsafe extern "C" fn cuEventRecord(raw: RawEvent, stream: RawStream) -> Cuda
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(raw: RawEvent) -> CudaResult {
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     // SAFETY: the caller's event.
     let event = unsafe { event(raw) };
     let counts = lock(&event.counts);
@@ -272,6 +293,9 @@ pub unsafe extern "C" fn cuEventQuery(raw: RawEvent) -> CudaResult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(raw: RawEvent) -> CudaResult {
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
     // SAFETY: the caller's event.
     let event = unsafe { event(raw) };
     let mut counts = lock(&event.counts);
@@ -284,6 +308,9 @@ pub unsafe extern "C" fn cuEventSynchronize(raw: RawEvent) -> CudaResult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWaitEvent(stream: RawStream, raw: RawEvent, _flags: c_uint) -> CudaResult {
+    if let Err(code) = device::check() {
+        return code;
+    }
     // SAFETY: the caller's event.
     let event = unsafe { event(raw) };
     // SAFETY: the caller's stream.

@@ -217,11 +217,4 @@ macro_rules! not_supported {
     )* };
 }
 
-not_supported!(
-    cuMemAlloc_v2,
-    cuMemFree_v2,
-    cuMemcpyPeerAsync,
-    cuCtxDestroy_v2,
-    cuModuleLoad,
-    cuStreamIsCapturing
-);
+not_supported!(cuMemAlloc_v2, cuMemFree_v2, cuMemcpyPeerAsync, cuCtxDestroy_v2, cuModuleLoad);
