@@ -4,6 +4,7 @@ use crate::abilities::Abilities;
 use crate::blocking;
 use crate::device::Device;
 use crate::id::UniqueId;
+use crate::lane::{Answer, Lane};
 use crate::load::Nccl;
 use crate::sys::nccl::{Code, IN_PROGRESS, NO_COLOR, RawComm, RawConfig, RawId, SUCCESS};
 use crate::wait::wait_until;
@@ -17,10 +18,17 @@ use std::time::{Duration, Instant};
 /// How long a communicator that is dropped is waited for.
 pub(crate) const ABORT_TIME: Duration = Duration::from_secs(5);
 
+/// How long a call may be inside NCCL until an abort no longer waits for it to come out.
+const INSIDE_TIME: Duration = Duration::from_millis(200);
+
 /// One rank's end of a communicator. Usable from any thread.
 ///
 /// Communicators never block inside NCCL: init, launches and finalize go on behind our back, are asked after, and given up when their time is over. Who
-/// drops one without [`finalize`](Self::finalize) aborts it.
+/// drops one without [`finalize`](Self::finalize) aborts it. Each has a thread on which NCCL is called, so callers' threads may end whenever they like.
+///
+/// Ranks are processes. Those that are threads of one process, on several devices, want `NCCL_P2P_DIRECT_DISABLE=1`: else NCCL lets devices use each other's
+/// buffers directly, and [`DeviceBuffer`](crate::DeviceBuffer)s are memory that only their own device reaches. An
+/// [`NcclBackend`](crate::NcclBackend) refuses such ranks; here nothing does.
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
     /// The least compute capability of the devices, as far as it is known.
@@ -33,10 +41,20 @@ pub(crate) struct Shared {
     rank: usize,
     world_size: usize,
     functions: Functions,
-    /// None when it has been finalized or aborted. One call at a time.
-    raw: Mutex<Option<Handle>>,
+    pub(crate) lane: Lane,
+    /// Whose call it is: one at a time, until NCCL is ready for the next. Who ends the communicator does not wait for it.
+    turn: Mutex<()>,
+    state: Mutex<State>,
     /// Whoever waits in a call is to stop.
     is_ending: AtomicBool,
+}
+
+/// Locked for as long as NCCL is asked something, and not while it does something.
+struct State {
+    /// None when it has been finalized or aborted.
+    handle: Option<Handle>,
+    /// Since when the lane is in a call.
+    inside_since: Option<Instant>,
 }
 
 /// Those without which nothing here ends in time: later than NCCL itself.
@@ -53,6 +71,13 @@ pub(crate) struct Handle(RawComm);
 
 // SAFETY: a communicator may be used from any thread, by one at a time.
 unsafe impl Send for Handle {}
+
+/// Where NCCL writes a communicator that a split makes.
+#[derive(Clone, Copy)]
+struct Child(*mut RawComm);
+
+// SAFETY: NCCL alone writes it, and it is read when NCCL is done.
+unsafe impl Send for Child {}
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,8 +102,7 @@ impl Communicator {
     /// Joins the communicator `id` as `rank` of `world_size`, with `device`. All ranks must come within `timeout`.
     ///
     /// # Errors
-    /// [`Rendezvous`](Error::Rendezvous): they did not. [`Unavailable`](Error::Unavailable): this NCCL is older than 2.14, which can't be stopped
-    /// waiting. [`Library`](Error::Library): NCCL refused, for one device that two ranks have, say. [`Config`](Error::Config): `NCCL_COMM_BLOCKING`
+    /// [`Rendezvous`](Error::Rendezvous): they did not. [`Library`](Error::Library): NCCL refused, for one device that two ranks have, say. [`Config`](Error::Config): `NCCL_COMM_BLOCKING`
     /// says that NCCL is to wait for ever; where that stands in a file `nccl.conf`, this may be noticed only when all ranks have come.
     pub fn init(
         nccl: Nccl,
@@ -108,34 +132,40 @@ impl Communicator {
         };
         blocking::refuse()?;
         let deadline = Deadline::after(Instant::now(), timeout);
-        let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
-        let code = {
-            let _entered = device.enter()?;
+        let (lane, raw_id) = (Lane::start(device.context())?, id.0);
+        let begin = move || {
+            let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
             // SAFETY: `raw` and `config` are read and written before the call returns.
-            unsafe { (functions.init)(&raw mut raw, c_size, id.0, c_rank, &raw mut config) }
+            let code = unsafe { (functions.init)(&raw mut raw, c_size, raw_id, c_rank, &raw mut config) };
+            (Handle(raw), code)
+        };
+        let begun = lane.ask(begin).wait(deadline.remaining(Instant::now()), || false);
+        let Ok((Handle(raw), code)) = begun else {
+            return Err(not_together(nccl, "ncclCommInitRankConfig", (rank, world_size), &deadline));
         };
         if raw.is_null() {
             return Err(nccl.error("ncclCommInitRankConfig", code, None));
         }
-        let comm = Self::around(raw, nccl, device, rank, world_size, functions);
+        let comm = Self::around(raw, lane, nccl, device, (rank, world_size), functions);
         blocking::refuse()?;
-        comm.shared.begun("ncclCommInitRankConfig", raw, code)?;
-        comm.shared.come_about("ncclCommInitRankConfig", raw, &deadline, is_wanted)?;
+        comm.shared.begun("ncclCommInitRankConfig", code)?;
+        comm.shared.come_about("ncclCommInitRankConfig", &deadline, is_wanted)?;
         tracing::debug!(?comm, "communicator");
         Ok(comm)
     }
 
     fn around(
         raw: RawComm,
+        lane: Lane,
         nccl: Nccl,
         device: &Device,
-        rank: usize,
-        world_size: usize,
+        (rank, world_size): (usize, usize),
         functions: Functions,
     ) -> Self {
-        let (device, raw) = (device.clone(), Mutex::new(Some(Handle(raw))));
+        let state = Mutex::new(State { handle: Some(Handle(raw)), inside_since: None });
+        let (device, turn) = (device.clone(), Mutex::default());
         let (is_ending, capability) = (AtomicBool::new(false), device.compute_capability());
-        let shared = Shared { nccl, device, rank, world_size, functions, raw, is_ending };
+        let shared = Shared { nccl, device, rank, world_size, functions, lane, turn, state, is_ending };
         Self { shared: Arc::new(shared), capability }
     }
 
@@ -177,16 +207,18 @@ impl Communicator {
     /// [`Library`](Error::Library), with what NCCL says.
     pub fn async_error(&self) -> Result<()> {
         let shared = &*self.shared;
-        // Who has the lock asks the same.
-        let Ok(handle) = shared.raw.try_lock() else { return Ok(()) };
-        let Some(Handle(raw)) = *handle else { return Ok(()) };
-        shared.status(raw).map(|_| ())
+        let state = shared.lock();
+        match state.handle {
+            // Who is in a call looks himself what comes of it.
+            Some(Handle(raw)) if state.inside_since.is_none() => shared.ask(raw).map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     /// Divides the communicator: ranks that give the same `color` get one, ordered by `key`, then by rank here. Ranks with `None` get none. Collective.
     ///
     /// # Errors
-    /// As for [`init`](Self::init); [`Library`](Error::Library): an [abort](Self::abort) came meanwhile; [`Unavailable`](Error::Unavailable) before NCCL 2.18.
+    /// As for [`init`](Self::init); [`Library`](Error::Library): an [abort](Self::abort) came meanwhile.
     pub fn split(&self, color: Option<u32>, key: i32, timeout: Duration) -> Result<Option<Self>> {
         let shared = &*self.shared;
         let split = shared.nccl.table().comm_split.of(&shared.nccl)?;
@@ -195,38 +227,50 @@ impl Communicator {
             return Err(Error::misuse(OpKind::Split, format!("color {color:?}: NCCL takes 31 bits")));
         };
         let deadline = Deadline::after(Instant::now(), timeout);
-        let handle = shared.lock();
-        let raw = shared.live(&handle)?;
-        let is_wanted = || shared.live(&handle).map(drop);
-        let _entered = shared.device.enter()?;
+        let _turn = shared.turn();
+        shared.idle()?;
         // NCCL writes it when it is done, so if that is never, it must stay.
-        let child = Box::into_raw(Box::new(std::ptr::null_mut()));
-        let mut config = RawConfig::non_blocking();
-        // SAFETY: the communicator lives while it is locked, and the others as long as they are needed.
-        let code = unsafe { split(raw, c_color, key, child, &raw mut config) };
-        shared.begun("ncclCommSplit", raw, code)?;
-        shared.come_about("ncclCommSplit", raw, &deadline, is_wanted)?;
+        let child = Child(Box::into_raw(Box::new(std::ptr::null_mut())));
+        let begin = move |raw| {
+            let (child, mut config) = (child, RawConfig::non_blocking());
+            // SAFETY: the communicator lives while a call is in it, and the others as long as they are needed.
+            unsafe { split(raw, c_color, key, child.0, &raw mut config) }
+        };
+        let late =
+            |_| not_together(shared.nccl, "ncclCommSplit", (shared.rank, shared.world_size), &deadline);
+        let code = self.hand_over(begin).wait(deadline.remaining(Instant::now()), || shared.is_ending());
+        shared.begun("ncclCommSplit", code.map_err(late)??)?;
+        shared.come_about("ncclCommSplit", &deadline, || Ok(()))?;
         // SAFETY: NCCL is done with it.
-        let child = *unsafe { Box::from_raw(child) };
+        let child = *unsafe { Box::from_raw(child.0) };
         if child.is_null() {
             return Ok(None);
         }
+        let lane = Lane::start(shared.device.context())?;
+        let comm = Self::around(child, lane, shared.nccl, &shared.device, (0, 0), shared.functions);
+        let mut comm = comm.among(self.capability);
+        comm.shared.come_about("ncclCommSplit", &deadline, || shared.live(&shared.lock()).map(drop))?;
         let (mut rank, mut world_size) = (0, 0);
-        let comm = |rank, world_size| {
-            let functions = shared.functions;
-            Self::around(child, shared.nccl, &shared.device, rank, world_size, functions)
-                .among(self.capability)
-        };
-        let unknown = comm(0, 0);
-        unknown.shared.come_about("ncclCommSplit", child, &deadline, is_wanted)?;
         // SAFETY: the child lives.
         let code = unsafe { (shared.nccl.table().comm_user_rank)(child, &raw mut rank) };
         shared.nccl.check("ncclCommUserRank", code, Some(child))?;
         // SAFETY: the child lives.
         let code = unsafe { (shared.nccl.table().comm_count)(child, &raw mut world_size) };
         shared.nccl.check("ncclCommCount", code, Some(child))?;
-        unknown.shared.take();
-        Ok(Some(comm(rank as usize, world_size as usize)))
+        let Some(known) = Arc::get_mut(&mut comm.shared) else {
+            return Err(Error::Internal { what: "somebody has a communicator that is not made yet".into() });
+        };
+        (known.rank, known.world_size) = (rank as usize, world_size as usize);
+        Ok(Some(comm))
+    }
+
+    /// Has NCCL called on the thread for that, while nobody ends the communicator.
+    pub(crate) fn hand_over<R: Send + 'static>(
+        &self,
+        call: impl FnOnce(RawComm) -> R + Send + 'static,
+    ) -> Answer<Result<R>> {
+        let shared = self.shared.clone();
+        self.shared.lane.ask(move || shared.inside(call))
     }
 
     /// Ends in order: waits until all that was launched is done on all ranks. Collective.
@@ -242,29 +286,29 @@ impl Communicator {
     }
 
     fn finish(&self, timeout: Duration) -> Result<()> {
+        const CALL: &str = "ncclCommFinalize";
         let deadline = Deadline::after(Instant::now(), timeout);
         let shared = &*self.shared;
-        let handle = shared.lock();
-        let raw = shared.live(&handle)?;
-        let code = {
-            let _entered = shared.device.enter()?;
-            // SAFETY: the communicator lives while it is locked.
-            unsafe { (shared.functions.finalize)(raw) }
-        };
-        shared.begun("ncclCommFinalize", raw, code)?;
-        if !shared.settled(raw, &deadline)? {
-            return Err(shared.late("ncclCommFinalize", timeout));
+        let turn = shared.turn();
+        shared.idle()?;
+        let finalize = shared.functions.finalize;
+        // SAFETY: the communicator lives while a call is in it.
+        let answer = self.hand_over(move |raw| unsafe { finalize(raw) });
+        let code = answer.wait(deadline.remaining(Instant::now()), || shared.is_ending());
+        shared.begun(CALL, code.map_err(|_| shared.late(CALL, timeout))??)?;
+        if !shared.settled(&deadline)? {
+            return Err(shared.late(CALL, timeout));
         }
-        drop(handle);
+        drop(turn);
         let left = deadline.remaining(Instant::now()).max(ABORT_TIME);
         self.end("ncclCommDestroy", shared.nccl.table().comm_destroy, left)
     }
 
-    /// Ends at once: what is under way on this rank stops. Not collective. NCCL itself is known to hang in there sometimes, so it is called on a
-    /// thread of its own.
+    /// Ends at once: what is under way on this rank stops, also a call that is inside NCCL. Not collective. NCCL itself is known to hang in there sometimes, so no
+    /// thread of the program is in it.
     ///
     /// # Errors
-    /// [`Library`](Error::Library): it was not over after `timeout`. That thread is left to its fate; end the process soon.
+    /// [`Library`](Error::Library): it was not over after `timeout`. Its thread is left to its fate; end the process soon.
     pub fn abort(&self, timeout: Duration) -> Result<()> {
         self.end("ncclCommAbort", self.shared.functions.abort, timeout)
     }
@@ -276,34 +320,61 @@ impl Communicator {
         function: unsafe extern "C" fn(RawComm) -> Code,
         timeout: Duration,
     ) -> Result<()> {
-        self.shared.is_ending.store(true, Ordering::Release);
-        let (shared, (tell, hear)) = (self.shared.clone(), mpsc::channel());
+        let shared = &self.shared;
+        shared.is_ending.store(true, Ordering::Release);
+        if shared.lock().handle.is_none() {
+            return Ok(());
+        }
+        let (deadline, lane) = (Deadline::after(Instant::now(), timeout), shared.clone());
+        // SAFETY: who has taken it is the only one to use it.
+        let answer = shared.lane.ask(move || lane.take().map(|Handle(raw)| unsafe { function(raw) }));
+        let code = loop {
+            let left = deadline.remaining(Instant::now());
+            if let Some(code) = answer.within(left.min(INSIDE_TIME / 4)) {
+                break code;
+            }
+            if left.is_zero() {
+                shared.device.is_stuck();
+                return Err(shared.late(call, timeout));
+            }
+            // The lane won't come out but by the abort.
+            if let Some(handle) = shared.take_from_inside() {
+                let ended = self.abort_beside(handle)?.recv_timeout(left);
+                break Some(ended.map_err(|_| {
+                    shared.device.is_stuck();
+                    shared.late("ncclCommAbort", timeout)
+                })?);
+            }
+        };
+        match code {
+            // None was there to be ended.
+            Some(SUCCESS | IN_PROGRESS) | None => Ok(()),
+            Some(code) => Err(shared.nccl.error(call, code, None)),
+        }
+    }
+
+    /// Aborts on a thread beside the lane, as NCCL wants it where a call blocks.
+    fn abort_beside(&self, handle: Handle) -> Result<mpsc::Receiver<Code>> {
+        let (abort, (tell, hear)) = (self.shared.functions.abort, mpsc::channel());
+        let context = self.shared.device.context().clone();
         let work = move || {
-            // Who is in a call leaves it, for it is ending.
-            let Some(Handle(raw)) = shared.take() else { return };
-            let Ok(_entered) = shared.device.enter() else { return };
-            // SAFETY: it was taken, so nobody uses it again.
-            let code = unsafe { function(raw) };
+            let Handle(raw) = { handle };
+            // NCCL takes the context by itself, if this does not succeed.
+            let _entered = context.enter();
+            // SAFETY: it was taken, so nobody uses it again but who is in a call.
+            let code = unsafe { abort(raw) };
             // Nobody listens after the deadline.
             let _ = tell.send(code);
         };
-        let named = std::thread::Builder::new().name("phalanx-nccl-end".into());
-        named.spawn(work).map_err(|e| Error::io("starting a thread that ends a communicator", e))?;
-        match hear.recv_timeout(timeout) {
-            // None was there to be ended.
-            Ok(SUCCESS | IN_PROGRESS) | Err(mpsc::RecvTimeoutError::Disconnected) => Ok(()),
-            Ok(code) => Err(self.shared.nccl.error(call, code, None)),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                self.shared.device.is_stuck();
-                Err(self.shared.late(call, timeout))
-            }
-        }
+        let named = std::thread::Builder::new().name("phalanx-nccl-abort".into());
+        named.spawn(work).map_err(|e| Error::io("starting a thread that aborts a communicator", e))?;
+        Ok(hear)
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.shared.lock().is_none() {
+        if self.shared.lock().handle.is_none() {
             return;
         }
         if let Err(error) = self.abort(ABORT_TIME) {
@@ -313,60 +384,97 @@ impl Drop for Communicator {
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.raw.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
     fn take(&self) -> Option<Handle> {
-        self.lock().take()
+        self.lock().handle.take()
     }
 
-    pub(crate) fn live(&self, handle: &Option<Handle>) -> Result<RawComm> {
-        match handle {
-            Some(Handle(raw)) if !self.is_ending.load(Ordering::Acquire) => Ok(*raw),
+    /// The communicator, if a call has been in it for too long.
+    fn take_from_inside(&self) -> Option<Handle> {
+        let mut state = self.lock();
+        state.inside_since.filter(|since| since.elapsed() > INSIDE_TIME)?;
+        state.handle.take()
+    }
+
+    fn live(&self, state: &State) -> Result<RawComm> {
+        match state.handle {
+            Some(Handle(raw)) if !self.is_ending() => Ok(raw),
             _ => Err(self.failed("ncclCommGetAsyncError", "the communicator was aborted")),
         }
     }
 
+    /// Makes a call, on the lane.
+    fn inside<R>(&self, call: impl FnOnce(RawComm) -> R) -> Result<R> {
+        let raw = {
+            let mut state = self.lock();
+            let raw = self.live(&state)?;
+            state.inside_since = Some(Instant::now());
+            raw
+        };
+        let outcome = call(raw);
+        self.lock().inside_since = None;
+        Ok(outcome)
+    }
+
+    /// Does something with the communicator that NCCL does at once, if it is there.
+    pub(crate) fn at_once(&self, call: impl FnOnce(RawComm)) {
+        let state = self.lock();
+        if let (Some(Handle(raw)), None) = (state.handle, state.inside_since) {
+            call(raw);
+        }
+    }
+
     /// What a call that does not block has said.
-    pub(crate) fn begun(&self, call: &'static str, raw: RawComm, code: Code) -> Result<()> {
-        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, Some(raw)) }
+    pub(crate) fn begun(&self, call: &'static str, code: Code) -> Result<()> {
+        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, None) }
     }
 
     /// Whether nothing is in progress, or what NCCL says is wrong.
-    fn status(&self, raw: RawComm) -> Result<bool> {
+    fn status(&self) -> Result<bool> {
+        let state = self.lock();
+        self.live(&state).and_then(|raw| self.ask(raw))
+    }
+
+    /// As [`status`](Self::status), of a communicator that is locked, and so lives.
+    fn ask(&self, raw: RawComm) -> Result<bool> {
         let mut status = SUCCESS;
-        // SAFETY: the communicator lives while it is locked.
+        // SAFETY: see above.
         let code = unsafe { (self.functions.async_error)(raw, &raw mut status) };
         self.nccl.check("ncclCommGetAsyncError", code, Some(raw))?;
-        self.begun("ncclCommGetAsyncError", raw, status)?;
+        self.begun("ncclCommGetAsyncError", status)?;
         Ok(status == SUCCESS)
     }
 
+    /// Refuses to begin something while something else, that was given up, goes on: NCCL would lose its way in both.
+    pub(crate) fn idle(&self) -> Result<()> {
+        if self.status()? {
+            return Ok(());
+        }
+        Err(self.failed("ncclCommGetAsyncError", "still busy with an operation that was given up; abort it"))
+    }
+
     /// Waits until nothing is in progress; `false` when that took longer.
-    pub(crate) fn settled(&self, raw: RawComm, deadline: &Deadline) -> Result<bool> {
-        wait_until(deadline, || {
-            if self.is_ending.load(Ordering::Acquire) {
-                return Err(self.failed("ncclCommGetAsyncError", "the communicator was aborted"));
-            }
-            self.status(raw)
-        })
+    pub(crate) fn settled(&self, deadline: &Deadline) -> Result<bool> {
+        wait_until(deadline, || self.status())
     }
 
     /// Waits until all ranks of a new communicator have come.
-    fn come_about(
-        &self,
-        call: &str,
-        raw: RawComm,
-        deadline: &Deadline,
-        is_wanted: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        if wait_until(deadline, || is_wanted().and_then(|()| self.status(raw)))? {
+    fn come_about(&self, call: &str, deadline: &Deadline, is_wanted: impl Fn() -> Result<()>) -> Result<()> {
+        if wait_until(deadline, || is_wanted().and_then(|()| self.status()))? {
             return Ok(());
         }
-        let (rank, world_size) = (self.rank, self.world_size);
-        let what = format!("{call} of {} is still in progress", self.nccl);
-        Err(Error::Rendezvous { rank, world_size, what, waited: deadline.elapsed(Instant::now()) })
+        Err(not_together(self.nccl, call, (self.rank, self.world_size), deadline))
     }
 
     pub(crate) fn late(&self, call: &'static str, timeout: Duration) -> Error {
@@ -376,4 +484,10 @@ impl Shared {
     fn failed(&self, call: &'static str, what: &str) -> Error {
         Error::Library { library: self.nccl.to_string(), call: call.into(), what: what.into() }
     }
+}
+
+/// The ranks of a new communicator have not come in time.
+fn not_together(nccl: Nccl, call: &str, (rank, world_size): (usize, usize), deadline: &Deadline) -> Error {
+    let what = format!("{call} of {nccl} is still in progress");
+    Error::Rendezvous { rank, world_size, what, waited: deadline.elapsed(Instant::now()) }
 }

@@ -2,11 +2,13 @@
 
 use crate::batch::Batch;
 use crate::call::{Call, Operator};
-use crate::comm::{Communicator, Shared};
+use crate::comm::Communicator;
+use crate::lane::Late;
+use crate::load::Nccl;
 use crate::memory::use_in_order;
 use crate::operation::Carrier;
 use crate::stream::Stream;
-use crate::sys::nccl::RawComm;
+use crate::sys::nccl::{Code, IN_PROGRESS, RawComm};
 use phalanx_core::{Deadline, Result};
 use std::time::{Duration, Instant};
 
@@ -28,7 +30,7 @@ impl Communicator {
     /// Puts everything in `batch` on `stream`, as one launch. What is in it may read or write the buffers as if at the same time: nothing in a
     /// batch sees what another call of the same batch has done.
     ///
-    /// Done when the stream has it, which the first time takes as long as NCCL needs to connect the ranks, and later some microseconds. Collective, as far
+    /// NCCL is called on the communicator's own thread, which costs a hand-over there and back. Done when the stream has it, which the first time takes as long as NCCL needs to connect the ranks, and later some microseconds. Collective, as far
     /// as the calls in it are; whether all ranks mean the same, NCCL does not check.
     ///
     /// # Errors
@@ -69,55 +71,74 @@ impl Communicator {
         stream.check(self.device())?;
         let deadline = Deadline::after(Instant::now(), timeout);
         let shared = &*self.shared;
-        let handle = shared.lock();
-        let raw = shared.live(&handle)?;
-        let _entered = shared.device.enter()?;
-        let mut operators = Vec::with_capacity(calls.len());
-        let outcome = calls.iter().try_for_each(|call| {
-            // SAFETY: the communicator lives while it is locked.
-            operators.push(unsafe { Operator::of(call, shared.nccl, raw) }?);
-            Ok(())
-        });
-        let outcome = outcome.and_then(|()| {
-            // SAFETY: as the caller says.
-            unsafe { shared.group(calls, &operators, raw, stream) }?;
-            Ok(match shared.settled(raw, &deadline) {
-                Ok(false) => Err(shared.late("ncclGroupEnd", timeout)),
-                settled => settled.map(|_| ()),
-            })
+        let _turn = shared.turn();
+        shared.idle()?;
+        let launch = Launch { nccl: shared.nccl, calls: calls.to_vec(), stream: stream.clone() };
+        // SAFETY: as the caller says; the communicator lives while a call is in it.
+        let answer = self.hand_over(move |raw| unsafe { launch.make(raw) });
+        let late = || shared.late("ncclGroupEnd", timeout);
+        let (operators, begun) = match answer.wait(deadline.remaining(Instant::now()), || shared.is_ending())
+        {
+            Ok(made) => made?,
+            Err(Late::Never) => return Err(late()),
+            Err(Late::UnderWay) => return Ok(Err(late())),
+        };
+        let outcome = begun.map(|()| match shared.settled(&deadline) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(late()),
+            Err(error) => Err(error),
         });
         for operator in operators {
             // SAFETY: the communicator lives while it is locked.
-            unsafe { operator.destroy(shared.nccl, raw) };
+            shared.at_once(|raw| unsafe { operator.destroy(shared.nccl, raw) });
         }
         outcome
     }
 }
 
-impl Shared {
-    /// All calls as one launch.
+/// What is handed over.
+struct Launch {
+    nccl: Nccl,
+    calls: Vec<Call>,
+    stream: Stream,
+}
+
+impl Launch {
+    /// All calls as one, and the operators that were made for them.
     ///
     /// # Safety
     /// As for [`Communicator::launch_raw`], with a communicator that lives.
-    unsafe fn group(
-        &self,
-        calls: &[Call],
-        operators: &[Operator],
-        raw: RawComm,
-        stream: &Stream,
-    ) -> Result<()> {
+    unsafe fn make(&self, raw: RawComm) -> (Vec<Operator>, Result<()>) {
+        let mut operators = Vec::with_capacity(self.calls.len());
+        let outcome = self.calls.iter().try_for_each(|call| {
+            // SAFETY: as the caller says.
+            operators.push(unsafe { Operator::of(call, self.nccl, raw) }?);
+            Ok(())
+        });
+        // SAFETY: as the caller says.
+        let outcome = outcome.and_then(|()| unsafe { self.group(&operators, raw) });
+        (operators, outcome)
+    }
+
+    /// # Safety
+    /// As above.
+    unsafe fn group(&self, operators: &[Operator], raw: RawComm) -> Result<()> {
         let table = self.nccl.table();
         // SAFETY: no memory is involved.
         self.nccl.check("ncclGroupStart", unsafe { (table.group_start)() }, Some(raw))?;
         let mut first = Ok(());
-        for (call, operator) in calls.iter().zip(operators) {
+        for (call, operator) in self.calls.iter().zip(operators) {
             // SAFETY: as the caller says.
-            let (name, code) = unsafe { call.make(self.nccl, raw, operator.raw, stream.raw()) };
-            first = first.and_then(|()| self.begun(name, raw, code));
+            let (name, code) = unsafe { call.make(self.nccl, raw, operator.raw, self.stream.raw()) };
+            first = first.and_then(|()| self.begun(name, code));
         }
         // Whatever happened, the group of this thread must end.
         // SAFETY: no memory but that of the calls is involved.
         let code = unsafe { (table.group_end)() };
-        first.and_then(|()| self.begun("ncclGroupEnd", raw, code))
+        first.and_then(|()| self.begun("ncclGroupEnd", code))
+    }
+
+    fn begun(&self, call: &'static str, code: Code) -> Result<()> {
+        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, None) }
     }
 }

@@ -51,6 +51,7 @@ mod fallback;
 mod fate;
 mod hybrid;
 mod id;
+mod lane;
 mod launch;
 mod load;
 mod maps;

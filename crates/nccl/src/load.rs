@@ -57,6 +57,10 @@ pub struct Version {
 }
 
 impl Version {
+    /// The first with which what is promised here can be kept: in older ones an abort does not wait for what another call has left to be done behind its back,
+    /// and frees what that still uses (NVIDIA/nccl#992, mended in 2.19.1).
+    pub const MINIMUM: Self = Self { major: 2, minor: 19, patch: 0 };
+
     /// From the number that `ncclGetVersion` gives, which was made otherwise up to 2.8.
     pub fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1_000 } else { 10_000 };
@@ -100,7 +104,8 @@ impl Nccl {
     /// for libraries. It is looked for once in a process, and again after it was not found.
     ///
     /// # Errors
-    /// [`Unavailable`](Error::Unavailable): none was found, or it lacks functions; the error says what was tried, and what came of it.
+    /// [`Unavailable`](Error::Unavailable): none was found, it lacks functions, or it is [too old](Version::MINIMUM); the error says what was tried, and what came
+    /// of it.
     /// [`Config`](Error::Config): another NCCL is in this process already, as that of a Python package may be; the error names both. Where
     /// `PHALANX_NCCL_LIBRARY` says which is meant, this is only logged.
     pub fn load() -> Result<Self> {
@@ -124,7 +129,7 @@ impl Nccl {
     /// The NCCL in the file `path`.
     ///
     /// # Errors
-    /// [`Unavailable`](Error::Unavailable): it is not there, or is not NCCL.
+    /// [`Unavailable`](Error::Unavailable): it is not there, is not NCCL, or is [too old](Version::MINIMUM).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::find(&[path.as_ref().into()])
     }
@@ -142,6 +147,16 @@ impl Nccl {
             return Err(Error::Unavailable { what: "NCCL".into(), tried });
         }
         let version = Version::from_code(code.max(0).unsigned_abs());
+        if version < Version::MINIMUM {
+            let tried = format!(
+                "NCCL {version} ({}): at least {}.{} is needed, for what is older may crash when a communicator is aborted while it is at work \
+                 (NVIDIA/nccl#992)",
+                path.display(),
+                Version::MINIMUM.major,
+                Version::MINIMUM.minor
+            );
+            return Err(Error::Unavailable { what: "NCCL".into(), tried });
+        }
         Ok(Self(Box::leak(Box::new(LoadedNccl { table, path, version }))))
     }
 

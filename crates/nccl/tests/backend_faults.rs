@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{LONG, count, done_well, done_well_but_one, job, nothing_is_left};
+use common::{LONG, at_versions, count, done_well, done_well_but_one, job, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, HybridBackend, Work};
@@ -14,10 +14,24 @@ use std::time::{Duration, Instant};
 /// What the contract gives to those who survive a death.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs the ignored test `name` on as many ranks as there are `faults`; an operation may take so many seconds.
+/// Runs the ignored test `name` on as many ranks as there are `faults`, with each version of NCCL; an operation may take so many seconds.
 fn ranks(name: &str, faults: &[&str], timeout_s: &str) {
-    let (_folder, children) = job(name, faults, timeout_s);
-    children.into_iter().for_each(|child| done_well(name, child));
+    for faults in at_versions(faults) {
+        let (_folder, children) = job(name, &as_text(&faults), timeout_s);
+        children.into_iter().for_each(|child| done_well(name, child));
+    }
+}
+
+/// As [`ranks`], where rank 1 kills itself.
+fn ranks_but_one(name: &str, faults: &[&str]) {
+    for faults in at_versions(faults) {
+        let (_folder, children) = job(name, &as_text(&faults), "60");
+        done_well_but_one(name, children, 1);
+    }
+}
+
+fn as_text(faults: &[String]) -> Vec<&str> {
+    faults.iter().map(String::as_str).collect()
 }
 
 fn joined() -> (ProcessGroup, HybridBackend) {
@@ -90,9 +104,7 @@ fn child_can_not_finalize() {
 
 #[test]
 fn a_rank_that_is_killed_in_the_middle_is_named_by_all_others() {
-    let name = "child_sees_a_death";
-    let (_folder, children) = job(name, &["", "", ""], "60");
-    done_well_but_one(name, children, 1);
+    ranks_but_one("child_sees_a_death", &["", "", ""]);
 }
 
 #[test]
@@ -123,8 +135,7 @@ fn child_sees_a_death() {
 fn a_rank_that_dies_is_named_though_nccl_complains_first() {
     for name in ["child_hears_of_a_death_from_nccl", "child_meets_nobody"] {
         let fault = if name == "child_meets_nobody" { "gone@0" } else { "gone@5" };
-        let (_folder, children) = job(name, &["", fault, ""], "60");
-        done_well_but_one(name, children, 1);
+        ranks_but_one(name, &["", fault, ""]);
     }
 }
 

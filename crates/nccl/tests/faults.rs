@@ -95,7 +95,7 @@ fn child_is_refused() {
     let (comm, stream) = joined();
     assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
     let error = sum(&comm, &stream, LONG).unwrap_err().to_string();
-    assert!(error.starts_with("ncclGroupEnd of NCCL 2.28.99 (/"), "{error}");
+    assert!(error.starts_with("ncclGroupEnd of NCCL 2."), "{error}");
     assert!(error.ends_with(": unhandled system error (2): from the double"), "{error}");
     // That was said at once, so nothing is under way, and nothing will be: NCCL refuses all from now on.
     assert!(stream.synchronize(LONG).unwrap());

@@ -121,12 +121,31 @@ pub(crate) fn die() -> ! {
     panic!("it lives on: {kill:?}");
 }
 
-/// Runs the ignored test `name` in as many processes as there are `faults`, one for each rank.
+/// Of NCCL, as which the double is tried: each does something else behind its callers' backs. See `crates/nccl-double/src/version.rs`.
+pub(crate) const VERSIONS: [u32; 3] = [22_105, 22_602, 23_007];
+
+/// `faults` with each of the versions, unless they have some.
+pub(crate) fn at_versions(faults: &[&str]) -> Vec<Vec<String>> {
+    let own = || faults.iter().map(|fault| (*fault).to_owned()).collect();
+    if faults.iter().any(|fault| fault.contains("version=")) {
+        return vec![own()];
+    }
+    let at = |version| faults.iter().map(|fault| format!("version={version},{fault}")).collect();
+    VERSIONS.map(at).into()
+}
+
+/// Runs the ignored test `name` in as many processes as there are `faults`, one for each rank, with each version.
 pub(crate) fn ranks(name: &str, faults: &[&str]) {
+    for faults in at_versions(faults) {
+        ranks_once(name, &faults);
+    }
+}
+
+fn ranks_once(name: &str, faults: &[String]) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("id");
     let (file, size) = (file.to_str().unwrap(), faults.len().to_string());
-    let start = |(rank, fault): (usize, &&str)| {
+    let start = |(rank, fault): (usize, &String)| {
         let rank = rank.to_string();
         process(name, &[("RANK", &rank), ("WORLD_SIZE", &size), ("ID_FILE", file), ("PHALANX_DOUBLE", fault)])
     };
