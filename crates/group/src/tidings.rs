@@ -50,8 +50,10 @@ pub(crate) struct Tidings<'a> {
     before: Option<Vec<u8>>,
     deadline: &'a Deadline,
     answered: Cell<i64>,
-    /// What ends this rank's wait concerns nobody else, or was heard from another rank.
+    /// What ends this rank's wait is not to be told to the others.
     is_private: Cell<bool>,
+    /// Because it was heard from one of them; others may not have heard it yet.
+    is_heard: Cell<bool>,
 }
 
 impl<'a> Tidings<'a> {
@@ -59,8 +61,8 @@ impl<'a> Tidings<'a> {
     pub(crate) fn new(seat: &'a Seat, open: &'a OpenStore, deadline: &'a Deadline) -> Self {
         let corner = roster::corner(&open.store, seat.generation);
         let (start, notices, before) = (None, corner.clone(), None);
-        let (answered, is_private) = Default::default();
-        Self { seat, job: open, start, notices, corner, before, deadline, answered, is_private }
+        let (answered, is_private, is_heard) = Default::default();
+        Self { seat, job: open, start, notices, corner, before, deadline, answered, is_private, is_heard }
     }
 
     /// Of the first generation, in a store that earlier starts of the job may have used, unless it is `fresh`.
@@ -83,6 +85,7 @@ impl<'a> Tidings<'a> {
         self.start = Some(start);
         self.corner = roster::corner(&start.corner(self.job.store.clone()), self.seat.generation);
         self.is_private.set(false);
+        self.is_heard.set(false);
     }
 
     /// The generation's part of the store.
@@ -111,6 +114,7 @@ impl<'a> Tidings<'a> {
         }
         if let Some(gave_up) = self.heard()? {
             self.is_private.set(true);
+            self.is_heard.set(true);
             return Err(self.error(gave_up.to_string()));
         }
         // A server that rank 0 runs has seen no other.
@@ -153,10 +157,11 @@ impl<'a> Tidings<'a> {
         })
     }
 
-    /// Tells the others that this rank gives up, and why. The first who does so counts. Whether somebody may have to hear it.
+    /// Tells the others that this rank gives up, and why. The first who does so counts. Whether others may still have to hear why the
+    /// job does not come together, from this rank or from the one of which this rank has heard it.
     pub(crate) fn give_up(&self, host: &str, error: &Error) -> bool {
         if self.is_private.get() {
-            return false;
+            return self.is_heard.get();
         }
         let words = match error {
             Error::Rendezvous { what, .. } => what.clone(),
@@ -250,7 +255,9 @@ mod tests {
         for tidings in [&zero, &one] {
             let error = tidings.check().unwrap_err().to_string();
             assert!(error.contains("rank 2 (h2:7) gave up: configuration: nonsense"), "{error}");
-            assert!(!tidings.give_up("h", &Error::config("because another did")));
+            // Nobody hears that; but rank 0 has to stay until all have heard of rank 2.
+            assert!(tidings.give_up("h", &Error::config("because another did")));
+            assert!(tidings.check().unwrap_err().to_string().contains("rank 2 (h2:7) gave up"));
         }
         // The same job again.
         let (mut zero, one) = (of(0), of(1));
