@@ -5,6 +5,7 @@
 //! whole blocks are read before any is written, which is what allows a destination to be a source.
 
 use crate::ops::{Lane, Op};
+use std::marker::PhantomData;
 use std::ptr;
 
 /// A kernel as bytes see it: destinations, sources, bytes of each, what an average divides by.
@@ -58,7 +59,7 @@ impl<T: Lane, const N: usize> Lanes for [T; N] {
 
 /// Elements that are computed with as they lie in memory.
 #[derive(Debug)]
-pub(crate) struct Direct<T, const N: usize>(std::marker::PhantomData<T>);
+pub(crate) struct Direct<T, const N: usize>(PhantomData<T>);
 
 impl<I, T: Lane, const N: usize> Format<I> for Direct<T, N> {
     type Block = [T; N];
@@ -73,6 +74,66 @@ impl<I, T: Lane, const N: usize> Format<I> for Direct<T, N> {
     #[inline(always)]
     fn narrow(_: I, acc: [T; N]) -> [T; N] {
         Lanes::map(acc, Lane::canonical)
+    }
+}
+
+/// A format whose numbers can be kept in memory as `f32` too.
+pub(crate) trait Widening<I>: Format<I, Acc: Lanes<Item = f32>> {
+    /// The numbers of a block one after the other. Any bits are a value of it, and it has no padding.
+    type Wide: Copy;
+    const WIDE_ZERO: Self::Wide;
+
+    fn in_order(acc: Self::Acc) -> Self::Wide;
+    fn from_order(wide: Self::Wide) -> Self::Acc;
+}
+
+/// What an instance compiles for its instructions: all of it has the type [`Reduce`].
+pub(crate) trait Body<I> {
+    /// # Safety
+    /// As [`Reduce`]; `isa` stands for the features.
+    unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize);
+}
+
+/// Combines numbers of a format by an operator.
+pub(crate) struct Reduction<F, O>(PhantomData<(F, O)>);
+
+impl<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>> Body<I> for Reduction<F, O> {
+    #[inline(always)]
+    unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
+        // SAFETY: what the caller promised.
+        unsafe { reduce::<I, F, O>(isa, into, sources, len, divide_by) }
+    }
+}
+
+/// Writes the numbers of the first source, `len` bytes of them, to the first destination as `f32`, which are twice as many bytes.
+pub(crate) struct Widen<F>(PhantomData<F>);
+
+impl<I: Copy, F: Widening<I>> Body<I> for Widen<F> {
+    #[inline(always)]
+    unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
+        for at in (0..len).step_by(size_of::<F::Block>()) {
+            let bytes = size_of::<F::Block>().min(len - at);
+            // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
+            let wide = F::in_order(F::widen(isa, unsafe { load(sources[0], at, bytes, F::ZERO) }));
+            // SAFETY: and the destination for twice as many.
+            unsafe { store(&wide, into[0], 2 * at, 2 * bytes) };
+        }
+    }
+}
+
+/// The way back: `len` bytes of `f32` to half as many, each number rounded to nearest even, every NaN the one NaN.
+pub(crate) struct Narrow<F>(PhantomData<F>);
+
+impl<I: Copy, F: Widening<I>> Body<I> for Narrow<F> {
+    #[inline(always)]
+    unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
+        for at in (0..len).step_by(size_of::<F::Wide>()) {
+            let bytes = size_of::<F::Wide>().min(len - at);
+            // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
+            let acc = F::from_order(unsafe { load(sources[0], at, bytes, F::WIDE_ZERO) });
+            // SAFETY: and the destination for half as many.
+            unsafe { store(&F::narrow(isa, acc), into[0], at / 2, bytes / 2) };
+        }
     }
 }
 
@@ -140,11 +201,21 @@ unsafe fn step<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>>(
     };
     let block = F::narrow(isa, acc);
     for &destination in into {
-        // SAFETY: valid for `at + bytes`, says the caller.
-        let to = unsafe { destination.add(at) };
-        // SAFETY: as above; `block` is a local of at least `bytes`, and all sources were read before.
-        unsafe { ptr::copy_nonoverlapping((&raw const block).cast(), to, bytes) };
+        // SAFETY: valid for `at + bytes`, says the caller; all sources were read before.
+        unsafe { store(&block, destination, at, bytes) };
     }
+}
+
+/// Writes the first `bytes` of `block` to `destination + at`.
+///
+/// # Safety
+/// `destination` is valid for writes of `at + bytes`, and `bytes` is at most a block.
+#[inline(always)]
+unsafe fn store<B>(block: &B, destination: *mut u8, at: usize, bytes: usize) {
+    // SAFETY: valid for `at + bytes`, says the caller.
+    let to = unsafe { destination.add(at) };
+    // SAFETY: as above; `block` is a local of at least `bytes`.
+    unsafe { ptr::copy_nonoverlapping((&raw const *block).cast(), to, bytes) };
 }
 
 /// The `bytes` at `source + at`, laid over `block`.

@@ -1,6 +1,6 @@
 //! Half types: pairs of `bf16` in words, `f16` by the instance's instructions, and both as ordered keys.
 
-use crate::generic::{Format, Lanes};
+use crate::generic::{Format, Lanes, Widening};
 use crate::ops::Lane;
 use half::{bf16, f16};
 use std::marker::PhantomData;
@@ -87,6 +87,21 @@ impl<I: Isa, const N: usize> Format<I> for F16Block<N> {
     }
 }
 
+impl<I: Isa, const N: usize> Widening<I> for F16Block<N> {
+    type Wide = [f32; N];
+    const WIDE_ZERO: [f32; N] = [0.0; N];
+
+    #[inline(always)]
+    fn in_order(acc: [f32; N]) -> [f32; N] {
+        acc
+    }
+
+    #[inline(always)]
+    fn from_order(wide: [f32; N]) -> [f32; N] {
+        wide
+    }
+}
+
 /// `N` words of two `bf16` each.
 ///
 /// A `bf16` is the upper half of an `f32`, so one word is widened to two numbers by a shift and a mask, and never
@@ -140,6 +155,35 @@ impl<I, const N: usize> Format<I> for Bf16Block<N> {
             *word = rounded(acc.lower[i]) >> 16 | rounded(acc.upper[i]) & 0xffff_0000;
         }
         block
+    }
+}
+
+impl<I, const N: usize> Widening<I> for Bf16Block<N> {
+    type Wide = [[f32; 2]; N];
+    const WIDE_ZERO: [[f32; 2]; N] = [[0.0; 2]; N];
+
+    #[inline(always)]
+    fn in_order(acc: Pairs<N>) -> [[f32; 2]; N] {
+        let mut wide = [[0.0; 2]; N];
+        for (i, pair) in wide.iter_mut().enumerate() {
+            // The number in the lower half of a word comes first in memory, where the least byte does.
+            *pair = if cfg!(target_endian = "little") {
+                [acc.lower[i], acc.upper[i]]
+            } else {
+                [acc.upper[i], acc.lower[i]]
+            };
+        }
+        wide
+    }
+
+    #[inline(always)]
+    fn from_order(wide: [[f32; 2]; N]) -> Pairs<N> {
+        let mut acc = Pairs { lower: [0.0; N], upper: [0.0; N] };
+        for (i, [first, second]) in wide.into_iter().enumerate() {
+            (acc.lower[i], acc.upper[i]) =
+                if cfg!(target_endian = "little") { (first, second) } else { (second, first) };
+        }
+        acc
     }
 }
 

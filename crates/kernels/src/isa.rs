@@ -14,7 +14,7 @@ pub(crate) use x86_64::{avx2, avx512};
 /// The table of kernels of one instance.
 ///
 /// `bytes` and `half_bytes` are its block sizes: half types are computed with in twice the room. `entry` is a generic
-/// `unsafe fn` of type `Reduce`, over format and operator, that enables the target features.
+/// `unsafe fn` of type `Reduce`, over a body, that enables the target features.
 macro_rules! kernels {
     ($token:ty, bytes: $bytes:literal, half_bytes: $half_bytes:literal, $entry:ident) => {
         pub(crate) fn kernel(op: ReduceOp, dtype: DType) -> Option<Reduce> {
@@ -35,33 +35,46 @@ macro_rules! kernels {
             }
         }
 
+        /// To `f32` and back.
+        pub(crate) fn conversions(dtype: DType) -> Option<(Reduce, Reduce)> {
+            match dtype {
+                DType::F16 => Some(both_ways::<F16Block<{ $half_bytes / 2 }>>()),
+                DType::BF16 => Some(both_ways::<Bf16Block<{ $half_bytes / 4 }>>()),
+                _ => None,
+            }
+        }
+
+        fn both_ways<F: Widening<$token>>() -> (Reduce, Reduce) {
+            ($entry::<Widen<F>>, $entry::<Narrow<F>>)
+        }
+
         fn half<F: Format<$token, Acc: Lanes<Item = f32>>, H: Half>(op: ReduceOp) -> Option<Reduce> {
             Some(match op {
-                ReduceOp::Sum => $entry::<F, Sum>,
-                ReduceOp::Avg => $entry::<F, Avg>,
-                ReduceOp::Prod => $entry::<F, Prod>,
-                ReduceOp::Min => $entry::<Ordered<H, true, { $bytes / 2 }>, Min>,
-                ReduceOp::Max => $entry::<Ordered<H, false, { $bytes / 2 }>, Max>,
+                ReduceOp::Sum => $entry::<Reduction<F, Sum>>,
+                ReduceOp::Avg => $entry::<Reduction<F, Avg>>,
+                ReduceOp::Prod => $entry::<Reduction<F, Prod>>,
+                ReduceOp::Min => $entry::<Reduction<Ordered<H, true, { $bytes / 2 }>, Min>>,
+                ReduceOp::Max => $entry::<Reduction<Ordered<H, false, { $bytes / 2 }>, Max>>,
                 _ => return None,
             })
         }
 
         fn float<F: Format<$token>>(op: ReduceOp) -> Option<Reduce> {
             Some(match op {
-                ReduceOp::Sum => $entry::<F, Sum>,
-                ReduceOp::Avg => $entry::<F, Avg>,
-                ReduceOp::Prod => $entry::<F, Prod>,
-                ReduceOp::Min => $entry::<F, Min>,
-                ReduceOp::Max => $entry::<F, Max>,
+                ReduceOp::Sum => $entry::<Reduction<F, Sum>>,
+                ReduceOp::Avg => $entry::<Reduction<F, Avg>>,
+                ReduceOp::Prod => $entry::<Reduction<F, Prod>>,
+                ReduceOp::Min => $entry::<Reduction<F, Min>>,
+                ReduceOp::Max => $entry::<Reduction<F, Max>>,
                 _ => return None,
             })
         }
 
         fn integer<F: Format<$token, Acc: Lanes<Item: Bits>>>(op: ReduceOp) -> Option<Reduce> {
             Some(match op {
-                ReduceOp::BitAnd => $entry::<F, BitAnd>,
-                ReduceOp::BitOr => $entry::<F, BitOr>,
-                ReduceOp::BitXor => $entry::<F, BitXor>,
+                ReduceOp::BitAnd => $entry::<Reduction<F, BitAnd>>,
+                ReduceOp::BitOr => $entry::<Reduction<F, BitOr>>,
+                ReduceOp::BitXor => $entry::<Reduction<F, BitXor>>,
                 _ => return float::<F>(op),
             })
         }
@@ -71,8 +84,8 @@ use kernels;
 
 /// What a table of kernels is made of.
 mod parts {
-    pub(super) use crate::generic::{self, Direct, Format, Lanes, Reduce};
+    pub(super) use crate::generic::{Body, Direct, Format, Lanes, Narrow, Reduce, Reduction, Widen, Widening};
     pub(super) use crate::half_types::{Bf16, Bf16Block, F16, F16Block, Half, Isa, Ordered};
-    pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Op, Prod, Sum};
+    pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Prod, Sum};
     pub(super) use phalanx_core::{DType, ReduceOp};
 }

@@ -69,6 +69,17 @@ impl Kernel {
         unsafe { self.reduce(&[into], &[into, from.as_ptr()], len, 1) }
     }
 
+    /// As [`combine`](Self::combine) and [`finish`](Self::finish) after it, but half types are rounded once, after the division.
+    ///
+    /// # Panics
+    /// As those two.
+    pub fn combine_last(&self, into: &mut [u8], from: &[u8], world_size: usize) {
+        assert_eq!(into.len(), from.len(), "buffers of one length are combined");
+        let (len, into) = (into.len(), into.as_mut_ptr());
+        // SAFETY: as in `combine`.
+        unsafe { self.reduce(&[into], &[into, from.as_ptr()], len, world_size) }
+    }
+
     /// Ends a reduction over `world_size` contributions: divides, for averages.
     ///
     /// # Panics

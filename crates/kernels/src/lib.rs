@@ -57,6 +57,7 @@
 //! `cargo bench -p phalanx-kernels --bench instructions` counts instructions under valgrind, which a noisy machine can
 //! repeat, and compares them with `benches/instructions.txt` (`-- --bless` writes that table anew).
 
+mod convert;
 mod copy;
 mod float_state;
 mod generic;
@@ -67,6 +68,7 @@ mod kernel;
 mod ops;
 mod plain;
 
+pub use convert::Conversion;
 pub use copy::{copy, copy_past_caches, copy_slice};
 pub use instance::Instance;
 pub use kernel::Kernel;

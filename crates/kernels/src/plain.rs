@@ -177,3 +177,34 @@ pub(crate) fn kernel(op: ReduceOp, dtype: DType) -> Option<Reduce> {
         _ => None,
     }
 }
+
+/// # Safety
+/// As [`Reduce`], for any CPU; the destination is twice as long as the source.
+unsafe fn widen<T: Number<Acc = f32>>(into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
+    for number in 0..len / size_of::<T>() {
+        // SAFETY: before the end of the source, for which the caller answers; any bits are an element, of any alignment.
+        let value = unsafe { sources[0].cast::<T>().add(number).read_unaligned() }.widen();
+        // SAFETY: before the end of the destination; no alignment is asked for.
+        unsafe { into[0].cast::<f32>().add(number).write_unaligned(value) };
+    }
+}
+
+/// # Safety
+/// As [`Reduce`], for any CPU; the destination is half as long as the source.
+unsafe fn narrow<T: Number<Acc = f32>>(into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
+    for number in 0..len / size_of::<f32>() {
+        // SAFETY: before the end of the source, for which the caller answers; any bits are an element, of any alignment.
+        let value = unsafe { sources[0].cast::<f32>().add(number).read_unaligned() };
+        // SAFETY: before the end of the destination; no alignment is asked for.
+        unsafe { into[0].cast::<T>().add(number).write_unaligned(T::narrow(value)) };
+    }
+}
+
+/// To `f32` and back.
+pub(crate) fn conversions(dtype: DType) -> Option<(Reduce, Reduce)> {
+    match dtype {
+        DType::F16 => Some((widen::<f16>, narrow::<f16>)),
+        DType::BF16 => Some((widen::<bf16>, narrow::<bf16>)),
+        _ => None,
+    }
+}

@@ -29,14 +29,14 @@ impl Isa for Baseline {
 
 /// # Safety
 /// As [`Reduce`], for any CPU.
-unsafe fn entry<F: Format<Baseline>, O: Op<<F::Acc as Lanes>::Item>>(
+unsafe fn entry<B: Body<Baseline>>(
     into: &[*mut u8],
     sources: &[*const u8],
     len: usize,
     divide_by: usize,
 ) {
     // SAFETY: what the caller promised.
-    unsafe { generic::reduce::<Baseline, F, O>(Baseline, into, sources, len, divide_by) }
+    unsafe { B::run(Baseline, into, sources, len, divide_by) }
 }
 
 // Short enough to be unrolled into SSE2 vectors; half types fare better as loops.

@@ -43,14 +43,14 @@ impl Isa for Neon {
 /// # Safety
 /// As [`Reduce`], on a CPU that has the features.
 #[target_feature(enable = "neon")]
-unsafe fn entry<F: Format<Neon>, O: Op<<F::Acc as Lanes>::Item>>(
+unsafe fn entry<B: Body<Neon>>(
     into: &[*mut u8],
     sources: &[*const u8],
     len: usize,
     divide_by: usize,
 ) {
     // SAFETY: what the caller promised; the features of the token are enabled here.
-    unsafe { generic::reduce::<Neon, F, O>(Neon(()), into, sources, len, divide_by) }
+    unsafe { B::run(Neon(()), into, sources, len, divide_by) }
 }
 
 // Sixteen vectors are what the compiler stores without calling memcpy.

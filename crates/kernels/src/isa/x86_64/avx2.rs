@@ -35,14 +35,14 @@ impl Isa for Avx2 {
 /// # Safety
 /// As [`Reduce`], on a CPU that has the features.
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn entry<F: Format<Avx2>, O: Op<<F::Acc as Lanes>::Item>>(
+unsafe fn entry<B: Body<Avx2>>(
     into: &[*mut u8],
     sources: &[*const u8],
     len: usize,
     divide_by: usize,
 ) {
     // SAFETY: what the caller promised; the features of the token are enabled here.
-    unsafe { generic::reduce::<Avx2, F, O>(Avx2(()), into, sources, len, divide_by) }
+    unsafe { B::run(Avx2(()), into, sources, len, divide_by) }
 }
 
 // Eight vectors are what the compiler stores without calling memcpy.

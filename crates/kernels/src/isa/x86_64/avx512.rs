@@ -35,14 +35,14 @@ impl Isa for Avx512 {
 /// # Safety
 /// As [`Reduce`], on a CPU that has the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,f16c")]
-unsafe fn entry<F: Format<Avx512>, O: Op<<F::Acc as Lanes>::Item>>(
+unsafe fn entry<B: Body<Avx512>>(
     into: &[*mut u8],
     sources: &[*const u8],
     len: usize,
     divide_by: usize,
 ) {
     // SAFETY: what the caller promised; the features of the token are enabled here.
-    unsafe { generic::reduce::<Avx512, F, O>(Avx512(()), into, sources, len, divide_by) }
+    unsafe { B::run(Avx512(()), into, sources, len, divide_by) }
 }
 
 // Eight vectors are what the compiler stores without calling memcpy.
