@@ -4,7 +4,10 @@ use crate::backend::{Absence, Address, Backend, Buffers, Collective, counted};
 use crate::engine::collective::{Borrowed, Collective as Running, Memory};
 use crate::engine::eager::EAGER_LIMIT;
 use crate::engine::message::{self, Message, Payload, Ticket};
-use crate::engine::plan::Plan;
+use crate::engine::partial::Arithmetic;
+#[cfg(target_os = "linux")]
+use crate::engine::partial::Partials;
+use crate::engine::plan::{Plan, Sums};
 use crate::engine::progress::{self, Job};
 use crate::engine::task::Task;
 use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
@@ -18,7 +21,6 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Completion, Pending, another_length};
 use phalanx_algo::{Algorithm, Selector, Shape};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
-use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
@@ -29,8 +31,8 @@ use std::time::{Duration, Instant};
 /// Plans kept: a training loop repeats a handful of shapes.
 const PLANS_KEPT: usize = 32;
 
-/// Plans by what they depend on: the fingerprint of the call and the own counts.
-type Plans = Mutex<VecDeque<(u64, u64, Arc<Plan>)>>;
+/// Plans by what they depend on: the fingerprint of the call, the own counts, and where sums are.
+type Plans = Mutex<VecDeque<(u64, u64, Sums, Arc<Plan>)>>;
 
 /// One group on one rank, over any transport.
 #[derive(Debug)]
@@ -62,11 +64,13 @@ impl HostBackend {
     /// Gives a call its number and its plan.
     pub(crate) fn begin(&self, call: &Collective) -> Result<Running> {
         self.engine.fate.check(&call.signature)?;
-        let (kernel, plan) = (kernel(&call.signature)?, self.plan(call));
+        let world_size = self.engine.fate.members().len();
+        let arithmetic = Arithmetic::of(&call.signature, world_size)?;
+        let plan = self.plan(call, arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()));
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = *next;
         *next += 1;
-        Ok(Running::new(seq, call.signature.clone(), plan, kernel))
+        Ok(Running::new(seq, call.signature.clone(), plan, arithmetic))
     }
 
     fn choose(&self, call: &Collective) -> Algorithm {
@@ -84,14 +88,15 @@ impl HostBackend {
         self.selector.select(kind, bytes, call.layout.world_size())
     }
 
-    fn plan(&self, call: &Collective) -> Arc<Plan> {
+    fn plan(&self, call: &Collective, sums: Sums) -> Arc<Plan> {
         let own = call.recv_layout.iter().chain([&call.layout]).fold(0u64, |hash, layout| {
             let ends = (0..layout.world_size()).map(|r| layout.block(r).end);
             ends.fold(hash, |hash, end| hash.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ end as u64)
         });
         let fingerprint = call.signature.fingerprint();
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, _, plan)) = plans.iter().find(|(f, o, _)| (*f, *o) == (fingerprint, own)) {
+        let is_ours = |(f, o, s, _): &&(u64, u64, Sums, Arc<Plan>)| (*f, *o, *s) == (fingerprint, own, sums);
+        if let Some((.., plan)) = plans.iter().find(is_ours) {
             return plan.clone();
         }
         let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
@@ -104,25 +109,36 @@ impl HostBackend {
             root: call.signature.root.unwrap_or(0) as usize,
         };
         tracing::debug!(call = %call.signature, algorithm = %algorithm, "planned");
-        let plan = Arc::new(Plan::new(algorithm, &shape, element));
+        let plan = Arc::new(Plan::new(algorithm, &shape, element, sums));
         if plans.len() == PLANS_KEPT {
             plans.pop_front();
         }
-        plans.push_back((fingerprint, own, plan.clone()));
+        plans.push_back((fingerprint, own, sums, plan.clone()));
         plan
     }
 
     /// Performs `part` of a call of the group, among the ranks of this backend. All collectives here are such parts, at most one
-    /// of each call, in the order of their numbers.
+    /// of each call, in the order of their numbers. An average is divided by `contributions`. `begun`: this rank's part in a sum of half
+    /// types, where that is a sum already; the result goes to the buffer.
     #[cfg(target_os = "linux")]
     pub(crate) fn perform_part(
         &self,
         whole: Whole<'_>,
         part: &Collective,
         buffers: Buffers<'_>,
+        contributions: usize,
+        begun: Option<Partials>,
     ) -> Result<()> {
-        let (kernel, plan) = (kernel(&part.signature)?, self.plan(part));
-        let running = Running::new(whole.seq, whole.signature.clone(), plan, kernel);
+        let arithmetic = Arithmetic::of(&part.signature, contributions)?;
+        let sums = match &begun {
+            Some(_) => Sums::Begun,
+            None => arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()),
+        };
+        let running = Running::new(whole.seq, whole.signature.clone(), self.plan(part, sums), arithmetic);
+        let running = match begun {
+            Some(partials) => running.begun(partials),
+            None => running,
+        };
         self.engine.lock().turn = whole.seq;
         self.finish(running, part, buffers, Attempt::since(whole.called, whole.limit))
     }
@@ -258,13 +274,6 @@ impl Drop for InVain<'_> {
     fn drop(&mut self) {
         self.0.alarm.in_vain.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// How a reduction's values are combined; `None` for other operations.
-fn kernel(signature: &Signature) -> Result<Option<Kernel>> {
-    let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
-    let kernel = Kernel::new(op, dtype);
-    kernel.map(Some).ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))
 }
 
 impl Backend for HostBackend {

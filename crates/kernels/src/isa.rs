@@ -84,7 +84,9 @@ use kernels;
 
 /// What a table of kernels is made of.
 mod parts {
-    pub(super) use crate::generic::{Body, Direct, Format, Lanes, Narrow, Reduce, Reduction, Widen, Widening};
+    pub(super) use crate::generic::{
+        Body, Direct, Format, Lanes, Narrow, Reduce, Reduction, Widen, Widening,
+    };
     pub(super) use crate::half_types::{Bf16, Bf16Block, F16, F16Block, Half, Isa, Ordered};
     pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Prod, Sum};
     pub(super) use phalanx_core::{DType, ReduceOp};

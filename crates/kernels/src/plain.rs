@@ -182,10 +182,11 @@ pub(crate) fn kernel(op: ReduceOp, dtype: DType) -> Option<Reduce> {
 /// As [`Reduce`], for any CPU; the destination is twice as long as the source.
 unsafe fn widen<T: Number<Acc = f32>>(into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
     for number in 0..len / size_of::<T>() {
+        let (from, to) = (sources[0].cast::<T>().wrapping_add(number), into[0].cast::<f32>());
         // SAFETY: before the end of the source, for which the caller answers; any bits are an element, of any alignment.
-        let value = unsafe { sources[0].cast::<T>().add(number).read_unaligned() }.widen();
+        let value = unsafe { from.read_unaligned() }.widen();
         // SAFETY: before the end of the destination; no alignment is asked for.
-        unsafe { into[0].cast::<f32>().add(number).write_unaligned(value) };
+        unsafe { to.wrapping_add(number).write_unaligned(value) };
     }
 }
 
@@ -193,10 +194,11 @@ unsafe fn widen<T: Number<Acc = f32>>(into: &[*mut u8], sources: &[*const u8], l
 /// As [`Reduce`], for any CPU; the destination is half as long as the source.
 unsafe fn narrow<T: Number<Acc = f32>>(into: &[*mut u8], sources: &[*const u8], len: usize, _: usize) {
     for number in 0..len / size_of::<f32>() {
+        let (from, to) = (sources[0].cast::<f32>().wrapping_add(number), into[0].cast::<T>());
         // SAFETY: before the end of the source, for which the caller answers; any bits are an element, of any alignment.
-        let value = unsafe { sources[0].cast::<f32>().add(number).read_unaligned() };
+        let value = unsafe { from.read_unaligned() };
         // SAFETY: before the end of the destination; no alignment is asked for.
-        unsafe { into[0].cast::<T>().add(number).write_unaligned(T::narrow(value)) };
+        unsafe { to.wrapping_add(number).write_unaligned(T::narrow(value)) };
     }
 }
 

@@ -4,11 +4,11 @@
 //! received bytes are combined as soon as nobody needs the old ones. The rules are the schedule's own: a send
 //! reads what earlier steps received, and a receive writes what its own and earlier steps have sent.
 
+use super::partial::{Arithmetic, Operand, Partials, READ_LEN};
 use super::plan::{Plan, Transfer, clear_of};
 use super::{Core, Fault, Operation, Progress};
 use phalanx_algo::Action;
 use phalanx_core::Signature;
-use phalanx_kernels::Kernel;
 use phalanx_transport::sabotage::{Mechanism, breaks};
 use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
 use std::ops::Range;
@@ -46,13 +46,23 @@ impl Memory<'_> {
     fn is_in_place(&self) -> bool {
         matches!(self, Self::InPlace(_))
     }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::InPlace(buffer) => buffer.len(),
+            Self::Separate(input, output) => input.len().max(output.len()),
+        }
+    }
 }
 
 /// How far one message has come.
 #[derive(Debug, Default, Clone)]
 struct Done {
+    /// Bytes of the buffer that were received, or bytes of the message that were sent.
     bytes: usize,
     complete: bool,
+    /// What is received are partial sums. Known when its first bytes are.
+    is_partial: bool,
     /// The front of an element whose rest has not arrived.
     carry: [u8; 8],
     carry_len: usize,
@@ -68,7 +78,8 @@ pub(crate) struct Collective {
     /// Peers that have been sent the signature.
     told: Vec<usize>,
     plan: Arc<Plan>,
-    kernel: Option<Kernel>,
+    arithmetic: Option<Arithmetic>,
+    partials: Partials,
     element: usize,
     sends: Vec<Done>,
     recvs: Vec<Done>,
@@ -82,7 +93,12 @@ pub(crate) struct Collective {
 }
 
 impl Collective {
-    pub(crate) fn new(seq: u64, signature: Signature, plan: Arc<Plan>, kernel: Option<Kernel>) -> Self {
+    pub(crate) fn new(
+        seq: u64,
+        signature: Signature,
+        plan: Arc<Plan>,
+        arithmetic: Option<Arithmetic>,
+    ) -> Self {
         Self {
             seq,
             fingerprint: signature.fingerprint(),
@@ -93,13 +109,21 @@ impl Collective {
             sends: vec![Done::default(); plan.sends.len()],
             recvs: vec![Done::default(); plan.recvs.len()],
             plan,
-            kernel,
+            arithmetic,
+            partials: Partials::default(),
             first_send: 0,
             first_recv: 0,
             received: 0,
             begun: false,
             in_place: true,
         }
+    }
+
+    /// With sums to begin with, which its plan knows of.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn begun(mut self, partials: Partials) -> Self {
+        self.partials = partials;
+        self
     }
 
     fn key(&self) -> Key {
@@ -115,6 +139,7 @@ impl Collective {
             self.begun = true;
             self.in_place = memory.is_in_place();
             core.fate.remember(self.seq, &self.signature);
+            self.begin_partials(memory);
         }
         let mut moved = false;
         // What was sent leaves room to receive into, and what was received can be sent on.
@@ -134,6 +159,15 @@ impl Collective {
             return Ok(Progress::Finished);
         }
         Ok(if moved { Progress::Moved } else { Progress::Idle })
+    }
+
+    fn begin_partials(&mut self, memory: &Memory<'_>) {
+        let is_missing = self.plan.has_partials && self.partials.is_empty();
+        let Some(arithmetic) = self.arithmetic.filter(|_| is_missing) else { return };
+        self.partials = Partials::new(memory.len());
+        for range in &self.plan.widened {
+            arithmetic.widen(memory.outgoing(range.clone()), self.partials.of(range));
+        }
     }
 
     /// The messages under way from `first` on, each the oldest of its peer.
@@ -166,16 +200,20 @@ impl Collective {
                     ordinal: transfer.ordinal,
                     fingerprint: self.fingerprint,
                     signature: if told { &[] } else { &self.encoded },
-                    message_len: transfer.len() as u64,
+                    message_len: transfer.sent_len() as u64,
                 };
-                let sent =
-                    core.wire.send(&message, memory.outgoing(ready)).map_err(|f| (transfer.peer, f))?;
+                let bytes = match transfer.is_partial {
+                    // Half a byte of the buffer may have been sent.
+                    true => self.partials.bytes(2 * ready.start + self.sends[i].bytes % 2..2 * ready.end),
+                    false => memory.outgoing(ready),
+                };
+                let sent = core.wire.send(&message, bytes).map_err(|f| (transfer.peer, f))?;
                 if !told && (sent.payload > 0 || sent.complete) {
                     self.told.push(transfer.peer);
                 }
                 self.sends[i].bytes += sent.payload;
                 moved |= sent.payload > 0 || sent.complete;
-                if sent.complete && self.sends[i].bytes == transfer.len() {
+                if sent.complete && self.sends[i].bytes == transfer.sent_len() {
                     self.sends[i].complete = true;
                     break;
                 }
@@ -203,7 +241,7 @@ impl Collective {
         (self.first_send..plan.sends.len())
             .take_while(move |&i| plan.sends[i].step <= step)
             .filter(|&i| !self.sends[i].complete)
-            .flat_map(|i| plan.sends[i].left(self.sends[i].bytes))
+            .flat_map(|i| plan.sends[i].left(plan.sends[i].sent_of_buffer(self.sends[i].bytes)))
     }
 
     fn poll_recvs(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<bool, Fault> {
@@ -236,8 +274,13 @@ impl Collective {
     ) -> Result<bool, Fault> {
         let (peer, key) = (transfer.peer, self.key());
         let Some(arrival) = core.wire.arrival(peer, key).map_err(|f| (peer, f))? else { return Ok(false) };
-        self.check(core, transfer, arrival.header)?;
-        let due = transfer.len() - self.recvs[i].bytes - self.recvs[i].carry_len;
+        let is_first = self.recvs[i].bytes + self.recvs[i].carry_len == 0;
+        let is_partial = self.check(core, transfer, arrival.header)?;
+        if is_first {
+            self.recvs[i].is_partial = is_partial;
+        }
+        let width = if self.recvs[i].is_partial { 2 } else { 1 };
+        let due = width * (transfer.len() - self.recvs[i].bytes) - self.recvs[i].carry_len;
         if arrival.left > due {
             let what = format!("in {}: {} bytes where {due} were due", self.signature, arrival.left);
             return Err(Fault::Nonsense { peer, what });
@@ -257,7 +300,7 @@ impl Collective {
                 self.combine(core, memory, i, transfer, free.start..free.start + whole, arrival.left)?
             }
         };
-        self.received += read as u64;
+        self.received += (read / width) as u64;
         if arrival.left == read {
             core.wire.finish(peer, key);
             let done = &mut self.recvs[i];
@@ -276,38 +319,51 @@ impl Collective {
         free: Range<usize>,
         left: usize,
     ) -> Result<usize, Fault> {
+        let arithmetic = self.arithmetic.expect("schedules combine only in reductions");
         let done = &mut self.recvs[i];
-        let room = free.len().min(SCRATCH_LEN).saturating_sub(done.carry_len);
+        let (width, read_max) = match (done.is_partial, arithmetic.is_wide()) {
+            (is_partial, true) => (1 + usize::from(is_partial), READ_LEN),
+            (_, false) => (1, SCRATCH_LEN),
+        };
+        let room = (width * free.len()).min(read_max).saturating_sub(done.carry_len);
         let want = room.min(left);
         if want == 0 {
             return Ok(0);
         }
-        let scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut core.scratch);
+        let scratch_len = if arithmetic.is_wide() { 3 * READ_LEN } else { SCRATCH_LEN };
+        core.scratch.resize(core.scratch.len().max(scratch_len / 8), 0);
+        let (scratch, spare) = bytemuck::cast_slice_mut(&mut core.scratch).split_at_mut(read_max);
         scratch[..done.carry_len].copy_from_slice(&done.carry[..done.carry_len]);
         let key = Key { lane: Lane::Collective, id: self.seq };
         let into = &mut scratch[done.carry_len..done.carry_len + want];
         let n = core.wire.read(transfer.peer, key, into).map_err(|f| (transfer.peer, f))?;
         let have = done.carry_len + n;
-        let whole = have / self.element * self.element;
-        let kernel = self.kernel.expect("schedules combine only in reductions");
-        let into = memory.incoming(free.start..free.start + whole);
-        kernel.combine(into, &scratch[..whole]);
-        if transfer.action == Action::Finish {
-            kernel.finish(into, core.world_size);
+        let whole = have / (width * self.element) * (width * self.element);
+        let (range, from) = (free.start..free.start + whole / width, &scratch[..whole]);
+        let last = transfer.action == Action::Finish;
+        if !arithmetic.is_wide() || last && !transfer.is_partial && !done.is_partial {
+            arithmetic.combine(memory.incoming(range.clone()), from, last);
+        } else {
+            let from = if done.is_partial { Operand::Partial(from) } else { Operand::Elements(from) };
+            let partial = self.partials.of(&range);
+            if !transfer.is_partial {
+                arithmetic.widen(memory.outgoing(range.clone()), partial);
+            }
+            arithmetic.add(partial, from, spare, last.then(|| memory.incoming(range.clone())));
         }
-        done.bytes += whole;
+        done.bytes += range.len();
         done.carry_len = have - whole;
         done.carry[..done.carry_len].copy_from_slice(&scratch[whole..have]);
         Ok(n)
     }
 
-    /// Whether a frame belongs to this message of this operation.
+    /// Whether a frame belongs to this message of this operation; whether it holds partial sums.
     fn check(
         &self,
         core: &Core,
         transfer: &Transfer,
         header: phalanx_transport::Header,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         if header.fingerprint != self.fingerprint && !breaks(Mechanism::Fingerprint) {
             let theirs = core.wire.signature(transfer.peer, self.key());
             return Err(Fault::Mismatch {
@@ -318,7 +374,10 @@ impl Collective {
                 theirs,
             });
         }
-        if header.ordinal != transfer.ordinal || header.message_len != transfer.len() as u64 {
+        let len = transfer.len() as u64;
+        let may_be_partial = transfer.action != Action::Copy && self.plan.has_partials;
+        let is_partial = may_be_partial && header.message_len == 2 * len;
+        if header.ordinal != transfer.ordinal || header.message_len != len && !is_partial {
             let what = format!(
                 "in {}: message {} of {} bytes where message {} of {} was due",
                 self.signature,
@@ -329,7 +388,7 @@ impl Collective {
             );
             return Err(Fault::Nonsense { peer: transfer.peer, what });
         }
-        Ok(())
+        Ok(is_partial)
     }
 
     pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
@@ -346,7 +405,7 @@ impl Collective {
     /// What can be sent of message `i`; `None` if it has to wait for what is to be received.
     fn ready(&self, plan: &Plan, i: usize) -> Option<Range<usize>> {
         let transfer = &plan.sends[i];
-        let next = transfer.next(self.sends[i].bytes);
+        let next = transfer.next(transfer.sent_of_buffer(self.sends[i].bytes));
         if next.is_empty() {
             // All an empty message says is that this rank has come so far.
             let mut open = (self.first_recv..plan.recvs.len()).filter(|&r| !self.recvs[r].complete);

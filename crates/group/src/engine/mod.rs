@@ -9,6 +9,7 @@ pub(crate) mod eager;
 mod home;
 pub(crate) mod lines;
 pub(crate) mod message;
+pub(crate) mod partial;
 pub(crate) mod patience;
 pub(crate) mod plan;
 pub(crate) mod progress;

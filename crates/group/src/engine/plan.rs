@@ -15,6 +15,9 @@ pub(crate) struct Transfer {
     pub(crate) parts: [Range<usize>; 2],
     /// For incoming messages.
     pub(crate) action: Action,
+    /// What this rank has of these bytes are partial sums, kept beside the buffer (see [`partial`](super::partial)): those it sends, or
+    /// those to which it adds what it receives.
+    pub(crate) is_partial: bool,
 }
 
 impl Transfer {
@@ -23,11 +26,21 @@ impl Transfer {
         let bytes = |r: &Range<usize>| r.start * element..r.end * element;
         let ordinal = others.iter().filter(|t| t.peer == peer).count() as u32;
         let parts = [bytes(&span.first), bytes(&span.second)];
-        others.push(Self { step: step as u32, ordinal, peer, parts, action });
+        others.push(Self { step: step as u32, ordinal, peer, parts, action, is_partial: false });
     }
 
     pub(crate) fn len(&self) -> usize {
         self.parts[0].len() + self.parts[1].len()
+    }
+
+    /// Bytes of the message, if this rank sends it.
+    pub(crate) fn sent_len(&self) -> usize {
+        if self.is_partial { 2 * self.len() } else { self.len() }
+    }
+
+    /// Whole bytes of the buffer of which so many bytes of the message tell.
+    pub(crate) fn sent_of_buffer(&self, sent: usize) -> usize {
+        if self.is_partial { sent / 2 } else { sent }
     }
 
     /// What is not done of each part when the first `done` bytes are.
@@ -44,27 +57,91 @@ impl Transfer {
     }
 }
 
+/// Where the sums of a collective are while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sums {
+    /// In the buffer.
+    InPlace,
+    /// Beside it (see [`partial`](super::partial)), once something has been added.
+    Kept,
+    /// Beside it from the beginning: what is to be combined are sums already.
+    Begun,
+}
+
 /// All messages of one rank in one collective.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) sends: Vec<Transfer>,
     pub(crate) recvs: Vec<Transfer>,
     pub(crate) recv_bytes: u64,
+    /// Whether this rank may keep partial sums, or receive some.
+    pub(crate) has_partials: bool,
+    /// Bytes that are made partial sums before anything else, since they travel together with others that are.
+    pub(crate) widened: Vec<Range<usize>>,
 }
 
 impl Plan {
-    pub(crate) fn new(algorithm: Algorithm, shape: &Shape<'_>, element: usize) -> Self {
+    pub(crate) fn new(algorithm: Algorithm, shape: &Shape<'_>, element: usize, sums: Sums) -> Self {
         let mut plan = Self::default();
+        let is_wide = sums != Sums::InPlace;
+        let all = 0..shape.layout.len() * element;
+        let mut partial = Ranges(if sums == Sums::Begun { vec![all] } else { Vec::new() });
         for (number, step) in algorithm.steps(shape).iter().enumerate() {
             if let Some(send) = &step.send {
                 Transfer::join(&mut plan.sends, number, send.peer, &send.span, Action::Copy, element);
+                let transfer = plan.sends.last_mut().expect("it was just joined");
+                transfer.is_partial = partial.meet_all(&transfer.parts, &mut plan.widened);
             }
             if let Some(recv) = &step.recv {
                 Transfer::join(&mut plan.recvs, number, recv.peer, &recv.span, recv.action, element);
+                let transfer = plan.recvs.last_mut().expect("it was just joined");
+                if is_wide && recv.action != Action::Copy {
+                    transfer.is_partial = partial.meet_all(&transfer.parts, &mut plan.widened);
+                }
+                // Of two contributions neither is a sum.
+                let may_meet = shape.world_size > 2 || sums == Sums::Begun;
+                plan.has_partials |= is_wide && recv.action != Action::Copy && may_meet;
+                for part in &transfer.parts {
+                    match recv.action {
+                        Action::Combine if is_wide => partial.add(part),
+                        _ => partial.remove(part),
+                    }
+                }
             }
         }
         plan.recv_bytes = plan.recvs.iter().map(|t| t.len() as u64).sum();
         plan
+    }
+}
+
+/// Bytes of the buffer, as ranges that do not meet.
+#[derive(Debug, Default)]
+struct Ranges(Vec<Range<usize>>);
+
+impl Ranges {
+    fn remove(&mut self, gone: &Range<usize>) {
+        let rest =
+            |have: &Range<usize>| [have.start..have.end.min(gone.start), have.start.max(gone.end)..have.end];
+        self.0 = self.0.iter().flat_map(rest).filter(|range| !range.is_empty()).collect();
+    }
+
+    fn add(&mut self, new: &Range<usize>) {
+        self.remove(new);
+        self.0.push(new.clone());
+    }
+
+    /// Whether any of `parts` is in here. The rest of them is then added, here and to `added`.
+    fn meet_all(&mut self, parts: &[Range<usize>; 2], added: &mut Vec<Range<usize>>) -> bool {
+        let mut missing = Self(parts.iter().filter(|part| !part.is_empty()).cloned().collect());
+        let len = |ranges: &Self| ranges.0.iter().map(Range::len).sum::<usize>();
+        let whole = len(&missing);
+        self.0.iter().for_each(|have| missing.remove(have));
+        let meets = len(&missing) < whole;
+        if meets {
+            missing.0.iter().for_each(|range| self.add(range));
+            added.extend(missing.0);
+        }
+        meets
     }
 }
 
@@ -92,6 +169,49 @@ mod tests {
         assert_eq!(transfer.next(8), 0..4);
         assert_eq!(transfer.left(11), [20..20, 3..4]);
         assert!(transfer.next(12).is_empty());
+    }
+
+    fn plan(algorithm: Algorithm, rank: usize, world_size: usize, sums: Sums) -> Plan {
+        let layout = phalanx_core::Layout::even(world_size, 12 * world_size);
+        let shape = Shape { rank, world_size, layout: &layout, recv_layout: None, root: 0 };
+        Plan::new(algorithm, &shape, 2, sums)
+    }
+
+    fn partial(transfers: &[Transfer]) -> Vec<bool> {
+        transfers.iter().map(|transfer| transfer.is_partial).collect()
+    }
+
+    #[test]
+    fn what_has_been_combined_is_partial_until_it_is_finished() {
+        let ring = plan(Algorithm::AllReduceRing, 1, 4, Sums::Kept);
+        // Its own block, two partial sums; then results.
+        assert_eq!(partial(&ring.sends), [false, true, true, false, false, false]);
+        // To what it receives it adds its own contribution, every time that of another block.
+        assert_eq!(partial(&ring.recvs), [false; 6]);
+        assert!(ring.has_partials && ring.widened.is_empty());
+        assert!(!plan(Algorithm::AllReduceRing, 1, 4, Sums::InPlace).has_partials);
+        let pair = plan(Algorithm::AllReduceRecursiveDoubling, 0, 2, Sums::Kept);
+        assert!(!pair.has_partials, "two contributions are added once");
+        let pair = plan(Algorithm::AllReduceRing, 0, 2, Sums::Begun);
+        assert_eq!((partial(&pair.sends), partial(&pair.recvs)), (vec![true, false], vec![true, false]));
+    }
+
+    #[test]
+    fn what_travels_with_partial_sums_is_widened_first() {
+        let circulant = plan(Algorithm::AllReduceCirculant, 0, 7, Sums::Kept);
+        let mixed = circulant.sends.iter().find(|t| t.is_partial && t.parts[0].len() > 24).unwrap();
+        assert!(circulant.widened.iter().any(|range| mixed.parts.iter().any(|p| p.contains(&range.start))));
+    }
+
+    #[test]
+    fn ranges_are_taken_apart() {
+        let mut ranges = Ranges(vec![0..10, 20..30]);
+        ranges.remove(&(5..25));
+        assert_eq!(ranges.0, [0..5, 25..30]);
+        let mut added = Vec::new();
+        assert!(!ranges.meet_all(&[5..7, 0..0], &mut added) && added.is_empty());
+        assert!(ranges.meet_all(&[24..26, 3..6], &mut added));
+        assert_eq!((added.len(), added.iter().map(Range::len).sum::<usize>()), (2, 2));
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use super::hosts::{Hosts, block_of};
 use crate::backend::{Buffers, Collective};
+use crate::engine::partial::{Arithmetic, Partials};
 use crate::fate::{Fate, Whole};
 use crate::host::HostBackend;
 use crate::lane::{Lane, Performer};
 use crate::scratch;
 use crate::shm::ShmTeam;
 use phalanx_core::{DType, Error, Layout, OpKind, ReduceOp, Result, Signature};
-use phalanx_kernels::Kernel;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,9 +69,7 @@ struct Parts<'a> {
 impl Parts<'_> {
     fn perform(&self, call: &Collective, buffers: Buffers<'_>) -> Result<()> {
         match (call.signature.op, buffers) {
-            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, buffers) => {
-                self.levels.flat.perform_part(self.whole, call, buffers)
-            }
+            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, buffers) => self.flat(call, buffers),
             // Nothing to move, but ranks that disagree must still find out.
             _ if call.layout.is_empty() => self.barrier(),
             (OpKind::AllReduce, Buffers::InPlace(buffer)) => self.all_reduce(buffer),
@@ -84,9 +82,14 @@ impl Parts<'_> {
                 (OpKind::ReduceScatter, Some(per_host), buffers) => {
                     self.reduce_scatter(per_host, &call.layout, buffers)
                 }
-                (_, _, buffers) => self.levels.flat.perform_part(self.whole, call, buffers),
+                (_, _, buffers) => self.flat(call, buffers),
             },
         }
+    }
+
+    /// Among all ranks at once.
+    fn flat(&self, call: &Collective, buffers: Buffers<'_>) -> Result<()> {
+        self.levels.flat.perform_part(self.whole, call, buffers, self.levels.fate.members().len(), None)
     }
 
     /// Among the ranks of this host.
@@ -95,24 +98,45 @@ impl Parts<'_> {
         inside.perform_part(self.whole, &self.part(op, root, layout), buffers)
     }
 
-    /// Among the ranks at this place on all hosts, in place.
-    fn across(&self, op: OpKind, root: Option<usize>, layout: Layout, buffer: &mut [u8]) -> Result<()> {
+    /// Among the ranks of this host: their sums, of which no one is a result yet.
+    fn sum_inside(
+        &self,
+        op: OpKind,
+        root: Option<usize>,
+        layout: Layout,
+        buffer: &mut [u8],
+        sums: Option<&mut Partials>,
+    ) -> Result<()> {
+        let (Some(inside), all) = (&self.levels.inside, 0..buffer.len()) else { return Ok(()) };
+        let part = self.part_of_sum(op, root, layout, sums.is_some());
+        let buffer = sums.map_or(buffer, |sums| sums.of(&all));
+        inside.perform_part(self.whole, &part, Buffers::InPlace(buffer))
+    }
+
+    /// Among the ranks at this place on all hosts, in place. What `sums` has is combined instead of the buffer; the result is in the buffer.
+    fn across(
+        &self,
+        op: OpKind,
+        root: Option<usize>,
+        layout: Layout,
+        buffer: &mut [u8],
+        sums: Option<Partials>,
+    ) -> Result<()> {
         let across = self.levels.across.as_ref();
         let across =
             across.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
-        across.perform_part(self.whole, &self.part(op, root, layout), Buffers::InPlace(buffer))
+        let (part, all) = (self.part(op, root, layout), self.levels.fate.members().len());
+        across.perform_part(self.whole, &part, Buffers::InPlace(buffer), all, sums)
     }
 
-    /// Averages are only summed up: who has seen all contributions divides.
     fn part(&self, op: OpKind, root: Option<usize>, layout: Layout) -> Collective {
         let Signature { dtype, reduce, ref site, .. } = *self.whole.signature;
         let reduces = matches!(op, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
-        let sum = |reduce| if reduce == ReduceOp::Avg { ReduceOp::Sum } else { reduce };
         let signature = Signature {
             op,
             dtype,
             count: layout.len() as u64,
-            reduce: reduce.filter(|_| reduces).map(sum),
+            reduce: reduce.filter(|_| reduces),
             root: root.map(|root| root as u32),
             detail: 0,
             site: site.clone(),
@@ -120,12 +144,28 @@ impl Parts<'_> {
         Collective { signature, layout, recv_layout: None }
     }
 
-    /// What is left to do to the sum of all contributions.
-    fn finish(&self, buffer: &mut [u8]) {
-        let Signature { dtype: Some(dtype), reduce: Some(op), .. } = *self.whole.signature else { return };
-        if let Some(kernel) = Kernel::new(op, dtype) {
-            kernel.finish(buffer, self.levels.fate.members().len());
-        }
+    /// Averages are only summed up, as `f32` if they are half types: who has seen all contributions divides.
+    fn part_of_sum(&self, op: OpKind, root: Option<usize>, layout: Layout, is_wide: bool) -> Collective {
+        let mut part = self.part(op, root, layout);
+        let signature = &mut part.signature;
+        let sum = |op| if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
+        signature.reduce = signature.reduce.map(sum);
+        signature.dtype = if is_wide { Some(DType::F32) } else { signature.dtype };
+        part
+    }
+
+    /// Room for the sums of half types in a buffer of `len` bytes, and what fills it; `None` for all others, which are summed up in place.
+    fn sums(&self, len: usize) -> Result<Option<(Arithmetic, Partials)>> {
+        let arithmetic = Arithmetic::of(self.whole.signature, 1)?.filter(Arithmetic::is_wide);
+        Ok(arithmetic.map(|arithmetic| (arithmetic, Partials::new(len))))
+    }
+
+    /// What the buffer contributes to sums of half types.
+    fn widened(&self, buffer: &[u8]) -> Result<Option<Partials>> {
+        Ok(self.sums(buffer.len())?.map(|(arithmetic, mut sums)| {
+            arithmetic.widen(buffer, sums.of(&(0..buffer.len())));
+            sums
+        }))
     }
 
     fn element(&self) -> usize {
@@ -154,26 +194,25 @@ impl Parts<'_> {
     fn barrier(&self) -> Result<()> {
         self.inside(OpKind::Barrier, None, self.for_inside(0), Buffers::InPlace(&mut []))?;
         if self.index == 0 {
-            self.across(OpKind::Barrier, None, self.for_across(0), &mut [])?;
+            self.across(OpKind::Barrier, None, self.for_across(0), &mut [], None)?;
         }
         self.inside(OpKind::Barrier, None, self.for_inside(0), Buffers::InPlace(&mut []))
     }
 
     fn all_reduce(&self, buffer: &mut [u8]) -> Result<()> {
-        let len = buffer.len() / self.element();
+        let (len, mut sums) = (buffer.len() / self.element(), self.widened(buffer)?);
         if self.levels.hosts.per_host().is_some() && buffer.len() >= SLICED_BYTES_MIN {
             let slices = self.for_inside(len);
             let own = slices.block(self.index);
-            self.inside(OpKind::ReduceScatter, None, slices.clone(), Buffers::InPlace(buffer))?;
-            let slice = &mut buffer[self.bytes(own.clone())];
-            self.across(OpKind::AllReduce, None, self.for_across(own.len()), slice)?;
-            self.finish(slice);
+            self.sum_inside(OpKind::ReduceScatter, None, slices.clone(), buffer, sums.as_mut())?;
+            let bytes = self.bytes(own.clone());
+            let sums = sums.map(|sums| sums.from(bytes.start));
+            self.across(OpKind::AllReduce, None, self.for_across(own.len()), &mut buffer[bytes], sums)?;
             return self.inside(OpKind::AllGather, None, slices, Buffers::InPlace(buffer));
         }
-        self.inside(OpKind::Reduce, Some(0), self.for_inside(len), Buffers::InPlace(buffer))?;
+        self.sum_inside(OpKind::Reduce, Some(0), self.for_inside(len), buffer, sums.as_mut())?;
         if self.index == 0 {
-            self.across(OpKind::AllReduce, None, self.for_across(len), buffer)?;
-            self.finish(buffer);
+            self.across(OpKind::AllReduce, None, self.for_across(len), buffer, sums)?;
         }
         self.inside(OpKind::Broadcast, Some(0), self.for_inside(len), Buffers::InPlace(buffer))
     }
@@ -184,16 +223,13 @@ impl Parts<'_> {
 
     fn reduce(&self, buffer: &mut [u8]) -> Result<()> {
         let (len, (root_host, root_index)) = (buffer.len() / self.element(), self.root());
-        let speaker = self.speaker(root_index);
-        self.inside(OpKind::Reduce, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))?;
+        let (speaker, mut sums) = (self.speaker(root_index), self.widened(buffer)?);
+        self.sum_inside(OpKind::Reduce, Some(speaker), self.for_inside(len), buffer, sums.as_mut())?;
         if self.index == speaker {
-            self.across(OpKind::Reduce, Some(root_host), self.for_across(len), buffer)?;
+            self.across(OpKind::Reduce, Some(root_host), self.for_across(len), buffer, sums)?;
         }
         if self.host == root_host && speaker != root_index {
             self.inside(OpKind::Broadcast, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))?;
-        }
-        if (self.host, self.index) == (root_host, root_index) {
-            self.finish(buffer);
         }
         Ok(())
     }
@@ -206,7 +242,7 @@ impl Parts<'_> {
             self.inside(OpKind::Broadcast, Some(root_index), self.for_inside(len), Buffers::InPlace(buffer))?;
         }
         if self.index == speaker {
-            self.across(OpKind::Broadcast, Some(root_host), self.for_across(len), buffer)?;
+            self.across(OpKind::Broadcast, Some(root_host), self.for_across(len), buffer, None)?;
         }
         if self.host == root_host && root_host_has_it {
             return Ok(());
@@ -236,7 +272,7 @@ impl Parts<'_> {
         let blocks = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
         let block_in = |host: usize| self.bytes(layout.block(host * per_host + self.index));
         blocks[self.bytes(column.block(self.host))].copy_from_slice(&buffer[block_in(self.host)]);
-        let gathered = self.across(OpKind::AllGather, None, column.clone(), blocks);
+        let gathered = self.across(OpKind::AllGather, None, column.clone(), blocks, None);
         for host in (0..self.levels.hosts.len()).filter(|&host| host != self.host) {
             buffer[block_in(host)].copy_from_slice(&blocks[self.bytes(column.block(host))]);
         }
@@ -260,7 +296,6 @@ impl Parts<'_> {
             Buffers::Separate(_, output) => output,
         };
         output.copy_from_slice(&sums[self.bytes(column.block(self.host))]);
-        self.finish(output);
         scratch::keep(scratch);
         reduced
     }
@@ -277,11 +312,27 @@ impl Parts<'_> {
             Buffers::InPlace(buffer) => &**buffer,
             Buffers::Separate(input, _) => input,
         };
+        let mut wide = self.sums(sums.len())?;
         for host in 0..self.levels.hosts.len() {
             let (range, row) = self.row(host, per_host, layout);
-            let sum = &mut sums[self.bytes(column.block(host))];
-            self.inside(OpKind::ReduceScatter, None, row, Buffers::Separate(&input[range], sum))?;
+            let own = self.bytes(column.block(host));
+            let part = self.part_of_sum(OpKind::ReduceScatter, None, row, wide.is_some());
+            let Some(inside) = &self.levels.inside else {
+                return Err(Error::Internal { what: "hosts of one rank each are one level".into() });
+            };
+            match &mut wide {
+                None => {
+                    let buffers = Buffers::Separate(&input[range], &mut sums[own]);
+                    inside.perform_part(self.whole, &part, buffers)?;
+                }
+                Some((_, wide)) => {
+                    let mut row = self.widened(&input[range.clone()])?;
+                    let row = row.as_mut().map_or(&mut [][..], |row| row.of(&(0..range.len())));
+                    inside.perform_part(self.whole, &part, Buffers::Separate(row, wide.of(&own)))?;
+                }
+            }
         }
-        self.across(OpKind::ReduceScatter, None, column.clone(), sums)
+        let sums_as_f32 = wide.map(|(_, wide)| wide);
+        self.across(OpKind::ReduceScatter, None, column.clone(), sums, sums_as_f32)
     }
 }

@@ -29,12 +29,7 @@ impl Isa for Baseline {
 
 /// # Safety
 /// As [`Reduce`], for any CPU.
-unsafe fn entry<B: Body<Baseline>>(
-    into: &[*mut u8],
-    sources: &[*const u8],
-    len: usize,
-    divide_by: usize,
-) {
+unsafe fn entry<B: Body<Baseline>>(into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
     // SAFETY: what the caller promised.
     unsafe { B::run(Baseline, into, sources, len, divide_by) }
 }

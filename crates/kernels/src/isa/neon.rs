@@ -43,12 +43,7 @@ impl Isa for Neon {
 /// # Safety
 /// As [`Reduce`], on a CPU that has the features.
 #[target_feature(enable = "neon")]
-unsafe fn entry<B: Body<Neon>>(
-    into: &[*mut u8],
-    sources: &[*const u8],
-    len: usize,
-    divide_by: usize,
-) {
+unsafe fn entry<B: Body<Neon>>(into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
     // SAFETY: what the caller promised; the features of the token are enabled here.
     unsafe { B::run(Neon(()), into, sources, len, divide_by) }
 }

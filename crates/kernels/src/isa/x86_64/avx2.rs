@@ -35,12 +35,7 @@ impl Isa for Avx2 {
 /// # Safety
 /// As [`Reduce`], on a CPU that has the features.
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn entry<B: Body<Avx2>>(
-    into: &[*mut u8],
-    sources: &[*const u8],
-    len: usize,
-    divide_by: usize,
-) {
+unsafe fn entry<B: Body<Avx2>>(into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
     // SAFETY: what the caller promised; the features of the token are enabled here.
     unsafe { B::run(Avx2(()), into, sources, len, divide_by) }
 }

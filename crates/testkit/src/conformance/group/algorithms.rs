@@ -12,7 +12,7 @@ use phalanx_group::ProcessGroup;
 use std::collections::BTreeSet;
 
 /// Choices that together take each algorithm at least once, as text for [`World::algorithms`].
-fn rounds() -> Vec<String> {
+pub(super) fn rounds() -> Vec<String> {
     let ops: BTreeSet<_> = Algorithm::ALL.iter().map(|a| a.op()).collect();
     let of = |op| Algorithm::of(op).collect::<Vec<_>>();
     let count = ops.iter().map(|&op| of(op).len()).max().expect("there are algorithms");

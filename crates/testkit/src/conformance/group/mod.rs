@@ -18,6 +18,7 @@ pub mod circles;
 pub mod endings;
 mod failure;
 pub mod generations;
+pub mod halves;
 pub mod losses;
 pub mod messages;
 pub mod mismatch;
@@ -33,6 +34,7 @@ macro_rules! group_conformance {
     ($world:expr) => {
         $crate::group_conformance!(@each $world,
             reductions::{reductions_of_every_kind, reductions_over_several_frames, what_is_no_number_has_one_form},
+            halves::{half_types_are_rounded_once, half_types_are_rounded_once_over_several_frames},
             movements::{movements_of_every_kind, movements_over_several_frames},
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
             messages::{

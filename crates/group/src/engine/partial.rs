@@ -1,0 +1,157 @@
+//! Partial sums of half types.
+//!
+//! A sum of `f16` or `bf16` that is rounded wherever it passes through a rank loses what small contributions add, and overflows on the way
+//! to an average that does not. So a rank keeps what it has added up so far as `f32`, beside the buffer, and sends it as `f32`. Contributions
+//! of one rank and results are half numbers, which travel as they are. Each element is rounded once: where its last contribution is added,
+//! and after the division of an average.
+//!
+//! A message of partial sums is twice as long as one of half numbers, by which its receiver knows it: what a rank has added up when it sends
+//! depends on the algorithm and on its place in it.
+
+use super::plan::Sums;
+use crate::scratch;
+use phalanx_core::{DType, Error, ReduceOp, Result, Signature};
+use phalanx_kernels::{Conversion, Kernel};
+use std::ops::Range;
+
+/// Bytes of half numbers, or of partial sums, that are received at a time: they are combined in the cache.
+pub(super) const READ_LEN: usize = 128 << 10;
+
+/// How a reduction combines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arithmetic {
+    kernel: Kernel,
+    /// Of half types whose rounding depends on the order.
+    wide: Option<Wide>,
+    /// How many contributions an average has.
+    divide_by: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Wide {
+    kernel: Kernel,
+    conversion: Conversion,
+}
+
+/// One side of a combination: bytes of elements, or of partial sums.
+#[derive(Debug)]
+pub(super) enum Operand<'a> {
+    Elements(&'a [u8]),
+    Partial(&'a [u8]),
+}
+
+impl Arithmetic {
+    /// Of a call in a group of so many ranks; `None` for what is no reduction.
+    ///
+    /// # Errors
+    /// The operator is not defined for the type.
+    pub(crate) fn of(signature: &Signature, divide_by: usize) -> Result<Option<Self>> {
+        let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
+        let kernel = Kernel::new(op, dtype)
+            .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
+        Ok(Some(Self { kernel, wide: Wide::of(op, dtype), divide_by }))
+    }
+
+    /// Whether partial sums are kept as `f32`.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.wide.is_some()
+    }
+
+    /// `into[i] = into[i] ∘ from[i]`, all of them elements; the `last` time it is the result.
+    pub(super) fn combine(&self, into: &mut [u8], from: &[u8], last: bool) {
+        if last {
+            self.kernel.combine_last(into, from, self.divide_by);
+        } else {
+            self.kernel.combine(into, from);
+        }
+    }
+
+    /// Where the sums of a collective are.
+    pub(crate) fn sums(&self) -> Sums {
+        if self.is_wide() { Sums::Kept } else { Sums::InPlace }
+    }
+
+    /// Widens elements, the first time that they are combined.
+    pub(crate) fn widen(&self, elements: &[u8], partial: &mut [u8]) {
+        self.wide.as_ref().expect("half types have partial sums").conversion.widen(elements, partial);
+    }
+
+    /// `partial[i] = partial[i] ∘ from[i]`. `spare` has room for `from` as `f32`. The last time, the result goes `into` elements.
+    pub(super) fn add(
+        &self,
+        partial: &mut [u8],
+        from: Operand<'_>,
+        spare: &mut [u8],
+        into: Option<&mut [u8]>,
+    ) {
+        let Wide { kernel, conversion } = self.wide.as_ref().expect("half types have partial sums");
+        let from = match from {
+            Operand::Partial(from) => from,
+            Operand::Elements(from) => {
+                let spare = &mut spare[..2 * from.len()];
+                conversion.widen(from, spare);
+                spare
+            }
+        };
+        match into {
+            None => kernel.combine(partial, from),
+            Some(into) => {
+                kernel.combine_last(partial, from, self.divide_by);
+                conversion.narrow(partial, into);
+            }
+        }
+    }
+}
+
+impl Wide {
+    fn of(op: ReduceOp, dtype: DType) -> Option<Self> {
+        let rounds = matches!(op, ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Prod);
+        let (conversion, kernel) = (Conversion::new(dtype)?, Kernel::new(op, DType::F32)?);
+        rounds.then_some(Self { kernel, conversion })
+    }
+}
+
+/// The partial sums of one collective on one rank: two bytes for each byte of the buffer, of which those are used that its plan says.
+#[derive(Debug, Default)]
+pub(crate) struct Partials {
+    memory: Vec<u64>,
+    /// Where the buffer begins.
+    start: usize,
+}
+
+impl Partials {
+    /// For a buffer of `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        Self { memory: scratch::take(2 * len), start: 0 }
+    }
+
+    /// From now on those of a buffer that begins `start` bytes further on.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn from(mut self, start: usize) -> Self {
+        self.start = start;
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+    }
+
+    /// The partial sums of those bytes of the buffer.
+    pub(crate) fn of(&mut self, range: &Range<usize>) -> &mut [u8] {
+        let (start, end) = (2 * (self.start + range.start), 2 * (self.start + range.end));
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[start..end]
+    }
+
+    /// Bytes of partial sums, as they travel.
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &bytemuck::cast_slice(&self.memory)[2 * self.start + range.start..2 * self.start + range.end]
+    }
+}
+
+impl Drop for Partials {
+    fn drop(&mut self) {
+        if !self.memory.is_empty() {
+            scratch::keep(std::mem::take(&mut self.memory));
+        }
+    }
+}
