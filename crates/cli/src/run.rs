@@ -48,10 +48,13 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
     if let Some(id) = job_id {
         launch = launch.job_id(id);
     }
+    let said = env.iter().rev().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.into());
+    let requires_encryption =
+        said.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|it| it == "require");
     for (name, value) in env {
         launch = launch.env(name, value);
     }
-    if encrypt {
+    if encrypt && !requires_encryption {
         launch = launch.env("PHALANX_ENCRYPT", "1");
     }
     let outcome = launch.run()?;

@@ -161,6 +161,23 @@ fn output_goes_where_it_belongs() {
     assert_eq!(text(&output.stdout), "-n;--;--help;\n");
 }
 
+/// What the environment requires is more than what the flag asks for.
+#[test]
+fn a_job_that_is_to_encrypt_is_told_so() {
+    for (flags, outside, inside) in [
+        (&["--encrypt"][..], "", "1"),
+        (&["--encrypt"], "0", "1"),
+        (&["--encrypt"], "require", "require"),
+        (&["--encrypt", "--env", "PHALANX_ENCRYPT=require"], "", "require"),
+        (&["--encrypt", "--env", "PHALANX_ENCRYPT=0"], "require", "1"),
+        (&[], "require", "require"),
+    ] {
+        let mut job = phalanx(&[&["run"], flags, &["-n", "1", "sh", "-c", "echo $PHALANX_ENCRYPT"]].concat());
+        let output = job.env("PHALANX_ENCRYPT", outside).output().unwrap();
+        assert_eq!(text(&output.stdout), format!("[0] {inside}\n"), "{flags:?} {outside:?}");
+    }
+}
+
 #[test]
 fn a_reader_that_leaves_does_not_end_the_job() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 use crate::backend::{Absence, Address, Backend};
 use crate::birthplace::QuickBirthplace;
+use crate::encryption::Encryption;
 use crate::generation::Generation;
 use crate::handle::Handles;
 use crate::trace::writer as trace;
@@ -59,6 +60,7 @@ pub struct ProcessGroup {
     timeout: Duration,
     /// How the ranks came together and may again: known to the group of all of them only.
     pub(crate) generation: Option<Arc<Generation>>,
+    encryption: Option<Encryption>,
     /// Where calls are made, if not where they are.
     site: Option<CallSite>,
     pub(crate) birthplace: QuickBirthplace,
@@ -75,13 +77,20 @@ impl ProcessGroup {
             splits: Arc::default(),
             timeout,
             generation: None,
+            encryption: None,
             site: None,
             birthplace,
         }
     }
 
     pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
-        Self { generation: Some(Arc::new(generation)), ..Self::new(backend) }
+        let encryption = generation.encryption();
+        Self { generation: Some(Arc::new(generation)), encryption, ..Self::new(backend) }
+    }
+
+    /// A group of some of these ranks.
+    pub(crate) fn of_some(&self, backend: Arc<dyn Backend>) -> Self {
+        Self { encryption: self.encryption.clone(), ..Self::new(backend) }.with_timeout(self.timeout)
     }
 
     /// This group with another time limit: of each operation that is called on the returned handle, or on groups that
@@ -189,6 +198,11 @@ impl ProcessGroup {
     /// ```
     pub fn describe(&self) -> String {
         self.backend.describe()
+    }
+
+    /// For libraries that send something on behalf of the ranks: that the job encrypts, if it does. A process alone sends nothing.
+    pub fn encryption(&self) -> Option<&Encryption> {
+        self.encryption.as_ref()
     }
 
     /// How long an operation that is called on this handle may take.

@@ -19,6 +19,7 @@ mod collectives;
 mod control;
 #[cfg(test)]
 mod corrupting;
+mod encryption;
 mod engine;
 mod fate;
 #[cfg(feature = "__fuzz")]
@@ -66,6 +67,7 @@ mod work;
 
 pub use backend::{Absence, Address, Backend, Buffers, Collective, Region};
 pub use buffer::SharedBuffer;
+pub use encryption::Encryption;
 pub use engine::eager::EAGER_LIMIT;
 pub use group::ProcessGroup;
 pub use init::{SimulatedBackend, init, join};
@@ -73,4 +75,6 @@ pub use object::OBJECT_LEN_MAX;
 pub use phalanx_core::{Error, ReduceOp, Result};
 pub use prices::{Measured, Prices};
 pub use tune::tune;
+#[doc(hidden)]
+pub use warning::warn;
 pub use work::{Buffer, Bytes, Completion, Pending, Work};

@@ -42,7 +42,7 @@ impl ProcessGroup {
         let deadline = Deadline::after(Instant::now(), self.timeout());
         let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
-        Ok(Some(Self::new(self.backend.subgroup(id, &members, &deadline)?).with_timeout(self.timeout())))
+        Ok(Some(self.of_some(self.backend.subgroup(id, &members, &deadline)?)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 /// Warns in the name of `who`. It returns when that is written, so the process may end then; a stderr that nobody reads holds it up.
-pub(crate) fn warn(who: &str, words: &str) {
+pub fn warn(who: &str, words: &str) {
     if tracing::dispatcher::has_been_set() {
         tracing::warn!("{who}: {words}");
     } else {

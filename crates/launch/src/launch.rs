@@ -279,7 +279,8 @@ fn run_attempts(
     let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || is_inherited(name);
     // As the ranks will understand it: the store must do as they do.
     let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
-    let encrypts = set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1");
+    let encrypts =
+        set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1" || on == "require");
     let mut number = 0;
     loop {
         let secret = Secret::generate()?;

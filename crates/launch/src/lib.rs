@@ -29,7 +29,7 @@
 //! | `PHALANX_STORE` | `tcp://host:port` of the store, which the launcher hosts: there is no port to choose and none to lose to another program |
 //! | `PHALANX_LIFELINE` | `host:port` of the launcher: a rank that has called `init` ends when the launcher does, behind whatever wrapper |
 //! | `PHALANX_SECRET` | the job's secret, fresh for each job; not on any command line, in no log and in no error |
-//! | `PHALANX_ENCRYPT` | left as it is; with `1` the launcher's store encrypts as the ranks do |
+//! | `PHALANX_ENCRYPT` | left as it is; with `1` or `require` the launcher's store encrypts as the ranks do |
 //! | `PHALANX_JOB_ID` | the job's name |
 //! | `PHALANX_RESTART_COUNT` | how often the job was restarted before, or in an elastic job, how often the process of this rank was replaced |
 //! | `PHALANX_ELASTIC`, `PHALANX_WORKER` | in an elastic job, its least and most ranks, and the number of this process among all that the job had |

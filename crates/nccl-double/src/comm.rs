@@ -2,7 +2,7 @@
 
 use crate::job::Job;
 use crate::wire::{Kind, Reply, Request};
-use crate::{context, fault, hub, last_error, lock, version};
+use crate::{context, encryption, fault, hub, last_error, lock, version};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::Shutdown;
@@ -145,6 +145,10 @@ impl Comm {
         let Place { number, rank, size, device, .. } = self.place;
         let seq = self.next_collective();
         lock(&self.state).line = Some(line.clone());
+        let key = match encryption::key() {
+            Ok(key) => key,
+            Err(code) => return self.settle(code),
+        };
         let is_gone = fault::number("gone") == Some(0);
         let join = Request {
             kind: if is_gone { Kind::Gone } else { Kind::Join },
@@ -154,7 +158,7 @@ impl Comm {
             dtype: number,
             operator: device as u64 | host() << 32,
             scalar: 0.0,
-            data: context::capability().to_ne_bytes().into(),
+            data: [context::capability(), key].map(u64::to_ne_bytes).concat(),
         };
         if join.write(&line).is_err() {
             return self.settle(SYSTEM_ERROR);

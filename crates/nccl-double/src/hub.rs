@@ -1,6 +1,7 @@
 //! Where the ranks of a unique id meet, and where collectives are computed: threads of the process that made the id.
 
 use crate::comm::Way;
+use crate::encryption;
 use crate::lock;
 use crate::number::{self, Operator};
 use crate::wire::{Kind, Reply, Request};
@@ -62,6 +63,10 @@ pub(crate) fn open(name: &str) -> io::Result<()> {
 fn serve(hub: &Mutex<Hub>, line: &Arc<UnixStream>) {
     let Ok(join) = Request::read(line) else { return };
     let (comm, rank) = (join.dtype, join.who as usize);
+    // Who has another key is not understood.
+    if join.data.get(8..) != encryption::key().ok().map(u64::to_ne_bytes).as_ref().map(|key| &key[..]) {
+        return;
+    }
     lock(hub).join(join, line);
     while let Ok(request) = Request::read(line) {
         lock(hub).handle(comm, rank, request);
@@ -75,7 +80,7 @@ impl Hub {
             return meeting.lose();
         }
         meeting.members.resize_with(join.count as usize, || None);
-        let capability = join.data.try_into().map_or(0, u64::from_ne_bytes);
+        let capability = join.data.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         let member = Member { line: line.clone(), device: join.operator, capability };
         meeting.members[join.who as usize] = Some(member);
         if meeting.has_lost {

@@ -30,6 +30,7 @@ mod comm;
 mod config;
 mod context;
 mod device;
+mod encryption;
 mod fault;
 mod group;
 mod hub;

@@ -47,6 +47,7 @@ mod comm_file;
 mod context;
 mod device;
 mod element;
+mod encryption;
 mod fallback;
 mod fate;
 mod hybrid;

@@ -188,7 +188,7 @@ fn nonsense_is_refused_and_named() {
         (&[OURS, &with_secret, "PHALANX_HEARTBEAT_TIMEOUT_S=-1"], &["PHALANX_HEARTBEAT_TIMEOUT_S"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_BUFFER=63"], &["PHALANX_TRACE_BUFFER is 63", "64 to 1048576"]),
         (&[OURS, &with_secret, "PHALANX_CHECKSUM=crc"], &["PHALANX_CHECKSUM", "neither 0 nor 1"]),
-        (&[OURS, &with_secret, "PHALANX_ENCRYPT=yes"], &["PHALANX_ENCRYPT", "neither 0 nor 1"]),
+        (&[OURS, &with_secret, "PHALANX_ENCRYPT=yes"], &["PHALANX_ENCRYPT", "neither 0 nor 1 nor require"]),
         (&[OURS, &with_secret, "PHALANX_TRACE_SIGNAL=yes"], &["PHALANX_TRACE_SIGNAL", "neither 0 nor 1"]),
     ];
     for (variables, words) in cases {
@@ -224,8 +224,14 @@ fn where_a_rank_listens_and_what_the_others_use_are_two_things() {
 
 #[test]
 fn encryption_is_asked_for() {
-    for (flag, encrypts) in [("", false), ("PHALANX_ENCRYPT=0", false), ("PHALANX_ENCRYPT=1", true)] {
-        assert_eq!(read(&[OURS, &secret(), flag]).unwrap().secret.unwrap().encrypts(), encrypts, "{flag:?}");
+    for (flag, encrypts, refuses_clear) in [
+        ("", false, false),
+        ("PHALANX_ENCRYPT=0", false, false),
+        ("PHALANX_ENCRYPT=1", true, false),
+        ("PHALANX_ENCRYPT=require", true, true),
+    ] {
+        let secret = read(&[OURS, &secret(), flag]).unwrap().secret.unwrap();
+        assert_eq!((secret.encrypts(), secret.refuses_clear()), (encrypts, refuses_clear), "{flag:?}");
     }
 }
 

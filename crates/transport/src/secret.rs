@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 pub struct Secret {
     bytes: Arc<Zeroizing<[u8; Self::LEN]>>,
     encrypts: bool,
+    refuses_clear: bool,
 }
 
 impl Secret {
@@ -26,7 +27,11 @@ impl Secret {
     /// # Errors
     /// [`Error::Unavailable`] if the system has no randomness to give.
     pub fn generate() -> Result<Self> {
-        Ok(Self { bytes: Arc::new(Zeroizing::new(random()?)), encrypts: false })
+        Ok(Self::clear(Zeroizing::new(random()?)))
+    }
+
+    fn clear(bytes: Zeroizing<[u8; Self::LEN]>) -> Self {
+        Self { bytes: Arc::new(bytes), encrypts: false, refuses_clear: false }
     }
 
     /// The same secret for a job that encrypts all it says over the network. A process whose secret encrypts and one whose secret
@@ -41,26 +46,43 @@ impl Secret {
         self.encrypts
     }
 
+    /// As [`encrypting`](Self::encrypting), for a process that won't have it that others send for it in the clear, as a library with connections
+    /// of its own may.
+    #[must_use]
+    pub fn refusing_clear(self) -> Self {
+        Self { encrypts: true, refuses_clear: true, ..self }
+    }
+
+    /// Whether what can't be encrypted is to be refused.
+    pub fn refuses_clear(&self) -> bool {
+        self.refuses_clear
+    }
+
+    /// A key for a library with connections of its own, as 64 hexadecimal digits. Of `purpose` and this secret, which can't be found from it.
+    pub fn key_for(&self, purpose: &str) -> String {
+        self.derived(b"phalanx key ", purpose.as_bytes()).to_hex()
+    }
+
     /// The secret of one generation of the job, made of this one. Who is left of another generation does not know it, so no line or link
     /// joins two of them: their ranks have the same numbers, and may by and by have the same addresses.
     #[must_use]
     pub fn of_generation(&self, generation: u64) -> Self {
-        self.derived(b"phalanx generation ", generation)
+        self.derived(b"phalanx generation ", &generation.to_le_bytes())
     }
 
     /// The secret of one start of the job, made of this one. A process that was told of another start, which has ended and left its address
     /// in the store, does not know it: whoever answers at that address by now is not taken for its rank 0.
     #[must_use]
     pub fn of_start(&self, start: u64) -> Self {
-        self.derived(b"phalanx start ", start)
+        self.derived(b"phalanx start ", &start.to_le_bytes())
     }
 
-    fn derived(&self, label: &[u8], number: u64) -> Self {
+    fn derived(&self, label: &[u8], which: &[u8]) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.bytes()).expect("HMAC takes keys of any length");
         mac.update(label);
-        mac.update(&number.to_le_bytes());
+        mac.update(which);
         let bytes = Zeroizing::new(mac.finalize().into_bytes().into());
-        Self { bytes: Arc::new(bytes), encrypts: self.encrypts }
+        Self { bytes: Arc::new(bytes), ..*self }
     }
 
     /// Reads 64 hexadecimal digits; surrounding white space is ignored.
@@ -85,7 +107,7 @@ impl Secret {
             let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
             *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
         }
-        Ok(Self { bytes: Arc::new(bytes), encrypts: false })
+        Ok(Self::clear(bytes))
     }
 
     /// 64 hexadecimal digits, for the environment of a rank. Treat them like a password.
@@ -144,6 +166,16 @@ mod tests {
         let of_start = |start| secret.of_start(start);
         assert!(of_start(1) == of_start(1) && of_start(1).encrypts());
         assert!(of_start(1) != of(1) && of_start(1) != of_start(2));
+        assert!(!of(1).refuses_clear() && secret.refusing_clear().of_generation(1).refuses_clear());
+    }
+
+    #[test]
+    fn libraries_have_keys_of_their_own() {
+        let secret = Secret::generate().unwrap();
+        let key = secret.key_for("nccl");
+        assert_eq!(key, secret.clone().encrypting().key_for("nccl"));
+        assert!(key.len() == 64 && key != secret.to_hex() && key != secret.key_for("other"));
+        assert_ne!(key, Secret::generate().unwrap().key_for("nccl"));
     }
 
     #[test]

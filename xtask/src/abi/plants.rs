@@ -51,8 +51,8 @@ const PLANTS: [Plant; 12] = [
     (Subject::Nccl, "\"ncclCommCount\"", "\"ncclCommCounts\"", "ncclCommCounts"),
     (
         Subject::Nccl,
-        "    magic: u32,\n    version: u32,\n",
-        "    version: u32,\n    magic: u32,\n",
+        "    version: u32,\n    blocking: c_int,\n",
+        "    blocking: c_int,\n    version: u32,\n",
         "ncclConfig_t",
     ),
     (Subject::Nccl, "RawId(pub(crate) [u8; 128])", "RawId(pub(crate) [u8; 64])", "ncclUniqueId"),

@@ -13,6 +13,7 @@ pub(crate) mod threads;
 pub(crate) mod view;
 
 use crate::ProcessGroup;
+use crate::encryption::Encryption;
 use crate::realm::Realm;
 use crate::recommended;
 use crate::self_test;
@@ -21,6 +22,7 @@ use heart::Heart;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
 use phalanx_rendezvous::{BackendChoice, Elastic, OpenStore};
+use phalanx_transport::Secret;
 use roster::{Party, Patience};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -41,6 +43,11 @@ pub(crate) trait Home: Send + Sync + Debug {
 
     /// What shows that this worker lives while no arbiter watches over it; `None` where silence means nothing.
     fn heart(&self, _worker: u64) -> Option<Heart> {
+        None
+    }
+
+    /// What the job's processes know and nobody else.
+    fn secret(&self) -> Option<&Secret> {
         None
     }
 
@@ -97,6 +104,10 @@ pub(crate) struct Generation {
 impl Generation {
     pub(crate) fn number(&self) -> u64 {
         self.seat.generation
+    }
+
+    pub(crate) fn encryption(&self) -> Option<Encryption> {
+        self.home.secret().and_then(Encryption::of)
     }
 
     /// How many replacements wait for the next generation. The store has so much time to let this rank in; then it is asked twice, and may
@@ -297,7 +308,6 @@ mod tests {
     use crate::realm::ThreadRealm;
     use phalanx_core::ReduceOp;
     use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};
-    use phalanx_transport::Secret;
 
     /// A store that does not answer; remembers for how long it was asked.
     #[derive(Debug, Default)]

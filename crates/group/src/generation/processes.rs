@@ -117,6 +117,10 @@ impl Processes {
 }
 
 impl Home for Processes {
+    fn secret(&self) -> Option<&Secret> {
+        Some(&self.secret)
+    }
+
     fn init_timeout(&self) -> Duration {
         self.config.init_timeout
     }

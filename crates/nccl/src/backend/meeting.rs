@@ -3,6 +3,7 @@
 use super::flight::HEARSAY_TIME;
 use crate::comm::Communicator;
 use crate::device::Device;
+use crate::encryption;
 use crate::fallback::{ENABLE_FALLBACK, Fallback};
 use crate::id::UniqueId;
 use crate::load::Nccl;
@@ -24,6 +25,49 @@ struct Facts {
     device: Result<Named, String>,
     /// Of its device; 0 without one.
     capability: Capability,
+    clear: Clear,
+}
+
+/// What a rank's NCCL would send in the clear although the job encrypts.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Clear {
+    /// All of it, and why.
+    all: Option<String>,
+    /// What goes between hosts, and why.
+    between_hosts: Option<String>,
+    /// On which host.
+    boot: Option<String>,
+    /// The rank won't have that.
+    is_refused: bool,
+}
+
+impl Clear {
+    fn of(group: &ProcessGroup, nccl: &Result<Nccl>) -> Self {
+        let (Some(encryption), Ok(nccl)) = (group.encryption(), nccl) else { return Self::default() };
+        // Not the name, which several hosts may have.
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let (all, between_hosts) = (encryption::lack(*nccl), encryption::lack_of_network());
+        Self { all, between_hosts, boot, is_refused: encryption.is_required() }
+    }
+
+    /// Of each rank, why something would be sent in the clear.
+    fn reasons(all: &[Facts]) -> impl Iterator<Item = Option<&str>> {
+        let boot = &all[0].clear.boot;
+        let is_one_host = boot.is_some() && all.iter().all(|facts| facts.clear.boot == *boot);
+        all.iter().map(move |Facts { clear, .. }| {
+            let between_hosts = clear.between_hosts.as_deref().filter(|_| !is_one_host);
+            clear.all.as_deref().or(between_hosts)
+        })
+    }
+}
+
+/// What the ranks have found that they all have.
+pub(crate) struct Common {
+    pub(crate) nccl: Nccl,
+    /// The least of all devices.
+    pub(crate) capability: Capability,
+    /// Whether NCCL gets the job's key.
+    pub(crate) is_keyed: bool,
 }
 
 /// What tells it from others, and how it is called.
@@ -33,14 +77,13 @@ struct Named {
     name: String,
 }
 
-/// Each rank has a device of its own, and all have a library of one version, which is returned with the least compute capability of all devices. Where the
-/// data goes over the host it is not, and neither is needed. Collective.
+/// Each rank has a device of its own, and all have a library of one version, which is returned. Where the data goes over the host it is not, and neither is needed. Collective.
 pub(crate) fn check(
     group: &ProcessGroup,
     nccl: Result<Nccl>,
     device: Result<Device>,
     fallback: Fallback,
-) -> Result<(Option<(Nccl, Capability)>, Device)> {
+) -> Result<(Option<Common>, Device)> {
     let of_nccl = |nccl: &Nccl| Named { key: nccl.version().to_string(), name: nccl.to_string() };
     // As NCCL tells devices apart: by their host too, of which NCCL_HOSTID may say that it is another.
     let host = std::env::var("NCCL_HOSTID").unwrap_or_default();
@@ -50,12 +93,31 @@ pub(crate) fn check(
         nccl: nccl.as_ref().map(of_nccl).map_err(ToString::to_string),
         device: device.as_ref().map(of_device).map_err(ToString::to_string),
         capability: device.as_ref().map(Device::compute_capability).unwrap_or_default(),
+        clear: if fallback == Fallback::Always { Clear::default() } else { Clear::of(group, &nccl) },
     };
     let all = group.all_gather_object(&facts)?;
     let device = device?;
     let over_host = compare(&all, group.rank(), |rank| group.peer(rank))?;
-    let least = all.iter().map(|facts| facts.capability).min().unwrap_or_default();
-    Ok((if over_host { None } else { Some((nccl?, least)) }, device))
+    if over_host {
+        return Ok((None, device));
+    }
+    let capability = all.iter().map(|facts| facts.capability).min().unwrap_or_default();
+    let is_keyed = group.encryption().is_some() && all.iter().all(|facts| facts.clear.all.is_none());
+    if group.rank() == 0 {
+        warn_of_clear(&all, |rank| group.peer(rank));
+    }
+    Ok((Some(Common { nccl: nccl?, capability, is_keyed }), device))
+}
+
+/// The job encrypts, and NCCL won't, or not all. Of several ranks whose NCCL won't, one is named.
+fn warn_of_clear(all: &[Facts], peer: impl Fn(usize) -> Peer) {
+    if let Some((rank, why)) = Clear::reasons(all).enumerate().find_map(|(rank, why)| Some((rank, why?))) {
+        let hint = "PHALANX_ENCRYPT=require refuses that";
+        phalanx_group::warn(
+            "nccl",
+            &format!("what NCCL sends is not encrypted: on {}: {why}; {hint}", peer(rank)),
+        );
+    }
 }
 
 /// Whether the data goes over the host: the same answer on all ranks that have a device.
@@ -66,7 +128,18 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
     };
     let wanted = all[0].fallback;
     let (mut devices, mut libraries, mut lacking) = (Vec::new(), Vec::new(), None);
-    for (rank, facts) in all.iter().enumerate() {
+    let is_clear_refused = all.iter().any(|facts| facts.clear.is_refused);
+    let nccls: Vec<Result<Named, String>> = all
+        .iter()
+        .zip(Clear::reasons(all))
+        .map(|(facts, why)| match (&facts.nccl, why) {
+            (Ok(_), Some(why)) if is_clear_refused => {
+                Err(format!("PHALANX_ENCRYPT=require refuses to send in the clear: {why}"))
+            }
+            (nccl, _) => nccl.clone(),
+        })
+        .collect();
+    for (rank, (facts, nccl)) in all.iter().zip(&nccls).enumerate() {
         if facts.fallback != wanted {
             return Err(Error::config(format!(
                 "the ranks differ in what they do without NCCL: {} has {wanted}, but {} has {}; set {ENABLE_FALLBACK} alike",
@@ -79,7 +152,7 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
             Ok(device) => devices.push(device),
             Err(trouble) => return lacks("a device", rank, trouble.clone()),
         }
-        match &facts.nccl {
+        match nccl {
             Ok(nccl) => libraries.push(nccl),
             Err(trouble) => lacking = lacking.or(Some((rank, trouble))),
         }
@@ -92,7 +165,7 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
         }
         (Fallback::Never, Some(other)) => {
             // Who has none himself needs not be told of others.
-            let (rank, trouble) = all[me].nccl.as_ref().err().map_or(other, |own| (me, own));
+            let (rank, trouble) = nccls[me].as_ref().err().map_or(other, |own| (me, own));
             let hint =
                 format!("a HybridBackend can do without, over the host: {ENABLE_FALLBACK}=1 on all ranks");
             return lacks("NCCL", rank, format!("{trouble}; {hint}"));
@@ -125,11 +198,18 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
 pub(crate) fn connect(
     control: &ProcessGroup,
     group: &ProcessGroup,
-    nccl: Nccl,
+    Common { nccl, is_keyed, .. }: Common,
     device: &Device,
 ) -> Result<Communicator> {
-    let id = if control.rank() == 0 { Some(UniqueId::new(nccl)) } else { None };
-    let mut words = id.map(|id| id.map(|id| id.as_bytes().to_vec()).map_err(|error| error.to_string()));
+    let give_key = || match group.encryption() {
+        Some(encryption) if is_keyed => encryption::give_key(nccl, encryption),
+        _ => Ok(()),
+    };
+    let mut words = None;
+    if control.rank() == 0 {
+        let id = give_key().and_then(|()| UniqueId::new(nccl));
+        words = Some(id.map(|id| id.as_bytes().to_vec()).map_err(|error| error.to_string()));
+    }
     words = group.broadcast_object(words, 0).map(Some)?;
     let bytes = match words {
         Some(Ok(bytes)) => bytes,
@@ -146,8 +226,8 @@ pub(crate) fn connect(
     let failed = |cause| Err(error(control, cause));
     let is_wanted = || control.failure().map_or(Ok(()), failed);
     let (rank, world_size) = (control.rank(), control.world_size());
-    let comm = Communicator::init_while(is_wanted, nccl, device, &id, rank, world_size, group.timeout());
-    comm.or_else(|trouble| {
+    let init = || Communicator::init_while(is_wanted, nccl, device, &id, rank, world_size, group.timeout());
+    give_key().and_then(|()| init()).or_else(|trouble| {
         // That is often the loss of a rank, of which the group will tell better.
         let hearsay = Deadline::after(Instant::now(), HEARSAY_TIME);
         wait_until(&hearsay, || Ok(control.failure().is_some()))?;
@@ -183,7 +263,13 @@ mod tests {
     fn facts(fallback: Fallback, version: Result<&str, &str>, uuid: &str) -> Facts {
         let nccl = version.map(|version| Named { key: version.into(), name: format!("NCCL {version} (/x)") });
         let device = Ok(Named { key: uuid.into(), name: format!("device 0 ({uuid})") });
-        Facts { fallback, nccl: nccl.map_err(str::to_owned), device, capability: (9, 0) }
+        Facts {
+            fallback,
+            nccl: nccl.map_err(str::to_owned),
+            device,
+            capability: (9, 0),
+            clear: Clear::default(),
+        }
     }
 
     fn outcome(all: &[Facts]) -> Result<bool, String> {
@@ -209,6 +295,27 @@ mod tests {
             "configuration: rank 1 (node:1) and rank 2 (node:1) have one device, device 0 (b): give each rank one of its own, as by its \
              local rank"
         );
+    }
+
+    #[test]
+    fn what_is_sent_in_the_clear_is_refused_where_one_rank_says_so() {
+        let rank = |uuid, boot: &str, between_hosts: Option<&str>| {
+            let (all, between_hosts) = (None, between_hosts.map(str::to_owned));
+            let clear = Clear { all, between_hosts, boot: Some(boot.into()), is_refused: uuid == "b" };
+            Facts { clear, ..facts(Fallback::Never, Ok("2.32.3"), uuid) }
+        };
+        let why = Some("why");
+        assert_eq!(outcome(&[rank("a", "one", None), rank("b", "other", None)]), Ok(false));
+        // On one host nothing goes between hosts.
+        assert_eq!(outcome(&[rank("a", "one", why), rank("b", "one", why)]), Ok(false));
+        let error = outcome(&[rank("a", "one", why), rank("b", "other", None)]).unwrap_err();
+        assert_eq!(
+            error,
+            "NCCL on rank 0 (node:1) is not available (tried: PHALANX_ENCRYPT=require refuses to send in the clear: why; a HybridBackend can \
+             do without, over the host: PHALANX_ENABLE_GPU_FALLBACK=1 on all ranks)"
+        );
+        // Nobody refuses.
+        assert_eq!(outcome(&[rank("a", "one", why), rank("c", "other", why)]), Ok(false));
     }
 
     #[test]

@@ -90,7 +90,8 @@ impl NcclBackend {
     /// as before afterwards.
     ///
     /// # Errors
-    /// The same on all ranks: a rank without NCCL or without that device ([`Unavailable`](Error::Unavailable)), two ranks with one device or
+    /// The same on all ranks: a rank without NCCL or without that device, or an NCCL that would send in the clear where `PHALANX_ENCRYPT` is `require`
+    /// ([`Unavailable`](Error::Unavailable)), two ranks with one device or
     /// with different versions of NCCL ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
     pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
         Self::over(group, Nccl::load(), Cuda::load().and_then(|cuda| Device::open(cuda, ordinal)))
@@ -102,20 +103,15 @@ impl NcclBackend {
     /// As for `new`.
     pub fn over(group: &ProcessGroup, nccl: Result<Nccl>, device: Result<Device>) -> Result<Self> {
         match meeting::check(group, nccl, device, Fallback::Never)? {
-            (Some((nccl, least)), device) => Self::connect(group, nccl, &device, least),
+            (Some(common), device) => Self::connect(group, common, &device),
             (None, _) => Err(Error::Internal { what: "a fallback that nobody wanted".into() }),
         }
     }
 
-    /// As [`over`](Self::over), after the ranks have [compared](meeting::check) what they have, among it the `least` compute capability.
-    pub(crate) fn connect(
-        group: &ProcessGroup,
-        nccl: Nccl,
-        device: &Device,
-        least: (u32, u32),
-    ) -> Result<Self> {
-        let fate = Fate::of(group)?;
-        let comm = meeting::connect(&fate.control, group, nccl, device)?.among(least);
+    /// As [`over`](Self::over), after the ranks have [compared](meeting::check) what they have.
+    pub(crate) fn connect(group: &ProcessGroup, common: meeting::Common, device: &Device) -> Result<Self> {
+        let (fate, least) = (Fate::of(group)?, common.capability);
+        let comm = meeting::connect(&fate.control, group, common, device)?.among(least);
         let stream = Stream::new(device)?;
         let shared = Shared {
             fate,

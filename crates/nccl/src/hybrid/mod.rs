@@ -112,9 +112,7 @@ impl HybridBackend {
         fallback: Fallback,
     ) -> Result<Self> {
         let devices = match meeting::check(group, nccl, device, fallback)? {
-            (Some((nccl, least)), device) => {
-                Devices::Nccl(NcclBackend::connect(group, nccl, &device, least)?)
-            }
+            (Some(common), device) => Devices::Nccl(NcclBackend::connect(group, common, &device)?),
             (None, device) => Devices::OverHost(Staging::new(group, &device)?),
         };
         let hybrid = Self { host: group.clone(), devices };

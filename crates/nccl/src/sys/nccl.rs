@@ -2,7 +2,7 @@
 
 use super::cuda::RawStream;
 use super::table;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// `ncclComm_t`.
 pub(crate) type RawComm = *mut c_void;
@@ -63,6 +63,9 @@ pub(crate) const MIN: RawOp = 3;
 /// `ncclAvg`.
 pub(crate) const AVG: RawOp = 4;
 
+/// `NCCL_ENCRYPTION_MODE_PSK`, since NCCL 2.32.3.
+const ENCRYPTION_BY_KEY: c_int = 1;
+
 /// `ncclUniqueId`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -82,6 +85,25 @@ impl RawConfig {
     /// Calls return at once, and what they began is asked after with `ncclCommGetAsyncError`.
     pub(crate) fn non_blocking() -> Self {
         Self { size: size_of::<Self>(), magic: CONFIG_MAGIC, version: 21_400, blocking: 0 }
+    }
+}
+
+/// `ncclEncryptionConfig_t`, since NCCL 2.32.3.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct RawEncryption {
+    size: usize,
+    magic: u32,
+    version: u32,
+    mode: c_int,
+    psk: *const c_char,
+}
+
+impl RawEncryption {
+    /// With a key of 32 bytes or more, which must be there as long as this is used.
+    pub(crate) fn with_key(key: &CStr) -> Self {
+        let size = size_of::<Self>();
+        Self { size, magic: CONFIG_MAGIC, version: 23_203, mode: ENCRYPTION_BY_KEY, psk: key.as_ptr() }
     }
 }
 
@@ -114,5 +136,6 @@ table! {
         comm_init_rank_config = "ncclCommInitRankConfig" since "NCCL 2.14": fn(*mut RawComm, c_int, RawId, c_int, *mut RawConfig) -> Code;
         comm_finalize = "ncclCommFinalize" since "NCCL 2.14": fn(RawComm) -> Code;
         comm_split = "ncclCommSplit" since "NCCL 2.18": fn(RawComm, c_int, c_int, *mut RawComm, *mut RawConfig) -> Code;
+        set_encryption = "ncclSetEncryption" since "NCCL 2.32.3": fn(*const RawEncryption) -> Code;
     }
 }
