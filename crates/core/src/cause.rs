@@ -199,7 +199,7 @@ pub enum Cause {
         /// Who waits in which call for whom, from the lowest rank on.
         waits: Vec<Wait>,
     },
-    /// Two ranks called different things at the same place of the sequence.
+    /// Two ranks called different things at the same place of the sequence, or performed the same in different [ways](crate::Way).
     Mismatch {
         /// The operation's place in the group's sequence; 0 for a message.
         seq: u64,
@@ -296,6 +296,14 @@ impl fmt::Display for Disagreement<'_> {
             }
             None if *seq == 0 => f.write_str("ranks disagree on a message")?,
             None => write!(f, "ranks disagree at operation #{seq}")?,
+        }
+        let [ours, theirs] = [&left.1, &right.1];
+        if ours.calls_as(theirs) && ours.way != theirs.way {
+            return write!(
+                f,
+                " on how to perform {ours}: {} does it by {}, but {} by {} (do all run the same build, with the same settings?)",
+                left.0, ours.way, right.0, theirs.way
+            );
         }
         write!(f, ": {} called {}, but {} called {}", left.0, left.1, right.0, right.1)
     }

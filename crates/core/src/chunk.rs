@@ -1,6 +1,10 @@
 //! Who owns which part of a buffer.
 
+use crate::Signature;
 use std::ops::Range;
+
+/// How many blocks [`Layout::describe`] tells one by one.
+const LENS_TOLD: usize = 4;
 
 /// The range of chunk `index` when `len` elements are dealt to `parts` owners as evenly as possible.
 ///
@@ -78,6 +82,32 @@ impl Layout {
         self.blocks(rank..rank + 1)
     }
 
+    /// 64 bits over where the blocks lie. Of even blocks in no time; of given ones in a look at each.
+    pub fn fingerprint(&self) -> u64 {
+        let mix =
+            |state: u64, n: usize| (state.rotate_left(29) ^ n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        match &self.0 {
+            Blocks::Even { world_size, len } => mix(mix(1, *world_size), *len),
+            Blocks::Given { starts } => starts.iter().fold(2, |hash, start| mix(hash, *start)),
+        }
+    }
+
+    /// All blocks in words: `4 blocks of 250`, `3 blocks of 3, 4, 3`. Different for different layouts; of many blocks, but the first few stand as
+    /// a hash.
+    pub fn describe(&self) -> String {
+        let lens: Vec<usize> = (0..self.world_size()).map(|rank| self.block(rank).len()).collect();
+        let (count, told) = (lens.len(), lens.len().min(LENS_TOLD));
+        if lens.iter().all(|len| *len == lens[0]) {
+            return format!("{count} blocks of {}", lens.first().unwrap_or(&0));
+        }
+        let first: Vec<_> = lens[..told].iter().map(usize::to_string).collect();
+        let first = first.join(", ");
+        if told == count {
+            return format!("{count} blocks of {first}");
+        }
+        format!("{count} blocks of {first}, … [{:08x}]", Signature::detail_of(&lens) as u32)
+    }
+
     /// The blocks of `ranks` (consecutive, in order) as one range.
     ///
     /// # Panics
@@ -125,5 +155,18 @@ mod tests {
         let layout = Layout::from_counts(&[2, 0, 3]);
         assert_eq!((layout.block(0), layout.block(1), layout.block(2)), (0..2, 2..2, 2..5));
         assert_eq!((layout.len(), layout.world_size()), (5, 3));
+    }
+
+    #[test]
+    fn different_layouts_are_described_differently() {
+        let of = |counts: &[usize]| Layout::from_counts(counts).describe();
+        let fingerprints = [[2, 3], [3, 2]].map(|counts| Layout::from_counts(&counts).fingerprint());
+        assert_ne!(fingerprints[0], fingerprints[1]);
+        assert_ne!(Layout::even(2, 5).fingerprint(), Layout::even(5, 2).fingerprint());
+        assert_eq!(Layout::even(4, 1000).describe(), "4 blocks of 250");
+        assert_eq!(of(&[3, 4, 3]), "3 blocks of 3, 4, 3");
+        let (one, other) = (of(&[1, 2, 1, 1, 1, 2]), of(&[1, 2, 1, 1, 2, 1]));
+        assert!(one.starts_with("6 blocks of 1, 2, 1, 1, … [") && one != other, "{one}, {other}");
+        assert_eq!(of(&[2, 2, 3, 2, 3]), Layout::even(5, 12).describe());
     }
 }

@@ -150,7 +150,8 @@ pub enum Error {
         /// Which call on this rank.
         at: Box<Context>,
     },
-    /// Ranks called different operations, or the same with other types, counts or roots. No data was used. The group is poisoned.
+    /// Ranks called different operations, or the same with other types, counts or roots, or perform it in different
+    /// [ways](crate::Way). None used data of the other. The group is poisoned.
     #[error("{at}: {}{}", Disagreement { seq: *seq, tag: *tag, left, right }, at.consequence())]
     Mismatch {
         /// Where in the group's sequence they disagreed; 0 for a message.
@@ -424,10 +425,43 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_call_the_same_are_told_how_they_perform_it() {
+        let by = |way: &'static str, rank| {
+            let (op, dtype, site) = (OpKind::AllReduce, Some(crate::DType::F32), site(7));
+            (
+                peer(rank),
+                Signature { op, dtype, count: 9, reduce: None, root: None, detail: 0, way: way.into(), site },
+            )
+        };
+        let (left, right) = (by("ring in 2 blocks of 5", 0), by("flat", 1));
+        let words = "ranks disagree at operation #3 on how to perform all_reduce(f32 x 9) at train.rs:7: rank 0 (node7:4210) does it by ring in 2 \
+                     blocks of 5, but rank 1 (node7:4211) by flat (do all run the same build, with the same settings?)";
+        assert_eq!(Cause::Mismatch { seq: 3, tag: None, left: left.clone(), right }.to_string(), words);
+        let other = (peer(1), Signature { op: OpKind::Reduce, ..by("flat", 1).1 });
+        let words = Cause::Mismatch { seq: 3, tag: None, left, right: other }.to_string();
+        assert!(
+            words.ends_with("called reduce(f32 x 9) at train.rs:7"),
+            "what is called comes first: {words}"
+        );
+    }
+
+    #[test]
     fn a_disagreement_on_a_message_has_no_number() {
         let called = |op, count, rank| {
             let (dtype, site) = (Some(crate::DType::F32), site(count as u32));
-            (peer(rank), Signature { op, dtype, count, reduce: None, root: None, detail: 0, site })
+            (
+                peer(rank),
+                Signature {
+                    op,
+                    dtype,
+                    count,
+                    reduce: None,
+                    root: None,
+                    detail: 0,
+                    way: crate::Way::UNSAID,
+                    site,
+                },
+            )
         };
         let (left, right) = (called(OpKind::Send, 10, 0), called(OpKind::Recv, 9, 1));
         let cause = Cause::Mismatch { seq: 0, tag: Some(3), left, right };

@@ -3,7 +3,7 @@
 //! Ranks are plain `usize` values in `0..world_size`; lengths are in elements unless a name says bytes.
 //! Here are the element types ([`Element`], [`DType`]), the reduce operators ([`ReduceOp`]), who owns which part of a
 //! buffer ([`chunk`]), time limits as values ([`Deadline`]), what one call of a collective looks like to its
-//! peers ([`Signature`]), why a group failed ([`Cause`]) and the one error type ([`Error`]).
+//! peers ([`Signature`]) and in which [`Way`] they perform it, why a group failed ([`Cause`]) and the one error type ([`Error`]).
 //!
 //! Deliberately absent: sockets, threads, files, environment variables, and `unsafe`.
 //!
@@ -22,6 +22,7 @@ mod error;
 mod reduce;
 mod signature;
 mod wait;
+mod way;
 
 pub use cause::{Cause, Envelope, GroupId, Loss, Peer, WORLD};
 pub use chunk::{Layout, chunk};
@@ -31,3 +32,4 @@ pub use error::{Context, Error, Result};
 pub use reduce::ReduceOp;
 pub use signature::{CallSite, OpKind, Signature};
 pub use wait::Wait;
+pub use way::Way;

@@ -1,6 +1,6 @@
 //! What one call looks like to the other ranks: the part on which all of them must agree.
 
-use crate::{DType, ReduceOp};
+use crate::{DType, ReduceOp, Way};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -109,7 +109,7 @@ impl fmt::Display for CallSite {
 /// One call as the other ranks must see it too: everything that has to agree, and where it was made.
 ///
 /// Two calls [match](Self::matches) when all but the call site is equal. The
-/// [fingerprint](Self::fingerprint) says so in 64 bits.
+/// [fingerprint](Self::fingerprint) says so in 64 bits. What the program calls is all but the way; that is added by whoever chooses it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// The operation.
@@ -124,19 +124,26 @@ pub struct Signature {
     pub root: Option<u32>,
     /// Hash of what else must agree (per-rank counts); zero when there is nothing.
     pub detail: u64,
+    /// How it is performed. [`Way::UNSAID`] in what a program calls.
+    #[serde(default)]
+    pub way: Way,
     /// Where the program made the call. Not compared.
     pub site: CallSite,
 }
 
 impl Signature {
-    /// Whether two ranks mean the same operation.
+    /// Whether two ranks mean the same operation, and perform it in the same way.
     pub fn matches(&self, other: &Self) -> bool {
-        self.fingerprint() == other.fingerprint()
-            && (self.op, self.dtype, self.count, self.reduce, self.root, self.detail)
-                == (other.op, other.dtype, other.count, other.reduce, other.root, other.detail)
+        self.calls_as(other) && self.way == other.way
     }
 
-    /// 64 bits over everything that must agree . Not a defence against forgery: links are authenticated.
+    /// Whether two ranks called the same, in whichever way they perform it.
+    pub fn calls_as(&self, other: &Self) -> bool {
+        (self.op, self.dtype, self.count, self.reduce, self.root, self.detail)
+            == (other.op, other.dtype, other.count, other.reduce, other.root, other.detail)
+    }
+
+    /// 64 bits over everything that must agree. Not a defence against forgery: links are authenticated.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = Mix::default();
         hash.word(self.op as u64);
@@ -145,6 +152,7 @@ impl Signature {
         hash.word(self.reduce.map_or(u64::MAX, |r| r as u64));
         hash.word(self.root.map_or(u64::MAX, u64::from));
         hash.word(self.detail);
+        hash.text(self.way.as_str());
         hash.0
     }
 
@@ -193,6 +201,16 @@ impl Mix {
         let product = u128::from(self.0.rotate_left(23) ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
         self.0 ^= (product as u64) ^ (product >> 64) as u64;
     }
+
+    /// Eight bytes at a time.
+    fn text(&mut self, text: &str) {
+        self.word(text.len() as u64);
+        for bytes in text.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.word(u64::from_le_bytes(word));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -207,6 +225,7 @@ mod tests {
             reduce: Some(ReduceOp::Sum),
             root: None,
             detail: 0,
+            way: Way::UNSAID,
             site: CallSite { file: "a.rs".into(), line: 1 },
         }
     }
@@ -223,6 +242,8 @@ mod tests {
             Signature { reduce: Some(ReduceOp::Avg), ..base() },
             Signature { root: Some(0), ..base() },
             Signature { detail: Signature::detail_of(&[4, 6]), ..base() },
+            Signature { way: "ring in 2 blocks of 5".into(), ..base() },
+            Signature { way: "ring in 2 blocks of 4".into(), ..base() },
         ] {
             assert!(!a.matches(&other), "{other}");
             assert_ne!(a.fingerprint(), other.fingerprint(), "{other}");

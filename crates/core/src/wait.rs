@@ -55,7 +55,16 @@ mod tests {
     fn wait(rank: usize, op: OpKind, on: usize) -> Wait {
         let site = CallSite { file: "a.rs".into(), line: 7 + rank as u32 };
         let dtype = Some(DType::U8);
-        let call = Signature { op, dtype, count: 9, reduce: None, root: None, detail: 0, site };
+        let call = Signature {
+            op,
+            dtype,
+            count: 9,
+            reduce: None,
+            root: None,
+            detail: 0,
+            way: crate::Way::UNSAID,
+            site,
+        };
         let is_message = matches!(op, OpKind::Send | OpKind::Recv);
         let (seq, tag) = if is_message { (0, Some(3)) } else { (5, None) };
         Wait { peer: Peer { rank, host: "h".into() }, call, seq, tag, on }

@@ -9,7 +9,7 @@ use crate::engine::message::Payload;
 use crate::fate::{FAREWELL_TIME, Fate};
 use crate::host::HostBackend;
 use crate::realm::{Realm, ThreadRealm};
-use phalanx_core::{CallSite, DType, Error, Layout, Loss, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_core::{CallSite, DType, Error, Layout, Loss, OpKind, ReduceOp, Signature, WORLD, Way};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::Pipes;
 use phalanx_transport::{Direction, Key, Lane, LinkFault, Outbound, Transport, Wait, Wire, WireFault};
@@ -51,7 +51,7 @@ fn signature(op: OpKind, dtype: DType, count: u64) -> Signature {
     let reduce = (op == OpKind::AllReduce).then_some(ReduceOp::Sum);
     let root = (op == OpKind::Broadcast).then_some(1);
     let site = CallSite { file: "train.rs".into(), line: 7 };
-    Signature { op, dtype: Some(dtype), count, reduce, root, detail: 0, site }
+    Signature { op, dtype: Some(dtype), count, reduce, root, detail: 0, way: Way::UNSAID, site }
 }
 
 fn is_nonsense(fault: &Fault) -> bool {
@@ -87,10 +87,11 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
                 recv_layout: None,
             };
             let mut collective = world.backend.begin(&call).unwrap();
+            let fingerprint = collective.signature().fingerprint();
             let odd = usize::from(dtype.size() > 1);
             let frames: Vec<usize> = frames.iter().map(|len| len * dtype.size() - len % 2 * odd).collect();
             let (key, len) = (Key { lane: Lane::Collective, id: collective.seq() }, 10 * dtype.size());
-            world.say(key, call.signature.fingerprint(), &frames, len as u64);
+            world.say(key, fingerprint, &frames, len as u64);
             let mut buffer = [0u64; 5];
             let memory = &mut bytemuck::cast_slice_mut(&mut buffer)[..len];
             let polled = collective.poll(&mut world.backend.engine.lock(), &mut Memory::InPlace(memory));

@@ -6,7 +6,9 @@ use crate::encryption::Encryption;
 use crate::generation::Generation;
 use crate::handle::Handles;
 use crate::trace::writer as trace;
-use phalanx_core::{CallSite, Cause, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature};
+use phalanx_core::{
+    CallSite, Cause, DType, Element, Error, GroupId, OpKind, ReduceOp, Result, Signature, Way,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -407,6 +409,7 @@ impl ProcessGroup {
             reduce,
             root: root.map(|r| r as u32),
             detail: 0,
+            way: Way::UNSAID,
             site,
         })
     }

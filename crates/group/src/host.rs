@@ -70,7 +70,9 @@ impl HostBackend {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = *next;
         *next += 1;
-        Ok(Running::new(seq, call.signature.clone(), plan, arithmetic))
+        let way = call.signature.way.then(&plan.way);
+        let signature = Signature { way: way.clone(), ..call.signature.clone() };
+        Ok(Running::new(seq, signature, way, plan, arithmetic))
     }
 
     fn choose(&self, call: &Collective) -> Algorithm {
@@ -109,7 +111,8 @@ impl HostBackend {
             root: call.signature.root.unwrap_or(0) as usize,
         };
         tracing::debug!(call = %call.signature, algorithm = %algorithm, "planned");
-        let plan = Arc::new(Plan::new(algorithm, &shape, element, sums));
+        let way = way(algorithm, call, sums).into();
+        let plan = Arc::new(Plan { way, ..Plan::new(algorithm, &shape, element, sums) });
         if plans.len() == PLANS_KEPT {
             plans.pop_front();
         }
@@ -134,7 +137,9 @@ impl HostBackend {
             Some(_) => Sums::Begun,
             None => arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()),
         };
-        let running = Running::new(whole.seq, whole.signature.clone(), self.plan(part, sums), arithmetic);
+        let plan = self.plan(part, sums);
+        let way = whole.signature.way.then(&plan.way);
+        let running = Running::new(whole.seq, whole.signature.clone(), way, plan, arithmetic);
         let running = match begun {
             Some(partials) => running.begun(partials),
             None => running,
@@ -260,6 +265,21 @@ impl HostBackend {
     }
 }
 
+/// All that decides which bytes go where, as far as all ranks know it: what they send each other in uneven blocks, only the two know.
+fn way(algorithm: Algorithm, call: &Collective, sums: Sums) -> String {
+    let Collective { signature, layout, recv_layout } = call;
+    let mut way = algorithm.name().to_owned();
+    if !layout.is_empty() && (recv_layout.is_none() || signature.count > 0) {
+        way += &format!(" in {}", layout.describe());
+    }
+    way += match sums {
+        Sums::InPlace => "",
+        Sums::Kept => " with sums in f32",
+        Sums::Begun => " of sums in f32",
+    };
+    way
+}
+
 /// A receive that need not get anything is under way.
 struct InVain<'f>(&'f Fate);
 
@@ -328,8 +348,9 @@ impl Backend for HostBackend {
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         progress::start(&self.engine)?;
-        let task = Task::Collective(self.begin(&call)?);
-        self.engine.fate.alarm.collectives.schedule(&call.signature);
+        let running = self.begin(&call)?;
+        self.engine.fate.alarm.collectives.schedule(running.signature());
+        let task = Task::Collective(running);
         let (pending, completion) = Pending::new();
         let job = self.owned(task, buffer, call.len_bytes(), completion, timeout);
         progress::submit(&self.engine, Box::new(job));

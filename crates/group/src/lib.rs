@@ -61,6 +61,8 @@ mod tune;
 #[cfg(target_os = "linux")]
 mod two_level;
 mod warning;
+#[cfg(all(test, target_os = "linux"))]
+mod ways;
 #[cfg(test)]
 mod wiretap;
 mod work;

@@ -11,9 +11,10 @@
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
 use crate::give::{WINDOW_BYTES, line};
+use crate::plan::{How, Kind, Plan};
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
-use crate::team::{Plan, Team};
+use crate::team::Team;
 use crate::{Call, Fault};
 use phalanx_core::chunk;
 use phalanx_kernels::Kernel;
@@ -26,7 +27,7 @@ const ONE_SHOT_BYTES_CROWDED: usize = 256 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
 const PUSH_BYTES: usize = 2 << 20;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
-const SLICE_BYTES: usize = 32 << 10;
+pub(crate) const SLICE_BYTES: usize = 32 << 10;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]
@@ -55,22 +56,34 @@ impl Team {
         // SAFETY: borrowed for the whole call; what the others write of it they write before they say that they are
         // done, and nothing else here looks at it meanwhile. If the operation fails, `run` waits until nobody writes it.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-        self.run(call, Plan::of(b'a', len), |team, call| {
-            if len <= LINE_LEN {
-                return team.all_reduce_inline(call, buffer, 0..len, buffer, reduction);
-            }
-            if team.takes_one_shot(len) {
-                return team.all_reduce_one_shot(call, buffer, 0..len, buffer, reduction);
+        let plan = self.plan_all_reduce(len, reduction.element);
+        self.run(call, plan, |team, call| {
+            match plan.how {
+                How::Inline => return team.all_reduce_inline(call, buffer, 0..len, buffer, reduction),
+                How::OneShot => return team.all_reduce_one_shot(call, buffer, 0..len, buffer, reduction),
+                _ => {}
             }
             let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
-            if (registered || (len >= PUSH_BYTES && team.reaches_memory))
-                && team.all_reduce_push(call, buffer, reduction)?
-            {
+            if (registered || plan.how == How::Push) && team.all_reduce_push(call, buffer, reduction)? {
                 return Ok(());
             }
-            while !team.all_reduce_two_phases(call, buffer, reduction)? {}
+            while !team.all_reduce_two_phases(call, buffer, plan.piece, reduction)? {}
             Ok(())
         })
+    }
+
+    fn plan_all_reduce(&self, len: usize, element: usize) -> Plan<'static> {
+        let plan = |how| Plan::of(Kind::Reduce, how).over(len);
+        if len <= LINE_LEN {
+            return plan(How::Inline);
+        }
+        if self.takes_one_shot(len) {
+            return plan(How::OneShot);
+        }
+        let per_piece = if self.is_crowded() { SLOT_LEN } else { self.slice_bytes * self.world_size };
+        let how = if len >= PUSH_BYTES && self.reaches_memory { How::Push } else { How::TwoPhases };
+        // Push may come to nothing.
+        plan(how).in_pieces_of(per_piece.min(SLOT_LEN) / element * element)
     }
 
     pub(crate) fn takes_one_shot(&self, len: usize) -> bool {
@@ -151,11 +164,10 @@ impl Team {
         &mut self,
         call: &mut Call<'_>,
         buffer: Span,
+        per_piece: usize,
         reduction: Reduction,
     ) -> Result<bool, Fault> {
         let element = reduction.element;
-        let per_piece = if self.is_crowded() { SLOT_LEN } else { SLICE_BYTES * self.world_size };
-        let per_piece = per_piece.min(SLOT_LEN) / element * element;
         let pieces = buffer.len().div_ceil(per_piece);
         let first = self.piece;
         self.piece = first + pieces as u64;

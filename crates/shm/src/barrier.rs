@@ -1,6 +1,7 @@
 //! The barrier among ranks that share memory.
 
-use crate::team::{Plan, Team};
+use crate::plan::{How, Kind, Plan};
+use crate::team::Team;
 use crate::{Call, Fault};
 
 impl Team {
@@ -12,7 +13,8 @@ impl Team {
     /// # Errors
     /// [`Fault`]; the team is closed then.
     pub fn barrier(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
-        self.run(call, Plan::NONE, |team, call| {
+        let how = if self.is_crowded() { How::Centrally } else { How::Mutually };
+        self.run(call, Plan::of(Kind::Barrier, how), |team, call| {
             let piece = team.next_piece();
             team.reserve(piece, call)?;
             if !team.is_crowded() {

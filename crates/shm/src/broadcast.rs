@@ -1,9 +1,10 @@
 //! The broadcast among ranks that share memory.
 
 use crate::give::Way;
+use crate::plan::{How, Kind, Plan};
 use crate::region::Words;
 use crate::span::Span;
-use crate::team::{Plan, Team};
+use crate::team::Team;
 use crate::{Buffers, Call, Fault, Pull};
 use std::ops::Range;
 
@@ -17,13 +18,14 @@ impl Team {
         if self.way(len, 1) == Way::Reached && !self.is_crowded() {
             // SAFETY: borrowed for the whole call, and if that fails, `run` waits until nobody writes it.
             let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-            let plan = Plan::of(b'b', len);
+            let plan = Plan::of(Kind::Share, How::Shared).over(len);
             return self.run(call, plan, |team, call| team.broadcast_shared(call, buffer, root));
         }
         let whole = |_| 0..len;
         let place: Option<&dyn Fn(usize) -> Range<usize>> =
             if self.rank == root { None } else { Some(&whole) };
-        let pull = Pull { same: true, gives: &|rank| rank == root, largest: len, part: &whole, place };
+        let pull =
+            Pull { same: true, gives: &|rank| rank == root, largest: len, part: &whole, place, layout: None };
         self.pull(call, Buffers::InPlace(buffer), pull)
     }
 

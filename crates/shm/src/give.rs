@@ -4,6 +4,7 @@
 //! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
 //! finds out as soon as it has read (`Team::was_given`).
 
+use crate::plan::{How, Plan};
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
 use crate::span::Span;
 use crate::team::Team;
@@ -25,6 +26,16 @@ pub(crate) enum Way {
     Staged(usize),
     /// Read where they lie.
     Reached,
+}
+
+impl Way {
+    /// What it makes of the plan of an operation.
+    pub(crate) fn planned(self, plan: Plan<'_>) -> Plan<'_> {
+        match self {
+            Self::Staged(piece) => Plan { how: How::Staged, piece, ..plan },
+            Self::Reached => Plan { how: How::Reached, ..plan },
+        }
+    }
 }
 
 /// What a rank gives. The ranges are within the buffer, in bytes; `part(r)` is for rank `r`.

@@ -31,6 +31,7 @@ mod lease;
 mod memory;
 mod patience;
 mod pipe;
+mod plan;
 mod pull;
 mod reach;
 mod reduce_scatter;
@@ -55,7 +56,7 @@ pub use team::Team;
 pub use transport::{ShmTransport, pipes_len};
 pub use window::{Window, window_len};
 
-use phalanx_core::{Error, Signature};
+use phalanx_core::{Error, Signature, Way};
 use std::time::Duration;
 
 /// One call of an operation.
@@ -94,7 +95,7 @@ pub enum Fault {
     Stopped,
     /// Another rank closed the team.
     Closed,
-    /// A rank of the team called something else, at this place or before.
+    /// A rank of the team called something else, or performs it in another way, at this place or before.
     Mismatch {
         /// Who.
         peer: usize,
@@ -102,8 +103,10 @@ pub enum Fault {
         seq: u64,
         /// … and in theirs.
         their_seq: u64,
-        /// What they called at that place, where it can be read.
+        /// What they called at that place and how they perform it, where it can be read.
         theirs: Option<Box<Signature>>,
+        /// How this rank performs what it called.
+        way: Way,
     },
     /// What a rank of the team sends is not what this one expects.
     Counts {

@@ -1,10 +1,12 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
 use crate::give::{Found, Offer, Way, line, within};
+use crate::plan::{How, Kind, Plan};
 use crate::region::{LINE_LEN, LINE_WORDS};
 use crate::span::{List, Span};
-use crate::team::{Plan, Team};
+use crate::team::Team;
 use crate::{Call, Fault};
+use phalanx_core::Layout;
 use std::ops::Range;
 
 /// Who gives what to whom. Ranges are in bytes; they are known where they are named and need not be elsewhere.
@@ -20,6 +22,15 @@ pub struct Pull<'a> {
     pub part: &'a dyn Fn(usize) -> Range<usize>,
     /// Where this rank puts what each gives it: ranges of the output. `None` if it takes nothing.
     pub place: Option<&'a dyn Fn(usize) -> Range<usize>>,
+    /// The blocks of which these ranges are made, where all ranks know them. The same on all ranks.
+    pub layout: Option<&'a Layout>,
+}
+
+impl Pull<'_> {
+    /// How many parts a giver shows.
+    fn parts(&self, world_size: usize) -> usize {
+        if self.same { 1 } else { world_size }
+    }
 }
 
 impl std::fmt::Debug for Pull<'_> {
@@ -66,8 +77,17 @@ impl Team {
     /// [`Fault`]; the contents of the places are unspecified then, and the team is closed.
     pub fn pull(&mut self, call: &mut Call<'_>, buffers: Buffers<'_>, pull: Pull<'_>) -> Result<(), Fault> {
         let (source, output) = buffers.spans();
-        let plan = Plan::of(if pull.same { b's' } else { b'p' }, pull.largest);
+        let plan = self.plan_pull(pull);
         self.run(call, plan, |team, call| team.pull_spans(call, source, output, pull))
+    }
+
+    fn plan_pull<'a>(&self, pull: Pull<'a>) -> Plan<'a> {
+        let plan = Plan::of(if pull.same { Kind::Share } else { Kind::Deal }, How::Inline);
+        let plan = plan.over(pull.largest).with(pull.layout);
+        if pull.largest * pull.parts(self.world_size) <= LINE_LEN {
+            return plan;
+        }
+        self.way(pull.largest, pull.parts(self.world_size)).planned(plan)
     }
 
     /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
@@ -81,8 +101,10 @@ impl Team {
         mut pull: Pull<'_>,
     ) -> Result<(), Fault> {
         let (source, output) = buffers.spans();
-        self.run(call, Plan::NONE, |team, call| {
+        let plan = Plan::of(Kind::DealUnevenly, How::Staged);
+        self.run(call, plan, |team, call| {
             pull.largest = team.agree_on_lengths(pull, call)?;
+            team.follow(team.plan_pull(pull), call.signature);
             team.pull_spans(call, source, output, pull)
         })
     }
@@ -117,7 +139,7 @@ impl Team {
         output: Span,
         pull: Pull<'_>,
     ) -> Result<(), Fault> {
-        let parts = if pull.same { 1 } else { self.world_size };
+        let parts = pull.parts(self.world_size);
         if pull.largest * parts <= LINE_LEN {
             return self.pull_in_lines(call, source, output, pull);
         }

@@ -2,9 +2,10 @@
 
 use crate::all_reduce::Reduction;
 use crate::give::{Found, Offer, Way, within};
+use crate::plan::{How, Kind, Plan};
 use crate::region::LINE_LEN;
 use crate::span::{List, Span};
-use crate::team::{Plan, Team};
+use crate::team::Team;
 use crate::{Buffers, Call, Fault};
 use phalanx_core::Layout;
 use std::ops::Range;
@@ -31,14 +32,19 @@ impl Team {
         let output = if in_place { output.part(block(self.rank)) } else { output };
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
         let len = input.len();
-        self.run(call, Plan::of(b'r', len), |team, call| {
-            if len <= LINE_LEN {
-                return team.all_reduce_inline(call, input, block(team.rank), output, reduction);
-            }
-            if team.takes_one_shot(len) {
-                return team.all_reduce_one_shot(call, input, block(team.rank), output, reduction);
-            }
-            let way = team.way(largest, team.world_size);
+        let plan = |how| Plan::of(Kind::ReduceScatter, how).over(len).with(Some(blocks));
+        if len <= LINE_LEN {
+            return self.run(call, plan(How::Inline), |team, call| {
+                team.all_reduce_inline(call, input, block(team.rank), output, reduction)
+            });
+        }
+        if self.takes_one_shot(len) {
+            return self.run(call, plan(How::OneShot), |team, call| {
+                team.all_reduce_one_shot(call, input, block(team.rank), output, reduction)
+            });
+        }
+        let way = self.way(largest, self.world_size);
+        self.run(call, way.planned(plan(How::Staged)), |team, call| {
             let offer = Offer { buffer: input, part: &block, largest, same: false };
             team.reduce_scatter_spans(call, offer, way, largest, output, reduction)
         })

@@ -30,8 +30,8 @@ pub(crate) const LINE_WORDS: usize = 14;
 pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
 /// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
 pub(crate) const SIGNATURES: usize = 16;
-const SIGNATURE_WORDS: usize = 40;
-/// The longest signature; its call site is cut to fit.
+const SIGNATURE_WORDS: usize = 48;
+/// The longest signature; its call site and way are cut to fit.
 pub(crate) const SIGNATURE_LEN: usize = SIGNATURE_WORDS * 8;
 
 const PAGE: usize = 4096;

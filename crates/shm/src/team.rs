@@ -5,10 +5,12 @@
 //! The others **await** what it posted, check that it belongs to the same call, and read. When a rank needs nobody's data of
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
+use crate::all_reduce::SLICE_BYTES;
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::foreign::{Process, Processes, pid_namespace};
 use crate::patience::Patience;
+use crate::plan::{How, Kind, Plan};
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
 use crate::span::Span;
 use crate::stores::Stores;
@@ -16,7 +18,7 @@ use crate::sync::Ordering;
 use crate::window::Windows;
 use crate::worth::kernel_copies_are_worth_it;
 use crate::{Call, Fault};
-use phalanx_core::{Error, Result, Signature};
+use phalanx_core::{Error, Result, Signature, Way};
 use phalanx_transport::Birthplace;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -40,6 +42,8 @@ pub struct Team {
     pub(crate) processes: Arc<[Process]>,
     /// Whether large parts are copied between the ranks' memories: all may, and rank 0 found it worth it.
     pub(crate) reaches_memory: bool,
+    /// Bytes of a slice that a reduction stages at once.
+    pub(crate) slice_bytes: usize,
     pub(crate) windows: Windows,
     pub(crate) stores: Stores,
     /// The next piece.
@@ -51,9 +55,9 @@ pub struct Team {
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
     /// the next thing it takes.
     fingerprint: u64,
-    /// The signatures that this rank shows the others, and in which call each was last used.
-    signatures: Vec<(u64, Signature)>,
-    signature_index: usize,
+    /// What this rank shows the others.
+    shown: Vec<Shown>,
+    shown_index: usize,
     /// Something was published since the bell was last rung.
     unheard: bool,
     /// Room for what is read from other address spaces.
@@ -94,20 +98,27 @@ impl Team {
             cores: Cores::default(),
             processes: Arc::default(),
             reaches_memory: false,
+            slice_bytes: SLICE_BYTES,
             windows: Windows::default(),
             stores: Stores::default(),
             piece: 0,
             granted: 0,
             seq: 0,
             fingerprint: 0,
-            signatures: Vec::new(),
-            signature_index: 0,
+            shown: Vec::new(),
+            shown_index: 0,
             unheard: false,
             scratch: Vec::new(),
         };
         cores::begin(rank);
-        team.run(call, Plan::NONE, |team, call| team.meet(crowded, call))?;
+        team.run(call, Plan::of(Kind::Join, How::Mutually), |team, call| team.meet(crowded, call))?;
         Ok(team)
+    }
+
+    /// For tests: this rank plans otherwise than a build does, whatever the others do.
+    #[doc(hidden)]
+    pub fn plan_otherwise(&mut self, reaches_memory: bool, slice_bytes: usize) {
+        (self.reaches_memory, self.slice_bytes) = (reaches_memory, slice_bytes);
     }
 
     /// The processes of its ranks. Those that are known outlive the team.
@@ -177,19 +188,17 @@ impl Team {
 
     /// Runs one operation. If it fails or panics, the team is closed, and this rank's memory is its own when this ends.
     ///
-    /// The `plan` says what follows from lengths that the caller gives besides the signature, and must be the same on all ranks. It is part of what
-    /// each post is checked by, so a rank whose buffer has another length touches nobody's memory, and nobody touches its.
+    /// The `plan` must be the same on all ranks. It is part of what each post is checked by: a rank that does otherwise, or whose buffer has
+    /// another length than the signature says, touches nobody's memory, and nobody touches its.
     pub(crate) fn run<R>(
         &mut self,
         call: &mut Call<'_>,
-        plan: Plan,
+        plan: Plan<'_>,
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         self.seq = call.seq;
-        let mix = |state: u64, word: u64| (state.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let this = mix(self.fingerprint, call.signature.fingerprint() ^ call.seq);
-        self.fingerprint = mix(this, plan.0);
-        self.show(call.signature);
+        self.fingerprint = mix(self.fingerprint, call.signature.fingerprint() ^ call.seq);
+        self.follow(plan, call.signature);
         self.windows.tidy();
         let mut running = Running { team: self, succeeded: false };
         let result = operation(running.team, call);
@@ -197,31 +206,41 @@ impl Team {
         result
     }
 
+    /// From here on this rank's posts say that it does this. An operation whose lengths are agreed on only now has a second plan.
+    pub(crate) fn follow(&mut self, plan: Plan<'_>, signature: &Signature) {
+        let planned = plan.fingerprint();
+        self.fingerprint = mix(self.fingerprint, planned);
+        self.show(signature, plan, planned);
+    }
+
     /// A program makes the same few calls again and again: their signatures are written once.
-    fn show(&mut self, signature: &Signature) {
-        let is_shown = |(_, shown): &(u64, Signature)| shown == signature;
-        match self.signatures.iter().position(is_shown) {
-            Some(index) => self.signature_index = index,
-            None => self.show_another(signature),
+    fn show(&mut self, signature: &Signature, plan: Plan<'_>, planned: u64) {
+        let is_shown = |shown: &Shown| shown.planned == planned && shown.called == *signature;
+        match self.shown.iter().position(is_shown) {
+            Some(index) => self.shown_index = index,
+            None => self.show_another(signature, plan, planned),
         }
-        self.signatures[self.signature_index].0 = self.seq;
+        self.shown[self.shown_index].seq = self.seq;
     }
 
     #[cold]
-    fn show_another(&mut self, signature: &Signature) {
-        if self.signatures.len() < SIGNATURES {
-            self.signature_index = self.signatures.len();
-            self.signatures.push((self.seq, signature.clone()));
+    fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, planned: u64) {
+        let way = signature.way.then(&plan.way());
+        let whole = Signature { way: way.clone(), ..signature.clone() };
+        let shown = Shown { seq: self.seq, called: signature.clone(), planned, way };
+        if self.shown.len() < SIGNATURES {
+            self.shown_index = self.shown.len();
+            self.shown.push(shown);
         } else {
             // There are more than pieces under way, so nobody looks at the oldest any more.
-            let oldest = (0..SIGNATURES).min_by_key(|&i| self.signatures[i].0);
-            self.signature_index = oldest.expect("there is room for signatures");
-            self.signatures[self.signature_index].1 = signature.clone();
+            let oldest = (0..SIGNATURES).min_by_key(|&i| self.shown[i].seq);
+            self.shown_index = oldest.expect("there is room for signatures");
+            self.shown[self.shown_index] = shown;
         }
         let mut encoded = [0; SIGNATURE_LEN];
-        // The longest call site fits; if one should not, the others learn less.
-        let _ = postcard::to_slice(signature, &mut encoded);
-        self.region.control(self.rank).keep_signature(self.signature_index, &encoded);
+        // The longest call site and way fit; if they should not, the others learn less.
+        let _ = postcard::to_slice(&whole, &mut encoded);
+        self.region.control(self.rank).keep_signature(self.shown_index, &encoded);
     }
 
     /// Takes the number of a new piece.
@@ -254,7 +273,7 @@ impl Team {
         }
         slot.fingerprint.store(self.fingerprint, Ordering::Relaxed);
         slot.seq.store(self.seq, Ordering::Relaxed);
-        slot.signature.store(self.signature_index as u32, Ordering::Relaxed);
+        slot.signature.store(self.shown_index as u32, Ordering::Relaxed);
         slot.posted.publish(piece);
         self.unheard = true;
     }
@@ -284,7 +303,8 @@ impl Team {
     fn mismatch(&self, peer: usize, slot: &Slot) -> Fault {
         let encoded = self.region.control(peer).signature(slot.signature.load(Ordering::Relaxed) as usize);
         let theirs = postcard::from_bytes(&encoded).ok().map(Box::new);
-        Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs }
+        let way = self.shown[self.shown_index].way.clone();
+        Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs, way }
     }
 
     /// Says that this rank has combined its part of `piece`.
@@ -420,18 +440,20 @@ impl Team {
     }
 }
 
-/// In which way an operation is performed, as one word.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan(u64);
+/// What a rank calls, and how it does that.
+#[derive(Debug)]
+struct Shown {
+    /// The call in which it was last used.
+    seq: u64,
+    called: Signature,
+    /// The plan's fingerprint …
+    planned: u64,
+    /// … and its words.
+    way: Way,
+}
 
-impl Plan {
-    /// Nothing depends on lengths.
-    pub(crate) const NONE: Self = Self(0);
-
-    /// `kind` tells apart what one signature may mean, as `b'r'` for a reduction; all ranks have `bytes` to give or take.
-    pub(crate) fn of(kind: u8, bytes: usize) -> Self {
-        Self((bytes as u64).rotate_left(8) ^ u64::from(kind))
-    }
+pub(crate) fn mix(state: u64, word: u64) -> u64 {
+    (state.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// An operation that others may be writing this rank's buffer for.

@@ -3,11 +3,11 @@
 mod giving_up;
 mod namespaces;
 
-use crate::team::Plan;
+use crate::plan::{How, Kind, Plan};
 use crate::{
     Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len,
 };
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
+use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, Way};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,7 +42,16 @@ enum Reach {
 
 fn signature(op: OpKind, count: usize) -> Signature {
     let site = CallSite { file: "tests.rs".into(), line: count as u32 };
-    Signature { op, dtype: Some(DType::U32), count: count as u64, reduce: None, root: None, detail: 0, site }
+    Signature {
+        op,
+        dtype: Some(DType::U32),
+        count: count as u64,
+        reduce: None,
+        root: None,
+        detail: 0,
+        way: Way::UNSAID,
+        site,
+    }
 }
 
 fn on_team(world_size: usize, crowded: bool, reach: Reach, body: impl Fn(&mut Rank) + Sync) {
@@ -155,8 +164,14 @@ impl Rank {
         let mut output = vec![0; len];
         output[own.clone()].copy_from_slice(&self.contribution(len, n)[own]);
         let largest = (0..self.world_size).map(|r| range(r).len()).max().unwrap();
-        let pull =
-            Pull { same: true, gives: &|_| true, largest, part: &|_| range(rank), place: Some(&range) };
+        let pull = Pull {
+            same: true,
+            gives: &|_| true,
+            largest,
+            part: &|_| range(rank),
+            place: Some(&range),
+            layout: None,
+        };
         self.run(OpKind::AllGather, len, |team, call| {
             team.pull(call, Buffers::InPlace(bytes_mut(&mut output)), pull)
         })
@@ -189,7 +204,14 @@ impl Rank {
         let range = |starts: &[usize], r: usize| starts[r] * 4..starts[r + 1] * 4;
         let place = |r: usize| range(&received, r);
         let part = |r: usize| range(&sent, r);
-        let pull = Pull { same: false, gives: &|_| true, largest: 0, part: &part, place: Some(&place) };
+        let pull = Pull {
+            same: false,
+            gives: &|_| true,
+            largest: 0,
+            part: &part,
+            place: Some(&place),
+            layout: None,
+        };
         self.run(OpKind::AllToAll, len, |team, call| {
             team.pull_uneven(call, Buffers::Separate(bytes(&input), bytes_mut(&mut output)), pull)
         })
@@ -354,9 +376,14 @@ fn another_call_is_named() {
             team.all_reduce(call, bytes_mut(&mut buffer), Rank::reduction(None))
         });
         match result {
-            Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer }) => {
-                assert_eq!(*theirs, signature(OpKind::AllReduce, lens[1 - rank.rank]));
-                assert_eq!((seq, their_seq, peer), (1, 1, 1 - rank.rank));
+            Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer, way: ours }) => {
+                let theirs_len = lens[1 - rank.rank];
+                let way = |len: usize| Way::from(format!("reduce inline of {} bytes", 4 * len));
+                assert_eq!(
+                    *theirs,
+                    Signature { way: way(theirs_len), ..signature(OpKind::AllReduce, theirs_len) }
+                );
+                assert_eq!((seq, their_seq, peer, ours), (1, 1, 1 - rank.rank, way(len)));
             }
             // The other was first, and closed the team.
             Err(Fault::Closed) => {}
@@ -426,7 +453,14 @@ fn parts_of_other_lengths_are_named() {
         let len = if rank.rank == 0 { 4 } else { 8 };
         let part = |_| 0..8;
         let place = |_| 0..len;
-        let pull = Pull { same: false, gives: &|_| true, largest: 0, part: &part, place: Some(&place) };
+        let pull = Pull {
+            same: false,
+            gives: &|_| true,
+            largest: 0,
+            part: &part,
+            place: Some(&place),
+            layout: None,
+        };
         let result = rank.run(OpKind::AllToAll, 0, |team, call| {
             team.pull_uneven(call, Buffers::Separate(&input, &mut output), pull)
         });
@@ -470,7 +504,9 @@ fn who_panics_waits_until_nobody_writes_its_memory() {
         writes.wait();
         let panics = || {
             rank.run(OpKind::Barrier, 0, |team, call| {
-                team.run(call, Plan::NONE, |_, _| -> Result<(), _> { panic!("on purpose") })
+                team.run(call, Plan::of(Kind::Barrier, How::Mutually), |_, _| -> Result<(), _> {
+                    panic!("on purpose")
+                })
             })
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());

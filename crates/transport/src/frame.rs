@@ -124,7 +124,7 @@ pub(crate) fn decode_signature(bytes: &[u8]) -> Option<Box<Signature>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind};
+    use phalanx_core::{CallSite, OpKind, Way};
 
     fn header() -> Header {
         Header {
@@ -163,7 +163,16 @@ mod tests {
         let read = |len: usize| {
             let site = CallSite { file: "f".repeat(len).into(), line: 1 };
             let (dtype, op) = (None, OpKind::Barrier);
-            let call = Signature { op, dtype, count: 0, reduce: None, root: None, detail: 0, site };
+            let call = Signature {
+                op,
+                dtype,
+                count: 0,
+                reduce: None,
+                root: None,
+                detail: 0,
+                way: Way::UNSAID,
+                site,
+            };
             decode_signature(&encode_signature(&call)).map(|read| *read == call)
         };
         assert_eq!(read(CallSite::FILE_LEN_MAX), Some(true));

@@ -1,6 +1,6 @@
 //! Frames over byte pipes: order, interleaving, things that arrive early, things that should not arrive.
 
-use phalanx_core::{CallSite, DType, OpKind, Signature};
+use phalanx_core::{CallSite, DType, OpKind, Signature, Way};
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{
     FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
@@ -24,6 +24,7 @@ fn signature() -> Signature {
         reduce: None,
         root: None,
         detail: 0,
+        way: Way::UNSAID,
         site,
     }
 }

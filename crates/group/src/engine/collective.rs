@@ -8,7 +8,7 @@ use super::partial::{Arithmetic, Operand, Partials, READ_LEN};
 use super::plan::{Plan, Transfer, clear_of};
 use super::{Core, Fault, Operation, Progress};
 use phalanx_algo::Action;
-use phalanx_core::Signature;
+use phalanx_core::{Signature, Way};
 use phalanx_transport::sabotage::{Mechanism, breaks};
 use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
 use std::ops::Range;
@@ -72,7 +72,10 @@ struct Done {
 #[derive(Debug)]
 pub(crate) struct Collective {
     seq: u64,
+    /// What the group called, as all its parts know it.
     signature: Signature,
+    /// How it is performed here, which frames say too.
+    way: Way,
     fingerprint: u64,
     encoded: Vec<u8>,
     /// Peers that have been sent the signature.
@@ -93,18 +96,22 @@ pub(crate) struct Collective {
 }
 
 impl Collective {
+    /// `way` is how it is performed, of which the signature need not say anything.
     pub(crate) fn new(
         seq: u64,
         signature: Signature,
+        way: Way,
         plan: Arc<Plan>,
         arithmetic: Option<Arithmetic>,
     ) -> Self {
+        let on_the_wire = Signature { way, ..signature.clone() };
         Self {
             seq,
-            fingerprint: signature.fingerprint(),
-            encoded: encode_signature(&signature),
+            fingerprint: on_the_wire.fingerprint(),
+            encoded: encode_signature(&on_the_wire),
             element: signature.dtype.map_or(1, phalanx_core::DType::size),
             signature,
+            way: on_the_wire.way,
             told: Vec::new(),
             sends: vec![Done::default(); plan.sends.len()],
             recvs: vec![Done::default(); plan.recvs.len()],
@@ -370,7 +377,7 @@ impl Collective {
                 peer: transfer.peer,
                 seq: self.seq,
                 tag: None,
-                ours: Box::new(self.signature.clone()),
+                ours: Box::new(Signature { way: self.way.clone(), ..self.signature.clone() }),
                 theirs,
             });
         }

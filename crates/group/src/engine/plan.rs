@@ -1,6 +1,7 @@
 //! A schedule made ready to run: byte ranges instead of elements, outgoing and incoming halves apart.
 
 use phalanx_algo::{Action, Algorithm, Shape, Span};
+use phalanx_core::Way;
 use std::ops::Range;
 
 /// One message: which bytes, to or from whom.
@@ -78,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) has_partials: bool,
     /// Bytes that are made partial sums before anything else, since they travel together with others that are.
     pub(crate) widened: Vec<Range<usize>>,
+    /// What all ranks must plan alike, in words.
+    pub(crate) way: Way,
 }
 
 impl Plan {

@@ -7,7 +7,7 @@ use crate::control::pulse::Pulse;
 use crate::control::watch::{Alarm, Watch};
 use crate::trace::writer::Recorder;
 use arbitrary::{Result, Unstructured};
-use phalanx_core::{CallSite, Cause, Deadline, GroupId, Loss, OpKind, Peer, Signature, WORLD};
+use phalanx_core::{CallSite, Cause, Deadline, GroupId, Loss, OpKind, Peer, Signature, WORLD, Way};
 use phalanx_transport::MESSAGE_LEN_MAX;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -95,6 +95,7 @@ fn call(number: u8) -> Signature {
         reduce: None,
         root: None,
         detail: 0,
+        way: Way::UNSAID,
         site,
     }
 }

@@ -8,7 +8,7 @@ use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::realm::ThreadRealm;
 use arbitrary::{Result, Unstructured};
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, WORLD, Way};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{Direction, Key, Lane, Outbound, Transport, Wire};
@@ -113,20 +113,20 @@ impl World {
             reduce: reduces.then_some(ReduceOp::Sum),
             root: is_rooted.then_some((what / 24 % RANKS) as u32),
             detail: 0,
+            way: Way::UNSAID,
             site: CallSite { file: "train.rs".into(), line: 1 },
         };
         let len = count * dtype.size();
-        let on_the_wire = if is_message { OpKind::Send } else { op };
-        let fingerprint = Signature { op: on_the_wire, ..signature.clone() }.fingerprint();
-        let (task, key) = if is_message {
+        let (task, key, fingerprint) = if is_message {
+            let fingerprint = Signature { op: OpKind::Send, ..signature.clone() }.fingerprint();
             let address = Address { signature, peer: 1 + peer, tag: 1 };
             let (message, number) = self.backend.message(&address, len).expect("the group is in order");
-            (Task::Message(message, number), Key { lane: Lane::Message, id: 1 })
+            (Task::Message(message, number), Key { lane: Lane::Message, id: 1 }, fingerprint)
         } else {
             let call = Call { signature, layout: Layout::even(RANKS, count), recv_layout: None };
             let collective = self.backend.begin(&call).expect("the group is in order");
-            let id = collective.seq();
-            (Task::Collective(collective), Key { lane: Lane::Collective, id })
+            let (id, fingerprint) = (collective.seq(), collective.signature().fingerprint());
+            (Task::Collective(collective), Key { lane: Lane::Collective, id }, fingerprint)
         };
         self.running = Some(Running { task, key, fingerprint, buffer: vec![0; len.div_ceil(8)], len });
         Ok(())

@@ -71,11 +71,11 @@ impl<'a> Look<'a> {
         match (fault, self.seen) {
             (Fault::Stopped, Some(Seen::Late(peer))) => self.fate.timed_out([peer], told),
             (Fault::Stopped, Some(Seen::Gone(cause))) => self.fate.fail(*cause, told),
-            (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), .. }, _)
-                if their_seq == self.seq && !theirs.matches(self.signature) =>
+            (Fault::Mismatch { peer, their_seq, theirs: Some(theirs), way, .. }, _)
+                if their_seq == self.seq && !(theirs.calls_as(self.signature) && theirs.way == way) =>
             {
-                let cause = self.fate.mismatch(self.seq, None, self.signature.clone(), peer, *theirs);
-                self.fate.fail(cause, told)
+                let ours = Signature { way, ..self.signature.clone() };
+                self.fate.fail(self.fate.mismatch(self.seq, None, ours, peer, *theirs), told)
             }
             (Fault::Failed(error), _) => {
                 self.fate.abort(&error.to_string());

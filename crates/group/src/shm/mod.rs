@@ -13,7 +13,7 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use lookout::Look;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
+use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature, Way};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
@@ -67,9 +67,7 @@ pub(crate) fn backend(
     if !selector.forced.is_empty() {
         return Ok(Arc::new(messages));
     }
-    fate.alarm.takes_messages.store(false, Ordering::Relaxed);
-    let shared = Arc::new(Shared { team: ShmTeam::join(fate, op, deadline)?, lane: Lane::default() });
-    Ok(Arc::new(ShmBackend { shared, messages, selector, choice }))
+    Ok(Arc::new(ShmBackend::join(fate, op, messages, choice, selector, deadline)?))
 }
 
 /// What carries messages between those whose fate this is, and performs forced algorithms: an engine over pipes in shared
@@ -88,6 +86,35 @@ pub(crate) fn messages(
 }
 
 impl ShmBackend {
+    /// Joins the team. Collective among those whose fate this is.
+    fn join(
+        fate: Arc<Fate>,
+        op: OpKind,
+        messages: HostBackend,
+        choice: BackendChoice,
+        selector: Arc<Selector>,
+        deadline: &Deadline,
+    ) -> Result<Self> {
+        fate.alarm.takes_messages.store(false, Ordering::Relaxed);
+        let shared = Arc::new(Shared { team: ShmTeam::join(fate, op, deadline)?, lane: Lane::default() });
+        Ok(Self { shared, messages, selector, choice })
+    }
+
+    /// One whose rank plans otherwise than a build does.
+    #[cfg(test)]
+    pub(crate) fn planning_otherwise(
+        fate: Arc<Fate>,
+        deadline: &Deadline,
+        reaches_memory: bool,
+        slice_bytes: usize,
+    ) -> Result<Self> {
+        let (op, choice) = (OpKind::Init, BackendChoice::Shm);
+        let messages = messages(fate.clone(), op, choice, Arc::default(), deadline)?;
+        let backend = Self::join(fate, op, messages, choice, Arc::default(), deadline)?;
+        backend.shared.team.lock().team.plan_otherwise(reaches_memory, slice_bytes);
+        Ok(backend)
+    }
+
     fn fate(&self) -> &Fate {
         &self.shared.team.fate
     }
@@ -157,7 +184,7 @@ pub(crate) fn window_len(ranks: usize, signature: &Signature, len: usize) -> Res
 /// The call that makes a group.
 fn making(op: OpKind) -> Signature {
     let site = CallSite::caller();
-    Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, site }
+    Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, way: Way::UNSAID, site }
 }
 
 /// `len` bytes that all members have in common.
@@ -234,8 +261,14 @@ fn run(
             team.reduce_scatter(shm, to_shm(buffers), layout, reduction)
         }
         (OpKind::AllGather | OpKind::Split, buffers, None) => {
-            let pull =
-                Pull { same: true, gives: &|_| true, largest: largest(), part: &own, place: Some(&block) };
+            let pull = Pull {
+                same: true,
+                gives: &|_| true,
+                largest: largest(),
+                part: &own,
+                place: Some(&block),
+                layout: Some(layout),
+            };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
@@ -245,22 +278,44 @@ fn run(
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if is_root(rank) { Some(&block) } else { None };
             let gives = |r| !is_root(r);
-            let pull = Pull { same: true, gives: &gives, largest: largest(), part: &whole, place };
+            let pull = Pull {
+                same: true,
+                gives: &gives,
+                largest: largest(),
+                part: &whole,
+                place,
+                layout: Some(layout),
+            };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::Scatter, buffers, None) => {
             let whole = |_| 0..block(rank).len();
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if is_root(rank) { None } else { Some(&whole) };
-            let pull = Pull { same: false, gives: &is_root, largest: largest(), part: &block, place };
+            let pull = Pull {
+                same: false,
+                gives: &is_root,
+                largest: largest(),
+                part: &block,
+                place,
+                layout: Some(layout),
+            };
             team.pull(shm, to_shm(buffers), pull)
         }
         (OpKind::AllToAll, buffers, None) => {
             let place = |rank: usize| bytes(recv_layout.as_ref().unwrap_or(layout).block(rank));
-            let pull =
-                Pull { same: false, gives: &|_| true, largest: largest(), part: &block, place: Some(&place) };
             // Where ranks agree on the count of all, all blocks are alike.
-            if signature.count > 0 {
+            let is_even = signature.count > 0;
+            let layout = is_even.then_some(layout);
+            let pull = Pull {
+                same: false,
+                gives: &|_| true,
+                largest: largest(),
+                part: &block,
+                place: Some(&place),
+                layout,
+            };
+            if is_even {
                 team.pull(shm, to_shm(buffers), pull)
             } else {
                 team.pull_uneven(shm, to_shm(buffers), pull)
@@ -390,18 +445,19 @@ fn cause(fate: &Fate, fault: &Fault) -> Cause {
         return Cause::Lost { peer, how: Loss::Left };
     }
     match fault {
-        Fault::Mismatch { peer, seq, their_seq, theirs } => {
+        Fault::Mismatch { peer, seq, their_seq, theirs, way } => {
             let called =
                 theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
             let here = fate.members()[fate.rank];
-            let what = if seq == their_seq {
-                format!(
-                    "its call #{seq} ({called}) is not that of rank {here}: its buffer has another length, or an earlier call differed"
-                )
-            } else {
-                format!(
-                    "rank {here} is at #{seq}, this one at #{their_seq} ({called}): an earlier call differed"
-                )
+            let what = match theirs {
+                Some(_) if seq == their_seq => {
+                    format!(
+                        "its call #{seq} ({called}) is that of rank {here}, and performed as there, by {way}, but an earlier one differed"
+                    )
+                }
+                _ => format!(
+                    "rank {here} is at #{seq}, this one at #{their_seq} ({called}): it, or an earlier call, differed"
+                ),
             };
             Cause::Protocol { peer: fate.peer(*peer), what }
         }

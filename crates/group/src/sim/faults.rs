@@ -118,7 +118,8 @@ impl Faults {
         let mut faults = Self {
             delay: random.micros(5..2_000),
             jitter: random.micros(1..3_000),
-            capacity: *random.pick(&[97, 600, 4_000, 70_000]),
+            // More than the head of a frame, for who has not sent what lies somewhere can't receive there.
+            capacity: *random.pick(&[167, 600, 4_000, 70_000]),
             ..Self::default()
         };
         let moment = |random: &mut Random| length.mul_f64(random.below(1000) as f64 / 1000.0);

@@ -3,7 +3,7 @@
 use super::random::{Random, mix};
 use crate::backend::Collective as Call;
 use phalanx_algo::{Algorithm, Selector};
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature};
+use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, Way};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -213,6 +213,7 @@ impl Program {
             reduce: reduces.then_some(line.reduce),
             root: line.is_rooted().then_some(line.root as u32),
             detail: 0,
+            way: Way::UNSAID,
             site: CallSite { file: format!("rank{rank}.rs").into(), line: at as u32 + 1 },
         };
         let layout = Layout::even(self.world_size, count);

@@ -83,7 +83,9 @@ impl Log {
             return;
         }
         // Those that were scheduled begin in this order, each at a call site of its own.
-        let called = begun.scheduled.pop_front_if(|(first, _)| first == signature);
+        let called = begun
+            .scheduled
+            .pop_front_if(|(first, _)| first.calls_as(signature) && first.site == signature.site);
         self.push(&mut begun.calls, number, signature, None, called.map(|(_, at)| at));
     }
 
@@ -205,7 +207,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, DType, OpKind};
+    use phalanx_core::{CallSite, DType, OpKind, Way};
 
     fn signature(count: u64) -> Signature {
         let site = CallSite { file: "a.rs".into(), line: 1 };
@@ -216,6 +218,7 @@ mod tests {
             reduce: None,
             root: None,
             detail: 0,
+            way: Way::UNSAID,
             site,
         }
     }

@@ -160,13 +160,22 @@ mod tests {
     use super::*;
     use crate::trace::finding::{Absent, Left};
     use crate::trace::{Entry, GroupConfig, GroupStatus, State};
-    use phalanx_core::{CallSite, OpKind, Signature};
+    use phalanx_core::{CallSite, OpKind, Signature, Way};
     use proptest::prelude::*;
 
     fn call(line: u32) -> Signature {
         let site = CallSite { file: "a.rs".into(), line };
         let (dtype, count) = (None, u64::from(line));
-        Signature { op: OpKind::Barrier, dtype, count, reduce: None, root: None, detail: 0, site }
+        Signature {
+            op: OpKind::Barrier,
+            dtype,
+            count,
+            reduce: None,
+            root: None,
+            detail: 0,
+            way: Way::UNSAID,
+            site,
+        }
     }
 
     /// A rank that has called what these lines say, from `first` on, a second each; the last may be unfinished.

@@ -8,14 +8,14 @@ use crate::host::HostBackend;
 use crate::lane::{Lane, Performer};
 use crate::scratch;
 use crate::shm::ShmTeam;
-use phalanx_core::{DType, Error, Layout, OpKind, ReduceOp, Result, Signature};
+use phalanx_core::{DType, Error, Layout, OpKind, ReduceOp, Result, Signature, Way};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// From so many bytes on, all ranks of a host talk to other hosts, each about a slice of its own. Below, one of them
 /// does: slices cost a round inside each host more than they save between hosts.
-const SLICED_BYTES_MIN: usize = 8 << 10;
+pub(super) const SLICED_BYTES_MIN: usize = 8 << 10;
 
 /// One group on one rank. What the progress thread works on, too.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Levels {
     /// All members.
     pub(super) flat: HostBackend,
     pub(super) lane: Lane,
+    /// [`SLICED_BYTES_MIN`], but for tests.
+    pub(super) sliced_from: usize,
     /// The number of the last collective. Locked while one runs.
     pub(super) seq: Mutex<u64>,
 }
@@ -43,8 +45,8 @@ impl Performer for Levels {
     }
 
     fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
-        let signature = &call.signature;
-        self.fate.check(signature)?;
+        self.fate.check(&call.signature)?;
+        let signature = &Signature { way: self.way(call, &buffers).into(), ..call.signature.clone() };
         let mut seq = self.seq.lock().unwrap_or_else(PoisonError::into_inner);
         *seq += 1;
         let whole = Whole { signature, seq: *seq, called: Instant::now(), limit };
@@ -57,6 +59,36 @@ impl Performer for Levels {
         outcome.inspect(|()| self.fate.ended(*seq, signature))
     }
 }
+
+impl Levels {
+    /// Of which parts the operation is made: what all must do alike, whichever way each part has.
+    fn way(&self, call: &Collective, buffers: &Buffers<'_>) -> &'static str {
+        let in_blocks = || self.hosts.in_blocks_of().is_some();
+        match (call.signature.op, buffers) {
+            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, _) => FLAT,
+            _ if call.layout.is_empty() => SPEAKERS,
+            (OpKind::AllReduce, Buffers::InPlace(buffer)) if self.slices(buffer.len()) => SLICES,
+            (OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast, Buffers::InPlace(_)) => SPEAKERS,
+            (OpKind::AllGather | OpKind::Split, Buffers::InPlace(_)) | (OpKind::ReduceScatter, _)
+                if in_blocks() =>
+            {
+                SLICES
+            }
+            _ => FLAT,
+        }
+    }
+
+    fn slices(&self, bytes: usize) -> bool {
+        self.hosts.per_host().is_some() && bytes >= self.sliced_from
+    }
+}
+
+/// The whole group over the network, whoever shares a host.
+const FLAT: &str = "one level";
+/// All of a host with one of them, which speaks for it.
+const SPEAKERS: &str = "speakers on two levels";
+/// Each of a host with those at its place on the other hosts, about its part.
+const SLICES: &str = "slices on two levels";
 
 /// One call, and this rank's place in it.
 struct Parts<'a> {
@@ -139,6 +171,7 @@ impl Parts<'_> {
             reduce: reduce.filter(|_| reduces),
             root: root.map(|root| root as u32),
             detail: 0,
+            way: Way::UNSAID,
             site: site.clone(),
         };
         Collective { signature, layout, recv_layout: None }
@@ -201,7 +234,7 @@ impl Parts<'_> {
 
     fn all_reduce(&self, buffer: &mut [u8]) -> Result<()> {
         let (len, mut sums) = (buffer.len() / self.element(), self.widened(buffer)?);
-        if self.levels.hosts.per_host().is_some() && buffer.len() >= SLICED_BYTES_MIN {
+        if self.levels.slices(buffer.len()) {
             let slices = self.for_inside(len);
             let own = slices.block(self.index);
             self.sum_inside(OpKind::ReduceScatter, None, slices.clone(), buffer, sums.as_mut())?;

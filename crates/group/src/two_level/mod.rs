@@ -22,7 +22,7 @@ use crate::neighbours::Neighbours;
 use crate::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
-use levels::Levels;
+use levels::{Levels, SLICED_BYTES_MIN};
 use phalanx_algo::Selector;
 use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
@@ -68,9 +68,16 @@ impl TwoLevelBackend {
             HostBackend::over(wire, Arc::new(fate.part(counterparts)), choice, selector.clone())
         });
         let flat = HostBackend::new(fate.clone(), choice, selector.clone());
-        let (lane, seq) = (Lane::default(), Mutex::default());
-        let levels = Arc::new(Levels { fate, hosts, inside, across, flat, lane, seq });
+        let (sliced_from, lane, seq) = (SLICED_BYTES_MIN, Lane::default(), Mutex::default());
+        let levels = Arc::new(Levels { fate, hosts, inside, across, flat, sliced_from, lane, seq });
         Ok(Self { levels, messages_inside, choice, selector })
+    }
+
+    /// The same, with another idea of when to slice: no build has it.
+    #[cfg(test)]
+    pub(crate) fn slicing_from(mut self, bytes: usize) -> Self {
+        Arc::get_mut(&mut self.levels).expect("nothing runs yet").sliced_from = bytes;
+        self
     }
 
     /// What carries messages to or from `address`, and the address as it is known there.

@@ -98,7 +98,14 @@ fn who_gathers() {
         reader_is_stopped(window, false, |team, call, buffer| {
             let own = team.rank;
             let (part, largest) = (|_| block(own), LEN / 3);
-            let pull = Pull { same: true, gives: &|_| true, largest, part: &part, place: Some(&block) };
+            let pull = Pull {
+                same: true,
+                gives: &|_| true,
+                largest,
+                part: &part,
+                place: Some(&block),
+                layout: None,
+            };
             team.pull(call, Buffers::InPlace(buffer), pull)
         });
     }
@@ -113,7 +120,8 @@ fn who_only_takes() {
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if team.rank == GIVER { None } else { Some(&whole) };
             let gives = |rank| rank == GIVER;
-            let pull = Pull { same: false, gives: &gives, largest: LEN / 3, part: &block, place };
+            let pull =
+                Pull { same: false, gives: &gives, largest: LEN / 3, part: &block, place, layout: None };
             team.pull(call, Buffers::InPlace(buffer), pull)
         });
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::waits::{Pending, Standing, With};
-use phalanx_core::{CallSite, OpKind};
+use phalanx_core::{CallSite, OpKind, Way};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -34,7 +34,16 @@ fn lost(rank: usize, how: Loss) -> Verdict {
 
 fn signature(count: u64) -> Signature {
     let site = CallSite { file: "a.rs".into(), line: count as u32 };
-    Signature { op: OpKind::Barrier, dtype: None, count, reduce: None, root: None, detail: 0, site }
+    Signature {
+        op: OpKind::Barrier,
+        dtype: None,
+        count,
+        reduce: None,
+        root: None,
+        detail: 0,
+        way: Way::UNSAID,
+        site,
+    }
 }
 
 #[test]

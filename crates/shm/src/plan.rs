@@ -1,0 +1,139 @@
+//! What the ranks of a team must do alike in one operation: all that decides which bytes go where. Each post is checked by it.
+
+use crate::team::mix;
+use phalanx_core::{Layout, Way};
+
+/// How an operation is performed, and on how much. All of it is the same on all ranks.
+///
+/// What lies in a [window](crate::Window) on one rank need not on another: that the posts say, and who can't do the same has all begin anew.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) how: How,
+    /// Bytes that each rank has to give or take.
+    pub(crate) bytes: usize,
+    /// Bytes staged at once, where so many do not go at once.
+    pub(crate) piece: usize,
+    /// Where the blocks of the ranks lie, where there are any.
+    pub(crate) layout: Option<&'a Layout>,
+}
+
+/// What is done. One signature may mean several of these, where an operation is made of parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Join,
+    Barrier,
+    Reduce,
+    ReduceScatter,
+    /// Of one part for all.
+    Share,
+    /// Of a part for each.
+    Deal,
+    /// Of parts whose lengths only two ranks know each.
+    DealUnevenly,
+}
+
+/// In which of the ways that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// All look at all.
+    Mutually,
+    /// Rank 0 looks at all.
+    Centrally,
+    /// In the line of a flag.
+    Inline,
+    OneShot,
+    TwoPhases,
+    /// Written to the others' memory.
+    Push,
+    Staged,
+    /// Read from the others' memory.
+    Reached,
+    /// Read from the root's memory, and the end written by the root.
+    Shared,
+}
+
+impl<'a> Plan<'a> {
+    /// Where there is no length.
+    pub(crate) const fn of(kind: Kind, how: How) -> Self {
+        Self { kind, how, bytes: 0, piece: 0, layout: None }
+    }
+
+    pub(crate) const fn over(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
+    }
+
+    pub(crate) const fn in_pieces_of(self, piece: usize) -> Self {
+        Self { piece, ..self }
+    }
+
+    pub(crate) const fn with(self, layout: Option<&'a Layout>) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// A few cycles: the shortest operations take a thousand.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let small = (self.kind as u64) << 8 | self.how as u64;
+        let layout = self.layout.map_or(0, Layout::fingerprint);
+        mix(mix(mix(small, self.bytes as u64), self.piece as u64), layout)
+    }
+
+    /// For whoever finds a difference.
+    pub(crate) fn way(&self) -> Way {
+        let kind = match self.kind {
+            Kind::Join => "joining",
+            Kind::Barrier => "barrier",
+            Kind::Reduce => "reduce",
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::Share => "copies to all",
+            Kind::Deal => "copies to each",
+            Kind::DealUnevenly => "uneven copies to each",
+        };
+        let how = match self.how {
+            How::Mutually => "all with all",
+            How::Centrally => "all with one",
+            How::Inline => "inline",
+            How::OneShot => "in one shot",
+            How::TwoPhases => "in two phases",
+            How::Push => "by push",
+            How::Staged => "through staging",
+            How::Reached => "from memory",
+            How::Shared => "from memory by all",
+        };
+        let mut words = format!("{kind} {how}");
+        if self.bytes > 0 {
+            words += &format!(" of {} bytes", self.bytes);
+        }
+        if self.piece > 0 {
+            words += &format!(" by {}", self.piece);
+        }
+        if let Some(layout) = self.layout {
+            words += &format!(" in {}", layout.describe());
+        }
+        words.into()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_difference_is_in_the_fingerprint_and_in_the_words() {
+        let (even, odd) = (Layout::even(2, 10), Layout::from_counts(&[4, 6]));
+        let base = Plan::of(Kind::Deal, How::Staged).over(640).in_pieces_of(64).with(Some(&even));
+        assert_eq!(base.way().as_str(), "copies to each through staging of 640 bytes by 64 in 2 blocks of 5");
+        let others = [
+            Plan { kind: Kind::Share, ..base },
+            Plan { how: How::Reached, ..base },
+            base.over(641),
+            base.in_pieces_of(128),
+            base.with(Some(&odd)),
+            base.with(None),
+        ];
+        for other in others {
+            assert_ne!(other.fingerprint(), base.fingerprint(), "{other:?}");
+            assert_ne!(other.way(), base.way(), "{other:?}");
+        }
+    }
+}
