@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::control::Control;
+use crate::control::build::Build;
 use crate::control::line::{ArbiterService, Doubt, TcpLine};
 use crate::control::notice::{Local, Member, Notice};
 use crate::control::terms::terms;
@@ -15,7 +16,7 @@ use crate::tidings::Tidings;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Peer, Result, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config, OpenStore, Store, StoreLocation, TcpStoreServer};
-use phalanx_transport::handshake::{Hello, Purpose, Status};
+use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::{HostKey, NoSession, Secret, Service, Session, try_to_open_session};
 use std::net::IpAddr;
@@ -96,8 +97,12 @@ pub(crate) fn assemble(
     let line = TcpLine::new(session, watch.clone(), heartbeat, heartbeat.map(doubt))?;
     let attendance =
         Attendance { line: &line, watch: &watch, me: peer.clone(), world_size, tidings, deadline };
-    let join =
-        Notice::Join { host: peer.host, addr: told, local: local(config, &exchange), terms: terms(config) };
+    let join = Notice::Join {
+        host: peer.host,
+        addr: told,
+        local: local(config, &exchange),
+        terms: terms(config, Build::here()),
+    };
     let met = line.send(join).and_then(|()| attendance.complete());
     let met = met.and_then(|members| address.check_reachable(&members).map(|()| members));
     let members = met.map_err(|error| {
@@ -280,8 +285,13 @@ fn explained(
 ) -> Error {
     let Error::Rendezvous { mut what, rank, world_size, waited } = error else { return error };
     let servers = open.server.iter().map(TcpStoreServer::strangers);
-    let strangers = servers.chain([exchange.strangers()]).filter(|strangers| strangers.refused > 0);
-    for strangers in strangers {
+    let strangers: Vec<_> = servers.chain([exchange.strangers()]).collect();
+    if let Some((version, from)) = strangers.iter().find_map(|strangers| strangers.other_version) {
+        what += &format!(
+            "; a process of another build called from {from}: it speaks wire version {version}, this build speaks {VERSION}"
+        );
+    }
+    for strangers in strangers.iter().filter(|strangers| strangers.refused > 0) {
         let from = strangers.last.map_or_else(String::new, |last| format!(", the last from {last}"));
         what += &format!(
             "; {} calls came from processes that don't know this job's secret{from}: is PHALANX_SECRET the same for all ranks?",

@@ -36,6 +36,8 @@ mod launcher;
 mod meeting;
 mod neighbours;
 mod object;
+#[cfg(test)]
+mod other_build;
 mod own_thread;
 mod prices;
 mod realm;

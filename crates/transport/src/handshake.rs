@@ -308,6 +308,12 @@ impl Acceptor {
         self.purpose.is_none() && so_far[..len] != MAGIC[..len]
     }
 
+    /// The wire version that the caller says it speaks, if it is another than ours. It hears of ours, and goes.
+    pub fn other_version(&self) -> Option<u16> {
+        let said = self.transcript.get(4..6)?;
+        Some(u16::from_le_bytes([said[0], said[1]])).filter(|version| *version != VERSION)
+    }
+
     /// Waits for a caller.
     pub fn new(secret: Secret, nonce: Nonce) -> Self {
         Self { secret, nonce, transcript: Vec::new(), purpose: None, agreed: None }

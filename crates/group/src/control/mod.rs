@@ -6,6 +6,7 @@
 //! [beats](pulse), so that who is stopped or cut off is found as well.
 
 pub(crate) mod arbiter;
+pub(crate) mod build;
 mod doubt;
 pub(crate) mod limits;
 pub(crate) mod line;

@@ -1,33 +1,40 @@
-//! What must be the same on all ranks: what else would make them choose differently.
+//! What must be the same on all ranks: what else would make them choose differently, or take each other's bytes for what they are not.
+//!
+//! Text, so that a process of any build and byte order can read what another says of itself.
 
+use super::build::Build;
 use phalanx_rendezvous::Config;
+use std::collections::HashMap;
 
-/// One line a setting: the variable, and its value in words.
-pub(crate) fn terms(config: &Config) -> String {
+/// One line for each: what it is (a setting by its variable), and its value in words.
+pub(crate) fn terms(config: &Config, build: Build) -> String {
     let switch = |on| if on { "on" } else { "off" };
     let algorithms = config.algorithms.as_deref().unwrap_or("as recommended").replace('\n', " ");
     let heartbeat =
         config.heartbeat_timeout.map_or_else(|| "none".into(), |limit| format!("{} s", limit.as_secs_f64()));
-    let lines = [
+    let settings = [
         ("PHALANX_BACKEND", config.backend.to_string()),
         ("PHALANX_ALGO", algorithms),
         ("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat),
         ("PHALANX_SELF_TEST", switch(config.self_test).into()),
         ("PHALANX_CHECKSUM", switch(config.checksum).into()),
     ];
-    lines.map(|(name, value)| format!("{name}={value}")).join("\n")
+    let lines = build.settings().into_iter().chain(settings);
+    lines.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Which settings differ, and how. Of texts that are no terms, both.
+/// What differs, and how. Of texts that are no terms, both.
 pub(crate) fn difference((rank, ours): (usize, &str), (other, theirs): (usize, &str)) -> String {
     let settings = |text: &'_ str| -> Option<Vec<(String, String)>> {
         text.lines().map(|line| line.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()))).collect()
     };
     let differ = |ours: Vec<(String, String)>, theirs: Vec<(String, String)>| -> Vec<String> {
-        let pairs = ours.into_iter().zip(theirs);
-        let differ = pairs.filter(|((ours, a), (theirs, b))| ours == theirs && a != b);
+        // Another build may have other lines; what both have is compared.
+        let theirs: HashMap<_, _> = theirs.into_iter().collect();
+        let pairs = ours.into_iter().filter_map(|ours| Some((theirs.get_key_value(&ours.0)?, ours)));
+        let differ = pairs.filter(|((_, b), (_, a))| a != *b);
         differ
-            .map(|((name, a), (_, b))| format!("{name} differs: {a} at rank {rank}, {b} at rank {other}"))
+            .map(|((name, b), (_, a))| format!("{name} differs: {a} at rank {rank}, {b} at rank {other}"))
             .collect()
     };
     let found = settings(ours).zip(settings(theirs)).map(|(ours, theirs)| differ(ours, theirs));
@@ -47,7 +54,7 @@ mod tests {
             let pairs = [("PHALANX_HEARTBEAT_TIMEOUT_S", seconds), ("PHALANX_ALGO", algorithms)];
             let lookup =
                 |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string());
-            terms(&Config::from_lookup(lookup).unwrap())
+            terms(&Config::from_lookup(lookup).unwrap(), Build::here())
         };
         assert_eq!(
             difference((1, &of("6", "")), (0, &of("5", ""))),
@@ -57,6 +64,14 @@ mod tests {
             difference((1, &of("0", "all_reduce=ring")), (0, &of("5", ""))),
             "PHALANX_ALGO differs: all_reduce=ring at rank 1, as recommended at rank 0; \
              PHALANX_HEARTBEAT_TIMEOUT_S differs: none at rank 1, 5 s at rank 0"
+        );
+        let older = of("5", "")
+            .replace("build=phalanx", "build=phalanx 0.0.1, not")
+            .replace("byte order=little-endian\n", "");
+        let words = difference((1, &older), (0, &of("5", "")));
+        assert!(
+            words.starts_with("build differs: phalanx 0.0.1, not ") && words.matches("differs").count() == 1,
+            "{words}"
         );
         assert_eq!(difference((0, "a"), (1, "b")), "rank 0 runs with \"a\", rank 1 with \"b\"");
     }

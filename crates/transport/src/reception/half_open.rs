@@ -100,6 +100,11 @@ impl<S: Read + Write + AsFd> HalfOpen<S> {
         matches!(&self.role, Role::Dialer(dialer) if dialer.has_proved()) && self.output.is_empty()
     }
 
+    /// Of a caller: its wire version, if it is another than ours.
+    pub(crate) fn other_version(&self) -> Option<u16> {
+        if let Role::Acceptor(acceptor) = &self.role { acceptor.other_version() } else { None }
+    }
+
     /// What [`Progress::Done`] leaves.
     pub(crate) fn into_connection(self) -> Connection<S> {
         Connection::new(self.stream, self.keys)

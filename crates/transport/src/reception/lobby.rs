@@ -34,13 +34,15 @@ impl Origin {
     }
 }
 
-/// Callers that don't know the secret: those of another job, or of another start of this one.
+/// Callers that could not come in: those that don't know the secret, of another job, or of another start of this one; and those of another build.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Strangers {
     /// How often one was refused. One process may call again and again.
     pub refused: usize,
     /// Where the last one came from; of an IPv6 address, the network.
     pub last: Option<IpAddr>,
+    /// The wire version of the last that has another one than this build, and where it came from. It went before it could prove anything.
+    pub other_version: Option<(u16, IpAddr)>,
 }
 
 /// A nonblocking listener.
@@ -213,11 +215,15 @@ impl<L: Listener> Lobby<L> {
                     Progress::Pending if caller.half.until > now => self.callers.push(caller),
                     Progress::Pending => self.stray(now, "it did not finish its handshake in time"),
                     Progress::Failed(why) => {
-                        if let Failure::Refused(Refusal::WrongSecret) = why {
-                            let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+                        let from = Ipv6Addr::from_bits(caller.origin.0).to_canonical();
+                        if let Some(version) = caller.half.other_version() {
+                            strangers.other_version = Some((version, from));
+                        } else if let Failure::Refused(Refusal::WrongSecret) = why {
                             strangers.refused += 1;
-                            strangers.last = Some(Ipv6Addr::from_bits(caller.origin.0).to_canonical());
+                            strangers.last = Some(from);
                         }
+                        drop(strangers);
                         self.stray(now, why);
                     }
                     // Whoever said so may have given up since.
