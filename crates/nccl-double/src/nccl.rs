@@ -332,12 +332,13 @@ unsafe fn carry(kind: Kind, data: Data, raw: RawComm, stream: RawStream) -> Nccl
     group::call(Call { comm, stream, request, from, len, to })
 }
 
-/// Floats of eight bits are reduced from 9.0 on; until 2.28 collectives did not even move them before that. One rank alone multiplies none: what does that
+/// Floats of eight bits there are from 2.24 on. They are reduced from 9.0 on; until 2.28 collectives did not even move them before that. One rank alone multiplies none: what does that
 /// was compiled without them.
 fn takes_eight_bits(comm: &Comm, kind: Kind, operator: c_int) -> bool {
     const AVG: c_int = 4;
     let (is_new, alone) = (comm.capability() >= 90, comm.place.size == 1);
     match kind {
+        _ if version::version() < 22_400 => false,
         Kind::Send | Kind::Recv => true,
         Kind::AllGather | Kind::Broadcast => is_new || version::version() >= 22_800,
         _ => is_new && !(alone && operator >= AVG),

@@ -1,9 +1,12 @@
 //! What each rank of `scripts/gpu-check` runs: the part of the check that `GPU_CHECK_PART` names, on the device `GPU_CHECK_DEVICE`.
 
-#[path = "../tests/suite/mod.rs"]
+mod blocking;
+mod cases;
+#[path = "../../tests/suite/mod.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod suite;
 
+use blocking::Blocking;
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{
@@ -23,6 +26,15 @@ pub(crate) fn main() -> Result<()> {
     let group = phalanx_group::init()?;
     let named = std::env::var("GPU_CHECK_DEVICE").ok().and_then(|number| number.parse().ok());
     let device = named.unwrap_or(group.local_rank());
+    let case = match &*part {
+        "abort" => Some(cases::abort(&group, device)),
+        "two" => Some(cases::two(&group, device)),
+        "killed" => return cases::killed(&group, device),
+        _ => None,
+    };
+    if let Some(outcome) = case {
+        return outcome.and_then(|()| group.finalize());
+    }
     let fallback = if part == "fallback" { Fallback::Always } else { Fallback::Never };
     let all = HybridBackend::with_fallback(&group, device, fallback)?;
     match &*part {
@@ -30,7 +42,7 @@ pub(crate) fn main() -> Result<()> {
         "times" => times(&group, &all)?,
         other => {
             return Err(Error::config(format!(
-                "GPU_CHECK_PART is {other:?}: facts, suite, fallback, or times"
+                "GPU_CHECK_PART is {other:?}: facts, suite, fallback, times, abort, two, or killed"
             )));
         }
     }
@@ -46,37 +58,42 @@ fn facts() -> Result<()> {
     Ok(())
 }
 
-/// An all_reduce by our call and by NCCL's own, in turns, on fresh data: a line `all_reduce BYTES OURS THEIRS`, in microseconds of the device's clock, each the
-/// median of `ROUNDS`.
+/// An all_reduce by our call, by NCCL's own on a communicator as ours is, and on one of NCCL's that blocks, in turns, on fresh data: a line `all_reduce BYTES OURS
+/// BARE BLOCKING`, in microseconds of the device's clock, each the median of `ROUNDS`.
 #[expect(clippy::print_stdout, reason = "a program for people")]
 fn times(group: &ProcessGroup, all: &HybridBackend) -> Result<()> {
     let largest: usize =
         std::env::var("GPU_CHECK_BYTES").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(256 << 20);
     let (nccl, rank) = (Nccl::load()?, group.rank());
-    let id = if rank == 0 { Some(UniqueId::new(nccl)?.as_bytes().to_vec()) } else { None };
-    let id = group.broadcast_object(id, 0)?.try_into().map(UniqueId::from_bytes);
-    let id = id.map_err(|_| Error::config("an id of another length"))?;
+    let new_id = || {
+        let id = if rank == 0 { Some(UniqueId::new(nccl)?.as_bytes().to_vec()) } else { None };
+        group.broadcast_object(id, 0)?.try_into().map_err(|_| Error::config("an id of another length"))
+    };
+    let id = UniqueId::from_bytes(new_id()?);
     let comm = Communicator::init(nccl, all.device(), &id, rank, group.world_size(), LONG)?;
+    let blocking = Blocking::new(nccl, all.device(), &new_id()?, rank, group.world_size())?;
     let sizes =
         std::iter::successors(Some(1024), |bytes| Some(bytes * 16)).take_while(|&bytes| bytes <= largest);
     for bytes in sizes {
         let numbers: Vec<f32> = (0..bytes / 4).map(|i| ((i * 7919 + rank) % 1009) as f32).collect();
         let mut buffer = DeviceBuffer::from_host(all.stream(), &numbers)?;
-        let mut rounds = [Vec::new(), Vec::new()];
+        let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..=ROUNDS {
             rounds[0].push(ours(all, &mut buffer)?);
-            rounds[1].push(theirs(&comm, all.stream(), &buffer)?);
+            rounds[1].push(bare(&comm, all.stream(), &buffer)?);
+            rounds[2].push(theirs(&blocking, all.stream(), &buffer)?);
         }
-        let [ours, theirs] = rounds.map(|mut times| {
+        let [ours, bare, theirs] = rounds.map(|mut times| {
             // The first is slower.
             times.remove(0);
             times.sort();
             times[ROUNDS / 2].as_secs_f64() * 1e6 / CALLS as f64
         });
         if rank == 0 {
-            println!("all_reduce {bytes} {ours:.2} {theirs:.2}");
+            println!("all_reduce {bytes} {ours:.2} {bare:.2} {theirs:.2}");
         }
     }
+    blocking.end()?;
     comm.finalize(LONG)
 }
 
@@ -91,7 +108,15 @@ fn ours(all: &HybridBackend, buffer: &mut DeviceBuffer<f32>) -> Result<Duration>
     works.into_iter().try_for_each(Work::wait).map(|()| time)
 }
 
-fn theirs(comm: &Communicator, stream: &Stream, buffer: &DeviceBuffer<f32>) -> Result<Duration> {
+fn theirs(comm: &Blocking, stream: &Stream, buffer: &DeviceBuffer<f32>) -> Result<Duration> {
+    let (time, ()) = timed(stream, || {
+        // SAFETY: the buffer has so many elements, and is used by nobody else until the stream is past this.
+        (0..CALLS).try_for_each(|_| unsafe { comm.max(buffer.address(), buffer.len(), stream) })
+    })?;
+    Ok(time)
+}
+
+fn bare(comm: &Communicator, stream: &Stream, buffer: &DeviceBuffer<f32>) -> Result<Duration> {
     let (kind, address) = (Kind::AllReduce(ReduceOp::Max.into()), buffer.address());
     let call = Call { kind, from: address, to: address, count: buffer.len(), data_type: DataType::F32 };
     let (time, ()) = timed(stream, || {

@@ -148,7 +148,8 @@ impl NcclBackend {
         &self.stream
     }
 
-    pub(crate) fn library(&self) -> Nccl {
+    /// The library that it is of.
+    pub fn library(&self) -> Nccl {
         self.shared.comm.nccl()
     }
 

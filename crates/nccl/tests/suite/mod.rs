@@ -4,7 +4,7 @@ mod small;
 
 use half::{bf16, f16};
 use phalanx_core::{Error, ReduceOp};
-use phalanx_nccl::{DeviceBuffer, F8E4M3, F8E5M2, HybridBackend, Place, Reduction, Stream, Work};
+use phalanx_nccl::{DataType, DeviceBuffer, F8E4M3, F8E5M2, HybridBackend, Place, Reduction, Stream, Work};
 use small::Small;
 use std::time::Duration;
 
@@ -105,8 +105,10 @@ pub(crate) fn types<T: Small>(all: &HybridBackend) {
     for reduction in reductions {
         let is_avg = reduction == Reduction::Op(ReduceOp::Avg);
         // What of floats of eight bits NCCL reduces, and where.
-        let has_eight_bits = all.device().compute_capability() >= (9, 0)
-            && (all.world_size() > 1 || !(is_avg || matches!(reduction, Reduction::PreMulSum(_))));
+        let has_eight_bits =
+            all.nccl().is_some_and(|nccl| nccl.library().version() >= DataType::F8E4M3.since())
+                && all.device().compute_capability() >= (9, 0)
+                && (all.world_size() > 1 || !(is_avg || matches!(reduction, Reduction::PreMulSum(_))));
         // An average of eight bits is not exact on a GPU.
         if T::DTYPE.is_none() && is_avg && has_eight_bits && all.nccl().is_some() {
             continue;
