@@ -293,10 +293,11 @@ impl Team {
                 let sources = sources.as_slice();
                 let into = reduction.root.map_or(sources, |root| &sources[root..=root]);
                 self.under_lease(|| Span::reduce(into, sources, &reduction.kernel, self.world_size))?;
+                self.watch((self.rank + 1) % self.world_size, call)?;
             }
         } else if self.reaches_memory && exposed.iter().all(|words| words[0] != 0) {
             for range in strides {
-                self.push_stride(buffer, range, exposed, reduction)?;
+                self.push_stride(buffer, range, exposed, reduction, call)?;
             }
         } else {
             self.begin_anew(piece);
@@ -313,19 +314,20 @@ impl Team {
         range: Range<usize>,
         exposed: &[Words],
         reduction: Reduction,
+        call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         let own = buffer.part(range.clone());
         let scratch = self.scratch(self.world_size * range.len());
         let part = |rank: usize| scratch.part(rank * range.len()..(rank + 1) * range.len());
         let addr = |peer: usize| exposed[peer][0].wrapping_add(range.start as u64);
         for peer in self.peers() {
-            self.reach(peer, addr(peer), part(peer))?;
+            self.reach(peer, addr(peer), part(peer), call)?;
         }
         let source = |rank| if rank == self.rank { own } else { part(rank) };
         let sources = List::new((0..self.world_size).map(source), Span::EMPTY);
         Span::reduce(&[own], sources.as_slice(), &reduction.kernel, self.world_size);
         for peer in self.peers().filter(|&peer| reduction.is_for(peer)) {
-            self.store(peer, addr(peer), own)?;
+            self.store(peer, addr(peer), own, call)?;
         }
         Ok(())
     }

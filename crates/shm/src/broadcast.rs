@@ -39,11 +39,11 @@ impl Team {
         if self.rank == root {
             for peer in self.peers() {
                 let [addr, ..]: Words = self.arrived(peer, piece, call)?.words();
-                self.store(peer, addr.wrapping_add(cut as u64), buffer.part(cut..buffer.len()))?;
+                self.store(peer, addr.wrapping_add(cut as u64), buffer.part(cut..buffer.len()), call)?;
             }
         } else {
             let [addr, ..]: Words = self.arrived(root, piece, call)?.words();
-            self.reach(root, addr, buffer.part(0..cut))?;
+            self.reach(root, addr, buffer.part(0..cut), call)?;
         }
         self.done(piece);
         self.all_done(piece, call)

@@ -246,12 +246,11 @@ impl Team {
                 Ok(true)
             }
             Found::Mapped(part) => {
-                output.part(place).copy_from(part);
-                self.was_given()?;
+                self.copy_mapped(giver, part, output.part(place), call)?;
                 Ok(false)
             }
             Found::Memory(addr) => {
-                self.reach(giver, addr, output.part(place))?;
+                self.reach(giver, addr, output.part(place), call)?;
                 Ok(false)
             }
         }

@@ -1,8 +1,8 @@
 //! How a rank reads and writes the memory of the others, where the kernel copies between address spaces.
 
-use crate::Fault;
 use crate::span::Span;
 use crate::team::Team;
+use crate::{Call, Fault};
 use std::ops::Range;
 
 /// Bytes read and combined at once, of all ranks together: many, because each call costs something, but no more than the
@@ -27,10 +27,35 @@ impl Team {
     }
 
     /// Reads at an address of another.
-    pub(crate) fn reach(&self, peer: usize, addr: u64, into: Span) -> Result<(), Fault> {
-        let read = self.processes[peer].read(addr, into);
-        self.was_given()?;
-        read.map_err(|error| Fault::Unreachable { peer, error })
+    pub(crate) fn reach(
+        &mut self,
+        peer: usize,
+        addr: u64,
+        into: Span,
+        call: &mut Call<'_>,
+    ) -> Result<(), Fault> {
+        for part in cut(0..into.len(), STRIDE_BYTES) {
+            let read = self.processes[peer].read(addr.wrapping_add(part.start as u64), into.part(part));
+            self.was_given()?;
+            read.map_err(|error| Fault::Unreachable { peer, error })?;
+            self.watch(peer, call)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what `peer` gives in memory that this rank has mapped.
+    pub(crate) fn copy_mapped(
+        &mut self,
+        peer: usize,
+        from: Span,
+        into: Span,
+        call: &mut Call<'_>,
+    ) -> Result<(), Fault> {
+        for part in cut(0..into.len(), STRIDE_BYTES) {
+            into.part(part.clone()).copy_from(from.part(part));
+            self.watch(peer, call)?;
+        }
+        self.was_given()
     }
 
     /// Follows whatever reads another's own memory, in its address space or in a window: see `lease.rs`.
@@ -39,12 +64,19 @@ impl Team {
     }
 
     /// Writes at an address of another; one that gives up meanwhile waits for that: see `lease.rs`.
-    pub(crate) fn store(&self, peer: usize, addr: u64, from: Span) -> Result<(), Fault> {
-        let process = &self.processes[peer];
+    pub(crate) fn store(
+        &mut self,
+        peer: usize,
+        addr: u64,
+        from: Span,
+        call: &mut Call<'_>,
+    ) -> Result<(), Fault> {
         for part in cut(0..from.len(), LEASE_BYTES) {
             let addr = addr.wrapping_add(part.start as u64);
+            let process = &self.processes[peer];
             let written = self.under_lease(|| process.write(addr, from.part(part)))?;
             written.map_err(|error| Fault::Unreachable { peer, error })?;
+            self.watch(peer, call)?;
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Team {
             match way {
                 Way::Staged(len) => {
                     let range = within(&(0..own.len()), len, step);
-                    self.combine_blocks(&sources, range.clone(), output, reduction)?;
+                    self.combine_blocks(&sources, range.clone(), output, reduction, call)?;
                     for giver in
                         self.peers().filter(|&giver| matches!(found.as_slice()[giver], Found::Staged))
                     {
@@ -98,7 +98,7 @@ impl Team {
                 }
                 Way::Reached => {
                     for range in self.strides(0..own.len()) {
-                        self.combine_blocks(&sources, range, output, reduction)?;
+                        self.combine_blocks(&sources, range, output, reduction, call)?;
                     }
                 }
             }
@@ -117,6 +117,7 @@ impl Team {
         range: Range<usize>,
         output: Span,
         reduction: Reduction,
+        call: &mut Call<'_>,
     ) -> Result<(), Fault> {
         let len = range.len();
         let scratch = self.scratch(self.world_size * len);
@@ -131,7 +132,7 @@ impl Team {
                 (Found::Mapped(part), _) => part.part(range.clone()),
                 (Found::Memory(addr), _) => {
                     let copy = scratch.part(giver * len..(giver + 1) * len);
-                    self.reach(giver, addr.wrapping_add(range.start as u64), copy)?;
+                    self.reach(giver, addr.wrapping_add(range.start as u64), copy, call)?;
                     copy
                 }
             };

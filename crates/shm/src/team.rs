@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 /// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
+/// After so many parts of an operation for which nobody had to be waited for, the lookout looks around: each takes up to a few hundred KiB.
+const PARTS_UNWATCHED: u32 = 16;
+
 /// One rank's part in the work of a group whose ranks share memory: see `team.rs` for the steps it takes.
 #[derive(Debug)]
 pub struct Team {
@@ -60,6 +63,8 @@ pub struct Team {
     shown_index: usize,
     /// Something was published since the bell was last rung.
     unheard: bool,
+    /// Parts of the running operation since the lookout last looked around.
+    unwatched: u32,
     /// Room for what is read from other address spaces.
     pub(crate) scratch: Vec<u64>,
 }
@@ -108,6 +113,7 @@ impl Team {
             shown: Vec::new(),
             shown_index: 0,
             unheard: false,
+            unwatched: 0,
             scratch: Vec::new(),
         };
         cores::begin(rank);
@@ -197,6 +203,7 @@ impl Team {
         operation: impl FnOnce(&mut Self, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         self.seq = call.seq;
+        self.unwatched = 0;
         self.fingerprint = mix(self.fingerprint, call.signature.fingerprint() ^ call.seq);
         self.follow(plan, call.signature);
         self.windows.tidy();
@@ -365,9 +372,21 @@ impl Team {
             })
         };
         if is_here {
-            return Ok(());
+            return self.watch(peer, call);
         }
         self.wait_longer(peer, value, call, &counter)
+    }
+
+    /// To be called between the parts of what takes long. Its time may be over though nobody is waited for, or the group have failed; what
+    /// comes next is of `peer`.
+    pub(crate) fn watch(&mut self, peer: usize, call: &mut Call<'_>) -> Result<(), Fault> {
+        self.unwatched += 1;
+        if self.unwatched < PARTS_UNWATCHED {
+            return Ok(());
+        }
+        self.unwatched = 0;
+        call.lookout.look(peer, Duration::ZERO)?;
+        Ok(())
     }
 
     #[cold]

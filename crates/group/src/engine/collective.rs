@@ -14,6 +14,8 @@ use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Bytes that are moved before the clock is looked at, about.
+pub(super) const POLL_BYTES: usize = 4 << 20;
 /// How many messages each way may be under way at once.
 const WINDOW: usize = 8;
 /// Bytes received at a time for combining: small enough to stay in the cache until they are.
@@ -90,6 +92,8 @@ pub(crate) struct Collective {
     first_send: usize,
     first_recv: usize,
     received: u64,
+    /// Bytes that may still be moved in this poll.
+    budget: usize,
     begun: bool,
     /// Whether what is received overwrites what is to be sent.
     in_place: bool,
@@ -121,6 +125,7 @@ impl Collective {
             first_send: 0,
             first_recv: 0,
             received: 0,
+            budget: 0,
             begun: false,
             in_place: true,
         }
@@ -149,6 +154,7 @@ impl Collective {
             self.begin_partials(memory);
         }
         let mut moved = false;
+        self.budget = POLL_BYTES;
         // What was sent leaves room to receive into, and what was received can be sent on.
         loop {
             let sent = self.poll_sends(core, memory)?;
@@ -157,7 +163,7 @@ impl Collective {
             }
             let received = self.poll_recvs(core, memory)?;
             moved |= sent || received;
-            if !received {
+            if !received || self.budget == 0 {
                 break;
             }
         }
@@ -219,12 +225,13 @@ impl Collective {
                     self.told.push(transfer.peer);
                 }
                 self.sends[i].bytes += sent.payload;
+                self.budget = self.budget.saturating_sub(sent.payload);
                 moved |= sent.payload > 0 || sent.complete;
                 if sent.complete && self.sends[i].bytes == transfer.sent_len() {
                     self.sends[i].complete = true;
                     break;
                 }
-                if !sent.complete {
+                if !sent.complete || self.budget == 0 {
                     break;
                 }
             }
@@ -256,7 +263,7 @@ impl Collective {
         let mut moved = false;
         for i in Self::window(&plan.recvs, &self.recvs, self.first_recv) {
             let transfer = &plan.recvs[i];
-            while !self.recvs[i].complete {
+            while !self.recvs[i].complete && self.budget > 0 {
                 let Some(free) = self.free(&plan, i) else { break };
                 if !self.receive(core, memory, i, transfer, free)? {
                     break;
@@ -308,6 +315,7 @@ impl Collective {
             }
         };
         self.received += (read / width) as u64;
+        self.budget = self.budget.saturating_sub(read);
         if arrival.left == read {
             core.wire.finish(peer, key);
             let done = &mut self.recvs[i];

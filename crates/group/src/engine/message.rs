@@ -3,6 +3,7 @@
 //! Messages to one peer leave in the order of the calls; messages with one tag from one peer are matched in the
 //! order of the calls that await them.
 
+use super::collective::POLL_BYTES;
 use super::{Core, Fault, Operation, Progress};
 use crate::backend::Absence;
 use crate::fate::{Fate, Told};
@@ -95,8 +96,11 @@ impl Message {
     }
 
     fn poll_send(&mut self, core: &mut Core, bytes: &[u8]) -> Result<Progress, Fault> {
-        let mut moved = false;
+        let (mut moved, before) = (false, self.done);
         loop {
+            if self.done - before >= POLL_BYTES {
+                return Ok(Progress::Moved);
+            }
             let message = Outbound {
                 peer: self.peer,
                 key: self.key(),
@@ -120,8 +124,11 @@ impl Message {
 
     fn poll_recv(&mut self, core: &mut Core, bytes: &mut [u8]) -> Result<Progress, Fault> {
         let (peer, key) = (self.peer, self.key());
-        let mut moved = false;
+        let (mut moved, before) = (false, self.done);
         loop {
+            if self.done - before >= POLL_BYTES {
+                return Ok(Progress::Moved);
+            }
             let Some(arrival) = core.wire.arrival(peer, key).map_err(|f| (peer, f))? else {
                 return Ok(if moved { Progress::Moved } else { Progress::Idle });
             };

@@ -117,6 +117,9 @@ impl Core {
     }
 }
 
+/// How often data may move before the clock is looked at: short operations end before.
+const MOVES_UNTIMED: u32 = 4;
+
 /// One operation's time.
 #[derive(Debug)]
 pub(crate) struct Attempt {
@@ -129,6 +132,8 @@ pub(crate) struct Attempt {
     here: Option<Here>,
     /// Of one that has.
     reminder: Option<Reminder>,
+    /// How often its data moved while nobody looked at the clock.
+    moves: u32,
     /// How many bytes it had received when that was looked at last, and since when.
     progress: Option<(u64, Instant)>,
     /// Whose process had ended at the last look (a rank of the job).
@@ -146,6 +151,7 @@ impl Attempt {
             stalled: false,
             here: None,
             reminder: None,
+            moves: 0,
             progress: None,
             ended: None,
             troubled: false,
@@ -278,22 +284,30 @@ impl Engine {
         core: &mut Core,
         operation: &mut dyn Operation,
         attempt: &mut Attempt,
-        now: impl FnOnce() -> Instant,
+        time: impl Fn() -> Instant,
     ) -> Outcome {
         if let Some(cause) = self.fate.alarm.cause() {
-            return Outcome::Failed(self.fate.failed(cause.clone(), attempt.told(operation, now())));
+            return Outcome::Failed(self.fate.failed(cause.clone(), attempt.told(operation, time())));
         }
         let mut trouble = None;
         if !attempt.troubled {
             match operation.poll(core) {
                 Ok(Progress::Finished) => return Outcome::Finished,
-                Ok(Progress::Moved) => return Outcome::Moved,
+                Ok(Progress::Moved) if attempt.moves < MOVES_UNTIMED => {
+                    attempt.moves += 1;
+                    return Outcome::Moved;
+                }
+                Ok(Progress::Moved) => match self.late(core, operation, attempt, time()) {
+                    Ok(None) => return Outcome::Moved,
+                    Ok(cause) => trouble = cause,
+                    Err(error) => return Outcome::Failed(error),
+                },
                 Ok(Progress::Idle) if !operation.is_due(core) => return Outcome::Idle,
                 Ok(Progress::Idle) => {}
                 Err(fault) => trouble = Some(self.cause_of(core, fault)),
             }
         }
-        let now = now();
+        let now = time();
         if !attempt.troubled && trouble.is_none() {
             trouble = match self.look(core, operation, attempt, now) {
                 Ok(cause) => cause,
@@ -313,6 +327,25 @@ impl Engine {
         }
     }
 
+    /// Why the group has failed, if the operation's time is over; whether or not its data move. An error ends the operation only.
+    fn late(
+        &self,
+        core: &Core,
+        operation: &dyn Operation,
+        attempt: &mut Attempt,
+        now: Instant,
+    ) -> Result<Option<Cause>> {
+        let deadline = *attempt.deadline.get_or_insert_with(|| Deadline::after(now, attempt.limit));
+        if !deadline.has_passed(now) || breaks(Mechanism::Deadline) {
+            return Ok(None);
+        }
+        let told = Told { elapsed: attempt.limit, ..attempt.told(operation, now) };
+        match operation.give_up(&self.fate, attempt.limit) {
+            Some(error) => Err(error),
+            None => Ok(Some(self.fate.late(peers_of(core, operation), told))),
+        }
+    }
+
     /// What the clock says about an operation that waits: why the group has failed, if it has. An error ends the operation only.
     fn look(
         &self,
@@ -321,14 +354,10 @@ impl Engine {
         attempt: &mut Attempt,
         now: Instant,
     ) -> Result<Option<Cause>> {
-        let deadline = *attempt.deadline.get_or_insert_with(|| Deadline::after(now, attempt.limit));
-        if deadline.has_passed(now) && !breaks(Mechanism::Deadline) {
-            let told = Told { elapsed: attempt.limit, ..attempt.told(operation, now) };
-            return match operation.give_up(&self.fate, attempt.limit) {
-                Some(error) => Err(error),
-                None => Ok(Some(self.fate.late(peers_of(core, operation), told))),
-            };
+        if let Some(cause) = self.late(core, operation, attempt, now)? {
+            return Ok(Some(cause));
         }
+        let deadline = *attempt.deadline.get_or_insert_with(|| Deadline::after(now, attempt.limit));
         if !attempt.stalled && deadline.elapsed(now) >= stall_time(deadline.limit()) {
             attempt.stalled = true;
             if operation.seq() > 0 {

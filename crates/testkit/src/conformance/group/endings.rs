@@ -72,6 +72,32 @@ pub fn a_message_in_vain_names_its_other_end(world: &World) {
     );
 }
 
+/// A limit is for the whole call: its time may be over though all ranks are here and their data move.
+pub fn a_limit_holds_while_data_move(world: &World) {
+    /// In so little time no machine moves [`LEN`].
+    const LIMIT: Duration = Duration::from_millis(1);
+    const LEN: usize = 64 << 20;
+    let calls: [fn(&ProcessGroup) -> Result<()>; 3] = [
+        |group| group.all_reduce(&mut vec![1f32; LEN / 4], ReduceOp::Sum),
+        |group| group.broadcast(&mut vec![1u8; LEN], 0),
+        |group| {
+            let (mut bytes, other) = (vec![1u8; LEN], 1 - group.rank());
+            if group.rank() == 0 { group.send(&bytes, other, 3) } else { group.recv(&mut bytes, other, 3) }
+        },
+    ];
+    for call in calls {
+        let causes = world.run(2, move |group| {
+            group.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap();
+            let outcome = call(&group.with_timeout(LIMIT));
+            assert!(outcome.is_err(), "{LEN} bytes in {LIMIT:?}");
+            let error = failed(&group, outcome);
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            cause(&group)
+        });
+        assert!(causes[0] == causes[1], "{causes:?}");
+    }
+}
+
 /// The first whose time is over fails the group for all, whatever their own limits are.
 pub fn a_handle_has_a_limit_of_its_own(world: &World) {
     fn limited(group: &ProcessGroup) -> ProcessGroup {

@@ -80,7 +80,7 @@ macro_rules! group_conformance {
             },
             endings::{
                 a_monitored_barrier_names_who_is_missing, a_collective_names_who_is_missing,
-                a_message_in_vain_names_its_other_end, a_handle_has_a_limit_of_its_own, handles_share_one_order,
+                a_message_in_vain_names_its_other_end, a_limit_holds_while_data_move, a_handle_has_a_limit_of_its_own, handles_share_one_order,
                 an_abort_ends_what_runs_everywhere, an_abort_ends_every_operation,
                 finalize_waits_for_all, what_was_begun_is_performed,
             },
