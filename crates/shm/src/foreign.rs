@@ -40,20 +40,26 @@ impl Process {
     /// # Errors
     /// Where the kernel refuses, the process is gone, or the address is not mapped there.
     pub(crate) fn read(&self, addr: u64, into: Span) -> io::Result<()> {
-        self.copy(addr, into, |pid, local, remote| {
+        let read = self.copy(addr, into, |pid, local, remote| {
             // SAFETY: the local range is valid for writes, as promised when the span was made; the remote one is
             // checked by the kernel.
             unsafe { libc::process_vm_readv(pid, local, 1, remote, 1, 0) }
-        })
+        });
+        // The system copies by number, which may be another process's by now. It was this one's if this one has not ended since.
+        self.must_live()?;
+        read
     }
 
     /// Writes the bytes of `from` at `addr` of its memory.
     ///
-    /// The owner of that memory must have agreed to it, and must be kept from using it until this returns: see `lease.rs`.
+    /// The owner of that memory must have agreed to it, and must be kept from using it until this returns: see `lease.rs`. The system finds it by
+    /// its number. It is looked for right before; a process that took that number between the look and the copy would be written to, if the
+    /// user may do so.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
     pub(crate) fn write(&self, addr: u64, from: Span) -> io::Result<()> {
+        self.must_live()?;
         self.copy(addr, from, |pid, local, remote| {
             // SAFETY: the local range is valid for reads, as promised when the span was made; the remote one is memory
             // that its owner has exposed for writing.
@@ -88,6 +94,14 @@ impl Process {
         Ok(())
     }
 
+    fn must_live(&self) -> io::Result<()> {
+        if self.has_ended() {
+            Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether it has ended. What it was copying is finished then.
     pub(crate) fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
@@ -95,10 +109,14 @@ impl Process {
     }
 
     /// Ends it, unless it is this process.
-    pub(crate) fn kill(&self) {
-        if self.pid.as_raw_nonzero().get() as u32 != std::process::id() {
-            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+    ///
+    /// # Errors
+    /// The system refuses: it is another user's.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        if self.pid.as_raw_nonzero().get() as u32 == std::process::id() {
+            return Ok(());
         }
+        Ok(pidfd_send_signal(&self.handle, Signal::KILL)?)
     }
 }
 
@@ -141,10 +159,25 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         assert!(!process.has_ended());
-        process.kill();
+        process.kill().unwrap();
         while !process.has_ended() {
             std::thread::yield_now();
         }
         child.wait().unwrap();
+    }
+
+    /// As if the number of a process that has ended were another's by now.
+    #[test]
+    fn what_is_read_of_a_number_that_was_given_anew_is_no_answer() {
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        let handle = Process::open(ended.id()).unwrap().handle;
+        ended.wait().unwrap();
+        let me = Pid::from_raw(std::process::id() as i32).unwrap();
+        let reused = Process { pid: me, handle };
+        let (mut there, mut here) = ([1u8, 2, 3], [0u8; 3]);
+        let addr = span(&mut there).addr();
+        assert_eq!(reused.read(addr, span(&mut here)).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(reused.write(addr, span(&mut [7, 7, 7])).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(there, [1, 2, 3]);
     }
 }

@@ -443,7 +443,8 @@ impl Team {
 
     /// Waits until `peer` writes nobody's memory, and ends it if that is `late`. It must not return before, or the peer would
     /// write what is no longer this call's. But it ends: a lease is held for one copy, so only a process that was stopped takes
-    /// long, and being stopped keeps none from being killed. Ranks that are threads of this process stop with this one.
+    /// long, and being stopped keeps none from being killed. Only where the system refuses that, to a rank of another user, this one waits
+    /// until the other goes on or is ended by somebody else. Ranks that are threads of this process stop with this one.
     fn drain(&self, peer: usize, late: Instant) {
         let Some(process) = self.processes.get(peer) else { return };
         let lease = &self.region.control(peer).lease;
@@ -451,10 +452,25 @@ impl Team {
         while lease.is_held() && !process.has_ended() {
             if !ended && Instant::now() >= late {
                 ended = true;
-                tracing::error!(peer, "stopped in the middle of a copy into this rank's memory: ended");
-                process.kill();
+                match process.kill() {
+                    Ok(()) => {
+                        tracing::error!(
+                            peer,
+                            "stopped in the middle of a copy into this rank's memory: ended"
+                        );
+                    }
+                    Err(error) => tracing::error!(
+                        peer,
+                        %error,
+                        "stopped in the middle of a copy into this rank's memory, and can't be ended: this rank waits until it goes on or ends"
+                    ),
+                }
             }
-            std::thread::yield_now();
+            if ended {
+                std::thread::sleep(Duration::from_millis(1));
+            } else {
+                std::thread::yield_now();
+            }
         }
     }
 }
