@@ -174,8 +174,7 @@ impl Step {
 
     /// By what gradients are multiplied before they are combined, and how they are.
     ///
-    /// An average needs no pass of its own over the gradients. But where sums go from rank to rank they are rounded to the type, in
-    /// which those of f16 are soon infinite.
+    /// An average needs no pass of its own over the gradients. But a hook may send f32 in fewer bits, in which sums are soon infinite.
     fn operator(&self, dtype: DType) -> (Option<f64>, ReduceOp) {
         let equal = match (self.part, &self.counts) {
             (Part::Equal, _) => true,
@@ -185,9 +184,7 @@ impl Step {
             (Part::Done, _) => true,
         };
         match self.part {
-            _ if equal && dtype != DType::F16 && !(self.hooked && dtype == DType::F32) => {
-                (None, ReduceOp::Avg)
-            }
+            _ if equal && !(self.hooked && dtype == DType::F32) => (None, ReduceOp::Avg),
             Part::Weighted(weight) => (Some(weight), ReduceOp::Sum),
             _ => (Some(1.0 / self.group.world_size() as f64), ReduceOp::Sum),
         }

@@ -3,7 +3,7 @@
 use crate::element::{Shared, bytes_mut, read, replace, with_element};
 use crate::shard::flat::{Flat, kept};
 use crate::{Result, Share};
-use candle_core::{CpuStorage, DType, Device, Tensor, WithDType};
+use candle_core::{CpuStorage, Device, Tensor, WithDType};
 use phalanx::{Error, OpKind, ProcessGroup, ReduceOp, Work};
 use phalanx_train::Part;
 use std::collections::VecDeque;
@@ -218,21 +218,12 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Where sums go from rank to rank they are rounded to the type, in which those of f16 are soon infinite: they are divided before.
     fn send<T: Shared>(&self, whole: Tensor, equal: bool) -> Result<InFlight> {
         let wire = whole.to_dtype(<T as WithDType>::DTYPE)?;
         drop(whole);
         let mut all = T::cpu_storage_data(replace(&wire, CpuStorage::F4(Vec::new()))?)?;
         let world_size = self.group.world_size();
-        let op = match equal {
-            true if wire.dtype() == DType::F16 => {
-                let part = 1.0 / world_size as f64;
-                all.iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() * part));
-                ReduceOp::Sum
-            }
-            true => ReduceOp::Avg,
-            false => ReduceOp::Sum,
-        };
+        let op = if equal { ReduceOp::Avg } else { ReduceOp::Sum };
         let len = all.len() / world_size;
         let tensor = move |slice: Vec<T>| Ok(Tensor::from_vec(slice, len, &Device::Cpu)?);
         if self.overlap {
