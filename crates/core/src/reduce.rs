@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// How a reduction combines the values of the ranks.
 ///
 /// Integers wrap on overflow (as in MPI implementations and NCCL), and their [`Avg`](Self::Avg) truncates toward zero.
-/// `f16` and `bf16` are added in `f32` and rounded once per step. `Min` and `Max` of floats return NaN
+/// Sums, averages and products of `f16` and `bf16` are computed in `f32` over all ranks, and rounded once, at the end: a sum may pass beyond the
+/// type's range on its way, and small contributions count (NCCL, where it reduces, rounds after each addition). `Min` and `Max` of floats return NaN
 /// as soon as one rank has one, and take `-0.0` for less than `0.0`, so that no result depends on the order of ranks.
 ///
 /// A result that is NaN is the one NaN of its type (`f32::NAN` and its like), whatever bits the ranks' NaN have. A group of one rank combines
