@@ -2,8 +2,10 @@
 
 use crate::assembly::meet_all;
 use crate::backend::{Backend, Buffers, Collective};
-use crate::fate::Fate;
+use crate::engine::partial::Partials;
+use crate::fate::{Fate, Whole};
 use crate::generation::Seat;
+use crate::host::HostBackend;
 use crate::realm::{Realm, ThreadRealm};
 use crate::recommended;
 use crate::shm::ShmBackend;
@@ -13,6 +15,7 @@ use phalanx_core::{CallSite, DType, Deadline, Error, Layout, OpKind, ReduceOp, S
 use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::net::Ipv4Addr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -115,9 +118,10 @@ fn met(
         let open = config.open_store(&deadline).unwrap();
         let seat = Seat::new(0, rank, (0..world_size as u64).collect());
         let realm = Arc::new(meet_all(&config, &secret, &seat, &open, &deadline).unwrap());
-        let error = body(Part { rank, realm, choice: config.backend, deadline });
+        let part = Part { rank, realm, choice: config.backend, deadline };
+        let error = catch_unwind(AssertUnwindSafe(|| body(part)));
         done.wait();
-        error
+        error.unwrap_or_else(|panic| resume_unwind(panic))
     })
 }
 
@@ -177,6 +181,31 @@ fn other_blocks_are_named_to_all() {
     for errors in [threads(2, other_blocks), over_tcp(2, other_blocks), over_pipes(2, other_blocks)] {
         assert_named(&errors, ways);
     }
+}
+
+/// Of half types, sums that are begun travel as other bytes than contributions do.
+#[test]
+fn other_sums_are_named_to_all() {
+    let errors = threads(2, |part| {
+        let mut call = sum(Layout::even(2, LEN));
+        call.signature.dtype = Some(DType::F16);
+        let fate = Arc::new(Fate::new(part.realm.clone(), WORLD, part.members()));
+        let selector = Arc::new(Selector::forced_from("all_reduce=flat").unwrap());
+        let backend = HostBackend::new(fate, part.choice, selector);
+        let mut buffer = vec![0u8; 2 * LEN];
+        let sums = Partials::new(buffer.len());
+        let buffers = Buffers::InPlace(&mut buffer);
+        let whole = Whole { signature: &call.signature, seq: 1, called: Instant::now(), limit: LIMIT };
+        let done = match part.rank {
+            0 => backend.perform(&call, buffers, LIMIT),
+            _ => backend.perform_part(whole, &call, buffers, 2, Some(sums)),
+        };
+        done.expect_err("rank 1 sends sums")
+    });
+    assert_named(
+        &errors,
+        ["flat in 2 blocks of 50000 of sums in f32", "flat in 2 blocks of 50000 with sums in f32"],
+    );
 }
 
 #[test]

@@ -17,6 +17,13 @@ use std::time::{Duration, Instant};
 /// does: slices cost a round inside each host more than they save between hosts.
 pub(super) const SLICED_BYTES_MIN: usize = 8 << 10;
 
+/// The whole group over the network, whoever shares a host.
+const FLAT: &str = "one level";
+/// All of a host with one of them, which speaks for it.
+const SPEAKERS: &str = "speakers on two levels";
+/// Each of a host with those at its place on the other hosts, about its part.
+const SLICES: &str = "slices on two levels";
+
 /// One group on one rank. What the progress thread works on, too.
 #[derive(Debug)]
 pub(super) struct Levels {
@@ -82,13 +89,6 @@ impl Levels {
         self.hosts.per_host().is_some() && bytes >= self.sliced_from
     }
 }
-
-/// The whole group over the network, whoever shares a host.
-const FLAT: &str = "one level";
-/// All of a host with one of them, which speaks for it.
-const SPEAKERS: &str = "speakers on two levels";
-/// Each of a host with those at its place on the other hosts, about its part.
-const SLICES: &str = "slices on two levels";
 
 /// One call, and this rank's place in it.
 struct Parts<'a> {
