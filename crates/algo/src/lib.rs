@@ -66,6 +66,7 @@ pub mod all_reduce {
     pub mod circulant;
     pub mod flat;
     pub mod halving_doubling;
+    pub mod pairwise;
     pub mod recursive_doubling;
     pub mod ring;
 }
@@ -74,6 +75,7 @@ pub mod all_reduce {
 pub mod reduce_scatter {
     pub mod circulant;
     pub mod halving;
+    pub mod pairwise;
     pub mod ring;
 }
 

@@ -42,9 +42,11 @@ registry! {
     AllReduceRing => all_reduce / ring,
     AllReduceHalvingDoubling => all_reduce / halving_doubling,
     AllReduceCirculant => all_reduce / circulant,
+    AllReducePairwise => all_reduce / pairwise,
     ReduceScatterRing => reduce_scatter / ring,
     ReduceScatterHalving => reduce_scatter / halving,
     ReduceScatterCirculant => reduce_scatter / circulant,
+    ReduceScatterPairwise => reduce_scatter / pairwise,
     AllGatherRing => all_gather / ring,
     AllGatherRecursiveDoubling => all_gather / recursive_doubling,
     AllGatherBruck => all_gather / bruck,
@@ -82,6 +84,17 @@ impl Algorithm {
     /// Whether it works on `world_size` ranks.
     pub fn supports(self, world_size: usize) -> bool {
         self.card().worlds.contains(world_size)
+    }
+
+    /// Whether it is taken, unless it is forced, for [wide sums](crate::Selector::select_for_wide_sums) only.
+    pub fn is_for_wide_sums(self) -> bool {
+        matches!(self, Self::AllReducePairwise | Self::ReduceScatterPairwise)
+    }
+
+    /// Whether partial sums travel, and not contributions and results alone.
+    pub fn sends_partial_sums(self) -> bool {
+        let reduces = matches!(self.op(), OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
+        reduces && !self.is_for_wide_sums() && self != Self::AllReduceFlat
     }
 
     /// Which buffers its spans index.

@@ -49,11 +49,32 @@ impl Selector {
     /// # Panics
     /// If `op` is not a collective, or there are no ranks.
     pub fn select(&self, op: OpKind, bytes: usize, world_size: usize) -> Algorithm {
+        let price = |algorithm: Algorithm| match algorithm.is_for_wide_sums() {
+            true => f64::INFINITY,
+            false => self.price(algorithm, bytes, world_size),
+        };
+        self.cheapest(op, world_size, price)
+    }
+
+    /// As [`select`](Self::select), where partial sums are twice as long as contributions and results: so `f16` and `bf16` are added, whose partial
+    /// sums are `f32`.
+    ///
+    /// # Panics
+    /// As [`select`](Self::select) does.
+    pub fn select_for_wide_sums(&self, op: OpKind, bytes: usize, world_size: usize) -> Algorithm {
+        let price = |algorithm: Algorithm| {
+            // Of two ranks neither sends a sum. Of more, about half of what they send are sums.
+            let is_longer = algorithm.sends_partial_sums() && world_size > 2;
+            self.price(algorithm, if is_longer { bytes.saturating_add(bytes / 2) } else { bytes }, world_size)
+        };
+        self.cheapest(op, world_size, price)
+    }
+
+    /// Among equals the first is taken: the simplest.
+    fn cheapest(&self, op: OpKind, world_size: usize, price: impl Fn(Algorithm) -> f64) -> Algorithm {
         self.forced_for(op, world_size).unwrap_or_else(|| {
             candidates(op, world_size)
-                .min_by(|a, b| {
-                    self.price(*a, bytes, world_size).total_cmp(&self.price(*b, bytes, world_size))
-                })
+                .min_by(|a, b| price(*a).total_cmp(&price(*b)))
                 .unwrap_or_else(|| panic!("{op} of {world_size} ranks is no collective"))
         })
     }
@@ -67,7 +88,11 @@ impl Selector {
         let mut text = format!("{op}, {bytes} bytes, {world_size} ranks\n");
         for algorithm in Algorithm::of(op) {
             let mark = if algorithm == chosen { '>' } else { ' ' };
-            let forced = if self.forced.get(&op) == Some(&algorithm) { " (forced)" } else { "" };
+            let forced = match self.forced.get(&op) == Some(&algorithm) {
+                true => " (forced)",
+                false if algorithm.is_for_wide_sums() => " (for f16 and bf16)",
+                false => "",
+            };
             let price = if algorithm.supports(world_size) {
                 format!("{:.1} µs", 1e6 * self.price(algorithm, bytes, world_size))
             } else {
@@ -88,7 +113,6 @@ impl Selector {
     }
 }
 
-/// Among equals the first is taken: the simplest.
 fn candidates(op: OpKind, world_size: usize) -> impl Iterator<Item = Algorithm> {
     Algorithm::of(op).filter(move |a| a.supports(world_size))
 }
@@ -148,6 +172,16 @@ mod tests {
     }
 
     #[test]
+    fn wide_sums_stay_where_they_are_unless_messages_are_dear() {
+        let choice = |bytes, world_size| {
+            Selector::default().select_for_wide_sums(OpKind::AllReduce, bytes, world_size).name()
+        };
+        assert_eq!([choice(64, 4), choice(64 << 20, 4)], ["recursive_doubling", "pairwise"]);
+        assert_eq!([choice(64, 2), choice(64 << 20, 2)], ["recursive_doubling", "ring"]);
+        assert_eq!(choice(64 << 20, 6), "pairwise");
+    }
+
+    #[test]
     fn slower_links_shift_the_border() {
         let slow = Selector { link: Link { latency_s: 10e-3, ..Link::TCP }, ..Selector::default() };
         let border = 1 << 20;
@@ -183,7 +217,7 @@ mod tests {
         for (text, expected) in [
             ("all_reduce", "operation=algorithm"),
             ("allreduce=ring", "all_reduce, reduce_scatter, all_gather"),
-            ("all_reduce=bruck", "flat, recursive_doubling, ring, halving_doubling, circulant"),
+            ("all_reduce=bruck", "flat, recursive_doubling, ring, halving_doubling, circulant, pairwise"),
         ] {
             match Selector::forced_from(text) {
                 Err(Error::Config { what }) => assert!(what.contains(expected), "{what}"),
@@ -200,7 +234,8 @@ mod tests {
             "reduce_scatter, 3000000 bytes, 6 ranks\n  \
                ring                     1220.8 µs\n  \
                halving                  needs a power of two of ranks (forced)\n\
-             > circulant                1190.8 µs\n"
+             > circulant                1190.8 µs\n  \
+               pairwise                 1220.8 µs (for f16 and bf16)\n"
         );
     }
 }

@@ -75,7 +75,7 @@ impl HostBackend {
         Ok(Running::new(seq, signature, way, plan, arithmetic))
     }
 
-    fn choose(&self, call: &Collective) -> Algorithm {
+    fn choose(&self, call: &Collective, sums: Sums) -> Algorithm {
         let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
         // From what all ranks agree on alone: each must choose the same.
         let bytes = call.signature.count as usize * element;
@@ -87,7 +87,11 @@ impl HostBackend {
             OpKind::Split => OpKind::AllGather,
             kind => kind,
         };
-        self.selector.select(kind, bytes, call.layout.world_size())
+        let world_size = call.layout.world_size();
+        match sums {
+            Sums::Kept => self.selector.select_for_wide_sums(kind, bytes, world_size),
+            Sums::InPlace | Sums::Begun => self.selector.select(kind, bytes, world_size),
+        }
     }
 
     fn plan(&self, call: &Collective, sums: Sums) -> Arc<Plan> {
@@ -102,7 +106,7 @@ impl HostBackend {
             return plan.clone();
         }
         let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
-        let algorithm = self.choose(call);
+        let algorithm = self.choose(call, sums);
         let shape = Shape {
             rank: self.engine.fate.rank,
             world_size: call.layout.world_size(),
@@ -314,7 +318,8 @@ impl Backend for HostBackend {
     }
 
     fn algorithm(&self, call: &Collective) -> Option<&'static str> {
-        Some(self.choose(call).name())
+        let arithmetic = Arithmetic::of(&call.signature, 1).ok().flatten();
+        Some(self.choose(call, arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums())).name())
     }
 
     fn id(&self) -> GroupId {

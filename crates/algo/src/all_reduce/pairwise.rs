@@ -1,0 +1,41 @@
+//! Everybody sends everybody its contribution, and then its block of the result.
+
+use crate::card::card;
+use crate::plan::{exchange, recv, send};
+use crate::{Action, Cost, Shape, Step, reduce_scatter};
+
+card! {
+    op: AllReduce, name: "pairwise",
+    idea: "The pairwise reduce_scatter; then in step s a rank sends its block of the result to the rank s after it. \
+           No partial sum ever travels, and data pass through no third rank.",
+    rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
+    worlds: Any, buffers: InPlace, overlaps: false,
+    source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
+    cost: |v| {
+        let others = v.world_size as f64 - 1.0;
+        let volume = others * v.block;
+        let (rounds, ranks) = (2.0 * others, v.world_size as f64);
+        Cost {
+            rounds,
+            sent: 2.0 * volume,
+            hops: 2.0 * others.min(1.0),
+            messages: rounds * ranks,
+            traffic: 2.0 * volume * ranks,
+            moved: 2.0 * volume,
+            combined: volume,
+            scratch: 0.0,
+        }
+    },
+}
+
+fn steps(shape: &Shape<'_>) -> Vec<Step> {
+    let layout = shape.even_layout();
+    let shape = shape.with_layout(&layout);
+    let Shape { rank, world_size, .. } = shape;
+    let mut steps = (reduce_scatter::pairwise::CARD.steps)(&shape);
+    steps.extend((1..world_size).filter_map(|s| {
+        let (to, from) = ((rank + s) % world_size, (rank + world_size - s) % world_size);
+        exchange(send(to, layout.block(rank)), recv(from, layout.block(from), Action::Copy))
+    }));
+    steps
+}
