@@ -355,7 +355,7 @@ impl Backend for HostBackend {
         progress::start(&self.engine)?;
         let running = self.begin(&call)?;
         self.engine.fate.alarm.collectives.schedule(running.signature());
-        let task = Task::Collective(running);
+        let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();
         let job = self.owned(task, buffer, call.len_bytes(), completion, timeout);
         progress::submit(&self.engine, Box::new(job));

@@ -137,6 +137,39 @@ impl<I: Copy, F: Widening<I>> Body<I> for Narrow<F> {
     }
 }
 
+/// Combines the first source with the second, which are numbers of a format, `len` bytes of them. `WIDE`: the first is `f32`, twice as many
+/// bytes. The result is divided and narrowed if it is the `LAST`, and `f32` if not.
+pub(crate) struct Mixed<F, O, const WIDE: bool, const LAST: bool>(PhantomData<(F, O)>);
+
+impl<I: Copy, F: Widening<I>, O: Op<f32>, const WIDE: bool, const LAST: bool> Body<I>
+    for Mixed<F, O, WIDE, LAST>
+{
+    #[inline(always)]
+    unsafe fn run(isa: I, into: &[*mut u8], sources: &[*const u8], len: usize, divide_by: usize) {
+        let division = Division::<f32>::of(O::AVERAGES, divide_by);
+        for at in (0..len).step_by(size_of::<F::Block>()) {
+            let bytes = size_of::<F::Block>().min(len - at);
+            let first = if WIDE {
+                // SAFETY: the caller says that such a source is valid for twice `len`, which is at least `2 * (at + bytes)`.
+                F::from_order(unsafe { load(sources[0], 2 * at, 2 * bytes, F::WIDE_ZERO) })
+            } else {
+                // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
+                F::widen(isa, unsafe { load(sources[0], at, bytes, F::ZERO) })
+            };
+            // SAFETY: the caller says that the source is valid for `len`, which is at least `at + bytes`.
+            let second = F::widen(isa, unsafe { load(sources[1], at, bytes, F::ZERO) });
+            let acc = first.zip(second, O::apply);
+            if LAST {
+                // SAFETY: the destination is valid for `len`, says the caller; the sources were read before.
+                unsafe { store(&F::narrow(isa, division.apply(acc)), into[0], at, bytes) };
+            } else {
+                // SAFETY: such a destination is valid for twice `len`, says the caller; the sources were read before.
+                unsafe { store(&F::in_order(acc), into[0], 2 * at, 2 * bytes) };
+            }
+        }
+    }
+}
+
 /// What an average does at the end.
 #[derive(Clone, Copy)]
 enum Division<T> {
@@ -144,6 +177,26 @@ enum Division<T> {
     /// Exact for powers of two, and many times faster than a division.
     Times(T),
     By(usize),
+}
+
+impl<T: Lane> Division<T> {
+    #[inline(always)]
+    fn of(averages: bool, divide_by: usize) -> Self {
+        match T::reciprocal(divide_by) {
+            _ if !averages || divide_by == 1 => Self::None,
+            Some(reciprocal) => Self::Times(reciprocal),
+            None => Self::By(divide_by),
+        }
+    }
+
+    #[inline(always)]
+    fn apply<A: Lanes<Item = T>>(self, acc: A) -> A {
+        match self {
+            Self::None => acc,
+            Self::Times(reciprocal) => acc.map(|a| a.mul(reciprocal)),
+            Self::By(divisor) => acc.map(|a| a.divide(divisor)),
+        }
+    }
 }
 
 /// # Safety
@@ -156,11 +209,7 @@ pub(crate) unsafe fn reduce<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item
     len: usize,
     divide_by: usize,
 ) {
-    let division = match <<F::Acc as Lanes>::Item as Lane>::reciprocal(divide_by) {
-        _ if !O::AVERAGES || divide_by == 1 => Division::None,
-        Some(reciprocal) => Division::Times(reciprocal),
-        None => Division::By(divide_by),
-    };
+    let division = Division::of(O::AVERAGES, divide_by);
     let block = size_of::<F::Block>();
     let mut at = 0;
     while len - at >= block {
@@ -194,12 +243,7 @@ unsafe fn step<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item>>(
         let block = unsafe { load(source, at, bytes, F::ZERO) };
         acc = acc.zip(F::widen(isa, block), O::apply);
     }
-    acc = match division {
-        Division::None => acc,
-        Division::Times(reciprocal) => acc.map(|a| a.mul(reciprocal)),
-        Division::By(divisor) => acc.map(|a| a.divide(divisor)),
-    };
-    let block = F::narrow(isa, acc);
+    let block = F::narrow(isa, division.apply(acc));
     for &destination in into {
         // SAFETY: valid for `at + bytes`, says the caller; all sources were read before.
         unsafe { store(&block, destination, at, bytes) };

@@ -44,6 +44,32 @@ macro_rules! kernels {
             }
         }
 
+        /// Sums of half types as `f32`: begun, gone on with, ended.
+        pub(crate) fn half_sums(op: ReduceOp, dtype: DType) -> Option<[Reduce; 3]> {
+            match dtype {
+                DType::F16 => mixed::<F16Block<{ $half_bytes / 2 }>>(op),
+                DType::BF16 => mixed::<Bf16Block<{ $half_bytes / 4 }>>(op),
+                _ => None,
+            }
+        }
+
+        fn mixed<F: Widening<$token>>(op: ReduceOp) -> Option<[Reduce; 3]> {
+            Some(match op {
+                ReduceOp::Sum => three::<F, Sum>(),
+                ReduceOp::Avg => three::<F, Avg>(),
+                ReduceOp::Prod => three::<F, Prod>(),
+                _ => return None,
+            })
+        }
+
+        fn three<F: Widening<$token>, O: Op<f32>>() -> [Reduce; 3] {
+            [
+                $entry::<Mixed<F, O, false, false>>,
+                $entry::<Mixed<F, O, true, false>>,
+                $entry::<Mixed<F, O, true, true>>,
+            ]
+        }
+
         fn both_ways<F: Widening<$token>>() -> (Reduce, Reduce) {
             ($entry::<Widen<F>>, $entry::<Narrow<F>>)
         }
@@ -85,9 +111,9 @@ use kernels;
 /// What a table of kernels is made of.
 mod parts {
     pub(super) use crate::generic::{
-        Body, Direct, Format, Lanes, Narrow, Reduce, Reduction, Widen, Widening,
+        Body, Direct, Format, Lanes, Mixed, Narrow, Reduce, Reduction, Widen, Widening,
     };
     pub(super) use crate::half_types::{Bf16, Bf16Block, F16, F16Block, Half, Isa, Ordered};
-    pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Prod, Sum};
+    pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Op, Prod, Sum};
     pub(super) use phalanx_core::{DType, ReduceOp};
 }

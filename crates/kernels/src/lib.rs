@@ -61,6 +61,7 @@ mod convert;
 mod copy;
 mod float_state;
 mod generic;
+mod half_sum;
 mod half_types;
 mod instance;
 mod isa;
@@ -70,5 +71,6 @@ mod plain;
 
 pub use convert::Conversion;
 pub use copy::{copy, copy_past_caches, copy_slice};
+pub use half_sum::HalfSum;
 pub use instance::Instance;
 pub use kernel::Kernel;

@@ -210,3 +210,60 @@ pub(crate) fn conversions(dtype: DType) -> Option<(Reduce, Reduce)> {
         _ => None,
     }
 }
+
+/// # Safety
+/// As [`Reduce`], for any CPU; if `WIDE`, the first source is twice as long as the second, and unless `LAST`, so is the destination.
+unsafe fn mixed<T: Number<Acc = f32>, O: Op<T>, const WIDE: bool, const LAST: bool>(
+    into: &[*mut u8],
+    sources: &[*const u8],
+    len: usize,
+    divide_by: usize,
+) {
+    for number in 0..len / size_of::<T>() {
+        let half = |source: *const u8| {
+            let from = source.cast::<T>().wrapping_add(number);
+            // SAFETY: before the end of the source, for which the caller answers; any bits are an element, of any alignment.
+            unsafe { from.read_unaligned() }.widen()
+        };
+        let first = if WIDE {
+            let from = sources[0].cast::<f32>().wrapping_add(number);
+            // SAFETY: before the end of the source, for which the caller answers; any bits are an element, of any alignment.
+            unsafe { from.read_unaligned() }
+        } else {
+            half(sources[0])
+        };
+        let acc = O::apply(first, half(sources[1]));
+        if LAST {
+            let result = T::narrow(if O::AVERAGES { T::divide(acc, divide_by) } else { acc });
+            // SAFETY: before the end of the destination; no alignment is asked for.
+            unsafe { into[0].cast::<T>().wrapping_add(number).write_unaligned(result) };
+        } else {
+            // SAFETY: before the end of the destination; no alignment is asked for.
+            unsafe { into[0].cast::<f32>().wrapping_add(number).write_unaligned(acc) };
+        }
+    }
+}
+
+fn three<T: Number<Acc = f32>>(op: ReduceOp) -> Option<[Reduce; 3]> {
+    Some(match op {
+        ReduceOp::Sum => {
+            [mixed::<T, Sum, false, false>, mixed::<T, Sum, true, false>, mixed::<T, Sum, true, true>]
+        }
+        ReduceOp::Avg => {
+            [mixed::<T, Avg, false, false>, mixed::<T, Avg, true, false>, mixed::<T, Avg, true, true>]
+        }
+        ReduceOp::Prod => {
+            [mixed::<T, Prod, false, false>, mixed::<T, Prod, true, false>, mixed::<T, Prod, true, true>]
+        }
+        _ => return None,
+    })
+}
+
+/// Sums of half types as `f32`: begun, gone on with, ended.
+pub(crate) fn half_sums(op: ReduceOp, dtype: DType) -> Option<[Reduce; 3]> {
+    match dtype {
+        DType::F16 => three::<f16>(op),
+        DType::BF16 => three::<bf16>(op),
+        _ => None,
+    }
+}

@@ -345,9 +345,7 @@ impl Collective {
         if want == 0 {
             return Ok(0);
         }
-        let scratch_len = if arithmetic.is_wide() { 3 * READ_LEN } else { SCRATCH_LEN };
-        core.scratch.resize(core.scratch.len().max(scratch_len / 8), 0);
-        let (scratch, spare) = bytemuck::cast_slice_mut(&mut core.scratch).split_at_mut(read_max);
+        let scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut core.scratch);
         scratch[..done.carry_len].copy_from_slice(&done.carry[..done.carry_len]);
         let key = Key { lane: Lane::Collective, id: self.seq };
         let into = &mut scratch[done.carry_len..done.carry_len + want];
@@ -361,10 +359,15 @@ impl Collective {
         } else {
             let from = if done.is_partial { Operand::Partial(from) } else { Operand::Elements(from) };
             let partial = self.partials.of(&range);
-            if !transfer.is_partial {
-                arithmetic.widen(memory.outgoing(range.clone()), partial);
+            match (transfer.is_partial, last) {
+                (false, false) => arithmetic.begin(memory.outgoing(range.clone()), from, partial),
+                (true, false) => arithmetic.add(partial, from),
+                (false, true) => {
+                    arithmetic.widen(memory.outgoing(range.clone()), partial);
+                    arithmetic.end(partial, from, memory.incoming(range.clone()));
+                }
+                (true, true) => arithmetic.end(partial, from, memory.incoming(range.clone())),
             }
-            arithmetic.add(partial, from, spare, last.then(|| memory.incoming(range.clone())));
         }
         done.bytes += range.len();
         done.carry_len = have - whole;

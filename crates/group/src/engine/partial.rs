@@ -11,7 +11,7 @@
 use super::plan::Sums;
 use crate::scratch;
 use phalanx_core::{DType, Error, ReduceOp, Result, Signature};
-use phalanx_kernels::{Conversion, Kernel};
+use phalanx_kernels::{Conversion, HalfSum, Kernel};
 use std::ops::Range;
 
 /// Bytes of half numbers, or of partial sums, that are received at a time: they are combined in the cache.
@@ -29,6 +29,8 @@ pub(crate) struct Arithmetic {
 
 #[derive(Debug, Clone, Copy)]
 struct Wide {
+    /// Contributions are added to partial sums, and partial sums to each other.
+    halves: HalfSum,
     kernel: Kernel,
     conversion: Conversion,
 }
@@ -73,41 +75,49 @@ impl Arithmetic {
 
     /// Widens elements, the first time that they are combined.
     pub(crate) fn widen(&self, elements: &[u8], partial: &mut [u8]) {
-        self.wide.as_ref().expect("half types have partial sums").conversion.widen(elements, partial);
+        self.wide().conversion.widen(elements, partial);
     }
 
-    /// `partial[i] = partial[i] ∘ from[i]`. `spare` has room for `from` as `f32`. The last time, the result goes `into` elements.
-    pub(super) fn add(
-        &self,
-        partial: &mut [u8],
-        from: Operand<'_>,
-        spare: &mut [u8],
-        into: Option<&mut [u8]>,
-    ) {
-        let Wide { kernel, conversion } = self.wide.as_ref().expect("half types have partial sums");
-        let from = match from {
-            Operand::Partial(from) => from,
-            Operand::Elements(from) => {
-                let spare = &mut spare[..2 * from.len()];
-                conversion.widen(from, spare);
-                spare
-            }
-        };
-        match into {
-            None => kernel.combine(partial, from),
-            Some(into) => {
-                kernel.combine_last(partial, from, self.divide_by);
-                conversion.narrow(partial, into);
+    /// The first time: of two contributions a partial sum.
+    pub(super) fn begin(&self, own: &[u8], from: Operand<'_>, partial: &mut [u8]) {
+        let Wide { halves, kernel, conversion } = self.wide();
+        match from {
+            Operand::Elements(from) => halves.begin(own, from, partial),
+            Operand::Partial(from) => {
+                conversion.widen(own, partial);
+                kernel.combine(partial, from);
             }
         }
+    }
+
+    /// `partial[i] = partial[i] ∘ from[i]`.
+    pub(super) fn add(&self, partial: &mut [u8], from: Operand<'_>) {
+        match from {
+            Operand::Elements(from) => self.wide().halves.add(partial, from),
+            Operand::Partial(from) => self.wide().kernel.combine(partial, from),
+        }
+    }
+
+    /// The last time: of a partial sum the result, `into` elements. What becomes of the partial sum means nothing.
+    pub(super) fn end(&self, partial: &mut [u8], from: Operand<'_>, into: &mut [u8]) {
+        match from {
+            Operand::Elements(from) => self.wide().halves.end(partial, from, into, self.divide_by),
+            Operand::Partial(from) => {
+                self.wide().kernel.combine_last(partial, from, self.divide_by);
+                self.wide().conversion.narrow(partial, into);
+            }
+        }
+    }
+
+    fn wide(&self) -> &Wide {
+        self.wide.as_ref().expect("half types have partial sums")
     }
 }
 
 impl Wide {
     fn of(op: ReduceOp, dtype: DType) -> Option<Self> {
-        let rounds = matches!(op, ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Prod);
-        let (conversion, kernel) = (Conversion::new(dtype)?, Kernel::new(op, DType::F32)?);
-        rounds.then_some(Self { kernel, conversion })
+        let (halves, conversion) = (HalfSum::new(op, dtype)?, Conversion::new(dtype)?);
+        Some(Self { halves, kernel: Kernel::new(op, DType::F32)?, conversion })
     }
 }
 

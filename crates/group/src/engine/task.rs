@@ -9,7 +9,7 @@ use phalanx_transport::Direction;
 
 #[derive(Debug)]
 pub(crate) enum Task {
-    Collective(Collective),
+    Collective(Box<Collective>),
     /// With its number.
     Message(Message, u64),
 }

@@ -126,7 +126,7 @@ impl World {
             let call = Call { signature, layout: Layout::even(RANKS, count), recv_layout: None };
             let collective = self.backend.begin(&call).expect("the group is in order");
             let (id, fingerprint) = (collective.seq(), collective.signature().fingerprint());
-            (Task::Collective(collective), Key { lane: Lane::Collective, id }, fingerprint)
+            (Task::Collective(Box::new(collective)), Key { lane: Lane::Collective, id }, fingerprint)
         };
         self.running = Some(Running { task, key, fingerprint, buffer: vec![0; len.div_ceil(8)], len });
         Ok(())

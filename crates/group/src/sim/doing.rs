@@ -40,7 +40,7 @@ impl Doing {
             OpKind::AllToAll => Some(input.clone()),
             _ => None,
         };
-        Ok(Self { task: Task::Collective(collective), input, output })
+        Ok(Self { task: Task::Collective(Box::new(collective)), input, output })
     }
 
     /// Where the result is.
