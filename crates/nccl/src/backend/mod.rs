@@ -42,7 +42,7 @@ use watch::Watch;
 /// - `Min` and `Max` of floats pass over a NaN, where the host gives NaN as soon as one rank has one: look for NaN in a sum.
 /// - `Avg` of floats multiplies each rank's number with 1/n, rounded to the type, and then adds. In f16 small gradients become 0 before they are added (the host divides the
 ///   sum), and where n is no power of two, not even the average of equal numbers need be that number.
-/// - f16 and bf16 are rounded after each addition.
+/// - f16 and bf16 are rounded after each addition (on the host once, at the end).
 ///
 /// # First calls
 /// NCCL connects ranks when they first need it, and a call waits for that, on the host: the first of each kind, again where NCCL takes another way for other
