@@ -1,7 +1,10 @@
 //! The primary context of a device: what streams, events and memory belong to.
 
 use crate::load::Cuda;
-use crate::sys::cuda::{CAPABILITY_MAJOR, CAPABILITY_MINOR, POOL_MAY_MAKE_WAIT, RawContext, RawDevice};
+use crate::sys::cuda::{
+    CAPABILITY_MAJOR, CAPABILITY_MINOR, CAPTURE_RELAXED, POOL_MAY_MAKE_WAIT, RawCaptureMode, RawContext,
+    RawDevice,
+};
 use phalanx_core::{Error, Result};
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -95,8 +98,10 @@ impl Context {
         self.raw
     }
 
-    /// Makes it that of this thread, until the guard goes.
+    /// Makes it that of this thread, until the guard goes. Meanwhile the thread's calls break no graph that somebody captures: to ask after an event, say, is nothing that
+    /// a capture could hear of, but it would end it, on whichever thread.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        let relaxed = Relaxed::begin(self.cuda)?;
         let mut before = std::ptr::null_mut();
         // SAFETY: `before` is good for one pointer.
         let code = unsafe { (self.cuda.table().ctx_get_current)(&raw mut before) };
@@ -106,7 +111,7 @@ impl Context {
             let code = unsafe { (self.cuda.table().ctx_set_current)(self.raw) };
             self.cuda.check("cuCtxSetCurrent", code)?;
         }
-        Ok(Entered { context: self, before })
+        Ok(Entered { context: self, before, _relaxed: relaxed })
     }
 }
 
@@ -123,6 +128,30 @@ pub(crate) fn devices(cuda: Cuda) -> Result<usize> {
 pub(crate) struct Entered<'a> {
     context: &'a Context,
     before: RawContext,
+    _relaxed: Relaxed,
+}
+
+/// This thread breaks no capture of another stream.
+struct Relaxed {
+    cuda: Cuda,
+    before: RawCaptureMode,
+}
+
+impl Relaxed {
+    fn begin(cuda: Cuda) -> Result<Self> {
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: `mode` is good for one int.
+        let code = unsafe { (cuda.table().thread_exchange_capture_mode)(&raw mut mode) };
+        cuda.check("cuThreadExchangeStreamCaptureMode", code)?;
+        Ok(Self { cuda, before: mode })
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: it was this thread's mode before.
+        unsafe { (self.cuda.table().thread_exchange_capture_mode)(&raw mut self.before) };
+    }
 }
 
 impl Drop for Entered<'_> {

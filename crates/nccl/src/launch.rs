@@ -36,7 +36,7 @@ impl Communicator {
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
     /// [`Misuse`](phalanx_core::Error::Misuse): a batch of another communicator, or a buffer of another device; [`Config`](phalanx_core::Error::Config): a stream
-    /// of another device, or one that is on each thread [another](Stream::from_raw); nothing was begun.
+    /// of another device, one that is on each thread [another](Stream::from_raw), or one that captures a graph; nothing was begun.
     pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
         self.check(batch)?;
         let (calls, memory) = (batch.calls(), batch.memory());
@@ -58,6 +58,7 @@ impl Communicator {
     /// # Safety
     /// The memory of all calls is that of this device, has as many elements as they say, and is there, unused by anything else, until the stream is past the launch.
     pub unsafe fn launch_raw(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<()> {
+        stream.check_capture()?;
         // SAFETY: as the caller says.
         unsafe { self.put(calls, stream, timeout) }?
     }

@@ -258,6 +258,7 @@ pub(crate) fn use_in_order<R>(
         let what = format!("a buffer of {} on a stream of {}", elsewhere.context, stream.device());
         return Err(Error::misuse(OpKind::Alloc, what));
     }
+    stream.check_capture()?;
     uses.iter().try_for_each(|last| stream.wait_for(last))?;
     let outcome = enqueue();
     // If it failed, some of it may be under way.

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::device::Device;
 use crate::sys::cuda::{
-    EVENT_WITH_TIME, EVENT_WITHOUT_TIME, NOT_READY, RawEvent, RawStream, STREAM_NON_BLOCKING,
+    CAPTURE_NONE, EVENT_WITH_TIME, EVENT_WITHOUT_TIME, NOT_READY, RawEvent, RawStream, STREAM_NON_BLOCKING,
     STREAM_PER_THREAD,
 };
 use crate::wait::wait_until;
@@ -36,6 +36,8 @@ impl Stream {
     }
 
     /// A stream of somebody else, a `CUstream` or `cudaStream_t`. It is not destroyed.
+    ///
+    /// While it captures a graph, what would use it here is refused.
     ///
     /// Null, and `CU_STREAM_LEGACY` (1), are the device's legacy default stream, whichever default streams the program was built for. `CU_STREAM_PER_THREAD` (2)
     /// is on each thread another stream: it does for the buffers of one thread, but operations between ranks, which begin on threads of
@@ -70,6 +72,22 @@ impl Stream {
             ));
         }
         Ok(())
+    }
+
+    /// Refuses what nothing here can be a part of.
+    pub(crate) fn check_capture(&self) -> Result<()> {
+        let (cuda, mut status) = (self.device.cuda(), CAPTURE_NONE);
+        let _entered = self.device.enter()?;
+        // SAFETY: the stream lives, and `status` is good for one int.
+        let code = unsafe { (cuda.table().stream_is_capturing)(self.queue.raw, &raw mut status) };
+        cuda.check("cuStreamIsCapturing", code)?;
+        if status == CAPTURE_NONE {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "{self:?} captures a graph, of which nothing here can be a part: ranks agree on each call, and the uses of buffers wait for events from outside; end the \
+             capture first, or take another stream"
+        )))
     }
 
     pub(crate) fn queue(&self) -> &Queue {

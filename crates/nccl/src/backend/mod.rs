@@ -187,7 +187,7 @@ impl NcclBackend {
     ///
     /// # Errors
     /// Those of the [contract](Self#contract), as far as they are known already, and of a launch that NCCL refuses or does not take in time;
-    /// [`Misuse`](Error::Misuse): nothing was begun.
+    /// [`Misuse`](Error::Misuse), and [`Config`](Error::Config) for a stream that captures a graph: nothing was begun.
     #[track_caller]
     pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
         self.launch_at(batch, CallSite::caller())
@@ -197,6 +197,8 @@ impl NcclBackend {
     pub(crate) fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
         let shared = &self.shared;
         shared.comm.check(batch)?;
+        // Before the others hear of it.
+        self.stream.check_capture()?;
         let (collective, signature) = (batch.collective(&site), batch.signature(&site));
         let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cause) = shared.fate.failure() {

@@ -141,6 +141,7 @@ impl Staging {
     /// Performs everything in `batch`, and returns when it is over.
     pub(crate) fn launch_at(&self, batch: &Batch<'_>, site: &CallSite) -> Result<Work> {
         batch.check(self, self.place(), &self.shared.device)?;
+        self.stream.check_capture()?;
         let signature = batch.signature(site);
         self.run(&signature, |running| self.perform(batch, running, site)).map(|()| Work::over())
     }

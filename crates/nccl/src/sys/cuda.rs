@@ -20,6 +20,10 @@ pub(crate) type RawEvent = *mut c_void;
 
 /// `CUdevice_attribute`.
 pub(crate) type RawAttribute = c_int;
+/// `CUstreamCaptureMode`.
+pub(crate) type RawCaptureMode = c_int;
+/// `CUstreamCaptureStatus`.
+pub(crate) type RawCaptureStatus = c_int;
 /// `CUmemPool_attribute`.
 pub(crate) type RawPoolAttribute = c_int;
 /// `CUuuid`.
@@ -35,6 +39,10 @@ pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const STREAM_PER_THREAD: usize = 2;
 /// `CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`, an int.
 pub(crate) const POOL_MAY_MAKE_WAIT: RawPoolAttribute = 3;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls of this thread break no capture of another stream.
+pub(crate) const CAPTURE_RELAXED: RawCaptureMode = 2;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+pub(crate) const CAPTURE_NONE: RawCaptureStatus = 0;
 /// `CU_EVENT_DEFAULT`.
 pub(crate) const EVENT_WITH_TIME: c_uint = 0;
 /// `CU_EVENT_DISABLE_TIMING`: an event that only orders is cheaper.
@@ -63,6 +71,8 @@ table! {
         ctx_set_current = "cuCtxSetCurrent": fn(RawContext) -> Code;
         stream_create = "cuStreamCreate": fn(*mut RawStream, c_uint) -> Code;
         stream_destroy = "cuStreamDestroy_v2": fn(RawStream) -> Code;
+        stream_is_capturing = "cuStreamIsCapturing": fn(RawStream, *mut RawCaptureStatus) -> Code;
+        thread_exchange_capture_mode = "cuThreadExchangeStreamCaptureMode": fn(*mut RawCaptureMode) -> Code;
         stream_wait_event = "cuStreamWaitEvent": fn(RawStream, RawEvent, c_uint) -> Code;
         event_create = "cuEventCreate": fn(*mut RawEvent, c_uint) -> Code;
         event_destroy = "cuEventDestroy_v2": fn(RawEvent) -> Code;
