@@ -60,6 +60,8 @@ pub struct ProcessGroup {
     pub(crate) splits: Arc<std::sync::Mutex<u64>>,
     /// How long an operation that is called on this handle may take.
     timeout: Duration,
+    /// How long coming together may take, where that is another time.
+    init_timeout: Option<Duration>,
     /// How the ranks came together and may again: known to the group of all of them only.
     pub(crate) generation: Option<Arc<Generation>>,
     encryption: Option<Encryption>,
@@ -78,6 +80,7 @@ impl ProcessGroup {
             backend,
             splits: Arc::default(),
             timeout,
+            init_timeout: None,
             generation: None,
             encryption: None,
             site: None,
@@ -86,13 +89,14 @@ impl ProcessGroup {
     }
 
     pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
-        let encryption = generation.encryption();
-        Self { generation: Some(Arc::new(generation)), encryption, ..Self::new(backend) }
+        let (encryption, init_timeout) = (generation.encryption(), Some(generation.init_timeout()));
+        Self { generation: Some(Arc::new(generation)), encryption, init_timeout, ..Self::new(backend) }
     }
 
     /// A group of some of these ranks.
     pub(crate) fn of_some(&self, backend: Arc<dyn Backend>) -> Self {
-        Self { encryption: self.encryption.clone(), ..Self::new(backend) }.with_timeout(self.timeout)
+        let (encryption, init_timeout) = (self.encryption.clone(), self.init_timeout);
+        Self { encryption, init_timeout, ..Self::new(backend) }.with_timeout(self.timeout)
     }
 
     /// This group with another time limit: of each operation that is called on the returned handle, or on groups that
@@ -210,6 +214,12 @@ impl ProcessGroup {
     /// How long an operation that is called on this handle may take.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// How long its ranks may take to come together, as for devices that are connected: `PHALANX_INIT_TIMEOUT_S` in a job, also for
+    /// groups that are [split](Self::split) from that of all ranks, and whatever the [limit](Self::with_timeout) of operations.
+    pub fn init_timeout(&self) -> Duration {
+        self.init_timeout.unwrap_or(self.timeout)
     }
 
     /// Sends `buffer` to `dst`. Messages to one peer with one tag arrive in the order in which they were sent.

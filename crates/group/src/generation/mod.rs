@@ -102,6 +102,10 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
+    pub(crate) fn init_timeout(&self) -> Duration {
+        self.home.init_timeout()
+    }
+
     pub(crate) fn number(&self) -> u64 {
         self.seat.generation
     }
