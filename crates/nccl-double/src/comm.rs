@@ -139,6 +139,7 @@ impl Comm {
         if fault::has("init-hangs") {
             return self.wait_for_abort();
         }
+        std::thread::sleep(Duration::from_millis(fault::number("init-slow").unwrap_or_default()));
         let connected =
             hub::address(&self.place.hub).and_then(|at| UnixStream::connect_addr(&at)).map(Arc::new);
         let Ok(line) = connected else { return self.settle(SYSTEM_ERROR) };

@@ -10,6 +10,7 @@
 //! | `pinned=4096` | no piece of pinned memory has more bytes |
 //! | `slow=300` | before each thing that a stream does it waits up to so many microseconds, now more, now less: whoever forgets an event reads too early |
 //! | `blocking-file` | a file `nccl.conf` says that communicators block |
+//! | `init-slow=300` | a communicator takes so many milliseconds more to come about |
 //! | `init-hangs` | a communicator never comes about |
 //! | `error@3` | the communicator has an asynchronous error from its third launch on, which never ends |
 //! | `gone@3` | with its third launch, or, at 0, when it joins, the process is gone, of which the others' NCCL hears at once: they have an asynchronous error. It is the test that ends the process |

@@ -1,7 +1,7 @@
 //! Device memory, which is the host's, and copies.
 
 use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, current};
-use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED, POOLS_APART};
+use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED, PINNED_BYTES, POOLS_APART};
 use crate::stream::{self, RawStream};
 use crate::{capture, device, fault, lock};
 use std::collections::BTreeMap;
@@ -112,6 +112,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(pointer: *mut *mut c_void, len: usize, _
         return OUT_OF_MEMORY;
     }
     PINNED.add(1);
+    PINNED_BYTES.add((len.max(1).div_ceil(8) * 8) as i64);
     // SAFETY: the caller's pointer.
     unsafe { *pointer = allocate(len.max(1)) as *mut c_void };
     SUCCESS
@@ -124,10 +125,9 @@ pub unsafe extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CudaResult {
     }
     let Some(device) = current() else { return INVALID_CONTEXT };
     stream::synchronize(device);
-    if free(pointer as usize).is_none() {
-        return INVALID_VALUE;
-    }
+    let Some(len) = free(pointer as usize) else { return INVALID_VALUE };
     PINNED.add(-1);
+    PINNED_BYTES.add(-(len as i64));
     SUCCESS
 }
 

@@ -35,6 +35,8 @@ pub(crate) static ALLOCATIONS: Counter = Counter::new("allocations");
 pub(crate) static BYTES: Counter = Counter::new("bytes");
 /// Pieces of pinned host memory.
 pub(crate) static PINNED: Counter = Counter::new("pinned");
+/// Bytes of it.
+pub(crate) static PINNED_BYTES: Counter = Counter::new("pinned_bytes");
 /// Times that a pool was told not to reuse memory by making streams wait for each other.
 pub(crate) static POOLS_APART: Counter = Counter::new("pools_apart");
 /// Operators that were made by `ncclRedOpCreatePreMulSum`.
@@ -46,7 +48,7 @@ pub(crate) static LAUNCHES: Counter = Counter::new("launches");
 pub(crate) static FINALIZED: Counter = Counter::new("finalized");
 pub(crate) static ABORTED: Counter = Counter::new("aborted");
 
-static ALL: [&Counter; 13] = [
+static ALL: [&Counter; 14] = [
     &COMMUNICATORS,
     &STREAMS,
     &EVENTS,
@@ -54,6 +56,7 @@ static ALL: [&Counter; 13] = [
     &ALLOCATIONS,
     &BYTES,
     &PINNED,
+    &PINNED_BYTES,
     &POOLS_APART,
     &OPERATORS,
     &COPIES_TO_HOST,

@@ -3,13 +3,14 @@
 use crate::device::Device;
 use crate::element::DeviceElement;
 use crate::memory::{Memory, OnDevice, use_in_order};
+use crate::pool::LONGEST;
 use crate::stream::Stream;
 use crate::sys::cuda::RawPointer;
-use phalanx_core::{Error, OpKind, Result};
+use phalanx_core::{Deadline, Error, OpKind, Result};
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Elements in the memory of a device.
 ///
@@ -50,10 +51,12 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// A copy of `elements`, from when `stream` comes to it.
     ///
     /// # Cost
-    /// They are first copied to pinned memory of the host, so they may change at once. That memory is kept for later copies as long as the device is open.
+    /// They are first copied to pinned memory of the host, so they may change at once. That is kept for later copies as long as the device is open, in pieces of at most 8 MiB;
+    /// for copies there are four such pieces, and of the sizes below at most 16 or 8 MiB each, 128 MiB in all. Where all of them are on their way, this waits for the stream that uses one, for a
+    /// minute at most.
     ///
     /// # Errors
-    /// [`Library`](Error::Library): there is not enough memory.
+    /// [`Library`](Error::Library): there is not enough memory. [`Unavailable`](Error::Unavailable): no piece became free.
     pub fn from_host(stream: &Stream, elements: &[T]) -> Result<Self> {
         let mut buffer = Self::new(stream.device(), elements.len())?;
         buffer.copy_from_host(stream, elements)?;
@@ -89,7 +92,7 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// Overwrites all elements, when `stream` comes to it. Costs as [`from_host`](Self::from_host).
     ///
     /// # Errors
-    /// [`Misuse`](Error::Misuse): another number of elements. [`Library`](Error::Library): there is not enough pinned memory.
+    /// [`Misuse`](Error::Misuse): another number of elements; else as for `from_host`, and the buffer may have part of them then.
     pub fn copy_from_host(&mut self, stream: &Stream, elements: &[T]) -> Result<()> {
         if elements.len() != self.len {
             let what = format!("{} elements into a buffer of {}", elements.len(), self.len);
@@ -97,15 +100,18 @@ impl<T: DeviceElement> DeviceBuffer<T> {
         }
         let Some(memory) = self.memory() else { return Ok(()) };
         let bytes: &[u8] = bytemuck::cast_slice(elements);
-        let mut staging = self.device.staging(bytes.len())?;
-        staging.write(bytes);
-        let (table, from) = (self.device.cuda().table(), staging.memory().address() as *const c_void);
-        let outcome = self.enqueue(stream, &[memory, staging.memory()], "cuMemcpyHtoDAsync_v2", || {
-            // SAFETY: both have so many bytes, and live until the stream is past this.
-            unsafe { (table.memcpy_to_device_async)(memory.address(), from, bytes.len(), stream.raw()) }
-        });
-        self.device.give_back(staging);
-        outcome
+        let (table, pool) = (self.device.cuda().table(), self.device.staging());
+        for (i, part) in bytes.chunks(LONGEST).enumerate() {
+            let mut piece = pool.for_copy(part.len())?;
+            piece.write(part);
+            let (to, from) =
+                (memory.address() + (i * LONGEST) as u64, piece.memory().address() as *const c_void);
+            self.enqueue(stream, &[memory, piece.memory()], "cuMemcpyHtoDAsync_v2", || {
+                // SAFETY: both have so many bytes, and live until the stream is past this.
+                unsafe { (table.memcpy_to_device_async)(to, from, part.len(), stream.raw()) }
+            })?;
+        }
+        Ok(())
     }
 
     /// The elements, when `stream` has come to it and the copy is here.
@@ -117,22 +123,37 @@ impl<T: DeviceElement> DeviceBuffer<T> {
         let mut elements = vec![T::zeroed(); self.len];
         let Some(memory) = self.memory() else { return Ok(elements) };
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
-        let staging = self.device.staging(bytes.len())?;
-        let (table, to) = (self.device.cuda().table(), staging.memory().address() as *mut c_void);
-        let outcome = self.enqueue(stream, &[memory, staging.memory()], "cuMemcpyDtoHAsync_v2", || {
+        let deadline = Deadline::after(Instant::now(), timeout);
+        for (i, part) in bytes.chunks_mut(LONGEST).enumerate() {
+            let left = deadline.remaining(Instant::now());
+            if !self.fetch(stream, memory, (i * LONGEST) as u64, part, left)? {
+                let what = format!("the content of {self:?} within {:.1} s", timeout.as_secs_f64());
+                return Err(Error::Unavailable { what, tried: format!("{stream:?}") });
+            }
+        }
+        Ok(elements)
+    }
+
+    /// Part of the content; `false` when it does not come in time.
+    fn fetch(
+        &self,
+        stream: &Stream,
+        memory: &Memory,
+        offset: u64,
+        part: &mut [u8],
+        timeout: Duration,
+    ) -> Result<bool> {
+        let (table, piece) = (self.device.cuda().table(), self.device.staging().for_copy(part.len())?);
+        let (to, from) = (piece.memory().address() as *mut c_void, memory.address() + offset);
+        self.enqueue(stream, &[memory, piece.memory()], "cuMemcpyDtoHAsync_v2", || {
             // SAFETY: both have so many bytes, and live until the stream is past this.
-            unsafe { (table.memcpy_to_host_async)(to, memory.address(), bytes.len(), stream.raw()) }
-        });
-        let is_there = outcome.and_then(|()| staging.memory().wait(timeout));
-        if let Ok(true) = is_there {
-            staging.read(bytes);
+            unsafe { (table.memcpy_to_host_async)(to, from, part.len(), stream.raw()) }
+        })?;
+        let is_there = piece.memory().wait(timeout)?;
+        if is_there {
+            piece.read(part);
         }
-        self.device.give_back(staging);
-        if is_there? {
-            return Ok(elements);
-        }
-        let what = format!("the content of {self:?} within {:.1} s", timeout.as_secs_f64());
-        Err(Error::Unavailable { what, tried: format!("{stream:?}") })
+        Ok(is_there)
     }
 
     /// Later work on `stream` waits, on the device, for the last use of this buffer: for work of other libraries, which goes by its

@@ -8,6 +8,7 @@ use crate::lane::{Answer, Lane};
 use crate::load::Nccl;
 use crate::sys::nccl::{Code, IN_PROGRESS, NO_COLOR, RawComm, RawConfig, RawId, SUCCESS};
 use crate::wait::wait_until;
+use crate::words::WORDS;
 use phalanx_core::{Deadline, Error, OpKind, Result};
 use std::ffi::c_int;
 use std::fmt;
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     /// Whose call it is: one at a time, until NCCL is ready for the next. Who ends the communicator does not wait for it.
     turn: Mutex<()>,
     state: Mutex<State>,
+    /// The communicator as errors tell it from others: not to be used.
+    whose: Handle,
     /// Whoever waits in a call is to stop.
     is_ending: AtomicBool,
 }
@@ -71,6 +74,8 @@ pub(crate) struct Handle(RawComm);
 
 // SAFETY: a communicator may be used from any thread, by one at a time.
 unsafe impl Send for Handle {}
+// SAFETY: what is shared is its address.
+unsafe impl Sync for Handle {}
 
 /// Where NCCL writes a communicator that a split makes.
 #[derive(Clone, Copy)]
@@ -133,6 +138,7 @@ impl Communicator {
         blocking::refuse()?;
         let deadline = Deadline::after(Instant::now(), timeout);
         let (lane, raw_id) = (Lane::start(device.context())?, id.0);
+        nccl.all_is_well(None);
         let begin = move || {
             let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
             // SAFETY: `raw` and `config` are read and written before the call returns.
@@ -146,10 +152,13 @@ impl Communicator {
         if raw.is_null() {
             return Err(nccl.error("ncclCommInitRankConfig", code, None));
         }
+        // What is said from now on may be about this one.
+        WORDS.forget(raw);
         let comm = Self::around(raw, lane, nccl, device, (rank, world_size), functions);
         blocking::refuse()?;
         comm.shared.begun("ncclCommInitRankConfig", code)?;
         comm.shared.come_about("ncclCommInitRankConfig", &deadline, is_wanted)?;
+        comm.shared.all_is_well();
         tracing::debug!(?comm, "communicator");
         Ok(comm)
     }
@@ -165,7 +174,9 @@ impl Communicator {
         let state = Mutex::new(State { handle: Some(Handle(raw)), inside_since: None });
         let (device, turn) = (device.clone(), Mutex::default());
         let (is_ending, capability) = (AtomicBool::new(false), device.compute_capability());
-        let shared = Shared { nccl, device, rank, world_size, functions, lane, turn, state, is_ending };
+        let whose = Handle(raw);
+        let shared =
+            Shared { nccl, device, rank, world_size, functions, lane, turn, state, whose, is_ending };
         Self { shared: Arc::new(shared), capability }
     }
 
@@ -261,6 +272,7 @@ impl Communicator {
             return Err(Error::Internal { what: "somebody has a communicator that is not made yet".into() });
         };
         (known.rank, known.world_size) = (rank as usize, world_size as usize);
+        known.all_is_well();
         Ok(Some(comm))
     }
 
@@ -349,7 +361,7 @@ impl Communicator {
         match code {
             // None was there to be ended.
             Some(SUCCESS | IN_PROGRESS) | None => Ok(()),
-            Some(code) => Err(shared.nccl.error(call, code, None)),
+            Some(code) => Err(shared.nccl.error(call, code, Some(shared.whose.0))),
         }
     }
 
@@ -380,6 +392,12 @@ impl Drop for Communicator {
         if let Err(error) = self.abort(ABORT_TIME) {
             tracing::warn!(%error, "a communicator that was dropped could not be aborted");
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        WORDS.forget(self.whose.0);
     }
 }
 
@@ -437,7 +455,12 @@ impl Shared {
 
     /// What a call that does not block has said.
     pub(crate) fn begun(&self, call: &'static str, code: Code) -> Result<()> {
-        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, None) }
+        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, Some(self.whose.0)) }
+    }
+
+    /// What NCCL has said so far is not about this communicator.
+    pub(crate) fn all_is_well(&self) {
+        self.nccl.all_is_well(Some(self.whose.0));
     }
 
     /// Whether nothing is in progress, or what NCCL says is wrong.

@@ -2,16 +2,12 @@
 
 use crate::context::{self, Context, Entered};
 use crate::load::Cuda;
-use crate::memory::Pinned;
+use crate::pool::Pool;
 use crate::stream::Queue;
 use phalanx_core::Result;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// How long a device that is closed waits for copies to and from the host.
-const LAST_COPIES: Duration = Duration::from_secs(1);
 
 /// One GPU of this machine. Cheap to clone; usable from any thread.
 ///
@@ -27,8 +23,8 @@ struct Opened {
     allocating: Queue,
     /// On which memory is freed when its last use is over.
     freeing: Queue,
-    /// Pinned memory for copies. It is used again and again, for the driver waits for the device to free it.
-    staging: Mutex<Vec<Pinned>>,
+    /// Pinned memory for copies.
+    staging: Pool,
     /// Something on the device never ends, not even when it is aborted.
     is_stuck: AtomicBool,
 }
@@ -61,7 +57,7 @@ impl Device {
     pub fn open(cuda: Cuda, ordinal: usize) -> Result<Self> {
         let context = Arc::new(Context::retain(cuda, ordinal)?);
         let (allocating, freeing) = (Queue::new(&context)?, Queue::new(&context)?);
-        let (staging, is_stuck) = (Mutex::default(), AtomicBool::new(false));
+        let (staging, is_stuck) = (Pool::new(&context), AtomicBool::new(false));
         Ok(Self(Arc::new(Opened { context, allocating, freeing, staging, is_stuck })))
     }
 
@@ -105,18 +101,9 @@ impl Device {
         &self.0.freeing
     }
 
-    /// Pinned memory of at least so many bytes, which no stream uses.
-    pub(crate) fn staging(&self, len: usize) -> Result<Pinned> {
-        let mut staging = self.0.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        match staging.iter().position(|piece| piece.len() >= len && piece.memory().is_unused()) {
-            Some(found) => Ok(staging.swap_remove(found)),
-            None => Pinned::new(&self.0.context, len.next_power_of_two()),
-        }
-    }
-
-    /// For the next copy; the device may still use it.
-    pub(crate) fn give_back(&self, staging: Pinned) {
-        self.0.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
+    /// Pinned memory for copies.
+    pub(crate) fn staging(&self) -> &Pool {
+        &self.0.staging
     }
 
     /// From now on nothing waits for the device.
@@ -127,13 +114,6 @@ impl Device {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let staging = std::mem::take(&mut *self.staging.lock().unwrap_or_else(PoisonError::into_inner));
-        let patience = if self.is_stuck.load(Ordering::Relaxed) { Duration::ZERO } else { LAST_COPIES };
-        for piece in staging {
-            // What is left of an operation that was aborted is over soon; what is not must stay.
-            if !matches!(piece.memory().wait(patience), Ok(true)) {
-                std::mem::forget(piece);
-            }
-        }
+        self.staging.close(self.is_stuck.load(Ordering::Relaxed));
     }
 }

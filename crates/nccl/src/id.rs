@@ -28,6 +28,7 @@ impl UniqueId {
     /// NCCL is to wait for ever.
     pub fn new(nccl: Nccl) -> Result<Self> {
         let mut id = RawId([0; Self::LEN]);
+        nccl.all_is_well(None);
         // SAFETY: `id` is good for one.
         let code = unsafe { (nccl.table().get_unique_id)(&raw mut id) };
         nccl.check("ncclGetUniqueId", code, None)?;

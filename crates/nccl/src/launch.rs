@@ -85,7 +85,10 @@ impl Communicator {
             Err(Late::UnderWay) => return Ok(Err(late())),
         };
         let outcome = begun.map(|()| match shared.settled(&deadline) {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                shared.all_is_well();
+                Ok(())
+            }
             Ok(false) => Err(late()),
             Err(error) => Err(error),
         });
@@ -131,15 +134,15 @@ impl Launch {
         for (call, operator) in self.calls.iter().zip(operators) {
             // SAFETY: as the caller says.
             let (name, code) = unsafe { call.make(self.nccl, raw, operator.raw, self.stream.raw()) };
-            first = first.and_then(|()| self.begun(name, code));
+            first = first.and_then(|()| self.begun(name, code, raw));
         }
         // Whatever happened, the group of this thread must end.
         // SAFETY: no memory but that of the calls is involved.
         let code = unsafe { (table.group_end)() };
-        first.and_then(|()| self.begun("ncclGroupEnd", code))
+        first.and_then(|()| self.begun("ncclGroupEnd", code, raw))
     }
 
-    fn begun(&self, call: &'static str, code: Code) -> Result<()> {
-        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, None) }
+    fn begun(&self, call: &'static str, code: Code, raw: RawComm) -> Result<()> {
+        if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, Some(raw)) }
     }
 }

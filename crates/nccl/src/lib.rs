@@ -58,6 +58,8 @@ mod load;
 mod maps;
 mod memory;
 mod operation;
+mod places;
+mod pool;
 mod result;
 #[cfg(feature = "cudarc")]
 mod slice;
@@ -65,6 +67,7 @@ mod staging;
 mod stream;
 mod sys;
 mod wait;
+mod words;
 
 pub use backend::{NcclBackend, Work};
 pub use batch::Batch;

@@ -1,9 +1,9 @@
 //! Finding the two libraries. Once found they stay: their threads can't be called back.
 
-use crate::maps;
 use crate::result::{cuda_text, nccl_text};
 use crate::sys::cuda::{self, CudaTable};
 use crate::sys::nccl::{self, NcclTable};
+use crate::{maps, places};
 use libloading::Library;
 use phalanx_core::{Error, Result};
 use std::ffi::{OsStr, OsString};
@@ -101,7 +101,7 @@ impl fmt::Debug for Cuda {
 
 impl Nccl {
     /// The NCCL of this machine: the file that `PHALANX_NCCL_LIBRARY` names, else `libnccl.so.2`, then `libnccl.so`, where the system looks
-    /// for libraries. It is looked for once in a process, and again after it was not found.
+    /// for libraries, then that of the active environment of Python (`VIRTUAL_ENV`) and of conda (`CONDA_PREFIX`). It is looked for once in a process, and again after it was not found.
     ///
     /// # Errors
     /// [`Unavailable`](Error::Unavailable): none was found, it lacks functions, or it is [too old](Version::MINIMUM); the error says what was tried, and what came
@@ -115,7 +115,11 @@ impl Nccl {
             return Ok(nccl);
         }
         let named = file_from_environment(NCCL_LIBRARY);
-        let nccl = Self::find(&candidates(named.as_deref(), &["libnccl.so.2", "libnccl.so"]))?;
+        let mut files = candidates(named.as_deref(), &["libnccl.so.2", "libnccl.so"]);
+        if named.is_none() {
+            files.extend(places::of_environments().into_iter().map(PathBuf::into_os_string));
+        }
+        let nccl = Self::find(&files).map_err(|error| says_how(error, named.is_some()))?;
         tracing::info!(path = %nccl.0.path.display(), version = %nccl.0.version, "loaded NCCL");
         match two_in_one_process() {
             Some(trouble) if named.is_some() => tracing::warn!("{trouble}"),
@@ -143,7 +147,7 @@ impl Nccl {
         // SAFETY: `code` is good for one int.
         let outcome = unsafe { (table.get_version)(&raw mut code) };
         if outcome != nccl::SUCCESS {
-            let tried = format!("{}: ncclGetVersion: {}", path.display(), nccl_text(&table, outcome, None));
+            let tried = format!("{}: ncclGetVersion: {}", path.display(), nccl_text(&table, outcome));
             return Err(Error::Unavailable { what: "NCCL".into(), tried });
         }
         let version = Version::from_code(code.max(0).unsigned_abs());
@@ -231,6 +235,13 @@ impl Cuda {
     pub(crate) fn table(&self) -> &'static CudaTable {
         &self.0.table
     }
+}
+
+/// The error of who found none, with the variable by which one is found.
+fn says_how(error: Error, is_named: bool) -> Error {
+    let Error::Unavailable { what, tried } = error else { return error };
+    let how = if is_named { "is set to that file, and no other is tried" } else { "can name its file" };
+    Error::Unavailable { what, tried: format!("{tried}; {NCCL_LIBRARY} {how}") }
 }
 
 fn file_from_environment(variable: &str) -> Option<OsString> {

@@ -3,21 +3,14 @@
 use crate::load::{Cuda, Nccl};
 use crate::sys::cuda::{self, CudaTable};
 use crate::sys::nccl::{self, NcclTable, RawComm};
+use crate::words::WORDS;
 use phalanx_core::{Error, Result};
 use std::ffi::{CStr, c_char};
 
-/// What `code` means, and what NCCL said last about `comm`, or at all.
-pub(crate) fn nccl_text(table: &NcclTable, code: nccl::Code, comm: Option<RawComm>) -> String {
+/// What `code` means.
+pub(crate) fn nccl_text(table: &NcclTable, code: nccl::Code) -> String {
     // SAFETY: any code may be asked for.
-    let name = text(unsafe { (table.get_error_string)(code) });
-    let last = table.get_last_error.function.map(|last| {
-        // SAFETY: NCCL takes a null communicator too; others come from it.
-        text(unsafe { last(comm.unwrap_or(std::ptr::null_mut())) })
-    });
-    match last.as_deref().map(str::trim) {
-        None | Some("") => format!("{name} ({code})"),
-        Some(last) => format!("{name} ({code}): {last}"),
-    }
+    format!("{} ({code})", text(unsafe { (table.get_error_string)(code) }))
 }
 
 /// What `code` means.
@@ -47,8 +40,27 @@ impl Nccl {
     }
 
     pub(crate) fn error(&self, call: &'static str, code: nccl::Code, comm: Option<RawComm>) -> Error {
-        let what = nccl_text(self.table(), code, comm);
+        let (mut what, said) = (nccl_text(self.table(), code), self.last_words());
+        if WORDS.are_about(comm, &said) {
+            what = format!("{what}: {said}");
+        }
         Error::Library { library: self.to_string(), call: call.into(), what }
+    }
+}
+
+impl Nccl {
+    /// All is well with `comm`: what NCCL has said so far is about others.
+    pub(crate) fn all_is_well(&self, comm: Option<RawComm>) {
+        WORDS.all_is_well(comm, &self.last_words());
+    }
+
+    /// What NCCL said last, of whomever.
+    fn last_words(&self) -> String {
+        let last = self.table().get_last_error.function.map(|last| {
+            // SAFETY: NCCL takes a null communicator too, and does not look at it.
+            text(unsafe { last(std::ptr::null_mut()) })
+        });
+        last.map_or_else(String::new, |last| last.trim().to_owned())
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{LONG, at_versions, count, done_well, done_well_but_one, job, nothing_is_left};
+use common::{LONG, at_versions, count, done_well, done_well_but_one, job, job_with, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, HybridBackend, Work};
@@ -371,7 +371,47 @@ fn child_has_no_eight_bits() {
 
 #[test]
 fn an_init_that_hangs_on_one_rank_ends_on_all() {
-    ranks("child_does_not_come_about", &["", "init-hangs"], "3");
+    for faults in at_versions(&["", "init-hangs"]) {
+        let limit = [("PHALANX_INIT_TIMEOUT_S", "5")];
+        let (_folder, children) = job_with("child_does_not_come_about", &as_text(&faults), "60", &limit);
+        children.into_iter().for_each(|child| done_well("child_does_not_come_about", child));
+    }
+}
+
+/// An operation may take a second, and to connect the devices takes three.
+#[test]
+fn devices_have_as_long_to_come_together_as_ranks_have() {
+    ranks("child_comes_about_slowly", &["init-slow=3000", "init-slow=3000"], "1");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_comes_about_slowly() {
+    let (group, all) = joined();
+    assert_eq!(group.timeout(), Duration::from_secs(1));
+    assert!(group.init_timeout() > Duration::from_secs(3));
+    assert_eq!(sum(&all).unwrap(), 3);
+    let part = all.with_timeout(Duration::from_secs(2)).split(Some(0), 0).unwrap().unwrap();
+    assert_eq!(sum(&part).unwrap(), 3);
+}
+
+/// Each rank waits in the first call of a kind for the other, which waits in another. On devices that are full, later calls do so too.
+#[test]
+fn two_groups_that_are_called_in_two_orders_are_a_timeout() {
+    ranks("child_has_two_orders", &["", ""], "2");
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_two_orders() {
+    let (_group, all) = joined();
+    let other = all.split(Some(0), 0).unwrap().unwrap();
+    let (first, second) = if all.rank() == 0 { (&all, &other) } else { (&other, &all) };
+    let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
+    let error = first.broadcast(&mut buffer, 0).and_then(Work::wait).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(error.to_string().contains("broadcast #4 at crates/nccl/tests/backend_faults.rs"), "{error}");
+    assert!(second.broadcast(&mut buffer, 0).and_then(Work::wait).is_err());
 }
 
 #[test]

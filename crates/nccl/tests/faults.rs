@@ -39,6 +39,8 @@ fn child_works() {
     let members = half.world_size() as i64;
     assert_eq!(sum(&half, &stream, LONG).unwrap(), members * (members + 1) / 2);
     half.finalize(LONG).unwrap();
+    // The double computes in the process of rank 0, which must not end before the other half is done.
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), n * (n + 1) / 2);
     comm.finalize(LONG).unwrap();
     drop((half, comm, stream));
     nothing_is_left();
@@ -139,6 +141,106 @@ fn child_has_an_error_behind_its_back() {
     comm.abort(LONG).unwrap();
     drop((comm, stream));
     nothing_is_left_but_what_was_lost();
+}
+
+/// NCCL keeps one text for the whole process.
+#[test]
+fn what_nccl_said_of_something_else_is_not_told_of_a_communicator() {
+    ranks("child_hears_nothing_stale", &["stale,error@2"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_hears_nothing_stale() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+    sum(&comm, &stream, SHORT).unwrap_err();
+    let error = comm.async_error().unwrap_err().to_string();
+    assert!(error.ends_with(": remote process exited or there was a network error (6)"), "{error}");
+    // What is said of another while this one is ill neither.
+    let other = Communicator::init(nccl(), &device(1), &UniqueId::new(nccl()).unwrap(), 0, 1, LONG).unwrap();
+    common::faults("stale,refuse@1");
+    let error = sum(&other, &Stream::new(&device(1)).unwrap(), LONG).unwrap_err().to_string();
+    assert!(error.ends_with(": unhandled system error (2): from the double"), "{error}");
+    let error = comm.async_error().unwrap_err().to_string();
+    assert!(error.ends_with(": remote process exited or there was a network error (6)"), "{error}");
+}
+
+/// As when somebody in the process has reset the device.
+#[test]
+fn an_abort_needs_no_context() {
+    ranks("child_has_lost_its_context", &[""]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_lost_its_context() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+    let with = std::env::var("PHALANX_DOUBLE").unwrap();
+    common::faults(&format!("{with}no-context"));
+    let error = sum(&comm, &stream, LONG).unwrap_err().to_string();
+    assert!(error.ends_with("CUDA_ERROR_CONTEXT_IS_DESTROYED (709): context is destroyed"), "{error}");
+    comm.abort(LONG).unwrap();
+    assert_eq!((count("communicators"), count("aborted")), (0, 1));
+}
+
+#[test]
+fn a_kernel_that_went_wrong_is_told_in_the_drivers_words_and_everything_can_be_dropped() {
+    ranks("child_has_a_broken_device", &["sticky@2"]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_has_a_broken_device() {
+    let (comm, stream) = joined();
+    assert_eq!(sum(&comm, &stream, LONG).unwrap(), 1);
+    let mut buffer = DeviceBuffer::from_host(&stream, &[1i64]).unwrap();
+    let mut batch = comm.batch();
+    batch.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    let error = comm.launch(&batch, &stream, LONG).unwrap_err().to_string();
+    let of_driver = "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered";
+    assert!(error.contains("unhandled cuda error (1)") || error.ends_with(of_driver), "{error}");
+    let error = buffer.to_host(&stream, LONG).unwrap_err().to_string();
+    assert!(error.ends_with(of_driver), "{error}");
+    comm.abort(LONG).unwrap();
+    drop((buffer, comm, stream));
+    assert_eq!(count("communicators"), 0);
+}
+
+/// The driver gives no longer piece.
+#[test]
+fn long_copies_take_little_pinned_memory() {
+    done_well("child_copies_much", process("child_copies_much", &[("PHALANX_DOUBLE", "pinned=8388608")]));
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_copies_much() {
+    const MOST: i64 = 128 << 20;
+    let device = device(0);
+    let stream = Stream::new(&device).unwrap();
+    // Longer than a piece, of which the last part is shorter.
+    let numbers: Vec<u32> = (0..(50 << 18) + 3).collect();
+    for _ in 0..3 {
+        let mut buffer = DeviceBuffer::from_host(&stream, &numbers).unwrap();
+        buffer.copy_from_host(&stream, &numbers).unwrap();
+        assert!(buffer.to_host(&stream, LONG).unwrap() == numbers);
+    }
+    for len in [1, 20_000, 40_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000] {
+        assert!(
+            DeviceBuffer::from_host(&stream, &numbers[..len]).unwrap().to_host(&stream, LONG).unwrap()
+                == numbers[..len]
+        );
+    }
+    assert!(count("pinned_bytes") <= MOST, "{} bytes", count("pinned_bytes"));
+    // Behind a stream that is busy too: who copies then waits for pieces.
+    common::delay(&stream, SHORT);
+    let all: Vec<_> = (0..5).map(|_| DeviceBuffer::from_host(&stream, &numbers).unwrap()).collect();
+    assert!(count("pinned_bytes") <= MOST, "{} bytes", count("pinned_bytes"));
+    assert!(all.iter().all(|buffer| buffer.to_host(&stream, LONG).unwrap() == numbers));
+    drop((all, stream, device));
+    nothing_is_left();
 }
 
 /// Memory that a launch may write which failed half-way is never freed.

@@ -76,11 +76,46 @@ fn child_is_told_all_that_was_tried() {
     if let Err(error) = Nccl::load() {
         let error = error.to_string();
         assert!(error.contains("tried: libnccl.so.2: ") && error.contains("; libnccl.so: "), "{error}");
+        assert!(error.ends_with("; PHALANX_NCCL_LIBRARY can name its file)"), "{error}");
         assert!(!Nccl::is_available());
     }
     if let Err(error) = Cuda::load() {
         assert!(error.to_string().contains("libcuda.so.1: "), "{error}");
     }
+}
+
+/// Where the wheel of an active environment of Python has it. The system's own goes first, if it has one.
+#[test]
+fn the_wheel_of_an_active_environment_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::copy(double(), &file).unwrap();
+    in_a_process("child_finds_a_wheel", &[("VIRTUAL_ENV", folder.path())]);
+}
+
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn child_finds_a_wheel() {
+    let found = Nccl::load().unwrap();
+    let environment = PathBuf::from(std::env::var_os("VIRTUAL_ENV").unwrap());
+    // SAFETY: it is what was tried just now.
+    let of_system = unsafe { libloading::Library::new("libnccl.so.2") };
+    assert!(found.path().starts_with(environment) || of_system.is_ok(), "{found}");
+}
+
+#[test]
+fn a_file_that_the_variable_names_and_is_not_there_is_told_with_the_variable() {
+    let nowhere = Path::new("/nowhere/libnccl.so.2");
+    in_a_process("child_is_told_the_variable", &[(NCCL_LIBRARY, nowhere)]);
+}
+
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn child_is_told_the_variable() {
+    let error = Nccl::load().unwrap_err().to_string();
+    assert!(error.starts_with("NCCL is not available (tried: /nowhere/libnccl.so.2: "), "{error}");
+    assert!(error.ends_with("; PHALANX_NCCL_LIBRARY is set to that file, and no other is tried)"), "{error}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::wait::wait_until;
 use phalanx_core::{Cause, Context, Deadline, Error, OpKind, Peer, Result};
 use phalanx_group::ProcessGroup;
 use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Major and minor, which are in order as they are.
@@ -26,6 +28,21 @@ struct Facts {
     /// Of its device; 0 without one.
     capability: Capability,
     clear: Clear,
+    /// Its process, and whether NCCL lets devices of ranks there use each other's memory directly.
+    process: u64,
+    is_direct: bool,
+}
+
+/// A number that no other process has.
+fn this_process() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(|| RandomState::new().hash_one(std::process::id()))
+}
+
+/// NCCL lets them, unless it is told not to.
+fn is_direct() -> bool {
+    let is_off = |variable| std::env::var(variable).is_ok_and(|value| !matches!(value.trim(), "" | "0"));
+    !["NCCL_P2P_DIRECT_DISABLE", "NCCL_P2P_DISABLE"].into_iter().any(is_off)
 }
 
 /// What a rank's NCCL would send in the clear although the job encrypts.
@@ -94,6 +111,8 @@ pub(crate) fn check(
         device: device.as_ref().map(of_device).map_err(ToString::to_string),
         capability: device.as_ref().map(Device::compute_capability).unwrap_or_default(),
         clear: if fallback == Fallback::Always { Clear::default() } else { Clear::of(group, &nccl) },
+        process: this_process(),
+        is_direct: is_direct(),
     };
     let all = group.all_gather_object(&facts)?;
     let device = device?;
@@ -181,6 +200,16 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
                 device.name
             )));
         }
+        let beside =
+            |other: &Facts| other.process == all[rank].process && (other.is_direct || all[rank].is_direct);
+        if let Some(other) = all[..rank].iter().position(beside) {
+            return Err(Error::config(format!(
+                "{} and {} are threads of one process: NCCL would let their devices use each other's buffers directly, and those are in memory of the \
+                 driver's pool, which only their own device reaches; make each rank a process, or set NCCL_P2P_DIRECT_DISABLE=1",
+                peer(other),
+                peer(rank)
+            )));
+        }
         if nccl.key != libraries[0].key {
             return Err(Error::config(format!(
                 "the ranks have different versions of NCCL: {} has {}, but {} has {}",
@@ -194,7 +223,7 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
     Ok(false)
 }
 
-/// Connects the ranks of `control`, within the time limit of `group`. NCCL's id goes over the group, which knows who belongs to it. Collective.
+/// Connects the ranks of `control`, within the time that the ranks of `group` have to come together. NCCL's id goes over the group, which knows who belongs to it. Collective.
 pub(crate) fn connect(
     control: &ProcessGroup,
     group: &ProcessGroup,
@@ -226,7 +255,8 @@ pub(crate) fn connect(
     let failed = |cause| Err(error(control, cause));
     let is_wanted = || control.failure().map_or(Ok(()), failed);
     let (rank, world_size) = (control.rank(), control.world_size());
-    let init = || Communicator::init_while(is_wanted, nccl, device, &id, rank, world_size, group.timeout());
+    let limit = group.init_timeout();
+    let init = || Communicator::init_while(is_wanted, nccl, device, &id, rank, world_size, limit);
     give_key().and_then(|()| init()).or_else(|trouble| {
         // That is often the loss of a rank, of which the group will tell better.
         let hearsay = Deadline::after(Instant::now(), HEARSAY_TIME);
@@ -269,7 +299,14 @@ mod tests {
             device,
             capability: (9, 0),
             clear: Clear::default(),
+            process: next(),
+            is_direct: true,
         }
+    }
+
+    fn next() -> u64 {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
     fn outcome(all: &[Facts]) -> Result<bool, String> {
@@ -316,6 +353,24 @@ mod tests {
         );
         // Nobody refuses.
         assert_eq!(outcome(&[rank("a", "one", why), rank("c", "other", why)]), Ok(false));
+    }
+
+    #[test]
+    fn threads_of_one_process_are_named_unless_their_devices_leave_each_other_alone() {
+        let has =
+            |uuid, is_direct| Facts { process: 7, is_direct, ..facts(Fallback::Never, Ok("2.28.9"), uuid) };
+        let other = facts(Fallback::Never, Ok("2.28.9"), "a");
+        assert_eq!(outcome(&[other.clone(), has("b", true)]), Ok(false));
+        assert_eq!(outcome(&[has("a", false), has("b", false)]), Ok(false));
+        assert_eq!(
+            outcome(&[other, has("b", true), has("c", true)]).unwrap_err(),
+            "configuration: rank 1 (node:1) and rank 2 (node:1) are threads of one process: NCCL would let their devices use each other's buffers \
+             directly, and those are in memory of the driver's pool, which only their own device reaches; make each rank a process, or set \
+             NCCL_P2P_DIRECT_DISABLE=1"
+        );
+        // Over the host no device uses another's memory.
+        let over_host = |uuid| Facts { fallback: Fallback::Always, ..has(uuid, true) };
+        assert_eq!(outcome(&[over_host("a"), over_host("b")]), Ok(true));
     }
 
     #[test]

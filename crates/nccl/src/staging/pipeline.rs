@@ -74,7 +74,7 @@ impl<'a> Pipeline<'a> {
         let mut pipeline = Self { shared, operation, running, on_rank, step, slots };
         let len = pipeline.slot_len(&(0..step.min(operation.count)));
         for chunk in 0..pipeline.chunks().min(SLOTS) {
-            pipeline.slots.push(shared.device.staging(len)?);
+            pipeline.slots.push(shared.device.staging().at_once(len)?);
             pipeline.fetch(chunk)?;
         }
         Ok(pipeline)
@@ -160,6 +160,6 @@ impl<'a> Pipeline<'a> {
 
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
-        self.slots.drain(..).for_each(|slot| self.shared.device.give_back(slot));
+        self.slots.drain(..).for_each(|slot| self.shared.device.staging().give_back(slot));
     }
 }

@@ -66,6 +66,16 @@ pub(crate) fn delay(stream: &Stream, time: Duration) {
     }
 }
 
+/// From now on the double of this process has these faults.
+pub(crate) fn faults(list: &str) {
+    // SAFETY: the file is the double, and the function has this type.
+    unsafe {
+        let library = libloading::Library::new(double()).unwrap();
+        let faults = library.get::<unsafe extern "C" fn(*const c_char)>("phalanxDoubleFaults").unwrap();
+        faults(CString::new(list).unwrap().as_ptr());
+    }
+}
+
 /// Runs `work` on `n` ranks, each a thread with a communicator, a device and a stream of its own.
 pub(crate) fn world(n: usize, work: impl Fn(&Communicator, &Stream) + Sync) {
     let id = UniqueId::new(nccl()).unwrap();
