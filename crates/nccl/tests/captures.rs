@@ -1,6 +1,10 @@
 //! Graphs that a program captures beside operations between ranks: nothing here breaks a capture, or becomes part of one. In processes: a capture concerns all threads.
 
 #![cfg(target_os = "linux")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "looking a function of the double up and calling it is one thing"
+)]
 
 mod common;
 
