@@ -37,7 +37,7 @@ fn child_is_the_program() {
 fn it_runs_to_its_end_and_says_that_this_was_no_gpu() {
     let (output, said) = check("devices=2");
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("| passed  |").count(), 9, "{said}");
+    assert_eq!(said.matches("| passed  |").count(), 10, "{said}");
     assert!(said.contains("2 in all") && said.contains("VERDICT: this was the DOUBLE"), "{said}");
     assert!(said.contains("\n| 1024 | ") && said.contains("\n| 16384 | "), "{said}");
 }
@@ -48,7 +48,7 @@ fn it_passes_at_every_version_of_nccl() {
     for version in [22_105, 22_602, 23_007] {
         let (output, said) = check(&format!("devices=2,version={version}"));
         assert!(output.status.success(), "{version}: {said}");
-        assert_eq!(said.matches("| passed  |").count(), 9, "{version}: {said}");
+        assert_eq!(said.matches("| passed  |").count(), 10, "{version}: {said}");
     }
 }
 
@@ -72,7 +72,7 @@ fn what_is_wrong_is_found_and_named() {
     let (output, said) = check("devices=2,wrong-sums");
     assert!(!output.status.success(), "{said}");
     // What goes over the host does not go over NCCL.
-    assert_eq!((said.matches("| FAILED  |").count(), said.matches("| passed  |").count()), (8, 1), "{said}");
+    assert_eq!((said.matches("| FAILED  |").count(), said.matches("| passed  |").count()), (9, 1), "{said}");
     assert!(said.contains("VERDICT: FAILED: every operation, a GPU for each rank"), "{said}");
     assert!(said.contains("computes wrong sums"), "{said}");
 }

@@ -7,7 +7,7 @@ use phalanx_core::{Error, Result};
 use phalanx_nccl::{Cuda, DataType, Device, Nccl, Stream};
 use std::ffi::{c_int, c_void};
 
-type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 type AllReduce =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
 
@@ -22,13 +22,13 @@ pub(crate) struct Blocking {
     comm: Handle,
 }
 
-fn check(call: &'static str, code: c_int) -> Result<()> {
+pub(crate) fn check(call: &'static str, code: c_int) -> Result<()> {
     let what = format!("code {code}");
     if code == 0 { Ok(()) } else { Err(Error::Library { library: "itself".into(), call: call.into(), what }) }
 }
 
 /// The library that is loaded from `path` already.
-fn loaded(path: &std::path::Path) -> Library {
+pub(crate) fn loaded(path: &std::path::Path) -> Library {
     // SAFETY: it is in this process, so nothing runs.
     unsafe { Library::new(path) }.expect("it is loaded")
 }
@@ -84,7 +84,7 @@ impl Blocking {
 }
 
 /// Makes the device's context that of this thread, for good.
-fn enter(device: &Device) -> Result<()> {
+pub(crate) fn enter(device: &Device) -> Result<()> {
     let cuda = loaded(Cuda::load()?.path());
     let mut context = std::ptr::null_mut();
     // SAFETY: the functions have these types.

@@ -1,9 +1,10 @@
 //! What goes wrong in a job, or nearly: each ends as it should, in its time.
 
 use super::LONG;
+use super::capture::Capture;
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, NcclBackend, Work};
+use phalanx_nccl::{DeviceBuffer, NcclBackend, Stream, Work};
 use std::process::Command;
 use std::time::Duration;
 
@@ -64,6 +65,23 @@ pub(crate) fn two(group: &ProcessGroup, device: usize) -> Result<()> {
     }
     other.finalize()?;
     one.finalize()
+}
+
+/// While another stream captures a graph, sums go on and leave it whole; on that stream they are refused.
+pub(crate) fn graph(group: &ProcessGroup, device: usize) -> Result<()> {
+    let all = NcclBackend::new(group, device)?;
+    sum(&all, 1)?;
+    let (compute, mut buffer) = (Stream::new(all.device())?, DeviceBuffer::from_host(all.stream(), &[1u64])?);
+    group.barrier()?;
+    let capture = Capture::begin(&compute)?;
+    let refused = all.on_stream(&compute)?.all_reduce(&mut buffer, ReduceOp::Sum).map(drop);
+    for scale in 2..10 {
+        sum(&all, scale)?;
+    }
+    capture.end()?;
+    assert!(matches!(refused, Err(Error::Config { .. })), "on a stream that captures: {refused:?}");
+    all.on_stream(&compute)?.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()?;
+    all.finalize()
 }
 
 /// The last rank is killed after a sum. The others name it.

@@ -1,6 +1,7 @@
 //! What each rank of `scripts/gpu-check` runs: the part of the check that `GPU_CHECK_PART` names, on the device `GPU_CHECK_DEVICE`.
 
 mod blocking;
+mod capture;
 mod cases;
 #[path = "../../tests/suite/mod.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -29,6 +30,7 @@ pub(crate) fn main() -> Result<()> {
     let case = match &*part {
         "abort" => Some(cases::abort(&group, device)),
         "two" => Some(cases::two(&group, device)),
+        "graph" => Some(cases::graph(&group, device)),
         "killed" => return cases::killed(&group, device),
         _ => None,
     };
@@ -42,7 +44,7 @@ pub(crate) fn main() -> Result<()> {
         "times" => times(&group, &all)?,
         other => {
             return Err(Error::config(format!(
-                "GPU_CHECK_PART is {other:?}: facts, suite, fallback, times, abort, two, or killed"
+                "GPU_CHECK_PART is {other:?}: facts, suite, fallback, times, abort, two, graph, or killed"
             )));
         }
     }
