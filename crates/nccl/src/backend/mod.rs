@@ -86,13 +86,14 @@ impl fmt::Debug for NcclBackend {
 }
 
 impl NcclBackend {
-    /// Gives each rank of `group` the device with its `ordinal`, and connects them. Collective, within the group's time limit; `group` can be used
+    /// Gives each rank of `group` the device with its `ordinal`, and connects them, for which there is the [time](ProcessGroup::init_timeout) that ranks have to come
+    /// together. Collective; `group` can be used
     /// as before afterwards.
     ///
     /// # Errors
     /// The same on all ranks: a rank without NCCL or without that device, or an NCCL that would send in the clear where `PHALANX_ENCRYPT` is `require`
-    /// ([`Unavailable`](Error::Unavailable)), two ranks with one device or
-    /// with different versions of NCCL ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
+    /// ([`Unavailable`](Error::Unavailable)), two ranks with one device, in one
+    /// process (unless `NCCL_P2P_DIRECT_DISABLE=1`), or with different versions of NCCL ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
     pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
         Self::over(group, Nccl::load(), Cuda::load().and_then(|cuda| Device::open(cuda, ordinal)))
     }
