@@ -15,6 +15,8 @@ pub(crate) mod plan;
 pub(crate) mod progress;
 mod queue;
 pub(crate) mod task;
+#[cfg(test)]
+mod tests;
 
 use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
 use crate::own_thread::OwnThread;

@@ -1,0 +1,62 @@
+use super::{Attempt, Core, Fault, Operation, Progress};
+use crate::fate::Fate;
+use crate::host::HostBackend;
+use crate::realm::{Realm, ThreadRealm};
+use phalanx_algo::Selector;
+use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD, Way};
+use phalanx_rendezvous::BackendChoice;
+use phalanx_transport::Direction;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Whenever it is asked, more data have moved.
+struct Endless(Signature);
+
+impl Operation for Endless {
+    fn poll(&mut self, _core: &mut Core) -> Result<Progress, Fault> {
+        Ok(Progress::Moved)
+    }
+
+    fn wants(&self, _core: &Core, wants: &mut Vec<(usize, Direction)>) {
+        wants.push((1, Direction::Recv));
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn seq(&self) -> u64 {
+        1
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        (1, u64::MAX)
+    }
+
+    fn is_due(&self, _core: &Core) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_moves_without_end_ends_when_its_time_is_over() {
+    let realms = ThreadRealm::create(2, Duration::from_secs(60));
+    let [realm, _other] = realms.try_into().unwrap();
+    let realm: Arc<dyn Realm> = Arc::new(realm);
+    let fate = Arc::new(Fate::new(realm, WORLD, vec![0, 1]));
+    let selector = Arc::new(Selector::default());
+    let backend = HostBackend::new(fate, BackendChoice::Auto, selector);
+    let signature = Signature {
+        op: OpKind::Barrier,
+        dtype: None,
+        count: 0,
+        reduce: None,
+        root: None,
+        detail: 0,
+        way: Way::UNSAID,
+        site: CallSite::caller(),
+    };
+    let attempt = Attempt::new(Instant::now(), Duration::from_millis(20));
+    let error = backend.engine.drive(&mut Endless(signature), attempt).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
