@@ -1,3 +1,5 @@
+//! An operation whose data move is under the clock like one that waits.
+
 use super::{Attempt, Core, Fault, Operation, Progress};
 use crate::fate::Fate;
 use crate::host::HostBackend;
