@@ -160,8 +160,9 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// [address](Self::address).
     ///
     /// # Errors
-    /// [`Library`](Error::Library): the driver refused.
+    /// [`Library`](Error::Library): the driver refused. [`Config`](Error::Config): the stream captures a graph.
     pub fn order(&self, stream: &Stream) -> Result<()> {
+        stream.check_capture()?;
         self.memory().map_or(Ok(()), |memory| memory.order(stream.queue()))
     }
 

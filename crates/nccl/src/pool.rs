@@ -16,7 +16,7 @@ const SHORTEST: usize = 4 << 10;
 const OF_A_KIND: usize = 8 << 20;
 /// How long a copy waits for a piece that is free: for the streams that use all there are.
 const FREE_TIME: Duration = Duration::from_secs(60);
-/// How long a device that is closed waits for copies.
+/// How long a device that is closed waits for the copy of each piece.
 const LAST_COPIES: Duration = Duration::from_secs(1);
 
 /// See the [module](self).

@@ -97,8 +97,10 @@ impl Stream {
     /// An event that is over when the stream has done all that it was given so far.
     ///
     /// # Errors
-    /// [`Library`](phalanx_core::Error::Library): the driver refused.
+    /// [`Library`](phalanx_core::Error::Library): the driver refused. [`Config`](phalanx_core::Error::Config): the stream captures a graph.
     pub fn record(&self) -> Result<Event> {
+        // Whoever waited for such an event would become part of the graph.
+        self.check_capture()?;
         let event = Event::new(self.device.context())?;
         self.queue.record(&event)?;
         Ok(event)
@@ -107,8 +109,9 @@ impl Stream {
     /// As [`record`](Self::record), to [measure](Event::since) how long the device takes; such an event is a little dearer.
     ///
     /// # Errors
-    /// [`Library`](phalanx_core::Error::Library): the driver refused.
+    /// As there.
     pub fn record_time(&self) -> Result<Event> {
+        self.check_capture()?;
         let event = Event::with(self.device.context(), EVENT_WITH_TIME)?;
         self.queue.record(&event)?;
         Ok(event)
@@ -117,8 +120,10 @@ impl Stream {
     /// What the stream is given from now on waits for `event`, on the device; this thread does not.
     ///
     /// # Errors
-    /// [`Library`](phalanx_core::Error::Library): the driver refused.
+    /// [`Library`](phalanx_core::Error::Library): the driver refused. [`Config`](phalanx_core::Error::Config): the stream captures a graph.
     pub fn wait_for(&self, event: &Event) -> Result<()> {
+        // An event from outside would break the capture.
+        self.check_capture()?;
         self.queue.wait_for(event)
     }
 

@@ -100,6 +100,11 @@ fn child_calls_while_it_captures() {
         for refused in [
             there.all_reduce(&mut sum, ReduceOp::Sum).map(drop).unwrap_err(),
             sum.to_host(&compute, LONG).map(drop).unwrap_err(),
+            // What comes of such an event would join the graph, and one from outside would break the capture.
+            compute.record().map(drop).unwrap_err(),
+            compute.record_time().map(drop).unwrap_err(),
+            compute.wait_for(&all.stream().record().unwrap()).unwrap_err(),
+            sum.order(&compute).unwrap_err(),
         ] {
             assert!(matches!(refused, Error::Config { .. }), "{refused}");
             assert!(
