@@ -95,6 +95,9 @@ impl Sys {
                 for line in lines.by_ref().take_while(|line| *line != "}") {
                     sys.functions.extend(function(line)?);
                 }
+            } else if ["const ", "static ", "type ", "enum ", "union "].iter().any(|is| item.starts_with(is))
+            {
+                return Err(lost());
             }
             if !line.starts_with("#[") {
                 doc = None;
