@@ -3,9 +3,11 @@
 
 use std::cell::Cell;
 
+/// An operation takes three at most.
+const KEPT_MAX: usize = 3;
+
 thread_local! {
-    /// An operation takes two at most.
-    static KEPT: Cell<[Vec<u64>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
+    static KEPT: Cell<Vec<Vec<u64>>> = const { Cell::new(Vec::new()) };
 }
 
 /// More than this is not kept.
@@ -13,27 +15,26 @@ const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// At least `bytes` bytes, aligned for every element type; the contents are left over from earlier.
 pub(crate) fn take(bytes: usize) -> Vec<u64> {
-    let [mut scratch, mut other] = KEPT.try_with(Cell::take).unwrap_or_default();
-    // The shortest that is long enough; if none is, the shortest makes room.
-    let is_better =
-        |a: &Vec<u64>, b: &Vec<u64>| (a.len() * 8 < bytes, a.len()) < (b.len() * 8 < bytes, b.len());
-    if is_better(&other, &scratch) {
-        std::mem::swap(&mut scratch, &mut other);
-    }
-    let _ = KEPT.try_with(|kept| kept.set([other, Vec::new()]));
-    if scratch.len() * 8 < bytes {
-        scratch = vec![0; bytes.div_ceil(8)];
-    }
-    scratch
+    let mut kept = KEPT.try_with(Cell::take).unwrap_or_default();
+    // The shortest that is long enough.
+    let fits = (0..kept.len()).filter(|&i| kept[i].len() * 8 >= bytes).min_by_key(|&i| kept[i].len());
+    let scratch = fits.map(|i| kept.swap_remove(i));
+    let _ = KEPT.try_with(|place| place.set(kept));
+    scratch.unwrap_or_else(|| vec![0; bytes.div_ceil(8)])
 }
 
 /// Keeps it for the next operation of this thread.
 pub(crate) fn keep(scratch: Vec<u64>) {
-    if scratch.len() * 8 <= KEPT_BYTES_MAX {
-        let _ = KEPT.try_with(|kept| {
-            let [one, other] = kept.take();
-            // The smaller of the two goes.
-            kept.set([scratch, if one.len() > other.len() { one } else { other }]);
-        });
+    if scratch.len() * 8 > KEPT_BYTES_MAX {
+        return;
     }
+    let _ = KEPT.try_with(|place| {
+        let mut kept = place.take();
+        kept.push(scratch);
+        if kept.len() > KEPT_MAX {
+            let shortest = (0..kept.len()).min_by_key(|&i| kept[i].len()).expect("there are some");
+            kept.swap_remove(shortest);
+        }
+        place.set(kept);
+    });
 }

@@ -77,12 +77,17 @@ impl std::fmt::Debug for Call<'_> {
 
 /// Looks around while a rank waits: at the clock, and for news of the others.
 pub trait Lookout {
-    /// Called before a waiting rank falls asleep, and every 20 ms while it sleeps; then `peer`, a rank of the team, has not come. Called now
-    /// and then in a long operation whose data move, too: then `waited` is zero, and `peer` is whose data move.
+    /// Called before a waiting rank falls asleep, and every 20 ms while it sleeps. `peer` is who has not come, a rank of the team.
     ///
     /// # Errors
     /// [`Stopped`] ends the wait; the lookout knows why.
     fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped>;
+
+    /// Called now and then in a long operation that waits for nobody, while the data of `peer` move.
+    ///
+    /// # Errors
+    /// [`Stopped`] ends the operation; the lookout knows why.
+    fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped>;
 }
 
 /// A lookout has ended the wait.

@@ -139,7 +139,10 @@ impl Team {
         }
         Span::reduce(&[output.part(range)], sources.as_slice(), &reduction.kernel, self.world_size);
         let in_a_window = from.found.iter().any(|found| matches!(found, Found::Mapped(_)));
-        if in_a_window { self.was_given() } else { Ok(()) }
+        if in_a_window {
+            self.was_given()?;
+        }
+        self.watch((self.rank + 1) % self.world_size, call)
     }
 }
 

@@ -385,7 +385,7 @@ impl Team {
             return Ok(());
         }
         self.unwatched = 0;
-        call.lookout.look(peer, Duration::ZERO)?;
+        call.lookout.look_meanwhile(peer)?;
         Ok(())
     }
 
@@ -411,7 +411,7 @@ impl Team {
         let reached = awaited.has_reached(value);
         self.patience = patience;
         match waited {
-            _ if reached => Ok(()),
+            _ if reached => self.watch(peer, call),
             Ok(()) => Err(Fault::Closed),
             Err(stopped) => Err(stopped.into()),
         }

@@ -22,6 +22,10 @@ impl Lookout for Patient {
     fn look(&mut self, _peer: usize, waited: Duration) -> Result<(), Stopped> {
         if waited > self.0 { Err(Stopped) } else { Ok(()) }
     }
+
+    fn look_meanwhile(&mut self, _peer: usize) -> Result<(), Stopped> {
+        Ok(())
+    }
 }
 
 /// One rank of a test.

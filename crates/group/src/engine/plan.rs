@@ -77,7 +77,8 @@ pub(crate) struct Plan {
     pub(crate) recv_bytes: u64,
     /// Whether this rank may keep partial sums, or receive some.
     pub(crate) has_partials: bool,
-    /// Bytes that are made partial sums before anything else, since they travel together with others that are.
+    /// Bytes that are made partial sums before anything else, since they travel together with others that are. No algorithm sends results
+    /// together with sums.
     pub(crate) widened: Vec<Range<usize>>,
     /// What all ranks must plan alike, in words.
     pub(crate) way: Way,
@@ -88,12 +89,15 @@ impl Plan {
         let mut plan = Self::default();
         let is_wide = sums != Sums::InPlace;
         let all = 0..shape.layout.len() * element;
+        let mut results = Ranges::default();
         let mut partial = Ranges(if sums == Sums::Begun { vec![all] } else { Vec::new() });
         for (number, step) in algorithm.steps(shape).iter().enumerate() {
             if let Some(send) = &step.send {
                 Transfer::join(&mut plan.sends, number, send.peer, &send.span, Action::Copy, element);
                 let transfer = plan.sends.last_mut().expect("it was just joined");
+                let known = plan.widened.len();
                 transfer.is_partial = partial.meet_all(&transfer.parts, &mut plan.widened);
+                debug_assert!(plan.widened[known..].iter().all(|range| !results.meets(range)), "{algorithm}");
             }
             if let Some(recv) = &step.recv {
                 Transfer::join(&mut plan.recvs, number, recv.peer, &recv.span, recv.action, element);
@@ -107,7 +111,10 @@ impl Plan {
                 for part in &transfer.parts {
                     match recv.action {
                         Action::Combine if is_wide => partial.add(part),
-                        _ => partial.remove(part),
+                        _ => {
+                            partial.remove(part);
+                            results.add(part);
+                        }
                     }
                 }
             }
@@ -131,6 +138,11 @@ impl Ranges {
     fn add(&mut self, new: &Range<usize>) {
         self.remove(new);
         self.0.push(new.clone());
+    }
+
+    #[cfg_attr(not(debug_assertions), allow(dead_code, reason = "an assertion asks"))]
+    fn meets(&self, other: &Range<usize>) -> bool {
+        self.0.iter().any(|have| have.start < other.end && other.start < have.end)
     }
 
     /// Whether any of `parts` is in here. The rest of them is then added, here and to `added`.

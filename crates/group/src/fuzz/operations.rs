@@ -102,7 +102,7 @@ impl World {
         let (what, count) = (usize::from(input.arbitrary::<u8>()?), usize::from(input.arbitrary::<u8>()?));
         let op = OPS[what % OPS.len()];
         let (is_message, is_barrier) = (matches!(op, OpKind::Recv | OpKind::Send), op == OpKind::Barrier);
-        let dtype = [DType::U8, DType::F32, DType::I64][what / 8 % 3];
+        let dtype = [DType::U8, DType::F32, DType::I64, DType::F16][what / 8 % 4];
         let count = if is_barrier { 0 } else { 1 + count % COUNT_MAX };
         let reduces = matches!(op, OpKind::AllReduce | OpKind::Reduce);
         let is_rooted = matches!(op, OpKind::Broadcast | OpKind::Reduce | OpKind::Gather);

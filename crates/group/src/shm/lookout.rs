@@ -91,19 +91,32 @@ impl<'a> Look<'a> {
     }
 }
 
-impl Lookout for Look<'_> {
-    fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped> {
+impl Look<'_> {
+    /// For how long its time has been running at `now`, of which the last wait took `waited`.
+    fn elapsed(&mut self, peer: usize, waited: Duration, now: Instant) -> Result<Duration, Stopped> {
         if self.fate.alarm.cause().is_some() {
             self.seen = Some(Seen::Alarm);
             return Err(Stopped);
         }
-        let now = Instant::now();
         let since = *self.since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
-        let waited = now.saturating_duration_since(since);
-        if waited >= self.limit {
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed >= self.limit {
             self.seen = Some(Seen::Late(peer));
             return Err(Stopped);
         }
+        Ok(elapsed)
+    }
+}
+
+impl Lookout for Look<'_> {
+    fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped> {
+        // Whoever has left has given what it had to give, or will be waited for.
+        self.elapsed(peer, Duration::ZERO, Instant::now()).map(drop)
+    }
+
+    fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped> {
+        let now = Instant::now();
+        let waited = self.elapsed(peer, waited, now)?;
         if waited < stall_time(self.limit) {
             return Ok(());
         }

@@ -49,6 +49,10 @@ impl Lookout for Part<'_> {
         }
         Patient(Duration::from_secs(20)).look(peer, waited)
     }
+
+    fn look_meanwhile(&mut self, _peer: usize) -> Result<(), Stopped> {
+        Ok(())
+    }
 }
 
 /// Performs `operation` on three ranks' buffers, windows or not. The reader is stopped when all it needs is there but what the late rank
