@@ -8,7 +8,8 @@ use crate::ops::{Lane, Op};
 use std::marker::PhantomData;
 use std::ptr;
 
-/// A kernel as bytes see it: destinations, sources, bytes of each, what an average divides by.
+/// A kernel as bytes see it: destinations, sources, bytes of each, what an average divides by. Of which of them these are the bytes where some are
+/// longer, its [`Body`] says.
 ///
 /// Unsafe to call for two reasons: the memory (see [`Kernel::reduce`](crate::Kernel::reduce)) and the CPU, which must have
 /// the features of the instance. Expects at least one source, whole elements, and a divisor that is not 0.

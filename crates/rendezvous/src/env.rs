@@ -32,7 +32,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_STORE` | `tcp://host:port` of a running server, or `file:///directory`; else rank 0 runs a server at `MASTER_ADDR`, `MASTER_PORT` |
 /// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits |
 /// | `PHALANX_SECRET_FILE` | or a file with it, which only its owner can read |
-/// | `PHALANX_ENCRYPT` | `1`: all that processes of the job say over TCP is encrypted; the same for all of them. `require`: besides, an NCCL that would send in the clear is refused |
+/// | `PHALANX_ENCRYPT` | `1`: all that processes of the job say over TCP is encrypted; the same for all of them. `require`: besides, an NCCL that would send in the clear over its sockets is refused (NVLink between hosts is not looked at) |
 /// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set with a `file:` store, and different for jobs that run at the same time |
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one, as `host` or `host:port`; needed on several hosts with a `file:` store; else the one from which this host reaches the store |
 /// | `PHALANX_BIND` | address at which this rank listens, `0.0.0.0` for all; else that of `PHALANX_HOST`. Differs from it where addresses are translated on the way |

@@ -7,7 +7,7 @@ use crate::{Action, Cost, Shape, Step};
 card! {
     op: ReduceScatter, name: "pairwise",
     idea: "In step s a rank sends the rank s after it that one's block, and combines its own from the rank s before it. \
-           No partial sum ever travels, and no message waits for another.",
+           No partial sum ever travels, and no message waits for another to be sent.",
     rounds: "P − 1", sent: "(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",

@@ -99,6 +99,14 @@ fn telling_cases(group: &ProcessGroup) {
     group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_bits(&sum, &all(0.0), "a sum whose parts overflow");
 
+    // A product whose parts overflow, in whatever order two of the large ones come first.
+    if world_size >= 4 {
+        let factor = [1024.0, 1024.0, 1.0 / 1024.0, 1.0 / 1024.0].get(rank).copied().unwrap_or(1.0);
+        let mut product = all(factor);
+        group.all_reduce(&mut product, ReduceOp::Prod).unwrap();
+        assert_bits(&product, &all(1.0), "a product whose parts overflow");
+    }
+
     let small = 1.0 / 256.0;
     let mut sum = vec![bf16::of(if rank == 0 { 1.0 } else { small }); 1000];
     group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
