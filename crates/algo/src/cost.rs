@@ -13,6 +13,18 @@ pub struct Volume {
     pub block: f64,
 }
 
+impl Volume {
+    /// All ranks but one, of which each has something for this one.
+    pub(crate) fn others(&self) -> f64 {
+        self.world_size as f64 - 1.0
+    }
+
+    /// All blocks but one.
+    pub(crate) fn others_blocks(&self) -> f64 {
+        self.others() * self.block
+    }
+}
+
 /// What an algorithm needs for one [`Volume`]: upper bounds, exact for even blocks on a power of two of ranks.
 ///
 /// The [checker](crate::check()) measures all of it on the schedule itself.
@@ -38,6 +50,21 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// All ranks do the same: in so many rounds, of which each waits for the one before, a rank sends and receives `moved`.
+    pub(crate) fn of_equals(v: Volume, rounds: f64, moved: f64, combined: f64) -> Self {
+        let ranks = v.world_size as f64;
+        Self {
+            rounds,
+            sent: moved,
+            hops: rounds,
+            messages: rounds * ranks,
+            traffic: moved * ranks,
+            moved,
+            combined,
+            scratch: 0.0,
+        }
+    }
+
     /// The root exchanges one message of `len` with each of the others, one after the other; a rank sends at most `sent`.
     pub(crate) fn of_star(world_size: usize, len: f64, sent: f64) -> Self {
         let others = world_size as f64 - 1.0;

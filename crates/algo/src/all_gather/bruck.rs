@@ -11,19 +11,7 @@ card! {
     rounds: "⌈log₂P⌉", sent: "(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS 8(11), 1997",
-    cost: |v| {
-        let volume = (v.world_size as f64 - 1.0) * v.block;
-        let (rounds, ranks) = (f64::from(ceil_log2(v.world_size)), v.world_size as f64);
-        Cost {
-            rounds,
-            sent: volume,
-            hops: rounds,
-            messages: rounds * ranks,
-            traffic: volume * ranks,
-            moved: volume,
-            ..Cost::default()
-        }
-    },
+    cost: |v| Cost::of_equals(v, f64::from(ceil_log2(v.world_size)), v.others_blocks(), 0.0),
 }
 
 /// Before the round of `distance`, a rank holds the blocks of itself and `distance - 1` ranks after it.

@@ -12,19 +12,8 @@ card! {
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv:2410.14234, 2024",
     cost: |v| {
-        let volume = (v.world_size as f64 - 1.0) * v.block;
-        let rounds = f64::from(ceil_log2(v.world_size));
-        let (rounds, ranks) = (2.0 * rounds, v.world_size as f64);
-        Cost {
-            rounds,
-            sent: 2.0 * volume,
-            hops: rounds,
-            messages: rounds * ranks,
-            traffic: 2.0 * volume * ranks,
-            moved: 2.0 * volume,
-            combined: volume,
-            scratch: 0.0,
-        }
+        let rounds = 2.0 * f64::from(ceil_log2(v.world_size));
+        Cost::of_equals(v, rounds, 2.0 * v.others_blocks(), v.others_blocks())
     },
 }
 

@@ -11,20 +11,9 @@ card! {
     rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
-    cost: |v| {
-        let others = v.world_size as f64 - 1.0;
-        let volume = others * v.block;
-        let (rounds, ranks) = (2.0 * others, v.world_size as f64);
-        Cost {
-            rounds,
-            sent: 2.0 * volume,
-            hops: 2.0 * others.min(1.0),
-            messages: rounds * ranks,
-            traffic: 2.0 * volume * ranks,
-            moved: 2.0 * volume,
-            combined: volume,
-            scratch: 0.0,
-        }
+    cost: |v| Cost {
+        hops: 2.0 * v.others().min(1.0),
+        ..Cost::of_equals(v, 2.0 * v.others(), 2.0 * v.others_blocks(), v.others_blocks())
     },
 }
 

@@ -9,21 +9,7 @@ card! {
     rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009",
-    cost: |v| {
-        let others = v.world_size as f64 - 1.0;
-        let volume = others * v.block;
-        let (rounds, ranks) = (2.0 * others, v.world_size as f64);
-        Cost {
-            rounds,
-            sent: 2.0 * volume,
-            hops: rounds,
-            messages: rounds * ranks,
-            traffic: 2.0 * volume * ranks,
-            moved: 2.0 * volume,
-            combined: volume,
-            scratch: 0.0,
-        }
-    },
+    cost: |v| Cost::of_equals(v, 2.0 * v.others(), 2.0 * v.others_blocks(), v.others_blocks()),
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

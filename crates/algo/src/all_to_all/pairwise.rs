@@ -10,19 +10,9 @@ card! {
     rounds: "P − 1", sent: "(P − 1)b, b the largest block between any two ranks", scratch: "none",
     worlds: Any, buffers: Separate, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
-    cost: |v| {
-        let others = v.world_size as f64 - 1.0;
-        let volume = others * v.block;
-        let (rounds, ranks) = (others, v.world_size as f64);
-        Cost {
-            rounds,
-            sent: volume,
-            hops: others.min(1.0),
-            messages: rounds * ranks,
-            traffic: volume * ranks,
-            moved: volume,
-            ..Cost::default()
-        }
+    cost: |v| Cost {
+        hops: v.others().min(1.0),
+        ..Cost::of_equals(v, v.others(), v.others_blocks(), 0.0)
     },
 }
 

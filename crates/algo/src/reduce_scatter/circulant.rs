@@ -11,20 +11,7 @@ card! {
     rounds: "⌈log₂P⌉", sent: "(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv:2410.14234, 2024",
-    cost: |v| {
-        let volume = (v.world_size as f64 - 1.0) * v.block;
-        let (rounds, ranks) = (f64::from(ceil_log2(v.world_size)), v.world_size as f64);
-        Cost {
-            rounds,
-            sent: volume,
-            hops: rounds,
-            messages: rounds * ranks,
-            traffic: volume * ranks,
-            moved: volume,
-            combined: volume,
-            scratch: 0.0,
-        }
-    },
+    cost: |v| Cost::of_equals(v, f64::from(ceil_log2(v.world_size)), v.others_blocks(), v.others_blocks()),
 }
 
 /// Before the round of `distance`, a rank holds partial sums for the blocks of itself and up to `2 · distance - 1`

@@ -10,20 +10,7 @@ card! {
     rounds: "log₂P", sent: "(P − 1)b", scratch: "none",
     worlds: PowersOfTwo, buffers: InPlace, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
-    cost: |v| {
-        let volume = (v.world_size as f64 - 1.0) * v.block;
-        let (rounds, ranks) = (f64::from(v.world_size.ilog2()), v.world_size as f64);
-        Cost {
-            rounds,
-            sent: volume,
-            hops: rounds,
-            messages: rounds * ranks,
-            traffic: volume * ranks,
-            moved: volume,
-            combined: volume,
-            scratch: 0.0,
-        }
-    },
+    cost: |v| Cost::of_equals(v, f64::from(v.world_size.ilog2()), v.others_blocks(), v.others_blocks()),
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -11,20 +11,9 @@ card! {
     rounds: "P − 1", sent: "(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
-    cost: |v| {
-        let others = v.world_size as f64 - 1.0;
-        let volume = others * v.block;
-        let ranks = v.world_size as f64;
-        Cost {
-            rounds: others,
-            sent: volume,
-            hops: others.min(1.0),
-            messages: others * ranks,
-            traffic: volume * ranks,
-            moved: volume,
-            combined: volume,
-            scratch: 0.0,
-        }
+    cost: |v| Cost {
+        hops: v.others().min(1.0),
+        ..Cost::of_equals(v, v.others(), v.others_blocks(), v.others_blocks())
     },
 }
 

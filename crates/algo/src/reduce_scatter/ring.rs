@@ -11,21 +11,7 @@ card! {
     rounds: "P − 1", sent: "(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009",
-    cost: |v| {
-        let others = v.world_size as f64 - 1.0;
-        let volume = others * v.block;
-        let (rounds, ranks) = (others, v.world_size as f64);
-        Cost {
-            rounds,
-            sent: volume,
-            hops: rounds,
-            messages: rounds * ranks,
-            traffic: volume * ranks,
-            moved: volume,
-            combined: volume,
-            scratch: 0.0,
-        }
-    },
+    cost: |v| Cost::of_equals(v, v.others(), v.others_blocks(), v.others_blocks()),
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
