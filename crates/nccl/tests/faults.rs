@@ -4,21 +4,12 @@
 
 mod common;
 
-use common::{LONG, count, device, done_well, joined, me, nccl, nothing_is_left, process, ranks};
+use common::{LONG, count, device, done_well, joined, me, nccl, nothing_is_left, process, ranks, sum};
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_nccl::{Communicator, Cuda, DeviceBuffer, Stream, UniqueId};
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_secs(1);
-
-/// The sum of the ranks' numbers, read on the host.
-fn sum(comm: &Communicator, stream: &Stream, timeout: Duration) -> Result<i64> {
-    let mut sum = DeviceBuffer::from_host(stream, &[comm.rank() as i64 + 1])?;
-    let mut batch = comm.batch();
-    batch.all_reduce(&mut sum, ReduceOp::Sum)?;
-    comm.launch(&batch, stream, timeout)?;
-    Ok(sum.to_host(stream, timeout)?[0])
-}
 
 #[test]
 fn processes_work_together() {

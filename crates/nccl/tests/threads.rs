@@ -5,22 +5,14 @@
 
 mod common;
 
-use common::{LONG, device, done_well, joined, me, nccl, nothing_is_left, process, ranks};
-use phalanx_core::{Error, ReduceOp, Result};
-use phalanx_nccl::{Communicator, DeviceBuffer, Nccl, Stream};
+use common::{LONG, device, done_well, joined, me, nccl, nothing_is_left, process, ranks, sum};
+use phalanx_core::Error;
+use phalanx_nccl::{Communicator, Nccl, Stream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 const SHORT: Duration = Duration::from_secs(1);
-
-fn sum(comm: &Communicator, stream: &Stream, timeout: Duration) -> Result<i64> {
-    let mut sum = DeviceBuffer::from_host(stream, &[comm.rank() as i64 + 1])?;
-    let mut batch = comm.batch();
-    batch.all_reduce(&mut sum, ReduceOp::Sum)?;
-    comm.launch(&batch, stream, timeout)?;
-    Ok(sum.to_host(stream, timeout)?[0])
-}
 
 /// On a thread that is gone when this returns.
 fn on_a_thread<R: Send>(work: impl FnOnce() -> R + Send) -> R {

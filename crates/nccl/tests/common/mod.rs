@@ -6,7 +6,10 @@
     reason = "looking a function of the double up and calling it is one thing"
 )]
 
-use phalanx_nccl::{CUDA_LIBRARY, Communicator, Cuda, Device, NCCL_LIBRARY, Nccl, Stream, UniqueId};
+use phalanx_core::{ReduceOp, Result};
+use phalanx_nccl::{
+    CUDA_LIBRARY, Communicator, Cuda, Device, DeviceBuffer, NCCL_LIBRARY, Nccl, Stream, UniqueId,
+};
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +33,15 @@ pub(crate) fn nccl() -> Nccl {
 
 pub(crate) fn device(ordinal: usize) -> Device {
     Device::open(Cuda::open(double()).unwrap(), ordinal).unwrap()
+}
+
+/// The sum of the ranks' numbers, from one on, read on the host.
+pub(crate) fn sum(comm: &Communicator, stream: &Stream, timeout: Duration) -> Result<i64> {
+    let mut sum = DeviceBuffer::from_host(stream, &[comm.rank() as i64 + 1])?;
+    let mut batch = comm.batch();
+    batch.all_reduce(&mut sum, ReduceOp::Sum)?;
+    comm.launch(&batch, stream, timeout)?;
+    Ok(sum.to_host(stream, timeout)?[0])
 }
 
 /// What the double counts.
