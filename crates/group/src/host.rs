@@ -97,10 +97,8 @@ impl HostBackend {
     }
 
     fn plan(&self, call: &Collective, sums: Sums) -> Arc<Plan> {
-        let own = call.recv_layout.iter().chain([&call.layout]).fold(0u64, |hash, layout| {
-            let ends = (0..layout.world_size()).map(|r| layout.block(r).end);
-            ends.fold(hash, |hash, end| hash.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ end as u64)
-        });
+        let layouts = call.recv_layout.iter().chain([&call.layout]);
+        let own = layouts.fold(0u64, |hash, layout| hash.rotate_left(7) ^ layout.fingerprint());
         let fingerprint = call.signature.fingerprint();
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ours = |(f, o, s, _): &&(u64, u64, Sums, Arc<Plan>)| (*f, *o, *s) == (fingerprint, own, sums);
