@@ -132,6 +132,11 @@ pub struct Signature {
 }
 
 impl Signature {
+    /// A call that carries nothing: that of a barrier, say, or of coming together.
+    pub const fn bare(op: OpKind, site: CallSite) -> Self {
+        Self { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, way: Way::UNSAID, site }
+    }
+
     /// Whether two ranks mean the same operation, and perform it in the same way.
     pub fn matches(&self, other: &Self) -> bool {
         self.calls_as(other) && self.way == other.way

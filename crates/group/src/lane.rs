@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::Work;
     use crate::realm::ThreadRealm;
-    use phalanx_core::{CallSite, Error, Layout, OpKind, Signature, WORLD, Way};
+    use phalanx_core::{CallSite, Error, Layout, OpKind, Signature, WORLD};
 
     #[derive(Debug)]
     struct Fragile {
@@ -163,16 +163,7 @@ mod tests {
         let fate = Fate::new(Arc::new(realm), WORLD, vec![0]);
         let fragile = Arc::new(Fragile { lane: Lane::default(), fate });
         let (op, site) = (OpKind::Barrier, CallSite::caller());
-        let signature = Signature {
-            op,
-            dtype: None,
-            count: 0,
-            reduce: None,
-            root: None,
-            detail: 0,
-            way: Way::UNSAID,
-            site,
-        };
+        let signature = Signature::bare(op, site);
         let call = Collective { signature, layout: Layout::even(1, 0), recv_layout: None };
         let jobs = [(); 2].map(|()| submit(&fragile, call.clone(), Box::new(Vec::<u8>::new()), second));
         let [first, second] = jobs.map(|pending| Work::new(pending.unwrap(), |buffer: Vec<u8>| buffer));

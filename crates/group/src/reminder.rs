@@ -105,7 +105,7 @@ pub(crate) fn words(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind, Peer, Way};
+    use phalanx_core::{CallSite, OpKind, Peer};
 
     const fn seconds(s: u64) -> Duration {
         Duration::from_secs(s)
@@ -147,16 +147,7 @@ mod tests {
     fn it_names_whom_where_and_for_how_long() {
         let site = CallSite { file: "train.rs".into(), line: 41 };
         let op = OpKind::AllReduce;
-        let signature = Signature {
-            op,
-            dtype: None,
-            count: 0,
-            reduce: None,
-            root: None,
-            detail: 0,
-            way: Way::UNSAID,
-            site,
-        };
+        let signature = Signature::bare(op, site);
         let peers: Vec<_> = (0..11).map(|rank| Peer { rank, host: "h:1".into() }).collect();
         let said = |peers, seq| words(peers, &signature, seq, "world", seconds(30));
         assert_eq!(

@@ -108,7 +108,7 @@ mod tests {
     use crate::generation::Seat;
     use crate::realm::Realm;
     use crate::recommended;
-    use phalanx_core::{CallSite, GroupId, OpKind, WORLD, Way};
+    use phalanx_core::{CallSite, GroupId, OpKind, WORLD};
     use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
     use phalanx_transport::Secret;
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
@@ -130,16 +130,7 @@ mod tests {
 
     fn share_with(realm: &Arc<TcpRealm>, fate: &Fate, make: &dyn Fn() -> Result<OwnedFd>) -> Result<u64> {
         let (op, site) = (OpKind::Init, CallSite::caller());
-        let signature = Signature {
-            op,
-            dtype: None,
-            count: 0,
-            reduce: None,
-            root: None,
-            detail: 0,
-            way: Way::UNSAID,
-            site,
-        };
+        let signature = Signature::bare(op, site);
         let memory = realm.share(fate, &signature, &realm.deadline(), make)?;
         Ok(fstat(&memory).expect("it is open").st_ino)
     }

@@ -5,7 +5,7 @@ use crate::fate::Fate;
 use crate::host::HostBackend;
 use crate::realm::{Realm, ThreadRealm};
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD, Way};
+use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::Direction;
 use std::sync::Arc;
@@ -49,16 +49,7 @@ fn what_moves_without_end_ends_when_its_time_is_over() {
     let fate = Arc::new(Fate::new(realm, WORLD, vec![0, 1]));
     let selector = Arc::new(Selector::default());
     let backend = HostBackend::new(fate, BackendChoice::Auto, selector);
-    let signature = Signature {
-        op: OpKind::Barrier,
-        dtype: None,
-        count: 0,
-        reduce: None,
-        root: None,
-        detail: 0,
-        way: Way::UNSAID,
-        site: CallSite::caller(),
-    };
+    let signature = Signature::bare(OpKind::Barrier, CallSite::caller());
     let attempt = Attempt::new(Instant::now(), Duration::from_millis(20));
     let error = backend.engine.drive(&mut Endless(signature, Instant::now()), attempt).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");

@@ -20,7 +20,7 @@ use crate::self_test;
 use crate::warning::warn_aside;
 use heart::Heart;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD, Way};
+use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
 use phalanx_rendezvous::{BackendChoice, Elastic, OpenStore};
 use phalanx_transport::Secret;
 use roster::{Party, Patience};
@@ -142,16 +142,7 @@ impl Generation {
             _ => Admission::Survivors,
         };
         let Seat { rank, ref roster, .. } = self.seat;
-        let call = Signature {
-            op,
-            dtype: None,
-            count: 0,
-            reduce: None,
-            root: None,
-            detail: 0,
-            way: Way::UNSAID,
-            site,
-        };
+        let call = Signature::bare(op, site);
         self.heart.iter().for_each(|heart| heart.beat());
         farewell::fail_groups(&*self.realm, &call);
         let workers = |ranks: Vec<usize>| ranks.into_iter().map(|rank| roster[rank]).collect();

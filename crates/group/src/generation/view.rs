@@ -163,7 +163,7 @@ fn disagreement(here: &[&Candidate]) -> Option<[(Peer, Signature); 2]> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind, Way};
+    use phalanx_core::{CallSite, OpKind};
 
     pub(crate) fn old(worker: u64, rank: usize) -> Candidate {
         Candidate { worker, rank: Some(rank), call: Some(call(rank, OpKind::Shrink)) }
@@ -175,16 +175,7 @@ pub(super) mod tests {
 
     pub(crate) fn call(rank: usize, op: OpKind) -> (Peer, Signature) {
         let site = CallSite { file: "train.rs".into(), line: rank as u32 };
-        let signature = Signature {
-            op,
-            dtype: None,
-            count: 0,
-            reduce: None,
-            root: None,
-            detail: 0,
-            way: Way::UNSAID,
-            site,
-        };
+        let signature = Signature::bare(op, site);
         (Peer { rank, host: "h".into() }, signature)
     }
 

@@ -13,7 +13,7 @@ use crate::trace::Trace;
 use crate::work::{Bytes, Pending};
 use lookout::Look;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature, Way};
+use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Pull, Reduction, ShmTransport, Team};
@@ -184,7 +184,7 @@ pub(crate) fn window_len(ranks: usize, signature: &Signature, len: usize) -> Res
 /// The call that makes a group.
 fn making(op: OpKind) -> Signature {
     let site = CallSite::caller();
-    Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, way: Way::UNSAID, site }
+    Signature::bare(op, site)
 }
 
 /// `len` bytes that all members have in common.

@@ -15,7 +15,7 @@ use crate::fate::Fate;
 use crate::memory::{Memory, use_in_order};
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
-use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature, Way};
+use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
 use phalanx_group::ProcessGroup;
 use pipeline::Pipeline;
 use std::fmt;
@@ -149,16 +149,7 @@ impl Staging {
     /// Waits until all ranks have come, and the stream has done what it was given.
     pub(crate) fn barrier_at(&self, site: &CallSite) -> Result<()> {
         let (op, site) = (OpKind::Barrier, site.clone());
-        let signature = Signature {
-            op,
-            dtype: None,
-            count: 0,
-            reduce: None,
-            root: None,
-            detail: 0,
-            way: Way::UNSAID,
-            site,
-        };
+        let signature = Signature::bare(op, site);
         self.run(&signature, |running| {
             running.wait(|left| self.stream.synchronize(left))?;
             let _turn = self.turn();

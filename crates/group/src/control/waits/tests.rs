@@ -2,12 +2,12 @@
 
 use super::blame::Blame;
 use super::*;
-use phalanx_core::{CallSite, WORLD, Way};
+use phalanx_core::{CallSite, WORLD};
 use proptest::prelude::*;
 
 fn call(op: OpKind) -> Signature {
     let site = CallSite { file: "a.rs".into(), line: 1 };
-    Signature { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, way: Way::UNSAID, site }
+    Signature::bare(op, site)
 }
 
 fn message(op: OpKind, peer: usize, tag: u64) -> Pending {
