@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, count, device, done_well, joined, me, nccl, nothing_is_left, process, ranks, sum};
-use phalanx_core::{Error, ReduceOp, Result};
+use phalanx_core::{Error, ReduceOp};
 use phalanx_nccl::{Communicator, Cuda, DeviceBuffer, Stream, UniqueId};
 use std::time::{Duration, Instant};
 

@@ -14,7 +14,7 @@ use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are moved before the clock is looked at, about.
+/// One poll moves about so many bytes at most, so that the clock is looked at in between.
 pub(super) const POLL_BYTES: usize = 4 << 20;
 /// How many messages each way may be under way at once.
 const WINDOW: usize = 8;
