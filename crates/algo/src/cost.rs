@@ -1,7 +1,5 @@
 //! What a schedule costs: the latency, bandwidth and combining terms that every textbook uses (α, β, γ).
 
-use crate::{Algorithm, Link};
-
 /// How large a collective is, for a cost formula. Volumes are in elements, or in bytes for a price in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Volume {
@@ -77,25 +75,5 @@ impl Cost {
             moved: others * len,
             ..Self::default()
         }
-    }
-}
-
-impl Algorithm {
-    /// What this algorithm needs for `volume`, by the formulas of its [card](Self::card).
-    pub fn cost(self, volume: Volume) -> Cost {
-        (self.card().cost)(volume)
-    }
-
-    /// Predicted seconds for a buffer of `bytes` (all blocks together, evenly dealt) on `world_size` ranks.
-    ///
-    /// ```
-    /// use phalanx_algo::{Algorithm, Link};
-    /// let ms = |algorithm: Algorithm| 1e3 * algorithm.seconds(8, 64 << 20, &Link::TCP);
-    /// assert!(ms(Algorithm::AllReduceRing) < ms(Algorithm::AllReduceRecursiveDoubling));
-    /// ```
-    pub fn seconds(self, world_size: usize, bytes: usize, link: &Link) -> f64 {
-        let len = bytes as f64;
-        let cost = self.cost(Volume { world_size, len, block: (len / world_size as f64).ceil() });
-        link.seconds(world_size, &cost)
     }
 }

@@ -1,6 +1,6 @@
 //! All algorithms, by name.
 
-use crate::{Buffers, Card, Shape, Step};
+use crate::{Buffers, Card, Cost, Link, Shape, Step, Volume};
 use phalanx_core::{Error, OpKind, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -100,6 +100,24 @@ impl Algorithm {
     /// Which buffers its spans index.
     pub fn buffers(self) -> Buffers {
         self.card().buffers
+    }
+
+    /// What this algorithm needs for `volume`, by the formulas of its [card](Self::card).
+    pub fn cost(self, volume: Volume) -> Cost {
+        (self.card().cost)(volume)
+    }
+
+    /// Predicted seconds for a buffer of `bytes` (all blocks together, evenly dealt) on `world_size` ranks.
+    ///
+    /// ```
+    /// use phalanx_algo::{Algorithm, Link};
+    /// let ms = |algorithm: Algorithm| 1e3 * algorithm.seconds(8, 64 << 20, &Link::TCP);
+    /// assert!(ms(Algorithm::AllReduceRing) < ms(Algorithm::AllReduceRecursiveDoubling));
+    /// ```
+    pub fn seconds(self, world_size: usize, bytes: usize, link: &Link) -> f64 {
+        let len = bytes as f64;
+        let cost = self.cost(Volume { world_size, len, block: (len / world_size as f64).ceil() });
+        link.seconds(world_size, &cost)
     }
 
     /// The steps of one rank, in the order in which it takes them.
