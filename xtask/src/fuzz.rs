@@ -1,5 +1,6 @@
 //! The fuzz targets under libFuzzer, one after the other.
 
+use crate::command::outcome;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -46,7 +47,7 @@ pub(crate) fn run(flags: &Fuzz) -> ExitCode {
         fuzz.arg(format!("-max_total_time={}", flags.seconds));
         // It would take minutes more to build.
         fuzz.env("CARGO_PROFILE_RELEASE_LTO", "off");
-        if made.is_err() || super::outcome(fuzz) != ExitCode::SUCCESS {
+        if made.is_err() || outcome(fuzz) != ExitCode::SUCCESS {
             return ExitCode::FAILURE;
         }
     }

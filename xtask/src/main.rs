@@ -1,10 +1,12 @@
 //! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `ci`.
 
 mod abi;
+mod command;
 mod fuzz;
 mod tidy;
 
 use clap::Parser;
+use command::outcome;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -199,11 +201,4 @@ fn sim(seeds: Option<u64>, seed: Option<u64>) -> ExitCode {
         .env("SIM_SEED", seed.unwrap_or(1).to_string())
         .env("SIM_SEEDS", seeds.unwrap_or(10_000).to_string());
     outcome(cargo)
-}
-
-fn outcome(mut command: Command) -> ExitCode {
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    }
 }

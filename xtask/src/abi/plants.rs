@@ -1,8 +1,8 @@
 //! Mistakes that are planted in a copy of sys. A probe that does not find them proves nothing.
 
 use super::c::Header;
+use super::compare::{Texts, findings};
 use super::headers::Subject;
-use super::{Texts, findings};
 use std::path::PathBuf;
 
 /// In which file, what is there, what is put there, and whom a finding must name.
