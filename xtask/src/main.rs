@@ -18,8 +18,8 @@ enum Task {
     Check,
     /// All tests.
     Test,
-    /// What compilers don't check: which crate may use which, where unsafe code may stand, what the README must name.
-    Tidy,
+    /// What compilers don't check: which crate and which file may use which, where unsafe code may stand, what the README must name.
+    Tidy(tidy::Tidy),
     /// The protocols between threads and in shared memory, under every order in which threads can meet.
     Loom,
     /// Real jobs whose ranks die in every way, many times over (see docs/chaos.md).
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
             &["xtask", "tidy"],
         ],
         Task::Test => &[&["test", "--workspace"]],
-        Task::Tidy => return tidy::run(),
+        Task::Tidy(flags) => return tidy::run(&flags),
         Task::Loom => return loom(),
         Task::Sim { seeds, seed } => return sim(seeds, seed),
         Task::Endings { jobs, ways } => return endings(&jobs, ways),

@@ -1,0 +1,165 @@
+//! No two files need each other. Such files are one: neither can be read, tested or moved without the other.
+
+use super::imports::{self, Arrows};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Packages that still have circles, and how many files stand in them. A number may only fall; with the last one this list goes.
+const STILL: &[(&str, usize)] = &[
+    ("crates/bench", 6),
+    ("crates/candle", 2),
+    ("crates/checkpoint", 10),
+    ("crates/cli", 3),
+    ("crates/core", 2),
+    ("crates/group", 36),
+    ("crates/launch", 4),
+    ("crates/nccl", 16),
+    ("crates/nccl-double", 14),
+    ("crates/phalanx", 3),
+    ("crates/shm", 5),
+    ("crates/train", 9),
+    ("crates/transport", 10),
+    ("examples/digits", 3),
+    ("examples/shakespeare", 4),
+];
+
+pub(super) fn check(package: &str, arrows: &Arrows, findings: &mut Vec<String>) {
+    let still = STILL.iter().find(|(known, _)| *known == package).map_or(0, |(_, files)| *files);
+    judge(package, still, arrows, findings);
+}
+
+fn judge(package: &str, still: usize, arrows: &Arrows, findings: &mut Vec<String>) {
+    let circles = circles(arrows);
+    let files: usize = circles.iter().map(BTreeSet::len).sum();
+    if files > still {
+        findings.extend(circles.iter().map(|circle| shown(package, circle, arrows)));
+    }
+    if still > 0 && files != still {
+        findings.push(format!(
+            "{package}: {files} files stand in circles, {still} are known: {}",
+            if files < still {
+                "lower the number in xtask/src/tidy/circles.rs"
+            } else {
+                "the number must fall"
+            }
+        ));
+    }
+}
+
+/// A circle, with the arrows of which it is made.
+fn shown(package: &str, circle: &BTreeSet<&str>, arrows: &Arrows) -> String {
+    let arrows = imports::shown(arrows, |file| circle.contains(file));
+    let files = circle.len();
+    format!(
+        "{package}: {files} files use each other in a circle:\n{arrows}\n  Move what both sides need into a file of its own, or hand it \
+         over as a parameter."
+    )
+}
+
+/// The groups of files in which each can be reached from each.
+fn circles(arrows: &Arrows) -> Vec<BTreeSet<&str>> {
+    let mut used: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (user, definer) in arrows.keys() {
+        used.entry(user).or_default().push(definer);
+    }
+    let reach: BTreeMap<&str, BTreeSet<&str>> =
+        used.keys().map(|file| (*file, reached(file, &used))).collect();
+    let mut circles: Vec<BTreeSet<&str>> = Vec::new();
+    for (file, reached) in &reach {
+        let back = |other: &&&str| reach.get(**other).is_some_and(|from_there| from_there.contains(file));
+        if reached.contains(file) && !circles.iter().any(|circle| circle.contains(file)) {
+            circles.push(reached.iter().filter(back).copied().collect());
+        }
+    }
+    circles
+}
+
+/// All files that can be reached over one arrow or more.
+fn reached<'a>(from: &str, used: &BTreeMap<&'a str, Vec<&'a str>>) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<&str> = used.get(from).cloned().unwrap_or_default();
+    while let Some(file) = open.pop() {
+        if reached.insert(file) {
+            open.extend(used.get(file).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::plants::arrows;
+
+    fn findings(files: &[(&str, &str)], still: usize) -> String {
+        let mut findings = Vec::new();
+        judge("crates/planted", still, &arrows(files), &mut findings);
+        findings.join("\n")
+    }
+
+    const CIRCLE: [(&str, &str); 4] = [
+        ("src/lib.rs", "mod ring; mod tree; mod cost; pub use cost::Cost; pub use ring::Ring;"),
+        ("src/ring.rs", "use crate::Cost; pub struct Ring;"),
+        ("src/tree.rs", "pub(crate) fn depth(_: super::Ring) {}"),
+        ("src/cost.rs", "pub struct Cost; fn of() { crate::tree::depth() }"),
+    ];
+
+    #[test]
+    fn a_circle_is_found_behind_re_exports_and_its_arrows_are_named() {
+        let found = findings(&CIRCLE, 0);
+        assert!(found.starts_with("crates/planted: 3 files use each other in a circle"), "{found}");
+        for arrow in [
+            "src/ring.rs -> src/cost.rs: Cost",
+            "src/cost.rs -> src/tree.rs: depth",
+            "src/tree.rs -> src/ring.rs: Ring",
+        ] {
+            assert!(found.contains(arrow), "{arrow} is not in {found}");
+        }
+    }
+
+    #[test]
+    fn two_circles_are_two_findings() {
+        let pair = |a: &'static str, b: &'static str| [(a, b)];
+        let files: Vec<_> = [
+            pair("src/lib.rs", "mod a; mod b; mod c; mod d;"),
+            pair("src/a.rs", "use crate::b::B; pub struct A;"),
+            pair("src/b.rs", "use crate::a::A; use crate::c::C; pub struct B;"),
+            pair("src/c.rs", "use crate::d::D; pub struct C;"),
+            pair("src/d.rs", "use crate::c::C; pub struct D;"),
+        ]
+        .concat();
+        assert_eq!(findings(&files, 0).matches("2 files use each other in a circle").count(), 2);
+    }
+
+    #[test]
+    fn a_chain_is_no_circle() {
+        let files = [
+            ("src/lib.rs", "mod a; mod b; mod c; pub use a::A; pub fn all() { b::b() }"),
+            ("src/a.rs", "use crate::b::B; pub struct A;"),
+            ("src/b.rs", "use crate::c::C; pub struct B; pub fn b() {}"),
+            ("src/c.rs", "pub struct C;"),
+        ];
+        assert_eq!(findings(&files, 0), "");
+    }
+
+    #[test]
+    fn a_parent_that_uses_its_child_and_the_child_its_parent_are_a_circle() {
+        let files = [
+            ("src/lib.rs", "mod engine;"),
+            (
+                "src/engine/mod.rs",
+                "mod queue; use queue::Queue; pub(crate) struct Engine(Queue); pub(crate) struct Fault;",
+            ),
+            ("src/engine/queue.rs", "use super::Fault; pub(super) struct Queue(Fault);"),
+        ];
+        assert!(findings(&files, 0).contains("src/engine/queue.rs -> src/engine/mod.rs: Fault"));
+    }
+
+    #[test]
+    fn known_circles_may_only_shrink() {
+        assert_eq!(findings(&CIRCLE, 3), "");
+        assert!(findings(&CIRCLE, 4).contains("3 files stand in circles, 4 are known: lower the number"));
+        let grown = findings(&CIRCLE, 2);
+        assert!(grown.contains("src/ring.rs -> src/cost.rs: Cost"), "{grown}");
+        assert!(grown.contains("3 files stand in circles, 2 are known: the number must fall"), "{grown}");
+    }
+}

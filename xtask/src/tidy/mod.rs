@@ -1,0 +1,56 @@
+//! Rules about the tree that no compiler checks. Each finding says what to do.
+
+mod circles;
+mod crates;
+mod floors;
+mod imports;
+mod pages;
+#[cfg(test)]
+mod plants;
+mod sources;
+mod tree;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What to show besides findings.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Tidy {
+    /// Also print the floors of each crate that has them, from the ground up.
+    #[arg(long)]
+    floors: bool,
+    /// Also print what each file of this package (its folder, say crates/algo) uses of which.
+    #[arg(long)]
+    arrows: Option<String>,
+}
+
+/// Says what breaks a rule.
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command reports to its user")]
+pub(crate) fn run(flags: &Tidy) -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let mut findings = Vec::new();
+    crates::dependencies(root, &mut findings);
+    sources::headed_and_short(root, &mut findings);
+    pages::examples(root, &mut findings);
+    pages::named_tests(root, &mut findings);
+    pages::merges(root, &mut findings);
+    for package in tree::packages(root) {
+        match imports::arrows(root, &package, &|file| std::fs::read_to_string(file).ok()) {
+            Ok(arrows) => {
+                if flags.arrows.as_ref() == Some(&package) {
+                    println!("{}", imports::shown(&arrows, |_| true));
+                }
+                circles::check(&package, &arrows, &mut findings);
+                floors::check(&package, &arrows, &mut findings);
+            }
+            Err(failure) => findings.push(failure),
+        }
+    }
+    if flags.floors {
+        println!("{}", floors::shown());
+    }
+    for finding in &findings {
+        eprintln!("tidy: {finding}");
+    }
+    if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

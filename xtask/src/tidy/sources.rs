@@ -1,0 +1,25 @@
+//! Each source file is short and begins with what it is for.
+
+use super::tree::collect;
+use std::fs;
+use std::path::Path;
+
+/// Longest source file before it must be split, or excused here.
+const LINES_MAX: usize = 600;
+
+pub(super) fn headed_and_short(root: &Path, findings: &mut Vec<String>) {
+    let mut files = Vec::new();
+    for top in ["crates", "examples", "fuzz", "xtask"] {
+        collect(&root.join(top), &mut files);
+    }
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let shown = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        if text.lines().count() > LINES_MAX {
+            findings.push(format!("{shown} has more than {LINES_MAX} lines: split it by idea"));
+        }
+        if !text.starts_with("//!") && !shown.contains("/tests/snapshots/") {
+            findings.push(format!("{shown} does not begin with a //! line that says what it is for"));
+        }
+    }
+}
