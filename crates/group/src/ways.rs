@@ -29,9 +29,16 @@ struct Part {
     realm: Arc<dyn Realm>,
     choice: BackendChoice,
     deadline: Deadline,
+    /// All have made what they perform the call with: who hears of the mismatch before that would give up there.
+    made: Arc<Barrier>,
 }
 
 impl Part {
+    fn when_all_have<B>(&self, made: phalanx_core::Result<B>) -> B {
+        self.made.wait();
+        made.unwrap()
+    }
+
     fn members(&self) -> Vec<usize> {
         (0..self.realm.place().world_size).collect()
     }
@@ -40,13 +47,14 @@ impl Part {
     fn two_levels(&self, algorithms: &str) -> TwoLevelBackend {
         let fate = Arc::new(Fate::new(self.realm.clone(), WORLD, self.members()));
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
-        TwoLevelBackend::join(fate, OpKind::Init, self.choice, selector, &self.deadline).unwrap()
+        let made = TwoLevelBackend::join(fate, OpKind::Init, self.choice, selector, &self.deadline);
+        self.when_all_have(made)
     }
 
     /// The world as a team in shared memory, on a rank that plans otherwise than a build does.
     fn team(&self, reaches_memory: bool, slice_bytes: usize) -> ShmBackend {
         let fate = Arc::new(Fate::new(self.realm.clone(), WORLD, self.members()));
-        ShmBackend::planning_otherwise(fate, &self.deadline, reaches_memory, slice_bytes).unwrap()
+        self.when_all_have(ShmBackend::planning_otherwise(fate, &self.deadline, reaches_memory, slice_bytes))
     }
 
     /// The world, with algorithms that need not be those of the other ranks.
@@ -54,7 +62,8 @@ impl Part {
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
         let realm = self.realm.clone();
         let (op, choice) = (OpKind::Init, self.choice);
-        recommended::backend(realm, WORLD, self.members(), op, choice, selector, &self.deadline).unwrap()
+        let made = recommended::backend(realm, WORLD, self.members(), op, choice, selector, &self.deadline);
+        self.when_all_have(made)
     }
 }
 
@@ -89,8 +98,10 @@ fn threads(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error>
     let realms: Vec<Arc<dyn Realm>> =
         ThreadRealm::create(world_size, LIMIT).into_iter().map(|realm| Arc::new(realm) as _).collect();
     let deadline = Deadline::after(Instant::now(), LIMIT);
+    let made = Arc::new(Barrier::new(world_size));
     all(world_size, |rank| {
-        body(Part { rank, realm: realms[rank].clone(), choice: BackendChoice::Auto, deadline })
+        let (realm, made) = (realms[rank].clone(), made.clone());
+        body(Part { rank, realm, choice: BackendChoice::Auto, deadline, made })
     })
 }
 
@@ -102,7 +113,7 @@ fn met(
 ) -> Vec<Error> {
     let secret = Secret::generate().unwrap();
     let server = TcpStoreServer::start((Ipv4Addr::LOCALHOST, 0).into(), &secret).unwrap();
-    let done = Barrier::new(world_size);
+    let (made, done) = (Arc::new(Barrier::new(world_size)), Barrier::new(world_size));
     all(world_size, |rank| {
         let (own, value) = variables(rank);
         let config = Config::from_lookup(|name| match name {
@@ -118,7 +129,7 @@ fn met(
         let open = config.open_store(&deadline).unwrap();
         let seat = Seat::new(0, rank, (0..world_size as u64).collect());
         let realm = Arc::new(meet_all(&config, &secret, &seat, &open, &deadline).unwrap());
-        let part = Part { rank, realm, choice: config.backend, deadline };
+        let part = Part { rank, realm, choice: config.backend, deadline, made: made.clone() };
         let error = catch_unwind(AssertUnwindSafe(|| body(part)));
         done.wait();
         error.unwrap_or_else(|panic| resume_unwind(panic))
