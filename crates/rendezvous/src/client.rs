@@ -21,7 +21,7 @@ const REPLY_TIME: Duration = Duration::from_secs(10);
 /// Once the server is lost, every call returns the error that said so first.
 #[derive(Debug)]
 pub struct TcpStore {
-    sender: Mutex<SessionSender>,
+    sender: SessionSender,
     mail: Mutex<Mail>,
     /// A reply has come, or the receiver is free for another thread, or all is over.
     changed: Condvar,
@@ -83,7 +83,7 @@ impl TcpStore {
         Ok(Self {
             local,
             server: addr.to_owned(),
-            sender: Mutex::new(sender),
+            sender,
             mail: Mutex::new(Mail::new(Some(receiver))),
             changed: Condvar::new(),
         })
@@ -115,8 +115,7 @@ impl TcpStore {
 
     fn send(&self, id: u64, op: Operation<'_>) -> Result<()> {
         let message = encode(&Request { id, op });
-        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        sender.send(&message).map_err(|error| self.give_up(&mut self.mail(), self.gone(error)))
+        self.sender.send(&message).map_err(|error| self.give_up(&mut self.mail(), self.gone(error)))
     }
 
     /// Waits for the reply to `id`. Whoever finds the receiver free reads, and sorts what comes for the others.

@@ -147,7 +147,7 @@ mod tests {
         let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
         let connect =
             || open_session(&server.addr().to_string(), &secret, &Hello::store(), &deadline).unwrap();
-        let (mut leaves, mut stays) = (connect(), connect());
+        let (leaves, stays) = (connect(), connect());
         for (id, key) in [(0, "a"), (1, "b")] {
             leaves.send(&encode(&Request { id, op: Operation::Get { key } })).unwrap();
         }

@@ -138,7 +138,7 @@ fn a_client_that_sends_garbage_harms_only_itself() {
     let (server, secret) = start();
     let store = connect(server.addr(), &secret);
     let addr = server.addr().to_string();
-    let mut rude = phalanx_transport::open_session(&addr, &secret, &Hello::store(), &soon()).unwrap();
+    let rude = phalanx_transport::open_session(&addr, &secret, &Hello::store(), &soon()).unwrap();
     for message in [&b""[..], b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", &[1; 100], &[0; 100_000]] {
         rude.send(message).unwrap();
     }

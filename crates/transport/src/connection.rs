@@ -46,12 +46,6 @@ impl<S> Connection<S> {
     }
 }
 
-impl<S> Writer<S> {
-    pub(crate) fn stream(&self) -> &S {
-        &self.stream
-    }
-}
-
 impl<S> Reader<S> {
     pub(crate) fn stream(&self) -> &S {
         &self.stream

@@ -162,7 +162,7 @@ fn last_words_are_heard_although_the_speaker_listens_no_more() {
     let (go_on, waits) = std::sync::mpsc::channel();
     let desk = Reception::start(local(), secret.clone(), Slow { heard, go_on: waits }).unwrap();
     let open = |rank| open_session(&desk.addr().to_string(), &secret, &hello(rank), &within(20)).unwrap();
-    let ((mut first, _), mut second) = (open(1).split(), open(2));
+    let ((first, _), second) = (open(1).split(), open(2));
     second.send(b"wait").unwrap();
     let next = || hears.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(next(), "2: wait");

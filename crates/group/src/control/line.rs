@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// How long the control thread sleeps where there is no heartbeat to keep.
 const IDLE_TIME: Duration = Duration::from_secs(3600);
 
+/// How long a line that ends waits until the system has taken what was said last.
+const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
+
 /// The arbiter as a service of rank 0's reception.
 #[derive(Debug)]
 pub(crate) struct ArbiterService {
@@ -145,7 +148,7 @@ impl Service for ArbiterService {
 #[derive(Debug)]
 pub(crate) struct TcpLine {
     birthplace: Birthplace,
-    session: Arc<Mutex<SessionSender>>,
+    session: Arc<SessionSender>,
     /// It is closed from here: that is no breaking.
     closing: Arc<AtomicBool>,
     listener: Option<std::thread::JoinHandle<()>>,
@@ -164,7 +167,7 @@ impl TcpLine {
         doubt: Option<Doubt>,
     ) -> Result<Self> {
         let (session, incoming) = session.split();
-        let session = Arc::new(Mutex::new(session));
+        let session = Arc::new(session);
         let closing = Arc::new(AtomicBool::new(false));
         let _ = watch.program.set(Program::Process);
         let ear = Ear::new(watch, heartbeat, Instant::now());
@@ -187,7 +190,7 @@ impl TcpLine {
 /// The thread that listens.
 struct Listener {
     incoming: SessionReceiver,
-    outgoing: Arc<Mutex<SessionSender>>,
+    outgoing: Arc<SessionSender>,
     ear: Ear,
     /// Where there is a heartbeat.
     doubt: Option<Doubt>,
@@ -280,15 +283,8 @@ impl Listener {
             let notices =
                 self.ear.poll(now, || self.doubt.as_ref().map_or(Silence::Peer, |doubt| doubt.meaning(now)));
             for notice in notices {
-                let session = match notice {
-                    Notice::Calls { .. } | Notice::Waits { .. } | Notice::Failed { .. } => {
-                        Some(lock(&self.outgoing))
-                    }
-                    // While another thread has the line, it says something itself.
-                    _ => self.outgoing.try_lock().ok(),
-                };
                 // That a line is broken, its other direction shows.
-                session.into_iter().for_each(|mut session| drop(session.send(&encoded(&notice))));
+                let _ = self.outgoing.send(&encoded(&notice));
             }
         }
     }
@@ -391,7 +387,7 @@ fn encoded(notice: &Notice) -> Vec<u8> {
 
 impl Control for TcpLine {
     fn send(&self, notice: Notice) -> Result<()> {
-        lock(&self.session).send(&encoded(&notice))
+        self.session.send(&encoded(&notice))
     }
 }
 
@@ -402,7 +398,8 @@ impl Drop for TcpLine {
             return std::mem::forget(self.listener.take());
         }
         self.closing.store(true, Ordering::Relaxed);
-        lock(&self.session).close();
+        self.session.flush(&Deadline::after(Instant::now(), LAST_WORDS_TIME));
+        self.session.close();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }

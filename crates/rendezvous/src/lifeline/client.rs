@@ -36,7 +36,7 @@ pub struct Lifeline {
     worker: u64,
     /// Whose session that is: a process made by fork has a copy of it that it must not use.
     process: u32,
-    sender: Mutex<SessionSender>,
+    sender: SessionSender,
     state: Mutex<State>,
 }
 
@@ -100,8 +100,7 @@ impl Lifeline {
         })?;
         let (sender, incoming) = session.split();
         let (addr, process) = (addr.to_owned(), std::process::id());
-        let lifeline =
-            Arc::new(Self { addr, worker, process, sender: Mutex::new(sender), state: Mutex::default() });
+        let lifeline = Arc::new(Self { addr, worker, process, sender, state: Mutex::default() });
         lifeline.say(&Word::Here { worker, pid: process });
         let ear = lifeline.clone();
         thread::Builder::new()
@@ -136,8 +135,8 @@ impl Lifeline {
         self.worker
     }
 
-    /// Tells the launcher what went wrong first in this generation of the job, as far as this rank has heard. Never fails, and blocks no longer than it takes to put
-    /// a few kilobytes into a local socket. Call it before anybody on this rank hears of the failure, who may end the process.
+    /// Tells the launcher what went wrong first in this generation of the job, as far as this rank has heard. Never fails, and never
+    /// waits. Call it before anybody on this rank hears of the failure, who may end the process.
     pub fn report(&self, generation: u64, first: FirstCause) {
         {
             let (latest, count) = &mut lock(&self.state).reports;
@@ -179,7 +178,7 @@ impl Lifeline {
     fn say(&self, word: &Word) {
         if self.process == std::process::id() {
             // If the launcher is gone, the other half of the session shows it.
-            let _ = lock(&self.sender).send(&encode(word));
+            let _ = self.sender.send(&encode(word));
         }
     }
 }

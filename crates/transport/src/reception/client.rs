@@ -157,10 +157,7 @@ fn try_address(
     let mut half = HalfOpen::dialled(stream, dialer, first, until);
     loop {
         match half.advance() {
-            Progress::Done => {
-                half.stream.set_nonblocking(false).map_err(Failure::Io)?;
-                return Ok(Session::new(half.into_connection(), target));
-            }
+            Progress::Done => return Ok(Session::new(half.into_connection(), target)),
             Progress::Failed(why) => return Err(why),
             Progress::Pending | Progress::Proved(_) => {}
         }

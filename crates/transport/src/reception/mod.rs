@@ -7,18 +7,22 @@
 mod client;
 mod dial;
 mod half_open;
+mod inbox;
 mod lobby;
+mod sender;
 mod service;
 mod session;
 
 pub use client::{NoSession, open_session, open_session_if_listening, try_to_open_session};
+pub use inbox::MESSAGE_LEN_MAX;
 pub use lobby::Strangers;
+pub use sender::SessionSender;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
-pub use session::{MESSAGE_LEN_MAX, Session, SessionReceiver, SessionSender};
+pub use session::{Session, SessionReceiver};
 #[cfg(feature = "__fuzz")]
 pub(crate) use {
     half_open::{HalfOpen, Progress},
-    session::{Inbox, framed},
+    inbox::{Inbox, framed},
 };
 
 #[cfg(target_os = "linux")]

@@ -1,77 +1,19 @@
-//! Length-prefixed messages over an authenticated stream: four bytes of length (little endian), then the message.
+//! Sessions: messages over an authenticated stream.
 
-use crate::connection::{Connection, Reader, Writer};
+use super::inbox::{BACKLOG_MAX, Inbox, framed};
+use super::sender::{Sending, SessionSender};
+use crate::bell;
+use crate::connection::{Connection, Reader};
 use phalanx_core::{Deadline, Error, Result};
+use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
-
-/// Longest message either side accepts: an address book of 100,000 ranks fits.
-pub const MESSAGE_LEN_MAX: usize = 16 << 20;
-
-/// Bytes queued for a session that does not read them; beyond this it is closed.
-const BACKLOG_MAX: usize = 64 << 20;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Reads of one session in a row.
 const READS_MAX: usize = 16;
-
-/// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
-#[derive(Debug)]
-pub(crate) struct Inbox {
-    bytes: VecDeque<u8>,
-    /// Longest message.
-    len_max: usize,
-}
-
-impl Default for Inbox {
-    fn default() -> Self {
-        Self::of_at_most(MESSAGE_LEN_MAX)
-    }
-}
-
-impl Inbox {
-    pub(crate) fn of_at_most(len_max: usize) -> Self {
-        Self { bytes: VecDeque::new(), len_max }
-    }
-
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend(bytes);
-    }
-
-    /// Bytes held, and those there is memory for.
-    #[cfg(feature = "__fuzz")]
-    pub(crate) fn held(&self) -> (usize, usize) {
-        (self.bytes.len(), self.bytes.capacity())
-    }
-
-    /// The next whole message, if it has arrived.
-    pub(crate) fn pop(&mut self) -> io::Result<Option<Vec<u8>>> {
-        if self.bytes.len() < 4 {
-            return Ok(None);
-        }
-        let len = (0..4).fold(0usize, |len, i| len | usize::from(self.bytes[i]) << (8 * i));
-        if len > self.len_max {
-            return Err(io::Error::new(
-                ErrorKind::InvalidData,
-                format!("a message of {len} bytes is too long"),
-            ));
-        }
-        if self.bytes.len() < 4 + len {
-            return Ok(None);
-        }
-        self.bytes.drain(..4);
-        Ok(Some(self.bytes.drain(..len).collect()))
-    }
-}
-
-pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
-    assert!(message.len() <= MESSAGE_LEN_MAX, "messages are bounded by their makers");
-    let mut bytes = Vec::with_capacity(4 + message.len());
-    bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(message);
-    bytes
-}
 
 /// The server's end of a session; never blocks.
 #[derive(Debug)]
@@ -147,18 +89,11 @@ where
     }
 }
 
-/// The client's end of a session: blocking, with a time limit on each call.
+/// The client's end of a session: sending never waits, and receiving has a time limit.
 #[derive(Debug)]
 pub struct Session {
     sender: SessionSender,
     receiver: SessionReceiver,
-}
-
-/// The half of a [`Session`] that sends.
-#[derive(Debug)]
-pub struct SessionSender {
-    writer: Writer,
-    peer: SocketAddr,
 }
 
 /// The half of a [`Session`] that receives.
@@ -166,15 +101,27 @@ pub struct SessionSender {
 pub struct SessionReceiver {
     reader: Reader,
     inbox: Inbox,
-    peer: SocketAddr,
+    /// The other half: it knows why it closed the connection.
+    sending: Arc<Sending>,
 }
 
 impl Session {
-    /// The stream is blocking.
+    /// The stream is nonblocking.
     pub(crate) fn new(connection: Connection, peer: SocketAddr) -> Self {
+        let stream = connection.stream().clone();
         let Connection { writer, reader } = connection;
-        let sender = SessionSender { writer, peer };
-        Self { sender, receiver: SessionReceiver { reader, inbox: Inbox::default(), peer } }
+        Self::of(Sending::new(stream, writer, peer), reader)
+    }
+
+    pub(super) fn of(sending: Sending, reader: Reader) -> Self {
+        let sending = Arc::new(sending);
+        let receiver = SessionReceiver { reader, inbox: Inbox::default(), sending: sending.clone() };
+        Self { sender: SessionSender::new(sending), receiver }
+    }
+
+    #[cfg(test)]
+    pub(super) fn sender(&self) -> &SessionSender {
+        &self.sender
     }
 
     /// The address of this end: the one that routes to the other.
@@ -188,7 +135,7 @@ impl Session {
 
     /// The address of the other end.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.sender.peer
+        self.sender.peer()
     }
 
     /// Its halves, for two threads. The connection is closed when both are dropped.
@@ -200,7 +147,7 @@ impl Session {
     ///
     /// # Errors
     /// As there.
-    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+    pub fn send(&self, message: &[u8]) -> Result<()> {
         self.sender.send(message)
     }
 
@@ -213,86 +160,36 @@ impl Session {
     }
 }
 
-impl SessionSender {
-    /// Sends one message. After an error the session is closed: perhaps half of the message went out.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the other side is gone or takes nothing for 10 s; [`Error::Config`] if the message is
-    /// longer than [`MESSAGE_LEN_MAX`], which closes nothing.
-    pub fn send(&mut self, message: &[u8]) -> Result<()> {
-        if message.len() > MESSAGE_LEN_MAX {
-            return Err(Error::config(format!("a message of {} bytes is too long", message.len())));
-        }
-        let stream = self.writer.stream();
-        let sent = stream
-            .set_write_timeout(Some(Duration::from_secs(10)))
-            .and_then(|()| self.writer.write_all(&framed(message)));
-        sent.map_err(|error| {
-            self.close();
-            Error::io(format!("sending to {}", self.peer), error)
-        })
-    }
-
-    /// Closes the connection for both halves; a blocked [`recv`](SessionReceiver::recv) returns at once.
-    pub fn close(&self) {
-        let _ = self.writer.stream().shutdown(std::net::Shutdown::Both);
-    }
-}
-
 impl SessionReceiver {
     /// Receives one message; `None` if none came in time.
     ///
     /// # Errors
-    /// [`Error::Io`] if the other side is gone, or what came is not from it.
+    /// [`Error::Io`] if the other side is gone, or what came is not from it, or it was given up because it takes nothing.
     pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
-        let peer = self.peer;
-        let failed = |e| Error::io(format!("receiving from {peer}"), e);
         let mut buffer = [0; 16 << 10];
         loop {
-            if let Some(message) = self.inbox.pop().map_err(failed)? {
+            if let Some(message) = self.inbox.pop().map_err(|e| self.failed(e))? {
                 return Ok(Some(message));
             }
             let left = deadline.remaining(Instant::now());
             if left.is_zero() {
                 return Ok(None);
             }
-            self.reader.stream().set_read_timeout(Some(left)).map_err(failed)?;
             match self.reader.read(&mut buffer) {
-                Ok(0) => return Err(failed(ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.inbox.push(&buffer[..n]),
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
-                Err(e) => return Err(failed(e)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    bell::sleep(&mut [PollFd::new(self.reader.stream(), PollFlags::IN)], left);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.failed(e)),
             }
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_reassembled_from_any_split() {
-        let stream: Vec<u8> = [&b"one"[..], b"", b"three"].into_iter().flat_map(framed).collect();
-        for split in 1..stream.len() {
-            let mut inbox = Inbox::default();
-            let mut messages = Vec::new();
-            for part in stream.chunks(split) {
-                inbox.push(part);
-                messages.extend(std::iter::from_fn(|| inbox.pop().unwrap()));
-            }
-            assert_eq!(messages, [&b"one"[..], b"", b"three"]);
-        }
-    }
-
-    #[test]
-    fn an_absurd_length_is_refused_before_it_is_believed() {
-        let mut inbox = Inbox::default();
-        inbox.push(&u32::MAX.to_le_bytes());
-        assert!(inbox.pop().is_err());
+    /// Where the other half has closed the connection, its reason is the one to tell.
+    fn failed(&self, error: io::Error) -> Error {
+        let peer = self.sending.peer();
+        self.sending.why_broken().unwrap_or_else(|| Error::io(format!("receiving from {peer}"), error))
     }
 }

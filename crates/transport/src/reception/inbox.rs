@@ -1,0 +1,93 @@
+//! How messages lie in a stream: four bytes of length (little endian), then the message.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+
+/// Longest message either side accepts: an address book of 100,000 ranks fits.
+pub const MESSAGE_LEN_MAX: usize = 16 << 20;
+
+/// Bytes queued for a session that does not read them; beyond this it is closed.
+pub(super) const BACKLOG_MAX: usize = 64 << 20;
+
+/// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    bytes: VecDeque<u8>,
+    /// Longest message.
+    len_max: usize,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::of_at_most(MESSAGE_LEN_MAX)
+    }
+}
+
+impl Inbox {
+    pub(crate) fn of_at_most(len_max: usize) -> Self {
+        Self { bytes: VecDeque::new(), len_max }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// Bytes held, and those there is memory for.
+    #[cfg(feature = "__fuzz")]
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.bytes.len(), self.bytes.capacity())
+    }
+
+    /// The next whole message, if it has arrived.
+    pub(crate) fn pop(&mut self) -> io::Result<Option<Vec<u8>>> {
+        if self.bytes.len() < 4 {
+            return Ok(None);
+        }
+        let len = (0..4).fold(0usize, |len, i| len | usize::from(self.bytes[i]) << (8 * i));
+        if len > self.len_max {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!("a message of {len} bytes is too long"),
+            ));
+        }
+        if self.bytes.len() < 4 + len {
+            return Ok(None);
+        }
+        self.bytes.drain(..4);
+        Ok(Some(self.bytes.drain(..len).collect()))
+    }
+}
+
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
+    assert!(message.len() <= MESSAGE_LEN_MAX, "messages are bounded by their makers");
+    let mut bytes = Vec::with_capacity(4 + message.len());
+    bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(message);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_reassembled_from_any_split() {
+        let stream: Vec<u8> = [&b"one"[..], b"", b"three"].into_iter().flat_map(framed).collect();
+        for split in 1..stream.len() {
+            let mut inbox = Inbox::default();
+            let mut messages = Vec::new();
+            for part in stream.chunks(split) {
+                inbox.push(part);
+                messages.extend(std::iter::from_fn(|| inbox.pop().unwrap()));
+            }
+            assert_eq!(messages, [&b"one"[..], b"", b"three"]);
+        }
+    }
+
+    #[test]
+    fn an_absurd_length_is_refused_before_it_is_believed() {
+        let mut inbox = Inbox::default();
+        inbox.push(&u32::MAX.to_le_bytes());
+        assert!(inbox.pop().is_err());
+    }
+}
