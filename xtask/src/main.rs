@@ -22,7 +22,7 @@ enum Task {
     Tidy(tidy::Tidy),
     /// The protocols between threads and in shared memory, under every order in which threads can meet.
     Loom,
-    /// Real jobs whose ranks die in every way, many times over (see docs/chaos.md).
+    /// Real jobs whose ranks die in every way, many times over (see docs/design/chaos.md).
     Chaos(Chaos),
     /// Programs that end without `finalize()`, many jobs of each: none may fail or say anything.
     Endings {
@@ -33,7 +33,7 @@ enum Task {
         #[arg(long)]
         ways: Option<String>,
     },
-    /// Elastic jobs to which things happen at random, and hosts that are cut off for a while (see docs/elastic.md).
+    /// Elastic jobs to which things happen at random, and hosts that are cut off for a while (see docs/reference/elastic.md).
     Elastic {
         /// How many jobs.
         #[arg(long, default_value = "20")]

@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     way(phalanx::init()?)
 }
 
-/// The first program of `docs/ddp.md`.
+/// The first program of `docs/reference/ddp.md`.
 fn ddp(group: &ProcessGroup, config: DdpConfig) -> Result<()> {
     let varmap = VarMap::new();
     let ddp =
@@ -48,7 +48,7 @@ fn ddp(group: &ProcessGroup, config: DdpConfig) -> Result<()> {
     Ok(())
 }
 
-/// The one of `docs/coming-from.md`.
+/// The one of `docs/reference/coming-from.md`.
 fn ddp_of_a_model(group: ProcessGroup) -> Result<()> {
     let varmap = VarMap::new();
     let model = candle_nn::linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
@@ -60,7 +60,7 @@ fn ddp_of_a_model(group: ProcessGroup) -> Result<()> {
     Ok(())
 }
 
-/// That of `docs/sharding.md`.
+/// That of `docs/reference/sharding.md`.
 fn sharded(group: &ProcessGroup, overlap: Overlap) -> Result<()> {
     fn model(units: &Units, vb: VarBuilder) -> candle_core::Result<Vec<Unit<Linear>>> {
         (0..4).map(|i| units.unit(vb.pp(i), |vb| candle_nn::linear(8, 8, vb))).collect()
@@ -79,7 +79,7 @@ fn sharded(group: &ProcessGroup, overlap: Overlap) -> Result<()> {
     Ok(())
 }
 
-/// That of `docs/low-communication.md`, with means that are formed while it trains. Unfinished, it ends while one is.
+/// That of `docs/reference/low-communication.md`, with means that are formed while it trains. Unfinished, it ends while one is.
 fn diloco(group: &ProcessGroup, finish: bool) -> Result<()> {
     let varmap = VarMap::new();
     let model = candle_nn::linear(4, 2, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;

@@ -83,7 +83,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What to look at where no rank has a gradient for a variable. `docs/ddp.md` has all such operations.
+/// What to look at where no rank has a gradient for a variable. `docs/reference/ddp.md` has all such operations.
 pub(crate) const NO_GRADIENT_HINT: &str = "Either the loss does not depend on them, or an operation between them and the loss loses gradients without a \
      word, as the fused ones of candle_nn do: LayerNorm and ops::layer_norm (use ops::layer_norm_slow), RmsNorm and ops::rms_norm \
      (RmsNorm::forward_diff, ops::rms_norm_slow), ops::softmax_last_dim (ops::softmax), rotary_emb::rope (rope_slow). If they are to stay as they \

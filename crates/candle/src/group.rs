@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The ranks that work on tensors together: a [`ProcessGroup`], for tensors on the CPU.
 ///
-/// With the feature `cuda` a `HybridBackend` is one, too, for tensors on the CPU and on the GPU that it has given this rank; see `docs/cuda.md`.
+/// With the feature `cuda` a `HybridBackend` is one, too, for tensors on the CPU and on the GPU that it has given this rank; see `docs/reference/cuda.md`.
 pub trait Group: sealed::Half {
     /// The group itself, which reaches memory of the host.
     fn host(&self) -> &ProcessGroup;

@@ -11,17 +11,17 @@
 //!
 //! A model that [`build`](DistributedDataParallel::build) makes sends gradients while its backward pass still runs, where that helps:
 //! see [`Overlap`]. Accumulation, unused variables, uneven batches, buffers, clipping and 16 bits are told of in
-//! `docs/ddp.md`.
+//! `docs/reference/ddp.md`.
 //!
 //! [`Sharded`] is data-parallel training for models that need more memory than a rank has: each keeps a part of the optimizer's state, of the
-//! gradients and of the weights (ZeRO, FSDP). See `docs/sharding.md`.
+//! gradients and of the weights (ZeRO, FSDP). See `docs/reference/sharding.md`.
 //! Where ranks are far apart, [`DiLoCo`] trains each for itself and averages them every so many steps; it takes an optimizer's place.
 //! [`SyncBatchNorm`] normalises over the samples of all ranks.
 //!
 //! This is the adapter of [`phalanx_train`] for candle: what steps, buckets and samplers do is there, and the same for other libraries. What works
 //! inside of candle's graph and optimizers is here.
 //!
-//! Tensors and variables live on the CPU; with the feature `cuda` also on NVIDIA GPUs, as far as `docs/cuda.md` says.
+//! Tensors and variables live on the CPU; with the feature `cuda` also on NVIDIA GPUs, as far as `docs/reference/cuda.md` says.
 //!
 //! # Example
 //! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them:
@@ -106,20 +106,20 @@ pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
 
 /// The snippets of the guide for newcomers, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/coming-from.md")]
+#[doc = include_str!("../../../docs/reference/coming-from.md")]
 struct ComingFrom;
 
 /// The loop of the page about data-parallel training, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/ddp.md")]
+#[doc = include_str!("../../../docs/reference/ddp.md")]
 struct Ddp;
 
 /// The loop of the page about sharded training, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/sharding.md")]
+#[doc = include_str!("../../../docs/reference/sharding.md")]
 struct Sharding;
 
 /// The loop of the page about training that communicates seldom, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/low-communication.md")]
+#[doc = include_str!("../../../docs/reference/low-communication.md")]
 struct LowCommunication;

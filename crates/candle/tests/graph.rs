@@ -41,7 +41,7 @@ fn angles() -> (Tensor, Tensor) {
 
 /// All of candle that is made for speed, or for inference, and what to take instead. Those that pass gradients stand beside them.
 ///
-/// Each is given a variable of 2 × 3 × 4 numbers. `docs/ddp.md` has the same list.
+/// Each is given a variable of 2 × 3 × 4 numbers. `docs/reference/ddp.md` has the same list.
 const OPERATIONS: &[(&str, Does, Operation)] = &[
     // candle_nn, fused; what follows each is its slow twin.
     ("ops::layer_norm", Cut, |x| ops::layer_norm(x, &ones(&[4]), &ones(&[4]), 1e-5)),
@@ -131,7 +131,7 @@ fn done_by(operation: Operation) -> Does {
     }
 }
 
-/// If candle has changed: `docs/ddp.md` and the words of `NO_GRADIENT_HINT` have the list, too.
+/// If candle has changed: `docs/reference/ddp.md` and the words of `NO_GRADIENT_HINT` have the list, too.
 #[test]
 fn these_operations_lose_gradients_and_these_do_not() {
     let found: Vec<_> = OPERATIONS.iter().map(|&(name, _, operation)| (name, done_by(operation))).collect();
@@ -141,11 +141,11 @@ fn these_operations_lose_gradients_and_these_do_not() {
 
 #[test]
 fn the_page_names_every_operation_that_loses_gradients() {
-    let page = include_str!("../../../docs/ddp.md");
+    let page = include_str!("../../../docs/reference/ddp.md");
     for (name, does, _) in OPERATIONS.iter().filter(|(_, does, _)| *does != Pass) {
         let name = name.split(',').next().unwrap_or(name).trim_end_matches(" by 0");
         let short = name.split("::").last().unwrap();
-        assert!(page.contains(short), "`{name}` ({does:?}) is not in docs/ddp.md");
+        assert!(page.contains(short), "`{name}` ({does:?}) is not in docs/reference/ddp.md");
     }
 }
 

@@ -87,7 +87,7 @@ impl Checkpoints {
     /// Makes the folder if there is none, and removes what killed runs have left in it, unless another job is at work there.
     ///
     /// Any job may load what is in a folder. One alone saves: from its first save on, until rank 0 drops this or ends, the folder is locked
-    /// for others. What that rests on, `docs/checkpoint.md` says.
+    /// for others. What that rests on, `docs/reference/checkpoint.md` says.
     ///
     /// # Errors
     /// [`Error::Refused`] on all ranks if rank 0 can't do that; those of the group.

@@ -4,7 +4,7 @@
 //! [safetensors](https://docs.rs/safetensors) file a rank with a manifest beside them. [`Checkpoints::latest_good`] finds the newest
 //! checkpoint that is whole, on another number of ranks too, and each rank reads of that [`Checkpoint`] what it needs.
 //!
-//! What is on the disk: `docs/checkpoint.md` in the repository describes it, and what happens when ranks are killed.
+//! What is on the disk: `docs/reference/checkpoint.md` in the repository describes it, and what happens when ranks are killed.
 //!
 //! This crate knows names, element types, shapes, bytes and ranks, and no library of tensors: `phalanx-candle` is the adapter
 //! for candle.

@@ -10,7 +10,7 @@
 //! Deliberately absent: CUDA at build time, kernels of our own, host memory as a way that device data takes unasked.
 //!
 //! It has been tested with the real library where there is no GPU, and with a double of both libraries on host memory; **not yet on a GPU**.
-//! Why it is made so, and how to tell that it was wrong, is in `docs/nccl.md` and `docs/hybrid.md`.
+//! Why it is made so, and how to tell that it was wrong, is in `docs/reference/nccl.md` and `docs/reference/hybrid.md`.
 //!
 //! # Examples
 //! ```
@@ -85,10 +85,10 @@ pub use stream::{Event, Stream};
 
 /// The page's example runs.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/nccl.md")]
+#[doc = include_str!("../../../docs/reference/nccl.md")]
 struct Page;
 
 /// As above.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/hybrid.md")]
+#[doc = include_str!("../../../docs/reference/hybrid.md")]
 struct PageOfHybrids;

@@ -37,5 +37,5 @@ pub mod launch {
 
 /// The snippets of the page on going on after a loss, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/elastic.md")]
+#[doc = include_str!("../../../docs/reference/elastic.md")]
 struct GoingOn;

@@ -82,7 +82,7 @@ fn ranks_that_wait_for_each_other_are_told_at_once() {
     }
 }
 
-/// Ten million of these are run by hand: see `docs/stress.md`.
+/// Ten million of these are run by hand: see `docs/design/stress.md`.
 #[test]
 fn stress() {
     for (ranks, operations) in [(2, "12000"), (3, "5000"), (5, "3000")] {

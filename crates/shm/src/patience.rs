@@ -1,4 +1,4 @@
-//! The wait policy: awake while that is cheap, asleep before it harms. Why it is as it is: `docs/waiting.md`.
+//! The wait policy: awake while that is cheap, asleep before it harms. Why it is as it is: `docs/design/waiting.md`.
 
 use crate::bell::Bell;
 use crate::{Lookout, Stopped};

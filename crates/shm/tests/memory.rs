@@ -1,4 +1,4 @@
-//! What a group takes of the host's memory is as `docs/memory.md` says.
+//! What a group takes of the host's memory is as `docs/reference/memory.md` says.
 #![cfg(target_os = "linux")]
 
 use phalanx_shm::{ShmTransport, create, pipes_len, segment_len};
@@ -24,9 +24,9 @@ fn the_table_in_the_docs_is_right() {
             kib(team + pipes)
         )
     };
-    let docs = include_str!("../../../docs/memory.md");
+    let docs = include_str!("../../../docs/reference/memory.md");
     let missing: Vec<_> = [2, 8, 64].map(row).into_iter().filter(|row| !docs.contains(row)).collect();
-    assert!(missing.is_empty(), "docs/memory.md lacks\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "docs/reference/memory.md lacks\n{}", missing.join("\n"));
 }
 
 /// Pages that the system has given.

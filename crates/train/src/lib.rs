@@ -6,7 +6,7 @@
 //!
 //! All of it knows tensors by the trait [`Tensor`] alone: element type, dimensions, memory, zeros, conversion, sum. A library joins by
 //! an adapter, which implements that and tells the reducer when a gradient is complete; `phalanx-candle` is one. For programs that have their numbers in
-//! `Vec`s there is [`Array`]. `docs/train.md` says how an adapter is written.
+//! `Vec`s there is [`Array`]. `docs/reference/tensor-adapters.md` says how an adapter is written.
 //!
 //! What is not here: graphs, layers, optimizers, and what works inside of a graph or an optimizer. Sharded training (ZeRO), DiLoCo and
 //! batch normalisation over ranks are in `phalanx-candle`, made of candle's own operations.
@@ -92,5 +92,5 @@ pub use verify::{Version, verify_parameters};
 
 /// The adapter of the page about this crate, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/train.md")]
+#[doc = include_str!("../../../docs/reference/tensor-adapters.md")]
 struct Train;

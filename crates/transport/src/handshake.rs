@@ -23,7 +23,7 @@
 //! nobody on the way can talk them out of it. In a job that encrypts, messages three and four carry those of a
 //! Noise handshake, and all that follows on the connection is sealed with its keys. In one that does not, who
 //! can rewrite packets between two ranks can still hijack an authenticated connection.
-//! [Memory](Purpose::Memory) is passed inside one host and never sealed. See `docs/security.md` for the reasons.
+//! [Memory](Purpose::Memory) is passed inside one host and never sealed. See `docs/reference/security.md` for the reasons.
 //!
 //! State machines: bytes in, bytes out; nonces are arguments. Only Noise makes its key pairs itself.
 

@@ -1,4 +1,4 @@
-//! What a thread that waits knows of its core, and what follows for how it waits. Why it is as it is: `docs/waiting.md`.
+//! What a thread that waits knows of its core, and what follows for how it waits. Why it is as it is: `docs/design/waiting.md`.
 
 use std::time::{Duration, Instant};
 

@@ -47,7 +47,7 @@ impl Place {
             Self::Cuda(number) => {
                 let number = number.unwrap_or(group.local_rank());
                 anyhow::bail!(
-                    "no GPU {number}: this program was built without `--features cuda`, see docs/cuda.md"
+                    "no GPU {number}: this program was built without `--features cuda`, see docs/reference/cuda.md"
                 )
             }
         }

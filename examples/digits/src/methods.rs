@@ -1,6 +1,6 @@
 //! The digits by each way to send less: what a rank sends, and how well the model learns.
 //!
-//! The table of `docs/low-communication.md`. Ranks are threads of this process: what is counted are the bytes that each way hands to the group.
+//! The table of `docs/reference/low-communication.md`. Ranks are threads of this process: what is counted are the bytes that each way hands to the group.
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
 use candle_core::{DType, Tensor};

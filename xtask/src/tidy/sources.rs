@@ -10,7 +10,7 @@ const LINES_MAX: usize = 600;
 pub(super) fn headed_and_short(root: &Path, findings: &mut Vec<String>) {
     let mut files = Vec::new();
     for top in ["crates", "examples", "fuzz", "xtask"] {
-        collect(&root.join(top), &mut files);
+        collect(&root.join(top), "rs", &mut files);
     }
     for file in files {
         let text = fs::read_to_string(&file).unwrap_or_default();

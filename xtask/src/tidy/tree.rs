@@ -13,12 +13,12 @@ pub(super) fn packages(root: &Path) -> Vec<String> {
     packages
 }
 
-/// Adds all Rust files in a folder and the folders in it.
-pub(super) fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+/// Adds all files with an extension in a folder and the folders in it.
+pub(super) fn collect(dir: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     for path in entries(dir) {
         if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|e| e == "rs") {
+            collect(&path, extension, files);
+        } else if path.extension().is_some_and(|e| e == extension) {
             files.push(path);
         }
     }

@@ -85,7 +85,7 @@ fn survivors(plan: &Plan, output: &Output, report: &mut Report) {
     }
 }
 
-/// The launcher names the victim and how it ended, or says that no single rank is at fault; it exits as docs/launcher.md says.
+/// The launcher names the victim and how it ended, or says that no single rank is at fault; it exits as docs/reference/launcher.md says.
 fn launcher(plan: &Plan, failure: &Failure) -> Vec<String> {
     let mut troubles = Vec::new();
     let headline = failure.to_string();
