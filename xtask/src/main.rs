@@ -1,6 +1,7 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `book`, `ci`.
 
 mod abi;
+mod book;
 mod command;
 mod fuzz;
 mod tidy;
@@ -61,8 +62,10 @@ enum Task {
     Abi,
     /// Licences and advisories of dependencies (needs cargo-deny).
     Deny,
-    /// The documentation, opened in a browser.
+    /// The documentation of the crates, opened in a browser.
     Doc,
+    /// The pages of `docs` as a book with search, in `target/book`; their links and indexes are checked first.
+    Book,
     /// What CI runs.
     Ci,
 }
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Task::Elastic { rounds, seed, cuts } => return elastic(&rounds, &seed, cuts),
         Task::Fuzz(flags) => return fuzz::run(&flags),
         Task::Abi => return abi::run(),
+        Task::Book => return book::run(),
         Task::Deny => &[&["deny", "check"]],
         Task::Doc => &[&["doc", "--workspace", "--no-deps", "--open"]],
         Task::Ci => return outcome(Command::new(".ci/run")),

@@ -34,6 +34,7 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
     pages::examples(root, &mut findings);
     pages::named_tests(root, &mut findings);
     pages::merges(root, &mut findings);
+    crate::book::check(root, &mut findings);
     for package in tree::packages(root) {
         match imports::arrows(root, &package, &|file| std::fs::read_to_string(file).ok()) {
             Ok(arrows) => {
