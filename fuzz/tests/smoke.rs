@@ -1,7 +1,7 @@
 //! The kept corpus of every target, and what becomes of it by a few thousand small changes: the same ones every time.
 
 use phalanx_fuzz::{TARGETS, Target, corpus};
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

@@ -152,6 +152,7 @@ pub struct Flags {
     pub(crate) csv: Option<PathBuf>,
 
     /// Draw latency and bandwidth over size, as SVG or PNG by the name's ending
+    #[cfg(feature = "plot")]
     #[arg(long, value_name = "FILE", value_parser = picture)]
     pub(crate) plot: Option<PathBuf>,
 
@@ -246,6 +247,7 @@ fn named<T: Copy>(all: &[T], name_of: impl Fn(T) -> &'static str, name: &str) ->
     all.iter().copied().find(|&one| name_of(one) == name).ok_or_else(|| format!("there are {}", names()))
 }
 
+#[cfg(feature = "plot")]
 fn picture(name: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(name);
     match path.extension().and_then(|end| end.to_str()) {

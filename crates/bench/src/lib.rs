@@ -22,6 +22,9 @@
 //! In every round each operation is measured by one library right after the other; ratios are taken
 //! within a round, and medians of rounds are shown. A ratio below 1 means that phalanx took less time.
 //!
+//! # Features
+//! `plot`, on unless turned off: `--plot`, and the picture of `--record`. It brings 48 crates.
+//!
 //! # Inside
 //! A library ([`library`]) performs a task ([`task`]) with ranks of its own and says a line ([`line`]) for each case;
 //! ours does so too, in processes that are this program again ([`rank`]). All else is arithmetic on a [`Report`].
@@ -41,6 +44,7 @@ mod machine;
 mod op;
 mod output;
 mod peers;
+#[cfg(feature = "plot")]
 mod plot;
 mod progress;
 mod rank;
@@ -124,6 +128,7 @@ fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<
     if let Some(path) = &flags.csv {
         output::write_csv(&report, path)?;
     }
+    #[cfg(feature = "plot")]
     if let Some(path) = &flags.plot {
         plot::draw(&report, path)?;
     }

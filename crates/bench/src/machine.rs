@@ -1,6 +1,7 @@
 //! Where and with what something was measured.
 
 use serde::Serialize;
+use std::time::SystemTime;
 
 /// What belongs beside every figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,9 +36,15 @@ impl Machine {
             kernel: kernel(),
             compiler: env!("BENCH_COMPILER").to_owned(),
             commit: env!("BENCH_COMMIT").to_owned(),
-            date: time::OffsetDateTime::now_utc().date().to_string(),
+            date: today(),
         }
     }
+}
+
+/// `2026-11-23`, in UTC.
+fn today() -> String {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    now[..10].to_owned()
 }
 
 /// What Linux says of it.

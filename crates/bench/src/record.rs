@@ -2,13 +2,15 @@
 
 use crate::compare::rows;
 use crate::op::Place;
+#[cfg(feature = "plot")]
+use crate::plot;
 use crate::report::{Case, Report};
 use crate::subject::Subject;
-use crate::{output, plot, table};
+use crate::{output, table};
 use phalanx::{Error, Result};
 use std::path::{Path, PathBuf};
 
-/// Writes `DATE-WHAT.md`, `.csv` and `.svg` to `folder`. A record of the same day is not overwritten.
+/// Writes `DATE-WHAT.md`, `.csv` and, with the feature `plot`, `.svg` to `folder`. A record of the same day is not overwritten.
 ///
 /// # Errors
 /// `Io`: the folder or a file cannot be written.
@@ -19,8 +21,9 @@ pub(crate) fn keep(report: &Report, folder: &Path) -> Result<()> {
     let page = file("md");
     std::fs::write(&page, markdown(report))
         .map_err(|e| Error::io(format!("writing {}", page.display()), e))?;
-    output::write_csv(report, &file("csv"))?;
-    plot::draw(report, &file("svg"))
+    #[cfg(feature = "plot")]
+    plot::draw(report, &file("svg"))?;
+    output::write_csv(report, &file("csv"))
 }
 
 /// `2026-11-21-shm-tcp-against-openmpi-mpich`.
@@ -87,6 +90,8 @@ mod tests {
     use crate::op::Op;
     use crate::report::tests::{case, measured, report};
 
+    const ENDS: &[&str] = if cfg!(feature = "plot") { &["csv", "md", "svg"] } else { &["csv", "md"] };
+
     #[test]
     fn records_stand_side_by_side() {
         let folder = tempfile::tempdir().unwrap();
@@ -103,7 +108,7 @@ mod tests {
         names.sort();
         let stems = ["2026-11-21-tcp", "2026-11-21-tcp-2", "2026-11-21-tcp-against-mpich"];
         let mut expected: Vec<_> =
-            stems.iter().flat_map(|stem| ["csv", "md", "svg"].map(|end| format!("{stem}.{end}"))).collect();
+            stems.iter().flat_map(|stem| ENDS.iter().map(move |end| format!("{stem}.{end}"))).collect();
         expected.sort();
         assert_eq!(names, expected);
         let page = std::fs::read_to_string(folder.path().join("2026-11-21-tcp.md")).unwrap();

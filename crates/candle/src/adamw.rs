@@ -305,7 +305,7 @@ mod tests {
     use candle_core::{Device, Var};
     use candle_nn::Optimizer;
     use rand_chacha::ChaCha8Rng;
-    use rand_chacha::rand_core::{Rng, SeedableRng};
+    use rand_chacha::rand_core::{RngCore, SeedableRng};
 
     fn bits(tensor: &Tensor) -> Vec<u64> {
         let wide: Vec<f64> = tensor.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap();

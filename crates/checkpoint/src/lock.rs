@@ -9,8 +9,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
 use std::{env, fmt};
-use time::OffsetDateTime;
 
 const NAME: &str = ".lock";
 
@@ -34,17 +34,7 @@ pub(crate) struct Holder {
 
 impl Holder {
     fn this() -> Self {
-        let now = OffsetDateTime::now_utc();
-        let (date, time) = (now.date(), now.time());
-        let since = format!(
-            "{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC",
-            date.year(),
-            u8::from(date.month()),
-            date.day(),
-            time.hour(),
-            time.minute(),
-            time.second()
-        );
+        let since = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let names = ["PHALANX_JOB_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"];
         let job = names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()));
         // Without random numbers there is none that another rank knows.

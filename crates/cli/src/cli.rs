@@ -233,6 +233,7 @@ mod tests {
     fn the_help_reads_well() {
         insta::assert_snapshot!("help", help(&[]));
         insta::assert_snapshot!("help_run", help(&["run"]));
+        #[cfg(feature = "plot")]
         insta::assert_snapshot!("help_bench", help(&["bench"]));
         insta::assert_snapshot!("help_algo", help(&["algo"]));
         insta::assert_snapshot!("help_trace", help(&["trace"]));

@@ -180,6 +180,7 @@ fn hogs_end_with_a_benchmark_that_is_killed() {
     }
 }
 
+#[cfg(feature = "plot")]
 #[test]
 fn files_are_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -204,6 +205,7 @@ fn what_cannot_be_measured_says_why() {
         (&["-b", "2M"][..], 2, "--min-bytes is more than --max-bytes"),
         (&["-d", "f32", "-o", "bit_xor"], 2, "bit_xor is for integers, not for f32"),
         (&["-d", "f80"], 2, "there are f32"),
+        #[cfg(feature = "plot")]
         (&["--plot", "a.pdf"], 2, ".svg or .png"),
         (&["--ops", "sort"], 2, "all_reduce"),
         (&["--against", "mpich", "-d", "f16"], 2, "sums of f32"),

@@ -5,7 +5,7 @@ use crate::{Bucket, CommHook, Traffic};
 use phalanx::{Error, ProcessGroup, ReduceOp, Result};
 use phalanx_checkpoint::{self as checkpoint, Checkpoint, State};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

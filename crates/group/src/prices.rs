@@ -8,6 +8,7 @@ use phalanx_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 /// The prices of one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,7 +33,7 @@ pub struct Measured {
 impl Measured {
     /// This machine, today.
     pub(crate) fn here() -> Self {
-        Self { machine: machine(), date: time::OffsetDateTime::now_utc().date().to_string() }
+        Self { machine: machine(), date: today() }
     }
 }
 
@@ -131,6 +132,12 @@ fn machine() -> String {
     format!("{cpu}, {} cores, {}", cores(), kernel())
 }
 
+/// `2026-11-23`, in UTC.
+fn today() -> String {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    now[..10].to_owned()
+}
+
 /// Those that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -162,6 +169,12 @@ mod tests {
         let moved = Measured { machine: "another".into(), ..Measured::here() };
         let why = parsed(&Prices { measured: Some(moved), ..here }).unwrap_err();
         assert!(why.contains("another"), "{why}");
+    }
+
+    #[test]
+    fn a_file_says_on_which_day_it_was_measured() {
+        let parts: Vec<u32> = today().split('-').map(|part| part.parse().unwrap()).collect();
+        assert!(matches!(parts[..], [year, 1..=12, 1..=31] if year > 2025), "{parts:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::Share;
 use phalanx::{Error, Result, chunk};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 /// What happens to the last global batch of an epoch when the samples do not fill it.

@@ -31,7 +31,7 @@ use crate::Secret;
 use crate::keys::{self, Agreement, Keys};
 use crate::sabotage::{Mechanism, breaks};
 pub use crate::status::Status;
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, Mac};
 use phalanx_core::GroupId;
 use sha2::Sha256;
 use std::fmt;

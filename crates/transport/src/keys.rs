@@ -5,6 +5,7 @@
 //! bound in as the prologue. The two messages travel in the third and fourth of the [handshake](crate::handshake).
 
 use crate::handshake::Refusal;
+use crate::key_exchange::Resolver;
 use crate::seal::not_authentic;
 use snow::{Builder, HandshakeState, StatelessTransportState};
 use std::fmt;
@@ -55,7 +56,7 @@ pub(crate) fn agree(psk: &[u8; 32], prologue: &[u8], first: &[u8]) -> Result<(Ke
 }
 
 fn builder<'a>(psk: &'a [u8; 32], prologue: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
-    Builder::new(PATTERN.parse()?).psk(0, psk)?.prologue(prologue)
+    Builder::with_resolver(PATTERN.parse()?, Box::new(Resolver)).psk(0, psk)?.prologue(prologue)
 }
 
 fn no_keys(error: snow::Error) -> Refusal {

@@ -19,6 +19,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod handshake;
+mod key_exchange;
 mod keys;
 mod knock;
 mod local;

@@ -1,6 +1,6 @@
 //! The job's secret: who knows it belongs to the job.
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, Mac};
 use phalanx_core::{Error, Result};
 use sha2::Sha256;
 use std::fmt;

@@ -3,7 +3,7 @@
 use examples_common::progress::Seen;
 use phalanx::launch::Running;
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::process::Command;
 use std::sync::PoisonError;
 use std::thread::sleep;

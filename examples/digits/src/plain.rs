@@ -12,7 +12,7 @@ use digits_common::report::Report;
 use digits_common::{data, plot};
 use examples_common::checksum;
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// Trains a small convolutional network on handwritten digits in one process, without phalanx.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{Embedding, Linear, Module, RmsNorm, VarBuilder, VarMap};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde::{Deserialize, Serialize};
 use std::sync::PoisonError;
 

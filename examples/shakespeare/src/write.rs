@@ -4,7 +4,7 @@ use crate::model::Transformer;
 use crate::text::Alphabet;
 use candle_core::{Device, IndexOp, Result, Tensor};
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// Below 1 likely characters are preferred more than they are likely.
 const TEMPERATURE: f64 = 0.8;
