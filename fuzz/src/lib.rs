@@ -4,8 +4,10 @@
 //! `cargo xtask fuzz` runs them under libFuzzer; `cargo test` replays the kept corpus and changes it a little. What a
 //! target promises stands beside the code it is about, in the module `fuzz` of each crate.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use flate2::read::GzDecoder;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 pub use phalanx_group::fuzz::control;
 pub use phalanx_rendezvous::fuzz::store;
@@ -51,11 +53,20 @@ pub fn files(data: &[u8]) {
     }
 }
 
-/// The kept inputs of a target, in the order of their names.
-pub fn corpus(target: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
-    let mut files: Vec<_> =
-        fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    files
+/// The kept inputs of a target with their names, in the order of these: what is in `corpus/TARGET.tar.gz`.
+///
+/// # Panics
+/// If the archive can't be read.
+pub fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("corpus/{target}.tar.gz"));
+    let archive = File::open(&archive).unwrap_or_else(|error| panic!("{}: {error}", archive.display()));
+    let mut archive = tar::Archive::new(GzDecoder::new(archive));
+    let input = |entry: io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry?;
+        let mut input = Vec::new();
+        entry.read_to_end(&mut input)?;
+        Ok((entry.path()?.display().to_string(), input))
+    };
+    let inputs: io::Result<_> = archive.entries().and_then(|entries| entries.map(input).collect());
+    inputs.expect("it is an archive")
 }

@@ -3,6 +3,7 @@
 mod abi;
 mod book;
 mod command;
+mod corpus;
 mod fuzz;
 mod tidy;
 
