@@ -7,6 +7,7 @@ mod imports;
 mod pages;
 #[cfg(test)]
 mod plants;
+mod publish;
 mod sources;
 mod tree;
 
@@ -30,6 +31,7 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let mut findings = Vec::new();
     crates::dependencies(root, &mut findings);
+    publish::manifests(root, &mut findings);
     sources::headed_and_short(root, &mut findings);
     pages::examples(root, &mut findings);
     pages::named_tests(root, &mut findings);
