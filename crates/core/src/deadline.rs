@@ -45,6 +45,7 @@ impl Deadline {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has a clock")]
 mod tests {
     use super::*;
 
