@@ -1,7 +1,7 @@
 //! Why a group can no longer work: the one first cause that all its ranks report.
 
 use crate::wait::{Wait, circle};
-use crate::{CallSite, OpKind, Signature};
+use crate::{CallSite, OpKind, Peer, Signature};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -16,21 +16,6 @@ pub const WORLD: GroupId = GroupId(0);
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == WORLD { f.write_str("world") } else { write!(f, "group {:08x}", self.0 as u32) }
-    }
-}
-
-/// A rank of the job and where it runs.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Peer {
-    /// Rank in the job (not in a subgroup).
-    pub rank: usize,
-    /// Host name and process, as `host:pid`; a thread's name for ranks in one process.
-    pub host: String,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} ({})", self.rank, self.host)
     }
 }
 
