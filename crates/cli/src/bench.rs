@@ -1,5 +1,6 @@
 //! `phalanx bench`.
 
+use crate::complaint::complain;
 use phalanx_bench::Flags;
 use phalanx_core::Result;
 
@@ -7,7 +8,7 @@ use phalanx_core::Result;
 pub(crate) fn run(flags: &Flags) -> Result<i32> {
     let wrong = phalanx_bench::run(flags, &mut std::io::stdout())?;
     if wrong > 0 {
-        crate::complain(&format_args!("{wrong} elements came out wrong"));
+        complain(&format_args!("{wrong} elements came out wrong"));
     }
     Ok(i32::from(wrong > 0))
 }

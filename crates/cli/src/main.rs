@@ -3,12 +3,14 @@
 mod algo;
 mod bench;
 mod cli;
+mod complaint;
 mod run;
 mod trace;
 mod tune;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use complaint::complain;
 use phalanx_core::Error;
 use std::io::{ErrorKind, IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
@@ -42,11 +44,6 @@ fn main() {
 fn say(text: &str) -> i32 {
     let _ = std::io::stdout().write_all(text.as_bytes());
     0
-}
-
-/// Tells the user on stderr. When even that is closed, nobody is listening.
-fn complain(what: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "phalanx: {what}");
 }
 
 /// What a shell exits with in the same case.

@@ -1,6 +1,7 @@
 //! `phalanx run`.
 
 use crate::cli::Run;
+use crate::complaint;
 use phalanx_core::{Error, Result};
 use phalanx_launch::{Asking, Launch, Outcome, refuse_foreign_job};
 use std::sync::mpsc::channel;
@@ -76,7 +77,7 @@ fn complain(outcome: &Outcome, limit: Duration) {
     let text = outcome.to_string();
     let (done, told) = channel::<()>();
     let tell = move || {
-        crate::complain(&text);
+        complaint::complain(&text);
         drop(done);
     };
     // Without a thread, or when time is over, it stays unsaid; the exit code says the most of it.
