@@ -1,42 +1,18 @@
 //! What a user can ask for.
 
+use crate::backend::Backend;
+use crate::effort::Effort;
 use crate::op::Op;
 use crate::peers::Asked;
 use crate::sizes::{parse_bytes, sweep};
 use crate::subject::Subject;
-use crate::task::{Effort, Task};
+use crate::task::Task;
 use crate::timing::SAMPLES;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use phalanx::{DType, Error, ReduceOp, Result};
-use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Who carries the data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// What `phalanx::init()` chooses
-    Auto,
-    /// Shared memory between processes
-    Shm,
-    /// TCP between processes
-    Tcp,
-    /// Threads of one process
-    Thread,
-}
-
-impl Backend {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-            Self::Thread => "thread",
-        }
-    }
-}
 
 /// Whether operations on buffers of the group are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -32,9 +32,11 @@
 //! Deliberately absent: micro-benchmarks of kernels, which need no ranks.
 #![allow(rustdoc::private_intra_doc_links, reason = "the section Inside is for who reads the source")]
 
+mod backend;
 mod case;
 mod compare;
 mod data;
+mod effort;
 mod flags;
 mod hogs;
 mod library;
@@ -59,7 +61,8 @@ mod task;
 mod timing;
 mod wire;
 
-pub use flags::{Backend, Flags};
+pub use backend::Backend;
+pub use flags::Flags;
 pub use machine::Machine;
 pub use op::{Op, Place};
 pub use report::Report;

@@ -1,6 +1,6 @@
 //! Whoever is measured: how its ranks are started, and how what they say comes back.
 
-use crate::flags::Backend;
+use crate::backend::Backend;
 use crate::line::Line;
 use crate::op::Op;
 use crate::peers::Program;
@@ -182,7 +182,7 @@ impl Write for LineWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::Effort;
+    use crate::effort::Effort;
     use phalanx::{DType, ReduceOp};
 
     #[test]

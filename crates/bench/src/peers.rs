@@ -4,7 +4,7 @@
 //! make each library fastest on a host like ours, whose ranks are not bound to cores (unless that is asked for): who can
 //! give its core away while it waits does so when ranks share cores.
 
-use crate::flags::Backend;
+use crate::backend::Backend;
 use crate::task::Task;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;

@@ -1,6 +1,6 @@
 //! All that was measured, before anybody decides how to show it.
 
-use crate::flags::Backend;
+use crate::backend::Backend;
 use crate::machine::Machine;
 use crate::op::{Op, Place};
 use crate::stats::{Stats, median};

@@ -2,7 +2,8 @@
 //!
 //! In every round each operation is measured by one library right after the other, and nobody always comes first.
 
-use crate::flags::{Backend, Flags};
+use crate::backend::Backend;
+use crate::flags::Flags;
 use crate::library::{Library, is_interrupt};
 use crate::line::Line;
 use crate::machine::Machine;

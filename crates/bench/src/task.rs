@@ -1,10 +1,10 @@
 //! What one run of one library measures: one operation at several sizes.
 
+use crate::effort::Effort;
 use crate::op::Op;
 use crate::subject::Subject;
 use phalanx::{DType, Error, ReduceOp, Result};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// Tells a process that the benchmark has started it as a rank, and what to measure.
 pub(crate) const TASK_VAR: &str = "PHALANX_BENCH_TASK";
@@ -20,18 +20,6 @@ pub(crate) struct Task {
     pub(crate) dtype: DType,
     pub(crate) reduce: ReduceOp,
     pub(crate) effort: Effort,
-}
-
-/// How long and how one case is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Effort {
-    /// About how long one case is measured, unless `samples` says how often.
-    pub(crate) budget: Duration,
-    pub(crate) samples: Option<usize>,
-    /// Operations before those that count; a tenth of the samples unless this says how many.
-    pub(crate) warmup: Option<usize>,
-    /// Whether each rank rewrites its buffer before each operation.
-    pub(crate) touch: bool,
 }
 
 impl Task {
@@ -69,6 +57,7 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_task_reads_as_it_was_written() {

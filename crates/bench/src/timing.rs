@@ -4,9 +4,9 @@
 //! is checked before and after; a tenth as many samples are thrown away first. At the end the operation is
 //! repeated back to back, without barriers: what a program sees that does nothing else.
 
+use crate::effort::Effort;
 use crate::line::Line;
 use crate::op::{Op, Place};
-use crate::task::Effort;
 use phalanx::{ProcessGroup, ReduceOp, Result};
 use std::ops::RangeInclusive;
 use std::time::Instant;
