@@ -10,8 +10,7 @@
 //! 3. Where the first cause names nobody, because two ranks called different operations, nobody is named.
 //! 4. Where nobody has told anything, the first candidate is it.
 
-use crate::outcome::ExitKind;
-use crate::supervise::SIGABRT;
+use crate::exit::{ExitKind, SIGABRT};
 use std::time::Instant;
 
 /// What a rank says went wrong first.

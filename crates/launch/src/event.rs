@@ -1,6 +1,6 @@
 //! What the thread that supervises a job is told.
 
-use crate::outcome::ExitKind;
+use crate::exit::ExitKind;
 use phalanx_rendezvous::lifeline::Heard;
 
 /// What happened.

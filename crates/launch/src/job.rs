@@ -2,14 +2,15 @@
 
 use crate::blame::{NamedBy, Stage, Told};
 use crate::event::Event;
+use crate::exit::{ExitKind, SIGKILL, signal_name};
 use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
-use crate::outcome::{ExitKind, Failure, Outcome, Replacements, signal_name};
+use crate::outcome::{Failure, Outcome, Replacements};
 use crate::plan::{RankPlan, WORKER};
 use crate::process::Process;
 use crate::program::why_not_started;
 use crate::replacing::Spares;
-use crate::supervise::{Action, Asked, SIGKILL, Supervisor, Verdict, is_message};
+use crate::supervise::{Action, Asked, Supervisor, Verdict, is_message};
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::lifeline::{Ended as WorkerEnded, Exit, FirstCause, Heard};

@@ -1,12 +1,13 @@
 //! The public face: what to launch, and the job that runs.
 
 use crate::event::Event;
+use crate::exit::SIGKILL;
 use crate::job::{Attempt, Ended, Job, was_asked};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
 use crate::plan::{Order, Site, check, not_inherited, plan};
 use crate::replacing::Spares;
-use crate::supervise::{Asked, SIGKILL};
+use crate::supervise::Asked;
 use crate::writer::{Sink, Writers};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Elastic, LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
@@ -438,7 +439,7 @@ fn random_id() -> Result<String> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::outcome::ExitKind;
+    use crate::exit::ExitKind;
     use std::cell::Cell;
 
     #[test]

@@ -64,6 +64,7 @@
 
 mod blame;
 mod event;
+mod exit;
 mod job;
 mod launch;
 mod lines;
@@ -79,7 +80,8 @@ mod supervise;
 mod writer;
 
 pub use blame::NamedBy;
+pub use exit::ExitKind;
 pub use launch::{Launch, Running};
-pub use outcome::{ExitKind, Failure, Outcome, Replacements, TAIL_LINES};
+pub use outcome::{Failure, Outcome, Replacements, TAIL_LINES};
 pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};
 pub use plan::RANKS_MAX;

@@ -1,74 +1,13 @@
 //! How a job ended, in words for a person who reads them at night and in a code for the shell.
 
 use crate::blame::NamedBy;
-use phalanx_rendezvous::lifeline::Exit;
+use crate::exit::{ExitKind, signal_name};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Lines of a failed rank's stderr that its [`Failure`] quotes.
 pub const TAIL_LINES: usize = 20;
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ExitKind {
-    /// It returned this code.
-    Code(i32),
-    /// This signal killed it.
-    Signal(i32),
-    /// It is gone, but the system did not say how: another part of this program collected its exit status.
-    Unknown,
-    /// It had not ended when the others had failed of it: it hung, was stopped, or was cut off. The launcher ended it.
-    StillRunning,
-}
-
-impl ExitKind {
-    /// Whether the process said that all went well.
-    pub fn is_success(self) -> bool {
-        self == Self::Code(0)
-    }
-
-    /// As the ranks are told.
-    pub(crate) fn told(self) -> Exit {
-        match self {
-            Self::Code(code) => Exit::Code(code),
-            Self::Signal(signal) => Exit::Signal(signal),
-            Self::Unknown | Self::StillRunning => Exit::Unknown,
-        }
-    }
-
-    /// What a shell makes of it: the code, or 128 + signal; 1 when nothing is known.
-    pub fn exit_code(self) -> i32 {
-        match self {
-            Self::Code(code) => code,
-            Self::Signal(signal) => 128 + signal,
-            Self::Unknown | Self::StillRunning => 1,
-        }
-    }
-}
-
-impl fmt::Display for ExitKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was killed by {}", signal_name(signal)),
-            Self::Unknown => {
-                f.write_str("ended in an unknown way (its exit status was taken by somebody else)")
-            }
-            Self::StillRunning => f.write_str("was still running"),
-        }
-    }
-}
-
-/// `SIGKILL` for 9, and so on; `signal 71` where the system has no name.
-pub(crate) fn signal_name(signal: i32) -> String {
-    #[cfg(unix)]
-    if let Some(name) = signal_hook::low_level::signal_name(signal) {
-        return name.to_owned();
-    }
-    format!("signal {signal}")
-}
 
 /// What usually stands behind a death by `signal`.
 fn hint(signal: i32) -> Option<&'static str> {

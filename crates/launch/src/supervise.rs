@@ -14,13 +14,9 @@
 //! Which rank is named is decided at the end of Settling, by [`Blame`].
 
 use crate::blame::{Blame, NamedBy};
-use crate::outcome::ExitKind;
+use crate::exit::{ExitKind, SIGKILL, SIGTERM};
 use crate::replacing::{Replacing, Spares};
 use std::time::{Duration, Instant};
-
-pub(crate) const SIGKILL: i32 = 9;
-pub(crate) const SIGTERM: i32 = 15;
-pub(crate) const SIGABRT: i32 = 6;
 
 /// How long exits are collected before one of them is called the first failure.
 ///
