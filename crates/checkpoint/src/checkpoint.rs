@@ -2,8 +2,8 @@
 
 use crate::file::Finding;
 use crate::manifest::{self, Manifest, Wrong};
-use crate::state::{Stateful, TensorInfo, own_name};
-use crate::{Error, Result, file};
+use crate::state::own_name;
+use crate::{Error, Result, TensorInfo, file};
 use phalanx::Element;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -90,14 +90,6 @@ impl Checkpoint {
     /// The tensors, by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.manifest.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
-    }
-
-    /// Makes `part` what it was when it was [added](crate::State::add) under this prefix.
-    ///
-    /// # Errors
-    /// Those of `part`, as of [`Stateful::load`].
-    pub fn restore(&self, prefix: &str, part: &mut impl Stateful) -> Result<()> {
-        part.load(prefix, self)
     }
 
     /// All elements of a tensor, in row-major order.

@@ -1,8 +1,8 @@
 //! One rank's file: safetensors, hashed as it is written, and read again piece by piece.
 
+use crate::TensorInfo;
 use crate::folder;
 use crate::manifest::{FileInfo, Hash};
-use crate::state::TensorInfo;
 use crate::{Error, Result};
 use phalanx::DType;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo as Entry};

@@ -1,6 +1,7 @@
 //! Who writes which elements: arithmetic on what all ranks have told each other.
 
-use crate::state::{State, TensorInfo, Whole};
+use crate::TensorInfo;
+use crate::state::{State, Whole};
 use phalanx::chunk;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, btree_map};

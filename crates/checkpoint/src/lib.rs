@@ -19,9 +19,13 @@ mod lock;
 mod manifest;
 mod saving;
 mod state;
+mod stateful;
+mod tensor_info;
 mod value;
 
 pub use checkpoint::Checkpoint;
 pub use checkpoints::Checkpoints;
 pub use error::{Error, Result};
-pub use state::{State, Stateful, TensorInfo};
+pub use state::State;
+pub use stateful::Stateful;
+pub use tensor_info::TensorInfo;

@@ -1,7 +1,7 @@
 //! The table of contents of a checkpoint. One that can be read, and whose hash is right, is what makes a folder a checkpoint.
 
+use crate::TensorInfo;
 use crate::layout::tiled;
-use crate::state::TensorInfo;
 use crate::value;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

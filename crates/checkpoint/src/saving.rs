@@ -3,8 +3,8 @@
 use crate::file::{self, Run};
 use crate::layout::{Layout, Parts};
 use crate::manifest::{self, FileInfo, Manifest, Place, Tensor};
-use crate::state::{State, TensorInfo};
 use crate::{Error, Result, folder};
+use crate::{State, TensorInfo};
 use phalanx::Deadline;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

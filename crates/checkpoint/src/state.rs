@@ -1,73 +1,12 @@
 //! What goes into a checkpoint, as one rank gives it.
 
-use crate::{Checkpoint, Error, Result, value};
-use phalanx::{DType, Element};
-use serde::{Deserialize, Serialize};
+use crate::{Error, Result, TensorInfo, value};
+use phalanx::Element;
+use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-
-/// Type and shape of a tensor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TensorInfo {
-    /// Type of the elements.
-    pub dtype: DType,
-    /// Lengths of the dimensions, slowest first; none for a scalar.
-    pub shape: Vec<usize>,
-}
-
-impl TensorInfo {
-    /// How many elements it has; `None` if that many bytes can't be addressed.
-    pub fn elements(&self) -> Option<usize> {
-        let elements = self.shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n))?;
-        elements.checked_mul(self.dtype.size()).map(|_| elements)
-    }
-}
-
-impl fmt::Display for TensorInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.dtype, self.shape)
-    }
-}
-
-/// Something whose state belongs into a checkpoint: a model, an optimizer.
-///
-/// # Examples
-/// ```
-/// use phalanx_checkpoint::{Checkpoint, Result, State, Stateful};
-///
-/// struct Average {
-///     weights: Vec<f32>,
-///     steps: u64,
-/// }
-///
-/// impl Stateful for Average {
-///     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> Result<()> {
-///         state.slice(format!("{prefix}.weights"), &[self.weights.len()], &self.weights);
-///         state.value(format!("{prefix}.steps"), &self.steps)
-///     }
-///
-///     fn load(&mut self, prefix: &str, from: &Checkpoint) -> Result<()> {
-///         self.weights = from.read(&format!("{prefix}.weights"))?;
-///         self.steps = from.value(&format!("{prefix}.steps"))?;
-///         Ok(())
-///     }
-/// }
-/// ```
-pub trait Stateful {
-    /// Adds this to `state`, under names that begin with `prefix`.
-    ///
-    /// # Errors
-    /// What [`State`] returns, and its own as [`Error::Tensors`].
-    fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> Result<()>;
-
-    /// Becomes what [`save`](Self::save) has added under `prefix`.
-    ///
-    /// # Errors
-    /// What [`Checkpoint`] returns, and its own as [`Error::Tensors`]. Part of it may have changed then.
-    fn load(&mut self, prefix: &str, from: &Checkpoint) -> Result<()>;
-}
 
 /// Gives the bytes of a range of a tensor's elements, in row-major order and the machine's byte order.
 pub(crate) type Copy<'a> = dyn Fn(Range<usize>) -> Result<Vec<u8>> + 'a;
@@ -108,14 +47,6 @@ impl<'a> State<'a> {
     /// Nothing, yet.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Adds all of `part`, under names that begin with `prefix` and a dot.
-    ///
-    /// # Errors
-    /// Those of `part`.
-    pub fn add(&mut self, prefix: &str, part: &'a impl Stateful) -> Result<()> {
-        part.save(prefix, self)
     }
 
     /// Adds a tensor that is the same on all ranks. One that has not as many elements as `shape` says is refused when it is saved.

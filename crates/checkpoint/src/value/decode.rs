@@ -1,6 +1,6 @@
 //! From JSON back to a program's value.
 
-use super::{ESCAPE, F32, F64};
+use super::marks::{ESCAPE, F32, F64};
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,

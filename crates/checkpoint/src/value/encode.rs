@@ -1,6 +1,6 @@
 //! From a program's value to JSON.
 
-use super::{ESCAPE, F32, F64};
+use super::marks::{ESCAPE, F32, F64};
 use serde::ser::{
     Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
     SerializeTupleStruct, SerializeTupleVariant, Serializer,

@@ -5,15 +5,12 @@
 
 mod decode;
 mod encode;
+mod marks;
 
+use marks::ESCAPE;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Error, Value};
-
-const F64: &str = "$f64";
-const F32: &str = "$f32";
-/// What keys of the program's own that look like these begin with.
-const ESCAPE: char = '$';
 
 /// Levels of a value within another: the parser of JSON takes no more than 128, of which the manifest has some itself.
 const DEPTH_MAX: usize = 100;
