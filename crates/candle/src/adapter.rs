@@ -1,52 +1,17 @@
-//! candle's tensors, as `phalanx-train` knows tensors.
+//! What `phalanx-train` asks of tensors, for candle's.
 
-use crate::Group;
-use crate::element::{bytes_mut_anywhere, on_host, read, unsupported_dtype, with_element};
+use crate::element::{bytes_mut_anywhere, on_host, read, with_element};
 use crate::group::Place;
+use crate::sendable::{Candle, candles, told, unknown};
 use candle_core::Tensor;
-use phalanx::{DType, Element, OpKind, ProcessGroup, ReduceOp};
+use phalanx::DType;
+#[cfg(feature = "cuda")]
+use phalanx::ProcessGroup;
 #[cfg(feature = "cuda")]
 use phalanx_train::Plan;
 #[cfg(feature = "cuda")]
 use phalanx_train::memory::{Memory, Sending};
-use phalanx_train::{Error, Result, element};
-
-/// A tensor of a type that can be sent.
-#[derive(Debug, Clone)]
-pub(crate) struct Candle {
-    tensor: Tensor,
-    dtype: DType,
-    place: Place,
-}
-
-impl Candle {
-    /// Refuses what can't be sent, with an error of `op`.
-    pub(crate) fn new(group: &impl Group, op: OpKind, tensor: &Tensor) -> phalanx::Result<Self> {
-        let place = Place::of(group, op, tensor.device())?;
-        Ok(Self { tensor: tensor.clone(), dtype: sent_as(group.host(), op, tensor.dtype())?, place })
-    }
-
-    /// For work on this rank alone.
-    pub(crate) fn local(tensor: &Tensor) -> Result<Self> {
-        let dtype = known(tensor.dtype()).ok_or_else(|| unknown(tensor.dtype().as_str()))?;
-        let place = Place::alone(tensor.device());
-        Ok(Self { tensor: tensor.contiguous().map_err(told)?, dtype, place })
-    }
-
-    pub(crate) fn tensor(&self) -> &Tensor {
-        &self.tensor
-    }
-
-    /// The same in other memory.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn copied(self) -> Result<Self> {
-        Ok(Self { tensor: self.tensor.force_contiguous().map_err(told)?, ..self })
-    }
-
-    pub(crate) fn into_tensor(self) -> Tensor {
-        self.tensor
-    }
-}
+use phalanx_train::{Result, element};
 
 impl phalanx_train::Tensor for Candle {
     type Device = Place;
@@ -132,14 +97,11 @@ impl phalanx_train::Tensor for Candle {
 
     #[cfg(feature = "cuda")]
     fn memory(
-        plan: std::sync::Arc<Plan<Place>>,
+        plan: &std::sync::Arc<Plan<Place>>,
         sending: Sending,
-        group: &ProcessGroup,
-    ) -> Result<Box<dyn Memory<Self>>> {
-        match crate::cuda::memory(&plan, sending)? {
-            Some(gradients) => Ok(Box::new(gradients)),
-            None => phalanx_train::memory::on_host(plan, sending, group),
-        }
+        _: &ProcessGroup,
+    ) -> Result<Option<Box<dyn Memory<Self>>>> {
+        Ok(crate::cuda::memory(plan, sending)?.map(|gradients| Box::new(gradients) as _))
     }
 }
 
@@ -158,50 +120,6 @@ fn shrunk(tensor: &Tensor, by: f64) -> candle_core::Result<Tensor> {
     let (wide, by) = (tensor.to_dtype(candle_core::DType::F64)?, by * (1.0 - part));
     let (positive, negative) = (wide.affine(by, -least)?.relu()?, wide.affine(-by, -least)?.relu()?);
     (positive - negative)?.to_dtype(tensor.dtype())
-}
-
-/// An error of candle, until [`Error`](crate::Error) takes it out again.
-pub(crate) fn told(error: candle_core::Error) -> Error {
-    Error::Tensors(error.into())
-}
-
-fn unknown(dtype: &str) -> Error {
-    told(candle_core::Error::Msg(format!(
-        "elements of type {dtype} are not known to both candle and phalanx"
-    )))
-}
-
-/// candle's type as phalanx knows it.
-fn known(dtype: candle_core::DType) -> Option<DType> {
-    with_element!(dtype, T => Some(<T as Element>::DTYPE), _ => None)
-}
-
-/// As [`known`], with an error of `op`.
-pub(crate) fn sent_as(group: &ProcessGroup, op: OpKind, dtype: candle_core::DType) -> phalanx::Result<DType> {
-    known(dtype).ok_or_else(|| unsupported_dtype(group, op, dtype))
-}
-
-/// phalanx's type as candle knows it.
-fn candles(dtype: DType) -> Result<candle_core::DType> {
-    dtype.name().parse().map_err(|_| unknown(dtype.name()))
-}
-
-/// [`ProcessGroup::all_reduce`] of bytes.
-#[track_caller]
-pub(crate) fn all_reduce(
-    group: &ProcessGroup,
-    dtype: candle_core::DType,
-    bytes: &mut [u8],
-    op: ReduceOp,
-) -> phalanx::Result<()> {
-    element::all_reduce(group, sent_as(group, OpKind::AllReduce, dtype)?, bytes, op)
-}
-
-/// Multiplies elements, and rounds once.
-pub(crate) fn multiply(dtype: candle_core::DType, bytes: &mut [u8], by: f64) {
-    if let Some(dtype) = known(dtype) {
-        element::multiply(dtype, bytes, by);
-    }
 }
 
 #[cfg(test)]

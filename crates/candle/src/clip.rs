@@ -1,9 +1,9 @@
 //! Gradients that are too large.
 
 use crate::Result;
-use crate::adapter::Candle;
 use crate::model::parameters;
 use crate::reducer::put;
+use crate::sendable::Candle;
 use candle_core::Var;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;

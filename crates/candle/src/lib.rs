@@ -77,6 +77,7 @@ mod parallel;
 mod reducer;
 mod saved;
 mod scaler;
+mod sendable;
 mod shard;
 mod sync_batch_norm;
 mod tensor;

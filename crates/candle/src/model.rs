@@ -1,6 +1,6 @@
 //! The variables of a model, by name.
 
-use crate::adapter::Candle;
+use crate::sendable::Candle;
 use crate::{Group, Result, broadcast};
 use candle_core::Var;
 use candle_nn::VarMap;

@@ -1,8 +1,8 @@
 //! The gradients of candle's backward pass, by the places that their variables have among all.
 
-use crate::adapter::{Candle, sent_as};
 use crate::group::{Place, Ranks};
 use crate::model::{Parameter, is_buffer};
+use crate::sendable::{Candle, sent_as};
 use crate::{DdpConfig, Group, Result, Share};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};

@@ -1,7 +1,6 @@
 //! What can go wrong between tensors and the group.
 
-use crate::Version;
-use crate::{missing, tally, verify};
+use crate::version::{self, Version};
 use std::fmt;
 
 /// What every fallible call of this crate returns.
@@ -34,7 +33,7 @@ pub enum Error {
     },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group
     /// is fine.
-    #[error("parameter `{name}` differs between ranks: {}", verify::listed(versions))]
+    #[error("parameter `{name}` differs between ranks: {}", version::listed(versions))]
     ParameterMismatch {
         /// The first parameter, in name order, that is not the same on all ranks.
         name: String,
@@ -46,7 +45,7 @@ pub enum Error {
     #[error(
         "the shares of the ranks do not make one batch: {what} ({}); pass Share::new(samples of this rank, samples of all ranks \
          together), or Share::EQUAL on all ranks",
-        tally::listed(shares)
+        by_rank(shares)
     )]
     ShareMismatch {
         /// What does not fit.
@@ -57,7 +56,7 @@ pub enum Error {
     /// No rank has a gradient for some parameters, which the program did not allow: see
     /// [`MissingGradients::Error`](crate::MissingGradients::Error). Every rank gets this same error, no gradients are given, what was kept for the step is gone, and
     /// the group is fine.
-    #[error("{}", missing::told(names, hint))]
+    #[error("{}", no_gradient(names, hint))]
     NoGradient {
         /// The parameters, in name order.
         names: Vec<String>,
@@ -70,5 +69,54 @@ pub enum Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Who has said what, in one line: ranks next to each other that have said the same stand together.
+fn by_rank(shares: &[String]) -> String {
+    let mut runs: Vec<(usize, usize, &str)> = Vec::new();
+    for (rank, share) in shares.iter().enumerate() {
+        match runs.last_mut() {
+            Some((_, last, text)) if *text == share => *last = rank,
+            _ => runs.push((rank, rank, share)),
+        }
+    }
+    let told = |&(first, last, share): &(usize, usize, &str)| match first == last {
+        true => format!("rank {first}: {share}"),
+        false => format!("ranks {first} to {last}: {share} each"),
+    };
+    runs.iter().map(told).collect::<Vec<_>>().join("; ")
+}
+
+/// Names that are told before the rest is only counted.
+const NAMES_MAX: usize = 16;
+
+pub(crate) fn no_gradient(names: &[String], hint: &str) -> String {
+    let shown: Vec<_> = names.iter().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
+    let more = match names.len().saturating_sub(NAMES_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("no rank has a gradient for {}{more}, so no optimizer changes them. {hint}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_are_counted() {
+        let names: Vec<String> = (0..18).map(|i| i.to_string()).collect();
+        assert!(no_gradient(&names, "why").ends_with("`15` and 2 more, so no optimizer changes them. why"));
+        assert_eq!(
+            no_gradient(&names[..1], "why"),
+            "no rank has a gradient for `0`, so no optimizer changes them. why"
+        );
+    }
+
+    #[test]
+    fn ranks_that_say_the_same_stand_together() {
+        let shares = ["a", "a", "a", "b", "c", "c"].map(String::from);
+        assert_eq!(by_rank(&shares), "ranks 0 to 2: a each; rank 3: b; ranks 4 to 5: c each");
     }
 }

@@ -62,6 +62,7 @@ mod error;
 pub mod memory;
 pub mod missing;
 pub mod model;
+mod place;
 mod plan;
 mod reducer;
 mod sampler;
@@ -71,6 +72,7 @@ mod step;
 mod tally;
 mod tensor;
 mod verify;
+mod version;
 
 pub use array::Array;
 pub use bucket::Bucket;
@@ -81,14 +83,15 @@ pub use missing::MissingGradients;
 pub use model::{sync_buffers, sync_model};
 /// Ways to send gradients in fewer bytes, for [`Reducer::set_hook`].
 pub use phalanx_compress as compress;
-pub use plan::{Parameter, Plan};
-pub use reducer::{Gradients, Reducer, sync_gradients};
+pub use plan::{Gradients, Parameter, Plan};
+pub use reducer::{Reducer, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::{LossScaler, are_finite};
 pub use share::{Part, Share};
 pub use tally::{Sums, Tally};
 pub use tensor::Tensor;
-pub use verify::{Version, verify_parameters};
+pub use verify::verify_parameters;
+pub use version::Version;
 
 /// The adapter of the page about this crate, as a test.
 #[cfg(doctest)]

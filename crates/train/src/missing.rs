@@ -1,13 +1,11 @@
 //! Parameters for which no rank has a gradient.
 
+use crate::error::no_gradient;
 use crate::{Error, Result};
 use phalanx::ProcessGroup;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{Write, stderr};
-
-/// Names that are told before the rest is only counted.
-const NAMES_MAX: usize = 16;
 
 /// What a step does about parameters for which no rank has a gradient.
 ///
@@ -70,7 +68,7 @@ impl Watch {
             return Err(Error::NoGradient { names, hint });
         }
         if group.rank() == 0 {
-            warn(format_args!("{}", told(&names, hint)));
+            warn(format_args!("{}", no_gradient(&names, hint)));
         }
         Ok(())
     }
@@ -81,29 +79,5 @@ fn warn(words: fmt::Arguments<'_>) {
     tracing::warn!("{words}");
     if !tracing::dispatcher::has_been_set() {
         let _ = writeln!(stderr(), "phalanx: warning: {words}");
-    }
-}
-
-pub(crate) fn told(names: &[String], hint: &str) -> String {
-    let shown: Vec<_> = names.iter().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
-    let more = match names.len().saturating_sub(NAMES_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("no rank has a gradient for {}{more}, so no optimizer changes them. {hint}", shown.join(", "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_names_are_counted() {
-        let names: Vec<String> = (0..18).map(|i| i.to_string()).collect();
-        assert!(told(&names, "why").ends_with("`15` and 2 more, so no optimizer changes them. why"));
-        assert_eq!(
-            told(&names[..1], "why"),
-            "no rank has a gradient for `0`, so no optimizer changes them. why"
-        );
     }
 }

@@ -1,12 +1,15 @@
 //! What is trained, and in which buckets its gradients travel.
 
+use crate::Result;
 use crate::bucket::{Bucket, Item, plan};
-use crate::{Result, Tensor};
 use phalanx::{DType, Error, OpKind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A weight of the model that has gradients: what is known of it, not its values. `D` is the [`Device`](Tensor::Device) of the library.
+/// The gradients of all parameters, by their index; `None` where there is none.
+pub type Gradients<T> = Vec<Option<T>>;
+
+/// A weight of the model that has gradients: what is known of it, not its values. `D` is the [`Device`](crate::Tensor::Device) of the library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parameter<D> {
@@ -25,12 +28,6 @@ pub struct Parameter<D> {
 }
 
 impl<D> Parameter<D> {
-    /// A weight of `tensor`'s type, shape and place.
-    pub fn of<T: Tensor<Device = D>>(name: impl Into<String>, tensor: &T) -> Self {
-        let (dtype, dims, device) = (tensor.dtype(), tensor.dims().to_vec(), tensor.device());
-        Self { name: name.into(), dtype, dims, device, wire: dtype, optional: false }
-    }
-
     /// Expects no gradient: it is frozen, or the forward pass itself changes it, as the running statistics of batch normalisation. What
     /// [`MissingGradients`](crate::MissingGradients) says is not about it then. If a gradient comes nevertheless it is one as any other.
     #[must_use]
@@ -46,19 +43,6 @@ impl<D> Parameter<D> {
 
     fn item(&self) -> Item {
         Item { dtype: self.wire, elements: self.dims.iter().product() }
-    }
-
-    /// Refuses what is no gradient of this.
-    pub(crate) fn check<T: Tensor<Device = D>>(&self, grad: &T) -> Result<()> {
-        let (dtype, dims) = (grad.dtype(), grad.dims());
-        if dims == self.dims && (dtype == self.dtype || dtype == self.wire) {
-            return Ok(());
-        }
-        let what = format!(
-            "the gradient of `{}` is {dtype:?} {dims:?}, but the variable is {:?} {:?}",
-            self.name, self.dtype, self.dims
-        );
-        Err(Error::misuse(OpKind::AllReduce, what).into())
     }
 }
 
@@ -118,14 +102,5 @@ impl<D> Plan<D> {
     /// The bucket of a parameter's gradients, and their bytes in there.
     pub fn home(&self, parameter: usize) -> (usize, Range<usize>) {
         self.homes[parameter].clone()
-    }
-
-    /// The gradients of a parameter, as zeros, as they travel.
-    ///
-    /// # Errors
-    /// The library's.
-    pub fn zeros<T: Tensor<Device = D>>(&self, parameter: usize) -> Result<T> {
-        let Parameter { wire, dims, device, .. } = &self.parameters[parameter];
-        T::zeros(*wire, dims, device)
     }
 }

@@ -1,8 +1,8 @@
 //! Gradients of all ranks into gradients of the global batch.
 
-use crate::memory::{Memory, Sending};
+use crate::memory::{self, Memory, Sending};
 use crate::missing::{MissingGradients, Watch};
-use crate::plan::{self, Parameter, Plan};
+use crate::plan::{self, Gradients, Parameter, Plan};
 use crate::share::{Part, Share};
 use crate::step::{Reduced, Step};
 use crate::{Result, Tally, Tensor};
@@ -10,9 +10,6 @@ use phalanx::{CallSite, Error, OpKind, ProcessGroup};
 use phalanx_compress::{CommHook, Traffic};
 use std::fmt;
 use std::sync::Arc;
-
-/// The gradients of all parameters, by their index; `None` where there is none.
-pub type Gradients<T> = Vec<Option<T>>;
 
 /// Makes this rank's gradients those of the global batch, while a backward pass still finds more of them, or after it.
 ///
@@ -227,7 +224,10 @@ impl<T: Tensor> Reducer<T> {
             sending = ?self.sending,
             "buckets planned"
         );
-        let memory = T::memory(plan.clone(), self.sending, group)?;
+        let memory = match T::memory(&plan, self.sending, group)? {
+            Some(memory) => memory,
+            None => memory::on_host(plan.clone(), self.sending, group)?,
+        };
         self.planned = Some(Planned { plan, memory });
         Ok(())
     }

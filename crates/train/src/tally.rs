@@ -193,22 +193,6 @@ fn join(limbs: &[u32]) -> u128 {
     limbs.iter().enumerate().map(|(at, &limb)| u128::from(limb) << (LIMB_BITS * at)).sum()
 }
 
-/// Who has said what, in one line: ranks next to each other that have said the same stand together.
-pub(crate) fn listed(shares: &[String]) -> String {
-    let mut runs: Vec<(usize, usize, &str)> = Vec::new();
-    for (rank, share) in shares.iter().enumerate() {
-        match runs.last_mut() {
-            Some((_, last, text)) if *text == share => *last = rank,
-            _ => runs.push((rank, rank, share)),
-        }
-    }
-    let told = |&(first, last, share): &(usize, usize, &str)| match first == last {
-        true => format!("rank {first}: {share}"),
-        false => format!("ranks {first} to {last}: {share} each"),
-    };
-    runs.iter().map(told).collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,9 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_say_the_same_stand_together() {
-        let shares = ["a", "a", "a", "b", "c", "c"].map(String::from);
-        assert_eq!(listed(&shares), "ranks 0 to 2: a each; rank 3: b; ranks 4 to 5: c each");
+    fn a_tally_reads_well() {
         assert_eq!(tally(&[(1, 8), (2, 8)]).to_string(), "3 of 8 samples, in 2 losses");
         assert_eq!(tally(&[(1, 3), (5, 9)]).to_string(), "6 of 12 samples, in 2 losses of different batches");
     }

@@ -1,6 +1,6 @@
 //! What data-parallel training needs of a tensor.
 
-use crate::memory::{self, Memory, Sending};
+use crate::memory::{Memory, Sending};
 use crate::{Plan, Result, element};
 use phalanx::{DType, ProcessGroup};
 use std::fmt;
@@ -94,15 +94,16 @@ pub trait Tensor: Sized + Send + 'static {
         self.read(|bytes| element::is_finite(self.dtype(), bytes))
     }
 
-    /// Where gradients are reduced: the seam for memory that the host can't see. Collective.
+    /// Where gradients are reduced: the seam for memory that the host can't see. `None` reduces them [on the host](crate::memory::on_host).
+    /// Collective.
     ///
     /// # Errors
     /// Those of the group.
     fn memory(
-        plan: Arc<Plan<Self::Device>>,
-        sending: Sending,
-        group: &ProcessGroup,
-    ) -> Result<Box<dyn Memory<Self>>> {
-        memory::on_host(plan, sending, group)
+        _plan: &Arc<Plan<Self::Device>>,
+        _sending: Sending,
+        _group: &ProcessGroup,
+    ) -> Result<Option<Box<dyn Memory<Self>>>> {
+        Ok(None)
     }
 }

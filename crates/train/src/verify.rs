@@ -1,41 +1,10 @@
 //! Whether all ranks hold the same weights, and if not, who holds which.
 
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result, Tensor, Version};
 use phalanx::ProcessGroup;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use twox_hash::XxHash3_64;
-
-/// What some ranks hold of a parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Version {
-    /// Type and shape, as text: `f32 [10, 128]`. `None`: these ranks have no parameter of the name.
-    pub kind: Option<String>,
-    /// Of its bytes, in row-major order; 0 where there is none.
-    pub hash: u64,
-    /// Who holds it, in rising order.
-    pub ranks: Vec<usize>,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Some(kind) => write!(f, "{kind} with hash {:016x}", self.hash)?,
-            None => f.write_str("none")?,
-        }
-        match &self.ranks[..] {
-            [rank] => write!(f, " on rank {rank}"),
-            ranks => write!(f, " on ranks {ranks:?}"),
-        }
-    }
-}
-
-/// All of them, in one line.
-pub(crate) fn listed(versions: &[Version]) -> String {
-    versions.iter().map(Version::to_string).collect::<Vec<_>>().join(", ")
-}
 
 /// Makes sure that all ranks hold the same tensors under the same names: types, shapes, and every bit of the values.
 ///

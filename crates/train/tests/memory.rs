@@ -58,8 +58,9 @@ impl Tensor for Far {
         self.0.sum_of_squares()
     }
 
-    fn memory(plan: Arc<Plan<()>>, _: Sending, _: &ProcessGroup) -> Result<Box<dyn Memory<Self>>> {
-        Ok(Box::new(InPlace { grads: vec![None; plan.parameters().len()], plan }))
+    fn memory(plan: &Arc<Plan<()>>, _: Sending, _: &ProcessGroup) -> Result<Option<Box<dyn Memory<Self>>>> {
+        let grads = vec![None; plan.parameters().len()];
+        Ok(Some(Box::new(InPlace { grads, plan: plan.clone() })))
     }
 }
 

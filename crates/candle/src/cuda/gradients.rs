@@ -1,9 +1,10 @@
 //! Gradients on a GPU: reduced where they lie, those of a bucket as one launch.
 
 use super::{Loan, OnGpu};
-use crate::adapter::{Candle, told};
+
 use crate::element::{unsupported_dtype, with_element};
 use crate::group::Place;
+use crate::sendable::{Candle, told};
 use candle_core::{Storage, Tensor};
 use phalanx::{CallSite, DType, Error, OpKind, ReduceOp};
 use phalanx_nccl::HybridBackend;

@@ -1,6 +1,6 @@
 //! Means over the ranks that are formed while the training goes on.
 
-use crate::adapter::{all_reduce, multiply};
+use crate::sendable::{all_reduce, multiply};
 use candle_core::DType;
 use phalanx::{CallSite, Error, ProcessGroup, ReduceOp, Result, SharedBuffer};
 use phalanx_compress::{Bucket, CommHook, Traffic};

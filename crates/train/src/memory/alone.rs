@@ -1,6 +1,7 @@
 //! Buckets that are reduced one after the other.
 
-use super::{Memory, Reduction};
+use super::bytes::copy;
+use super::seam::{Memory, Reduction};
 use crate::{Plan, Result, Tensor, element};
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl<T: Tensor, R: DerefMut<Target = [u64]> + Send> Memory<T> for Alone<T, R> {
         for &member in &bucket.members {
             let place = &mut bytes[self.plan.home(member).1];
             match &self.grads[member] {
-                Some((grad, scale)) => super::copy(grad, place, bucket.dtype, *scale)?,
+                Some((grad, scale)) => copy(grad, place, bucket.dtype, *scale)?,
                 None => place.fill(0),
             }
         }

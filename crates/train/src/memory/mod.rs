@@ -1,98 +1,15 @@
 //! Where gradients are while they are reduced.
 
 mod alone;
+mod bytes;
+mod seam;
 mod together;
 
-use crate::{Plan, Result, Tensor, element};
-use phalanx::{ProcessGroup, ReduceOp};
-use phalanx_compress::CommHook;
+pub use seam::{Memory, Reduction, Sending};
+
+use crate::{Plan, Result, Tensor};
+use phalanx::ProcessGroup;
 use std::sync::Arc;
-
-/// When buckets are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sending {
-    /// One after the other, once: nothing is kept for a next step.
-    Once,
-    /// One after the other, when all gradients are there.
-    After,
-    /// Each as soon as it is complete, so that several are under way.
-    During,
-}
-
-/// Where the gradients of a [`Plan`] are while they are reduced.
-///
-/// In each step each parameter's gradient is [laid](Self::lay) or [skipped](Self::skip). A bucket is [launched](Self::launch) then, unless nobody
-/// has a gradient for it; it [lands](Self::land), and its gradients are [lifted](Self::lift), those that any rank had. Buckets are
-/// launched in their order. With [`Sending::During`] all may be under way at once; else each is lifted before the next is launched. A
-/// step may end anywhere in between, if it fails.
-///
-/// [`on_host`] makes one for memory that the host can see. A library with other memory gives its own, by [`Tensor::memory`].
-pub trait Memory<T: Tensor>: Send {
-    /// Takes this rank's gradient of a parameter, in the type in which it travels, until it is lifted. It counts `scale` times.
-    ///
-    /// # Errors
-    /// The library's, and those of operations that failed before.
-    fn lay(&mut self, parameter: usize, grad: T, scale: Option<f64>) -> Result<()>;
-
-    /// This rank has no gradient of a parameter: it counts as zeros.
-    ///
-    /// # Errors
-    /// As of [`lay`](Self::lay).
-    fn skip(&mut self, parameter: usize) -> Result<()>;
-
-    /// Reduces a bucket, or begins to: the same one on all ranks.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn launch(&mut self, bucket: usize, reduction: Reduction<'_>) -> Result<()>;
-
-    /// Waits until a bucket that was launched is reduced.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn land(&mut self, bucket: usize) -> Result<()>;
-
-    /// Gives the reduced gradient of a parameter whose bucket has landed: the tensor that was laid, or a new one if none was.
-    ///
-    /// # Errors
-    /// The library's.
-    fn lift(&mut self, parameter: usize) -> Result<T>;
-}
-
-/// How a bucket is reduced.
-pub struct Reduction<'a> {
-    /// The ranks. Where there are other ways between them, these are which ranks they are, and where the program made the call.
-    pub group: &'a ProcessGroup,
-    /// What becomes of their gradients.
-    pub op: ReduceOp,
-    /// Who adds up gradients of f32 instead. There is none with [`Sending::During`].
-    pub hook: Option<&'a mut dyn CommHook>,
-}
-
-impl std::fmt::Debug for Reduction<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reduction")
-            .field("op", &self.op)
-            .field("hooked", &self.hook.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Reduction<'_> {
-    /// Reduces a bucket whose gradients lie end to end in `bytes`.
-    fn perform<D>(&mut self, plan: &Plan<D>, at: usize, bytes: &mut [u8]) -> phalanx::Result<()> {
-        let bucket = &plan.buckets()[at];
-        match &mut self.hook {
-            Some(hook) if bucket.dtype == phalanx::DType::F32 => {
-                let shapes: Vec<&[usize]> =
-                    bucket.members.iter().map(|&member| &plan.parameters()[member].dims[..]).collect();
-                let gradients = bytemuck::cast_slice_mut(bytes);
-                hook.reduce(phalanx_compress::Bucket { index: at, gradients, shapes: &shapes }, self.group)
-            }
-            _ => element::all_reduce(self.group, bucket.dtype, bytes, self.op),
-        }
-    }
-}
 
 /// Gradients in the host's memory. Collective, but for [`Sending::Once`].
 ///
@@ -116,13 +33,4 @@ pub fn on_host<T: Tensor>(
         Sending::After => Box::new(alone::Alone::new(group.alloc(words())?, plan)),
         Sending::During => Box::new(together::Together::new(plan, group)?),
     })
-}
-
-/// Copies a gradient to its place in a bucket.
-fn copy<T: Tensor>(grad: &T, place: &mut [u8], dtype: phalanx::DType, scale: Option<f64>) -> Result<()> {
-    grad.read(|bytes| place.copy_from_slice(bytes))?;
-    if let Some(scale) = scale {
-        element::multiply(dtype, place, scale);
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Buckets that are under way together, while the program goes on.
 
-use super::{Memory, Reduction};
+use super::bytes::copy;
+use super::seam::{Memory, Reduction};
 use crate::element::{unsupported, with_float};
 use crate::{Plan, Result, Tensor};
 use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp, SharedBuffer, Work};
@@ -33,7 +34,7 @@ impl<T: Tensor> Memory<T> for Together<T> {
     fn lay(&mut self, parameter: usize, grad: T, scale: Option<f64>) -> Result<()> {
         let (bucket, home) = self.plan.home(parameter);
         let dtype = self.plan.buckets()[bucket].dtype;
-        super::copy(&grad, &mut self.rooms[bucket].bytes()?[home], dtype, scale)?;
+        copy(&grad, &mut self.rooms[bucket].bytes()?[home], dtype, scale)?;
         self.grads[parameter] = Some(grad);
         Ok(())
     }

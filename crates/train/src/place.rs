@@ -1,0 +1,36 @@
+//! What tensors have to do with their place in a plan: a weight's parameter, and what is a gradient of it.
+
+use crate::{Parameter, Plan, Result, Tensor};
+use phalanx::{Error, OpKind};
+
+impl<D> Parameter<D> {
+    /// A weight of `tensor`'s type, shape and place.
+    pub fn of<T: Tensor<Device = D>>(name: impl Into<String>, tensor: &T) -> Self {
+        let (dtype, dims, device) = (tensor.dtype(), tensor.dims().to_vec(), tensor.device());
+        Self { name: name.into(), dtype, dims, device, wire: dtype, optional: false }
+    }
+
+    /// Refuses what is no gradient of this.
+    pub(crate) fn check<T: Tensor<Device = D>>(&self, grad: &T) -> Result<()> {
+        let (dtype, dims) = (grad.dtype(), grad.dims());
+        if dims == self.dims && (dtype == self.dtype || dtype == self.wire) {
+            return Ok(());
+        }
+        let what = format!(
+            "the gradient of `{}` is {dtype:?} {dims:?}, but the variable is {:?} {:?}",
+            self.name, self.dtype, self.dims
+        );
+        Err(Error::misuse(OpKind::AllReduce, what).into())
+    }
+}
+
+impl<D> Plan<D> {
+    /// The gradients of a parameter, as zeros, as they travel.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn zeros<T: Tensor<Device = D>>(&self, parameter: usize) -> Result<T> {
+        let Parameter { wire, dims, device, .. } = &self.parameters()[parameter];
+        T::zeros(*wire, dims, device)
+    }
+}
