@@ -3,9 +3,8 @@
 //! As with the driver, a capture of the global mode is broken by such a call of any thread, but one that has said that it is relaxed; others are by calls of the thread that began
 //! them.
 
-use crate::context::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CudaResult, INVALID_VALUE, SUCCESS};
+use crate::cuda::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CudaResult, INVALID_VALUE, RawStream, SUCCESS};
 use crate::lock;
-use crate::stream::RawStream;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;

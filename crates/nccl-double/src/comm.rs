@@ -1,7 +1,8 @@
 //! Communicators: one rank's end of the line to the hub.
 
 use crate::job::Job;
-use crate::wire::{Kind, Reply, Request};
+use crate::result::{IN_PROGRESS, INVALID_ARGUMENT, NcclResult, OK, SYSTEM_ERROR};
+use crate::wire::{Kind, Reply, Request, Way};
 use crate::{context, encryption, fault, hub, last_error, lock, version};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
@@ -9,16 +10,6 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-
-pub(crate) type NcclResult = c_int;
-pub(crate) const OK: NcclResult = 0;
-pub(crate) const CUDA_ERROR: NcclResult = 1;
-pub(crate) const SYSTEM_ERROR: NcclResult = 2;
-pub(crate) const INTERNAL_ERROR: NcclResult = 3;
-pub(crate) const INVALID_ARGUMENT: NcclResult = 4;
-pub(crate) const INVALID_USAGE: NcclResult = 5;
-pub(crate) const REMOTE_ERROR: NcclResult = 6;
-pub(crate) const IN_PROGRESS: NcclResult = 7;
 
 /// Which rank of which communicator to be, on which device.
 #[derive(Clone)]
@@ -37,9 +28,6 @@ pub(crate) struct Comm {
     state: Mutex<State>,
     changed: Condvar,
 }
-
-/// A kind of collective, or [`Kind::Send`], and how, or between whom.
-pub(crate) type Way = (u64, u64);
 
 #[derive(Default)]
 struct State {

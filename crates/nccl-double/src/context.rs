@@ -1,25 +1,14 @@
 //! The driver's devices and contexts. A context is its device's number plus one, made a pointer.
 
-use crate::probe::CONTEXTS;
-use crate::{capture, device, fault, stream};
+use crate::counters::CONTEXTS;
+use crate::cuda::{
+    CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CONTEXT_IS_DESTROYED, CudaResult, ILLEGAL_ADDRESS,
+    INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_FOUND, NOT_READY,
+    OUT_OF_MEMORY, SUCCESS,
+};
+use crate::fault;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-
-pub(crate) type CudaResult = c_int;
-pub(crate) const SUCCESS: CudaResult = 0;
-pub(crate) const INVALID_VALUE: CudaResult = 1;
-pub(crate) const OUT_OF_MEMORY: CudaResult = 2;
-pub(crate) const NO_DEVICE: CudaResult = 100;
-pub(crate) const INVALID_DEVICE: CudaResult = 101;
-pub(crate) const INVALID_CONTEXT: CudaResult = 201;
-pub(crate) const INVALID_HANDLE: CudaResult = 400;
-pub(crate) const NOT_FOUND: CudaResult = 500;
-pub(crate) const NOT_READY: CudaResult = 600;
-pub(crate) const ILLEGAL_ADDRESS: CudaResult = 700;
-pub(crate) const CONTEXT_IS_DESTROYED: CudaResult = 709;
-pub(crate) const NOT_SUPPORTED: CudaResult = 801;
-pub(crate) const CAPTURE_UNSUPPORTED: CudaResult = 900;
-pub(crate) const CAPTURE_INVALIDATED: CudaResult = 901;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -173,15 +162,5 @@ pub unsafe extern "C" fn cuCtxSetCurrent(context: *mut c_void) -> CudaResult {
         return CONTEXT_IS_DESTROYED;
     }
     CURRENT.set(context as usize);
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxSynchronize() -> CudaResult {
-    let Some(device) = current() else { return INVALID_CONTEXT };
-    if let Err(code) = capture::check().and_then(|()| device::check()) {
-        return code;
-    }
-    stream::synchronize(device);
     SUCCESS
 }

@@ -1,6 +1,6 @@
 //! A device on which a kernel went wrong: it says so to every call from then on, whatever that is about.
 
-use crate::context::{CudaResult, ILLEGAL_ADDRESS};
+use crate::cuda::{CudaResult, ILLEGAL_ADDRESS};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);

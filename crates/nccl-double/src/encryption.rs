@@ -1,7 +1,7 @@
 //! The key with which NCCL encrypts its sockets from 2.32.3 on. Here nothing is encrypted: ranks with different keys only don't meet.
 
-use crate::comm::{INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK};
 use crate::lock;
+use crate::result::{INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK};
 use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;

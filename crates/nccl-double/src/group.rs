@@ -1,13 +1,12 @@
 //! Launches: calls between group start and end go to their streams together.
 
-use crate::comm::{
-    CUDA_ERROR, Comm, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR, Way,
-};
+use crate::comm::Comm;
+use crate::counters::LAUNCHES;
 use crate::memory::Address;
 use crate::number;
-use crate::probe::LAUNCHES;
+use crate::result::{CUDA_ERROR, IN_PROGRESS, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR, SYSTEM_ERROR};
 use crate::stream::Named;
-use crate::wire::{Kind, Request};
+use crate::wire::{Kind, Request, Way};
 use crate::{device, fault, job, version};
 use std::cell::RefCell;
 use std::ffi::c_int;

@@ -1,10 +1,9 @@
 //! Where the ranks of a unique id meet, and where collectives are computed: threads of the process that made the id.
 
-use crate::comm::Way;
 use crate::encryption;
 use crate::lock;
 use crate::number::{self, Operator};
-use crate::wire::{Kind, Reply, Request};
+use crate::wire::{Kind, Reply, Request, Way};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::linux::net::SocketAddrExt;

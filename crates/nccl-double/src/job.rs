@@ -3,7 +3,7 @@
 //! Until 2.26 it is kept in memory of the thread that called. When that has ended, whoever looks at the job reads what is not there any more, as does the job
 //! itself when it is over. The real library crashes then, or hangs, as chance has it; here the process always ends.
 
-use crate::comm::{INVALID_USAGE, NcclResult, OK};
+use crate::result::{INVALID_USAGE, NcclResult, OK};
 use crate::{lock, version};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -29,6 +29,8 @@ mod capture;
 mod comm;
 mod config;
 mod context;
+mod counters;
+mod cuda;
 mod device;
 mod encryption;
 mod fault;
@@ -44,6 +46,7 @@ mod number;
 mod probe;
 #[cfg(test)]
 mod refusals;
+mod result;
 mod stream;
 mod version;
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Of cuBLAS and cuRAND what candle calls: products of matrices, and numbers at random.
 
+use crate::cuda::RawStream;
 use crate::kernels::Elements;
 use crate::memory::Address;
-use crate::stream::{self, RawStream};
+use crate::stream;
 use half::{bf16, f16};
 use std::ffi::{c_int, c_longlong, c_ulonglong, c_void};
 

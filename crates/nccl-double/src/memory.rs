@@ -1,8 +1,9 @@
 //! Device memory, which is the host's, and copies.
 
-use crate::context::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, current};
-use crate::probe::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED, PINNED_BYTES, POOLS_APART};
-use crate::stream::{self, RawStream};
+use crate::context::current;
+use crate::counters::{ALLOCATIONS, BYTES, COPIES_TO_HOST, PINNED, PINNED_BYTES, POOLS_APART};
+use crate::cuda::{CudaResult, INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, RawStream, SUCCESS};
+use crate::stream;
 use crate::{capture, device, fault, lock};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

@@ -1,16 +1,17 @@
 //! The functions of NCCL.
 
-use crate::comm::{
-    CUDA_ERROR, Comm, IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK,
-};
-use crate::comm::{Place, REMOTE_ERROR, SYSTEM_ERROR};
+use crate::comm::{Comm, Place};
 use crate::config::{self, Config};
+use crate::counters::{ABORTED, COMMUNICATORS, FINALIZED, OPERATORS};
+use crate::cuda::RawStream;
 use crate::group::{self, Call};
 use crate::memory::Address;
-use crate::probe::{ABORTED, COMMUNICATORS, FINALIZED, OPERATORS};
-use crate::stream::{self, RawStream};
+use crate::result::{
+    CUDA_ERROR, IN_PROGRESS, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK, REMOTE_ERROR,
+    SYSTEM_ERROR,
+};
 use crate::wire::{Kind, Request};
-use crate::{context, fault, hub, last_error, number, version};
+use crate::{context, fault, hub, last_error, number, stream, version};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! What the real NCCL refuses, and what is left of a communicator then.
 
-use crate::comm::{IN_PROGRESS, INVALID_ARGUMENT, NcclResult, OK};
 use crate::config::Config;
 use crate::nccl::{
     UniqueId, ncclAllReduce, ncclCommAbort, ncclCommCount, ncclCommGetAsyncError, ncclCommInitRankConfig,
     ncclGetUniqueId, ncclGroupEnd, ncclGroupStart,
 };
+use crate::result::{IN_PROGRESS, INVALID_ARGUMENT, NcclResult, OK};
 use crate::{context, stream};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

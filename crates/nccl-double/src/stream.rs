@@ -1,18 +1,17 @@
 //! Streams, each a thread with a queue, and events.
 
-use crate::context::{
-    CudaResult, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, SUCCESS, current,
+use crate::context::current;
+use crate::counters::{EVENTS, STREAMS};
+use crate::cuda::{
+    CudaResult, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, RawEvent, RawStream, SUCCESS,
 };
-use crate::probe::{EVENTS, STREAMS};
 use crate::{capture, device, fault, lock};
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) type RawStream = *mut c_void;
-pub(crate) type RawEvent = *mut c_void;
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: c_uint = 2;
 type Task = Box<dyn FnOnce() + Send>;
@@ -197,6 +196,16 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: RawStream) -> CudaResult {
     }
     // SAFETY: the caller's stream.
     unsafe { of(stream) }.synchronize();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSynchronize() -> CudaResult {
+    let Some(device) = current() else { return INVALID_CONTEXT };
+    if let Err(code) = capture::check().and_then(|()| device::check()) {
+        return code;
+    }
+    synchronize(device);
     SUCCESS
 }
 

@@ -1,9 +1,9 @@
 //! What one version does and another does not, each in a process of its own.
 
-use crate::comm::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK};
 use crate::last_error;
 use crate::nccl::{ncclCommAbort, ncclCommSplit, ncclGroupEnd, ncclGroupStart};
 use crate::refusals::{FLOAT, all_reduce, config, init, status};
+use crate::result::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, NcclResult, OK};
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};

@@ -19,6 +19,9 @@ pub(crate) enum Kind {
     Gone,
 }
 
+/// A kind of collective, or [`Kind::Send`], and how, or between whom.
+pub(crate) type Way = (u64, u64);
+
 impl Kind {
     const ALL: [Self; 11] = [
         Self::Join,

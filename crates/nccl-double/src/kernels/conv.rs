@@ -1,7 +1,7 @@
 //! Convolutions and pools over images `[n, channels, height, width]`.
 
 use super::element::Number;
-use super::{Kernel, Params, Work};
+use super::params::{Kernel, Params, Work};
 
 pub(super) fn find<T: Number>(root: &str) -> Option<Kernel> {
     let kernel: Kernel = match root {

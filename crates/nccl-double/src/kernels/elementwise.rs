@@ -1,7 +1,7 @@
 //! One element of the output for each of the inputs.
 
 use super::element::Number;
-use super::{Kernel, Layout, Params, Work};
+use super::params::{Kernel, Layout, Params, Work};
 use half::{bf16, f16};
 
 pub(super) fn find<T: Number>(root: &str) -> Option<Kernel> {

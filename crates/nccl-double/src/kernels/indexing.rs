@@ -1,7 +1,7 @@
 //! Elements that others name.
 
 use super::element::Number;
-use super::{Kernel, Params, Work};
+use super::params::{Kernel, Params, Work};
 
 pub(super) fn find<T: Number>(root: &str) -> Option<Kernel> {
     let (kind, index) = root.split_once('_')?;

@@ -1,7 +1,7 @@
 //! Many elements become one.
 
 use super::element::Number;
-use super::{Kernel, Layout, Params, Work};
+use super::params::{Kernel, Layout, Params, Work};
 
 pub(super) fn find<T: Number>(root: &str) -> Option<Kernel> {
     let kernel: Kernel = match root {
