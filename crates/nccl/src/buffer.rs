@@ -1,8 +1,10 @@
 //! Device memory with a type.
 
 use crate::device::Device;
+use crate::device_memory::OnDevice;
 use crate::element::DeviceElement;
-use crate::memory::{Memory, OnDevice, use_in_order};
+use crate::in_order::use_in_order;
+use crate::memory::Memory;
 use crate::pool::LONGEST;
 use crate::stream::Stream;
 use crate::sys::cuda::RawPointer;

@@ -3,7 +3,7 @@
 use crate::context::{self, Context, Entered};
 use crate::load::Cuda;
 use crate::pool::Pool;
-use crate::stream::Queue;
+use crate::queue::Queue;
 use phalanx_core::Result;
 use std::fmt;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 use crate::batch::Batch;
 use crate::call::{Call, Operator};
 use crate::comm::Communicator;
+use crate::in_order::use_in_order;
 use crate::lane::Late;
 use crate::load::Nccl;
-use crate::memory::use_in_order;
 use crate::operation::Carrier;
 use crate::stream::Stream;
 use crate::sys::nccl::{Code, IN_PROGRESS, RawComm};

@@ -46,26 +46,32 @@ mod comm;
 mod comm_file;
 mod context;
 mod device;
+mod device_memory;
 mod element;
 mod encryption;
 mod fallback;
 mod fate;
 mod hybrid;
 mod id;
+mod in_order;
 mod lane;
 mod launch;
 mod load;
 mod maps;
 mod memory;
+mod on_host;
 mod operation;
+mod pinned;
 mod places;
 mod pool;
+mod queue;
 mod result;
 #[cfg(feature = "cudarc")]
 mod slice;
 mod staging;
 mod stream;
 mod sys;
+mod text;
 mod wait;
 mod words;
 
@@ -81,7 +87,8 @@ pub use fallback::{ENABLE_FALLBACK, Fallback};
 pub use hybrid::{HybridBackend, Place};
 pub use id::UniqueId;
 pub use load::{CUDA_LIBRARY, Cuda, NCCL_LIBRARY, Nccl, Version};
-pub use stream::{Event, Stream};
+pub use queue::Event;
+pub use stream::Stream;
 
 /// The page's example runs.
 #[cfg(doctest)]

@@ -1,8 +1,8 @@
 //! Finding the two libraries. Once found they stay: their threads can't be called back.
 
-use crate::result::{cuda_text, nccl_text};
 use crate::sys::cuda::{self, CudaTable};
 use crate::sys::nccl::{self, NcclTable};
+use crate::text::{cuda_text, nccl_text};
 use crate::{maps, places};
 use libloading::Library;
 use phalanx_core::{Error, Result};

@@ -3,7 +3,7 @@
 use crate::abilities::Abilities;
 use crate::call::{Call, Kind};
 use crate::element::{DataType, DeviceElement, Reduction};
-use crate::staging::{Perform, perform};
+use crate::on_host::{Perform, Task, perform};
 use crate::sys::cuda::RawPointer;
 use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature, Way};
 
@@ -122,6 +122,15 @@ impl Operation {
             OpKind::Barrier => Signature { dtype: None, count: 0, reduce: None, ..signature },
             _ => signature,
         }
+    }
+
+    /// What the host is asked to do with each chunk.
+    pub(crate) fn task(&self) -> Task {
+        let reduce = match self.reduction {
+            Some(Reduction::Op(reduce)) => Some(reduce),
+            _ => None,
+        };
+        Task { op: self.op, reduce, peer: self.rank.unwrap_or_default() }
     }
 
     /// What NCCL is asked to do; nothing for no elements, for which it does nothing.

@@ -1,7 +1,7 @@
 //! Pinned memory for copies between host and device: used again and again, for the driver waits for the device to free it, and only so much of it.
 
 use crate::context::Context;
-use crate::memory::Pinned;
+use crate::pinned::Pinned;
 use crate::wait::wait_until;
 use phalanx_core::{Deadline, Error, Result};
 use std::ops::{Deref, DerefMut};

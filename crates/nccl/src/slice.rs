@@ -5,8 +5,8 @@
 
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
+use crate::device_memory::OnDevice;
 use crate::element::DeviceElement;
-use crate::memory::OnDevice;
 use crate::stream::Stream;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use phalanx_core::{Error, OpKind, Result};

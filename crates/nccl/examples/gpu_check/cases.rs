@@ -1,7 +1,7 @@
 //! What goes wrong in a job, or nearly: each ends as it should, in its time.
 
-use super::LONG;
 use super::capture::Capture;
+use super::limit::LONG;
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{DeviceBuffer, NcclBackend, Stream, Work};

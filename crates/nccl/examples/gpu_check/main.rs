@@ -3,11 +3,13 @@
 mod blocking;
 mod capture;
 mod cases;
+mod limit;
 #[path = "../../tests/suite/mod.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod suite;
 
 use blocking::Blocking;
+use limit::LONG;
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{
@@ -15,9 +17,6 @@ use phalanx_nccl::{
     UniqueId, Work,
 };
 use std::time::Duration;
-
-/// Far more than anything takes.
-const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn main() -> Result<()> {
     let part = std::env::var("GPU_CHECK_PART").unwrap_or_default();

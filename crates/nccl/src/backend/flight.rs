@@ -1,7 +1,8 @@
 //! One operation on its way: agreed on over the host, and at work on the device.
 
-use super::Shared;
-use crate::stream::{Event, Stream};
+use super::connection::Connection;
+use crate::queue::Event;
+use crate::stream::Stream;
 use crate::wait::wait_until;
 use phalanx_core::{Deadline, Error, Result, Signature};
 use std::fmt;
@@ -14,7 +15,7 @@ pub(crate) const HEARSAY_TIME: Duration = Duration::from_secs(2);
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 pub(crate) struct Flight {
-    shared: Arc<Shared>,
+    connection: Arc<Connection>,
     signature: Signature,
     /// Its place among the group's collectives; 0 for messages.
     seq: u64,
@@ -36,13 +37,13 @@ struct State {
 
 impl Flight {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        connection: Arc<Connection>,
         (signature, seq, others): (Signature, u64, Vec<usize>),
         deadline: Deadline,
         agreement: Option<phalanx_group::Work<()>>,
     ) -> Self {
         let state = Mutex::new(State { agreement, ..State::default() });
-        Self { shared, signature, seq, others, deadline, state }
+        Self { connection, signature, seq, others, deadline, state }
     }
 
     /// It is on its stream, or will never be: then all that can come of it is an error. Returns which.
@@ -66,37 +67,38 @@ impl Flight {
         state.outcome.clone()
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     fn judge(&self, state: &mut State, now: Instant) -> Option<Result<()>> {
-        let shared = &self.shared;
-        let failed = |cause| Some(Err(shared.fate.error(&self.signature, self.seq, &self.deadline, cause)));
+        let connection = &self.connection;
+        let failed =
+            |cause| Some(Err(connection.fate.error(&self.signature, self.seq, &self.deadline, cause)));
         if let Some(agreement) = state.agreement.take_if(|agreement| agreement.is_done())
             && let Err(error) = agreement.wait()
         {
-            return failed(shared.fate.give_up(&error));
+            return failed(connection.fate.give_up(&error));
         }
-        let trouble = state.refusal.clone().map_or_else(|| shared.comm.async_error(), Err);
+        let trouble = state.refusal.clone().map_or_else(|| connection.comm.async_error(), Err);
         if let (None, Some(event), Ok(())) = (&state.agreement, &state.event, &trouble) {
             match event.is_over() {
                 // An abort ends it too, without a result.
-                Ok(true) if !shared.is_aborted() => return Some(Ok(())),
+                Ok(true) if !connection.is_aborted() => return Some(Ok(())),
                 Ok(_) => {}
-                Err(error) => return failed(shared.fate.give_up(&error)),
+                Err(error) => return failed(connection.fate.give_up(&error)),
             }
         }
-        if let Some(cause) = shared.fate.failure() {
+        if let Some(cause) = connection.fate.failure() {
             return failed(cause);
         }
         // Either may still say who is missing.
         let is_open = state.agreement.is_some() || trouble.is_err();
         if let Err(error) = trouble {
-            let mut trouble = shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut trouble = connection.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let since = *trouble.get_or_insert(now);
             if now.saturating_duration_since(since) >= HEARSAY_TIME {
-                return failed(shared.fate.give_up(&error));
+                return failed(connection.fate.give_up(&error));
             }
         }
         let patience = if is_open { SETTLE_TIME } else { Duration::ZERO };
@@ -104,7 +106,7 @@ impl Flight {
         if elapsed < self.deadline.limit().saturating_add(patience) {
             return None;
         }
-        failed(shared.fate.late(&self.signature, self.seq, elapsed, &self.others))
+        failed(connection.fate.late(&self.signature, self.seq, elapsed, &self.others))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -195,9 +197,9 @@ mod tests {
             let all = backend(&group);
             let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
             all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap().wait().unwrap();
-            let shared = Arc::downgrade(&all.shared);
+            let connection = Arc::downgrade(&all.shared.connection);
             drop((buffer, all));
-            assert!(shared.upgrade().is_none());
+            assert!(connection.upgrade().is_none());
         });
     }
 
@@ -215,7 +217,7 @@ mod tests {
                 while work.0.as_ref().unwrap().state().agreement.is_some() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                all.shared.abort();
+                all.shared.connection.abort();
                 assert!(all.stream().synchronize(LONG).unwrap());
                 let is_done = work.is_done();
                 is_over.wait();
@@ -224,7 +226,13 @@ mod tests {
                 assert!(matches!(work.wait(), Err(Error::Aborted { .. })));
             } else {
                 let call = batch.collective(&CallSite::caller()).unwrap();
-                all.shared.fate.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
+                all.shared
+                    .connection
+                    .fate
+                    .control
+                    .agree_async(call)
+                    .and_then(phalanx_group::Work::wait)
+                    .unwrap();
                 is_over.wait();
             }
         });
@@ -247,11 +255,17 @@ mod tests {
                 assert!(!is_done);
                 work.wait().unwrap();
             } else {
-                all.shared.comm.launch(&batch, all.stream(), LONG).unwrap();
+                all.shared.connection.comm.launch(&batch, all.stream(), LONG).unwrap();
                 assert!(all.stream().synchronize(LONG).unwrap());
                 devices_are_done.wait();
                 let call = batch.collective(&CallSite::caller()).unwrap();
-                all.shared.fate.control.agree_async(call).and_then(phalanx_group::Work::wait).unwrap();
+                all.shared
+                    .connection
+                    .fate
+                    .control
+                    .agree_async(call)
+                    .and_then(phalanx_group::Work::wait)
+                    .unwrap();
             }
         });
     }

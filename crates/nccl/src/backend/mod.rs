@@ -1,5 +1,6 @@
 //! A process group's operations on device memory: NCCL moves the data, the group on the host knows who is there and what everybody means.
 
+mod connection;
 mod flight;
 pub(crate) mod meeting;
 mod operations;
@@ -9,17 +10,16 @@ mod watch;
 pub use flight::Work;
 
 use crate::batch::Batch;
-use crate::comm::Communicator;
 use crate::device::Device;
 use crate::fallback::Fallback;
 use crate::fate::Fate;
 use crate::load::{Cuda, Nccl};
 use crate::stream::Stream;
+use connection::Connection;
 use flight::Flight;
 use phalanx_core::{CallSite, Deadline, Error, Result};
 use phalanx_group::ProcessGroup;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use watch::Watch;
@@ -69,19 +69,15 @@ const LAST_OPERATIONS_TIME: Duration = Duration::from_secs(5);
 struct Handles(Arc<Shared>);
 
 pub(crate) struct Shared {
-    fate: Fate,
-    comm: Communicator,
+    connection: Arc<Connection>,
     /// Collectives of the group on which the ranks agree, so far. Who has the lock gives a call its place, among those of NCCL and those of the host.
     seq: Mutex<u64>,
     watch: Watch,
-    is_aborted: AtomicBool,
-    /// Since when NCCL knows of trouble of which the group does not.
-    trouble: Mutex<Option<Instant>>,
 }
 
 impl fmt::Debug for NcclBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NcclBackend").field(&self.shared.comm).finish()
+        f.debug_tuple("NcclBackend").field(&self.shared.connection.comm).finish()
     }
 }
 
@@ -114,14 +110,8 @@ impl NcclBackend {
         let (fate, least) = (Fate::of(group)?, common.capability);
         let comm = meeting::connect(&fate.control, group, common, device)?.among(least);
         let stream = Stream::new(device)?;
-        let shared = Shared {
-            fate,
-            comm,
-            seq: Mutex::new(0),
-            watch: Watch::default(),
-            is_aborted: AtomicBool::new(false),
-            trouble: Mutex::default(),
-        };
+        let connection = Arc::new(Connection::new(fate, comm));
+        let shared = Shared { connection, seq: Mutex::new(0), watch: Watch::default() };
         let shared = Arc::new(shared);
         let handles = Arc::new(Handles(shared.clone()));
         let backend = Self { _handles: handles, shared, stream, timeout: group.timeout() };
@@ -131,17 +121,17 @@ impl NcclBackend {
 
     /// This rank.
     pub fn rank(&self) -> usize {
-        self.shared.comm.rank()
+        self.shared.connection.comm.rank()
     }
 
     /// Ranks of the group.
     pub fn world_size(&self) -> usize {
-        self.shared.comm.world_size()
+        self.shared.connection.comm.world_size()
     }
 
     /// The device of this rank.
     pub fn device(&self) -> &Device {
-        self.shared.comm.device()
+        self.shared.connection.comm.device()
     }
 
     /// On which operations are put: a stream of its own, unless [`on_stream`](Self::on_stream) has said otherwise.
@@ -151,16 +141,16 @@ impl NcclBackend {
 
     /// The library that it is of.
     pub fn library(&self) -> Nccl {
-        self.shared.comm.nccl()
+        self.shared.connection.comm.nccl()
     }
 
     pub(crate) fn fate(&self) -> &Fate {
-        &self.shared.fate
+        &self.shared.connection.fate
     }
 
     /// One line for people.
     pub fn describe(&self) -> String {
-        let (comm, n) = (&self.shared.comm, self.world_size());
+        let (comm, n) = (&self.shared.connection.comm, self.world_size());
         format!("nccl: {n} rank{}, here on {}, {}", if n == 1 { "" } else { "s" }, comm.device(), comm.nccl())
     }
 
@@ -181,7 +171,7 @@ impl NcclBackend {
 
     /// An empty batch for [`launch`](Self::launch).
     pub fn batch<'a>(&self) -> Batch<'a> {
-        self.shared.comm.batch()
+        self.shared.connection.comm.batch()
     }
 
     /// Begins everything in `batch` as one operation: what all ranks call alike of collectives, and messages between some.
@@ -197,24 +187,24 @@ impl NcclBackend {
     /// As [`launch`](Self::launch), called at `site`.
     pub(crate) fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
         let shared = &self.shared;
-        shared.comm.check(batch)?;
+        shared.connection.comm.check(batch)?;
         // Before the others hear of it.
         self.stream.check_capture()?;
         let (collective, signature) = (batch.collective(&site), batch.signature(&site));
         let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cause) = shared.fate.failure() {
-            return Err(shared.fate.refused(&signature, cause));
+        if let Some(cause) = shared.connection.fate.failure() {
+            return Err(shared.connection.fate.refused(&signature, cause));
         }
-        let control = shared.fate.control.with_timeout(self.timeout);
+        let control = shared.connection.fate.control.with_timeout(self.timeout);
         let agreement = collective.map(|call| control.agree_async(call)).transpose()?;
         *seq += u64::from(agreement.is_some());
         let number = if agreement.is_some() { *seq } else { 0 };
         let deadline = Deadline::after(Instant::now(), self.timeout);
         let call = (signature, number, batch.others());
-        let flight = Arc::new(Flight::new(shared.clone(), call, deadline, agreement));
+        let flight = Arc::new(Flight::new(shared.connection.clone(), call, deadline, agreement));
         shared.watch.add(flight.clone())?;
         // The locked sequence makes the order of NCCL that of the agreements.
-        let launched = shared.comm.launch(batch, &self.stream, self.timeout);
+        let launched = shared.connection.comm.launch(batch, &self.stream, self.timeout);
         let is_on_its_way = flight.launched(launched.and_then(|()| self.stream.record()));
         drop(seq);
         if !is_on_its_way {
@@ -234,7 +224,13 @@ impl NcclBackend {
         let group = {
             let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
             *seq += 1;
-            shared.fate.control.with_timeout(self.timeout).with_call_site(site).split(color, key)?
+            shared
+                .connection
+                .fate
+                .control
+                .with_timeout(self.timeout)
+                .with_call_site(site)
+                .split(color, key)?
         };
         let again = |group| Self::over(&group, Ok(self.library()), Ok(self.device().clone()));
         group.map(again).transpose()
@@ -247,29 +243,13 @@ impl NcclBackend {
     #[track_caller]
     pub fn finalize(self) -> Result<()> {
         self.barrier()?;
-        self.shared.comm.finalize(self.timeout)
+        self.shared.connection.comm.finalize(self.timeout)
     }
 
     /// Fails the operations of all ranks at once, from any thread.
     pub fn abort(&self, reason: &str) {
-        self.shared.fate.abort(reason);
-        self.shared.abort();
-    }
-}
-
-impl Shared {
-    fn is_aborted(&self) -> bool {
-        self.is_aborted.load(Ordering::SeqCst)
-    }
-
-    /// Stops the communicator, which may take a while; once.
-    fn abort(&self) {
-        if self.is_aborted.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        if let Err(error) = self.comm.abort(crate::comm::ABORT_TIME) {
-            tracing::error!(%error, "NCCL does not stop; end this process soon");
-        }
+        self.shared.connection.fate.abort(reason);
+        self.shared.connection.abort();
     }
 }
 

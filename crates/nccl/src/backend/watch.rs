@@ -64,7 +64,7 @@ impl Watched {
         while let Some(flights) = self.next() {
             for flight in &flights {
                 if let Some(Err(_)) = flight.look() {
-                    flight.shared().abort();
+                    flight.connection().abort();
                 }
             }
             let mut state = self.lock();

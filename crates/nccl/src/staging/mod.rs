@@ -3,21 +3,23 @@
 //! Slow, and only where somebody has asked for it. It needs nothing but the CUDA driver, works for every collective and for messages, and gives the
 //! bits that the group gives on the host, chunk by chunk.
 
-mod on_host;
 mod pipeline;
-
-pub(crate) use on_host::{Perform, perform};
+mod running;
+mod shared;
 
 use crate::backend::Work;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::fate::Fate;
-use crate::memory::{Memory, use_in_order};
+use crate::in_order::use_in_order;
+use crate::memory::Memory;
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
 use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
 use phalanx_group::ProcessGroup;
 use pipeline::Pipeline;
+use running::Running;
+use shared::Shared;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,75 +33,10 @@ pub(crate) struct Staging {
     timeout: Duration,
 }
 
-struct Shared {
-    fate: Fate,
-    device: Device,
-    /// On which data comes to the host, and on which it goes back: devices do both at a time.
-    to_host: Stream,
-    to_device: Stream,
-    /// Collectives of the group are performed one after the other, and one here may be made of many.
-    turn: Mutex<()>,
-}
-
 impl fmt::Debug for Staging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let control = &self.shared.fate.control;
         write!(f, "Staging(rank {}/{} on {})", control.rank(), control.world_size(), self.shared.device)
-    }
-}
-
-/// An operation that is performed: what errors call it, and until when it must be over.
-pub(crate) struct Running<'a> {
-    fate: &'a Fate,
-    signature: &'a Signature,
-    deadline: Deadline,
-}
-
-impl Running<'_> {
-    fn left(&self) -> Duration {
-        self.deadline.remaining(Instant::now())
-    }
-
-    /// The group, for what of the time is left, called where the operation was.
-    fn group(&self) -> ProcessGroup {
-        self.fate.control.with_timeout(self.left()).with_call_site(self.signature.site.clone())
-    }
-
-    /// Waits for what the device does. Where that takes too long the group has failed, and this rank is who did not come.
-    fn wait(&self, is_over: impl FnOnce(Duration) -> Result<bool>) -> Result<()> {
-        if is_over(self.left())? {
-            return Ok(());
-        }
-        let (op, waited) = (self.signature.op, self.deadline.elapsed(Instant::now()));
-        let reporter = self.fate.control.peer(self.fate.control.rank());
-        let missing = vec![reporter.clone()];
-        let (site, awaited) = (Some(self.signature.site.clone()), Vec::new());
-        Err(self.fail(Cause::TimedOut {
-            reporter,
-            op,
-            seq: 0,
-            site,
-            envelope: None,
-            waited,
-            awaited,
-            missing,
-            meanwhile: Vec::new(),
-        }))
-    }
-
-    /// The error for what the group has failed of: this, or what came before.
-    fn fail(&self, cause: Cause) -> Error {
-        self.fate.error(self.signature, 0, &self.deadline, self.fate.fail(cause))
-    }
-
-    /// As all ranks are told it; the group's own errors they know.
-    fn failed(&self, error: Error) -> Error {
-        if self.fate.failure().is_some() {
-            self.fate.set_reported();
-            return error;
-        }
-        let cause = self.fate.give_up(&error);
-        self.fate.error(self.signature, 0, &self.deadline, cause)
     }
 }
 

@@ -1,8 +1,10 @@
 //! One operation, chunk by chunk: while the host works on one chunk, the next come to it and the last goes back.
 
-use super::{Running, Shared};
-use crate::memory::{Pinned, use_in_order};
+use super::running::Running;
+use super::shared::Shared;
+use crate::in_order::use_in_order;
 use crate::operation::Operation;
+use crate::pinned::Pinned;
 use crate::stream::Stream;
 use crate::sys::cuda::{Code, RawPointer};
 use phalanx_core::{OpKind, Result};
@@ -88,7 +90,7 @@ impl<'a> Pipeline<'a> {
             let slot = &mut self.slots[at];
             self.running.wait(|left| slot.memory().wait(left))?;
             let (input, output) = slot.bytes()[..len].split_at_mut(inputs);
-            (self.operation.element.on_host)(&self.running.group(), self.operation, input, output)?;
+            (self.operation.element.on_host)(&self.running.group(), self.operation.task(), input, output)?;
             self.give_back(chunk)?;
             if chunk + self.slots.len() < self.chunks() {
                 self.fetch(chunk + self.slots.len())?;

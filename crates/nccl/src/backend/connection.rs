@@ -1,0 +1,36 @@
+//! This rank's connection to the others: NCCL's, and the group on the host that knows what has become of it.
+
+use crate::comm::{ABORT_TIME, Communicator};
+use crate::fate::Fate;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// See the [module](self).
+pub(crate) struct Connection {
+    pub(super) fate: Fate,
+    pub(super) comm: Communicator,
+    is_aborted: AtomicBool,
+    /// Since when NCCL knows of trouble of which the group does not.
+    pub(super) trouble: Mutex<Option<Instant>>,
+}
+
+impl Connection {
+    pub(super) fn new(fate: Fate, comm: Communicator) -> Self {
+        Self { fate, comm, is_aborted: AtomicBool::new(false), trouble: Mutex::default() }
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::SeqCst)
+    }
+
+    /// Stops the communicator, which may take a while; once.
+    pub(super) fn abort(&self) {
+        if self.is_aborted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Err(error) = self.comm.abort(ABORT_TIME) {
+            tracing::error!(%error, "NCCL does not stop; end this process soon");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What all handles share.
+
+use crate::device::Device;
+use crate::fate::Fate;
+use crate::stream::Stream;
+use std::sync::Mutex;
+
+pub(super) struct Shared {
+    pub(super) fate: Fate,
+    pub(super) device: Device,
+    /// On which data comes to the host, and on which it goes back: devices do both at a time.
+    pub(super) to_host: Stream,
+    pub(super) to_device: Stream,
+    /// Collectives of the group are performed one after the other, and one here may be made of many.
+    pub(super) turn: Mutex<()>,
+}
