@@ -1,6 +1,7 @@
 //! Where a rank trains, and the group that reaches its tensors there.
 
-use crate::{Saving, train};
+use crate::saving::Saving;
+use crate::train;
 use candle_core::Device;
 use digits_common::cli::Options;
 use std::str::FromStr;

@@ -6,6 +6,7 @@
 mod device;
 mod elastic;
 mod losses;
+mod saving;
 mod train;
 
 use clap::Parser;
@@ -14,7 +15,7 @@ use digits_common::cli::Options;
 use examples_common::{progress, show_warnings};
 use phalanx::launch::{Elastic, Launch, Outcome};
 use phalanx::{Config, Source};
-use std::path::PathBuf;
+use saving::Saving;
 use std::process::ExitCode;
 
 /// Trains a small convolutional network on handwritten digits, on several ranks that this program starts itself.
@@ -43,18 +44,6 @@ struct Cli {
 
     #[command(flatten)]
     options: Options,
-}
-
-/// Where to keep what a training needs to go on after it was stopped.
-#[derive(Debug, clap::Args)]
-struct Saving {
-    /// Save checkpoints in this folder, and go on from the last one that is there, with any number of ranks.
-    #[arg(long, value_name = "DIR", conflicts_with = "elastic")]
-    checkpoint: Option<PathBuf>,
-
-    /// Steps from one checkpoint to the next; the last two are kept.
-    #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    checkpoint_every: u64,
 }
 
 fn main() -> anyhow::Result<ExitCode> {

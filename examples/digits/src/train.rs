@@ -1,7 +1,7 @@
 //! What each rank does: the loop of `plain.rs`, with its share of each batch and the gradients of all.
 #![allow(clippy::print_stdout, reason = "a program talks to its user")]
 
-use crate::Saving;
+use crate::saving::Saving;
 use candle_core::Device;
 use candle_nn::VarMap;
 use digits_common::cli::Options;

@@ -4,6 +4,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod console;
 mod hosts;
 mod left;
 mod plan;
@@ -15,12 +16,13 @@ mod support;
 mod table;
 mod worker;
 
+use console::{alone, say};
 use left::Held;
 use plan::{Backend, Kind, Plan};
 use shaped::{Harm, Shape};
 use std::str::FromStr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use table::{Row, Table};
 
 /// The backends of the rounds of many shapes.
@@ -51,12 +53,6 @@ fn applies(kind: Kind, backend: Backend) -> bool {
         Backend::Shm => kind != Kind::Cut,
         Backend::Tcp | Backend::TwoLevel => true,
     }
-}
-
-/// One test at a time, for the descriptors of this process are counted.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Performs `rounds` of each kind on each backend, with seeds from `seed` on, a few at a time.
@@ -94,11 +90,6 @@ fn rounds(kinds: &[Kind], backends: &[Backend], rounds: u64, seed: u64, jobs: us
     let added = held.added();
     assert!(added.is_empty(), "{added:?}");
     assert_eq!(failed, 0, "rounds failed: see above");
-}
-
-#[allow(clippy::print_stdout, reason = "a person watches")]
-fn say(what: impl std::fmt::Display) {
-    println!("{what}");
 }
 
 #[test]

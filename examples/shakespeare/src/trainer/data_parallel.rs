@@ -1,6 +1,6 @@
 //! The whole model on every rank, and the same gradients in each step.
 
-use super::{Trainer, adamw};
+use super::common::{Trainer, adamw};
 use crate::flags::Flags;
 use crate::model::{Transformer, initialise};
 use candle_core::Tensor;

@@ -1,6 +1,6 @@
 //! Every rank for itself, and all together now and then.
 
-use super::{Trainer, adamw};
+use super::common::{Trainer, adamw};
 use crate::flags::Flags;
 use crate::model::{Transformer, initialise};
 use candle_core::{Device, Tensor};

@@ -1,6 +1,6 @@
 //! A part only of optimizer state, gradients or weights on every rank.
 
-use super::{Trainer, adamw};
+use super::common::{Trainer, adamw};
 use crate::flags::Flags;
 use crate::model::{Block, Transformer, initialise};
 use candle_core::{DType, Device, Tensor};

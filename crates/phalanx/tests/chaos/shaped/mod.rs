@@ -12,15 +12,14 @@ mod words;
 pub(crate) use plan::{Harm, Plan, Shape};
 pub(crate) use rank::run;
 
+use crate::console::{alone, say};
+use crate::left::Held;
 use crate::plan::Backend;
-use crate::{left::Held, say};
+use plan::Case;
 use round::Report;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// What rounds have in common.
-pub(crate) type Case = (Shape, Harm, Backend);
 
 /// All of these with all others.
 pub(crate) fn cases(shapes: &[Shape], harms: &[Harm], backends: &[Backend]) -> Vec<Case> {
@@ -33,7 +32,7 @@ pub(crate) fn cases(shapes: &[Shape], harms: &[Harm], backends: &[Backend]) -> V
 /// # Panics
 /// If something was not as it must be, after all rounds.
 pub(crate) fn rounds(cases: &[Case], rounds: u64, seed: u64, jobs: usize) {
-    let _alone = crate::alone();
+    let _alone = alone();
     let held = Held::now();
     let all: Vec<(usize, u64)> =
         (0..cases.len()).flat_map(|case| (seed..seed + rounds).map(move |seed| (case, seed))).collect();

@@ -6,6 +6,9 @@ use phalanx_testkit::oracle::Random;
 use std::fmt;
 use std::str::FromStr;
 
+/// What rounds have in common.
+pub(crate) type Case = (Shape, Harm, Backend);
+
 /// The most ranks of a job.
 const RANKS_MAX: usize = 9;
 /// The latest step at which a round does its harm.

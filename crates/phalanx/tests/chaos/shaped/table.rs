@@ -1,6 +1,6 @@
 //! What the rounds of one case came to, as a line of a table.
 
-use super::Case;
+use super::plan::Case;
 use super::round::Report;
 
 pub(crate) const HEAD: &str = "| shape | kind | backend | rounds | all as it must be | survivors that named the rank | that named nobody | traces that named nobody |\n|---|---|---|---|---|---|---|---|";
