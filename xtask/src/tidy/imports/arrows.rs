@@ -92,6 +92,10 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     /// `pub(in path)` is no use.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
-    /// `derive` and its like are of other crates.
-    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+    /// The attribute is of another crate; what stands in it may be ours, as in `#[error("{}", listed(ranks))]`.
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta {
+            self.tokens(list.tokens.clone());
+        }
+    }
 }

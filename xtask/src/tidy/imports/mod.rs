@@ -97,6 +97,7 @@ mod tests {
             "fn f() { use crate::deep as d; let _ = d::Inner; }",
             "mod inside { use super::super::Inner; }",
             "impl From<crate::Inner> for u8 {}",
+            "#[error(\"{}\", crate::Inner::new())] struct S;",
         ] {
             assert_eq!(used(user), ["src/deep/inner.rs: Inner"], "{user}");
         }
