@@ -105,7 +105,17 @@ pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
 pub use sync_batch_norm::SyncBatchNorm;
 pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
 
-/// The snippets of the guide for newcomers, as tests.
+/// The guide's pages, whose programs are tests here.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/candle.md")]
+    struct Candle;
+
+    #[doc = include_str!("../../../docs/guide/checkpoints.md")]
+    struct Checkpoints;
+}
+
+/// The snippets of the page that maps names, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/reference/coming-from.md")]
 struct ComingFrom;

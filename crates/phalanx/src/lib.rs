@@ -1,18 +1,58 @@
 //! Distributed training for Rust: what `torch.distributed` is to Python.
 //!
+//! Processes become the *ranks* of a job by [`init`]. It returns the *group* of all of them, a [`ProcessGroup`]. Every rank calls the group's
+//! collectives in the same order, and gets the same result, bit for bit. A launcher starts the ranks and tells each who it is; without one the job has
+//! one rank.
+//!
+//! # A first program
+//!
+//! ```toml
+//! [dependencies]
+//! phalanx = { path = "../phalanx/crates/phalanx" } # a copy of the repository: it is not on crates.io yet
+//! ```
+//!
+//! The ranks share 64 points of the line y = 3x + 1, and find it together:
+//!
 //! ```
 //! use phalanx::ReduceOp;
 //!
-//! let group = phalanx::init()?; // ranks, addresses and secret come from the launcher; alone, a group of one
-//! let mut grads = vec![1.0f32; 8];
-//! group.all_reduce(&mut grads, ReduceOp::Avg)?;
+//! fn main() -> phalanx::Result<()> {
+//!     let group = phalanx::init()?; // who this process is, and who the others are
+//!     let points = (0..64).map(|i| i as f32 / 32.0 - 1.0).map(|x| (x, 3.0 * x + 1.0));
+//!     let share: Vec<(f32, f32)> = points.skip(group.rank()).step_by(group.world_size()).collect();
 //!
-//! let work = group.all_reduce_async(grads, ReduceOp::Sum)?; // the operation owns the buffer …
-//! let grads = work.wait()?; // … until here
-//! # let _ = grads;
-//! group.finalize()?;
-//! # Ok::<(), phalanx::Error>(())
+//!     let mut weights = [0.0f32; 2]; // slope and offset, equal on all ranks
+//!     for _ in 0..80 {
+//!         let mut grads = [0.0f32; 2];
+//!         for (x, y) in &share {
+//!             let error = weights[0] * x + weights[1] - y;
+//!             grads[0] += 2.0 * error * x / share.len() as f32;
+//!             grads[1] += 2.0 * error / share.len() as f32;
+//!         }
+//!         group.all_reduce(&mut grads, ReduceOp::Avg)?; // the mean over all ranks, the same bits on each
+//!         for (weight, grad) in weights.iter_mut().zip(grads) {
+//!             *weight -= 0.2 * grad;
+//!         }
+//!     }
+//!     println!("rank {} of {}: y = {:.3}x + {:.3}", group.rank(), group.world_size(), weights[0], weights[1]);
+//!     # assert!((weights[0] - 3.0).abs() < 0.01 && (weights[1] - 1.0).abs() < 0.01);
+//!     group.finalize()
+//! }
 //! ```
+//!
+//! ```sh
+//! cargo install --path ../phalanx/crates/cli # the launcher
+//! cargo build
+//! phalanx run -n 2 target/debug/first
+//! ```
+//!
+//! # Where to go on
+//!
+//! - Pages: `docs/README.md` in the repository is their index; `cargo xtask book` makes a book with search of them.
+//! - Training with candle: `phalanx-candle`. With other tensors, or plain `Vec`s: `phalanx-train`.
+//! - Operations that run meanwhile: [`ProcessGroup::all_reduce_async`] and others return a [`Work`], which owns the buffer until it is waited for.
+//! - Errors: [`Error`] says whose trouble it is, and [`Error::group_is_usable`] whether the group can go on.
+//! - Tests and examples without processes: [`SimulatedBackend::create_group`] makes ranks of threads.
 
 pub use phalanx_core::{
     CallSite, Cause, Context, DType, Deadline, Element, Error, GroupId, Layout, Loss, OpKind, Peer, ReduceOp,
@@ -33,6 +73,19 @@ pub use phalanx_transport::Secret;
 /// Starting the ranks of a job from a program.
 pub mod launch {
     pub use phalanx_launch::*;
+}
+
+/// The guide's pages, whose programs are tests here.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/first-program.md")]
+    struct FirstProgram;
+
+    #[doc = include_str!("../../../docs/guide/when-it-fails.md")]
+    struct WhenItFails;
+
+    #[doc = include_str!("../../../docs/guide/tuning.md")]
+    struct Tuning;
 }
 
 /// The snippets of the page on going on after a loss, as tests.
