@@ -4,7 +4,7 @@ use crate::data::{Data, Value};
 use crate::op::{Op, Place};
 use crate::subject::Subject;
 use crate::timing::Work;
-use phalanx::{ProcessGroup, ReduceOp, Result, SharedBuffer};
+use phalanx::{ProcessGroup, ReduceOp, RegisteredBuffer, Result};
 use std::ops::{Deref, DerefMut, Range};
 
 /// The rank that is special where one is.
@@ -139,7 +139,7 @@ impl<T: Value> Work for Case<'_, T> {
 /// Elements in memory of a rank's own, or in memory that the group has made, of which the beginning is used.
 enum Buffer<T> {
     Plain(Vec<T>),
-    Registered(SharedBuffer<T>, usize),
+    Registered(RegisteredBuffer<T>, usize),
 }
 
 impl<T: Value> Deref for Buffer<T> {

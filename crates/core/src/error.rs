@@ -1,6 +1,6 @@
 //! The one error type: whose trouble it is, and what a person reading the log needs.
 
-use crate::cause::{Called, Disagreement, Envelope};
+use crate::first_cause::{Called, Disagreement, Envelope};
 use crate::{CallSite, Cause, GroupId, Loss, OpKind, Peer, Signature, WORLD};
 use std::borrow::Cow;
 use std::fmt;
@@ -151,7 +151,7 @@ pub enum Error {
         at: Box<Context>,
     },
     /// Ranks called different operations, or the same with other types, counts or roots, or perform it in different
-    /// [ways](crate::Way). None used data of the other. The group is poisoned.
+    /// [ways](crate::Method). None used data of the other. The group is poisoned.
     #[error("{at}: {}{}", Disagreement { seq: *seq, tag: *tag, left, right }, at.consequence())]
     Mismatch {
         /// Where in the group's sequence they disagreed; 0 for a message.
@@ -426,11 +426,20 @@ mod tests {
 
     #[test]
     fn ranks_that_call_the_same_are_told_how_they_perform_it() {
-        let by = |way: &'static str, rank| {
+        let by = |method: &'static str, rank| {
             let (op, dtype, site) = (OpKind::AllReduce, Some(crate::DType::F32), site(7));
             (
                 peer(rank),
-                Signature { op, dtype, count: 9, reduce: None, root: None, detail: 0, way: way.into(), site },
+                Signature {
+                    op,
+                    dtype,
+                    count: 9,
+                    reduce: None,
+                    root: None,
+                    detail: 0,
+                    method: method.into(),
+                    site,
+                },
             )
         };
         let (left, right) = (by("ring in 2 blocks of 5", 0), by("flat", 1));
@@ -458,7 +467,7 @@ mod tests {
                     reduce: None,
                     root: None,
                     detail: 0,
-                    way: crate::Way::UNSAID,
+                    method: crate::Method::UNSAID,
                     site,
                 },
             )

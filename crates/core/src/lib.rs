@@ -3,7 +3,7 @@
 //! Ranks are plain `usize` values in `0..world_size`; lengths are in elements unless a name says bytes.
 //! Here are the element types ([`Element`], [`DType`]), the reduce operators ([`ReduceOp`]), who owns which part of a
 //! buffer ([`chunk`]), time limits as values ([`Deadline`]), what one call of a collective looks like to its
-//! peers ([`Signature`]) and in which [`Way`] they perform it, why a group failed ([`Cause`]) and the one error type ([`Error`]).
+//! peers ([`Signature`]) and in which [`Method`] they perform it, why a group failed ([`Cause`]) and the one error type ([`Error`]).
 //!
 //! Deliberately absent: sockets, threads, files, environment variables, and `unsafe`.
 //!
@@ -14,24 +14,24 @@
 //! assert_eq!(chunk(1, 3, 10), 3..6); // rank 1 of 3 owns these of 10 elements
 //! ```
 
-mod cause;
 mod chunk;
 mod deadline;
 mod dtype;
 mod error;
 mod peer;
+mod first_cause;
+mod method;
 mod reduce;
 mod signature;
 mod wait;
-mod way;
 
-pub use cause::{Cause, Envelope, GroupId, Loss, WORLD};
 pub use chunk::{Layout, chunk};
 pub use deadline::Deadline;
 pub use dtype::{DType, Element};
 pub use error::{Context, Error, Result};
 pub use peer::Peer;
+pub use first_cause::{Cause, Envelope, GroupId, Loss, WORLD};
+pub use method::Method;
 pub use reduce::ReduceOp;
 pub use signature::{CallSite, OpKind, Signature};
 pub use wait::Wait;
-pub use way::Way;

@@ -1,6 +1,6 @@
 //! What one call looks like to the other ranks: the part on which all of them must agree.
 
-use crate::{DType, ReduceOp, Way};
+use crate::{DType, Method, ReduceOp};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -124,9 +124,9 @@ pub struct Signature {
     pub root: Option<u32>,
     /// Hash of what else must agree (per-rank counts); zero when there is nothing.
     pub detail: u64,
-    /// How it is performed. [`Way::UNSAID`] in what a program calls.
+    /// How it is performed. [`Method::UNSAID`] in what a program calls.
     #[serde(default)]
-    pub way: Way,
+    pub method: Method,
     /// Where the program made the call. Not compared.
     pub site: CallSite,
 }
@@ -134,12 +134,12 @@ pub struct Signature {
 impl Signature {
     /// A call that carries nothing: that of a barrier, say, or of coming together.
     pub const fn bare(op: OpKind, site: CallSite) -> Self {
-        Self { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, way: Way::UNSAID, site }
+        Self { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, method: Method::UNSAID, site }
     }
 
     /// Whether two ranks mean the same operation, and perform it in the same way.
     pub fn matches(&self, other: &Self) -> bool {
-        self.calls_as(other) && self.way == other.way
+        self.calls_as(other) && self.method == other.method
     }
 
     /// Whether two ranks called the same, in whichever way they perform it.
@@ -157,7 +157,7 @@ impl Signature {
         hash.word(self.reduce.map_or(u64::MAX, |r| r as u64));
         hash.word(self.root.map_or(u64::MAX, u64::from));
         hash.word(self.detail);
-        hash.text(self.way.as_str());
+        hash.text(self.method.as_str());
         hash.0
     }
 
@@ -230,7 +230,7 @@ mod tests {
             reduce: Some(ReduceOp::Sum),
             root: None,
             detail: 0,
-            way: Way::UNSAID,
+            method: Method::UNSAID,
             site: CallSite { file: "a.rs".into(), line: 1 },
         }
     }
@@ -247,8 +247,8 @@ mod tests {
             Signature { reduce: Some(ReduceOp::Avg), ..base() },
             Signature { root: Some(0), ..base() },
             Signature { detail: Signature::detail_of(&[4, 6]), ..base() },
-            Signature { way: "ring in 2 blocks of 5".into(), ..base() },
-            Signature { way: "ring in 2 blocks of 4".into(), ..base() },
+            Signature { method: "ring in 2 blocks of 5".into(), ..base() },
+            Signature { method: "ring in 2 blocks of 4".into(), ..base() },
         ] {
             assert!(!a.matches(&other), "{other}");
             assert_ne!(a.fingerprint(), other.fingerprint(), "{other}");

@@ -62,7 +62,7 @@ mod tests {
             reduce: None,
             root: None,
             detail: 0,
-            way: crate::Way::UNSAID,
+            method: crate::Method::UNSAID,
             site,
         };
         let is_message = matches!(op, OpKind::Send | OpKind::Recv);

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::element::{DeviceElement, Reduction};
 use crate::memory::Memory;
 use crate::operation::{Carrier, ElementType, Operation};
-use phalanx_core::{CallSite, Error, OpKind, ReduceOp, Result, Signature, Way};
+use phalanx_core::{CallSite, Error, Method, OpKind, ReduceOp, Result, Signature};
 use std::marker::PhantomData;
 
 /// Operations to launch together: NCCL's group. It borrows the buffers, so that none is in it twice unless it is only read.
@@ -230,7 +230,7 @@ impl<'a> Batch<'a> {
             let (op, count) =
                 self.operations.first().map_or((OpKind::Send, 0), |first| (first.op, first.count));
             let (dtype, count, site) = (None, count as u64, site.clone());
-            Signature { op, dtype, count, reduce: None, root: None, detail: 0, way: Way::UNSAID, site }
+            Signature { op, dtype, count, reduce: None, root: None, detail: 0, method: Method::UNSAID, site }
         })
     }
 

@@ -5,7 +5,7 @@ use crate::call::{Call, Kind};
 use crate::element::{DataType, DeviceElement, Reduction};
 use crate::on_host::{Perform, Task, perform};
 use crate::sys::cuda::RawPointer;
-use phalanx_core::{CallSite, DType, Error, OpKind, ReduceOp, Result, Signature, Way};
+use phalanx_core::{CallSite, DType, Error, Method, OpKind, ReduceOp, Result, Signature};
 
 /// By what way the data of a batch goes, and so which operations there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Operation {
             reduce,
             root: self.rank.map(|root| root as u32),
             detail: Signature::detail_of(&[of_device, type_number, is_scaled, scalar]),
-            way: Way::UNSAID,
+            method: Method::UNSAID,
             site,
         };
         match self.op {

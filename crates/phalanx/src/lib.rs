@@ -59,8 +59,8 @@ pub use phalanx_core::{
     Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
-    Absence, Address, Backend, Buffer, Buffers, Bytes, Collective, Completion, EAGER_LIMIT, OBJECT_LEN_MAX,
-    Pending, ProcessGroup, SharedBuffer, SimulatedBackend, Work, init, join, trace,
+    Address, Backend, Buffer, Buffers, Bytes, Collective, Completion, EAGER_LIMIT, OBJECT_LEN_MAX, OnTimeout,
+    Pending, ProcessGroup, RegisteredBuffer, SimulatedBackend, Work, init, join, trace,
 };
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;

@@ -14,7 +14,7 @@ use support::{job, role, say};
 struct Inherited {
     group: ProcessGroup,
     half: ProcessGroup,
-    memory: phalanx::SharedBuffer<f32>,
+    memory: phalanx::RegisteredBuffer<f32>,
     /// Of an operation that is under way when the process forks.
     work: Work<Vec<u8>>,
 }

@@ -246,7 +246,7 @@ fn flag(answer: Answer<'_>) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_transport::{Admission, Outbox, Reception, Service, SessionId};
+    use phalanx_transport::{Admission, Endpoint, Outbox, Service, SessionId};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A server that reports what it hears and answers everything with the same bytes, or not at all.
@@ -273,11 +273,11 @@ mod tests {
         Deadline::after(Instant::now(), limit)
     }
 
-    fn fake(says: Option<Vec<u8>>) -> (Reception<Fake>, TcpStore, Receiver<String>) {
+    fn fake(says: Option<Vec<u8>>) -> (Endpoint<Fake>, TcpStore, Receiver<String>) {
         let (heard, hears) = channel();
         let secret = Secret::generate().unwrap();
         let server =
-            Reception::start("127.0.0.1:0".parse().unwrap(), secret.clone(), Fake { heard, says }).unwrap();
+            Endpoint::start("127.0.0.1:0".parse().unwrap(), secret.clone(), Fake { heard, says }).unwrap();
         let addr = server.addr().to_string();
         (server, TcpStore::connect(&addr, &secret, &within(Duration::from_secs(60))).unwrap(), hears)
     }

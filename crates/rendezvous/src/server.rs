@@ -3,7 +3,7 @@
 use crate::protocol::StoreCore;
 use phalanx_core::{Deadline, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Outbox, Reception, Secret, Service, SessionId, Strangers};
+use phalanx_transport::{Admission, Endpoint, Outbox, Secret, Service, SessionId, Strangers};
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Debug)]
 pub struct TcpStoreServer {
-    reception: Reception<Server>,
+    reception: Endpoint<Server>,
 }
 
 impl TcpStoreServer {
@@ -38,7 +38,7 @@ impl TcpStoreServer {
     /// # Errors
     /// [`Error::Io`](phalanx_core::Error::Io) if the port is taken, the address is not this host's, or the process has no descriptors left.
     pub fn start(bind: SocketAddr, secret: &Secret) -> Result<Self> {
-        Ok(Self { reception: Reception::start(bind, secret.clone(), Server::default())? })
+        Ok(Self { reception: Endpoint::start(bind, secret.clone(), Server::default())? })
     }
 
     /// Where it listens; the port is the real one.

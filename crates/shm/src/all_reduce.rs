@@ -10,7 +10,7 @@
 //! Every element is combined once or by all in the same order, that of the ranks: the same bits everywhere.
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
-use crate::give::{WINDOW_BYTES, line};
+use crate::copy_path::{WINDOW_BYTES, line};
 use crate::plan::{How, Kind, Plan};
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
@@ -81,7 +81,7 @@ impl Team {
             return plan(How::OneShot);
         }
         let per_piece = if self.is_crowded() { SLOT_LEN } else { self.slice_bytes * self.world_size };
-        let how = if len >= PUSH_BYTES && self.reaches_memory { How::Push } else { How::TwoPhases };
+        let how = if len >= PUSH_BYTES && self.reads_memory { How::Push } else { How::TwoPhases };
         // Push may come to nothing.
         plan(how).in_pieces_of(per_piece.min(SLOT_LEN) / element * element)
     }
@@ -295,7 +295,7 @@ impl Team {
                 self.under_lease(|| Span::reduce(into, sources, &reduction.kernel, self.world_size))?;
                 self.watch((self.rank + 1) % self.world_size, call)?;
             }
-        } else if self.reaches_memory && exposed.iter().all(|words| words[0] != 0) {
+        } else if self.reads_memory && exposed.iter().all(|words| words[0] != 0) {
             for range in strides {
                 self.push_stride(buffer, range, exposed, reduction, call)?;
             }

@@ -1,11 +1,11 @@
 //! The broadcast among ranks that share memory.
 
-use crate::give::Way;
+use crate::copy_path::CopyPath;
 use crate::plan::{How, Kind, Plan};
 use crate::region::Words;
 use crate::span::Span;
 use crate::team::Team;
-use crate::{Buffers, Call, Fault, Pull};
+use crate::{Buffers, Call, Fault, Transfer};
 use std::ops::Range;
 
 impl Team {
@@ -15,7 +15,7 @@ impl Team {
     /// [`Fault`]; the contents of the buffer are unspecified then, except on the root, and the team is closed.
     pub fn broadcast(&mut self, call: &mut Call<'_>, buffer: &mut [u8], root: usize) -> Result<(), Fault> {
         let len = buffer.len();
-        if self.way(len, 1) == Way::Reached && !self.is_crowded() {
+        if self.path(len, 1) == CopyPath::ProcessVm && !self.is_crowded() {
             // SAFETY: borrowed for the whole call, and if that fails, `run` waits until nobody writes it.
             let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
             let plan = Plan::of(Kind::Share, How::Shared).over(len);
@@ -24,8 +24,14 @@ impl Team {
         let whole = |_| 0..len;
         let place: Option<&dyn Fn(usize) -> Range<usize>> =
             if self.rank == root { None } else { Some(&whole) };
-        let pull =
-            Pull { same: true, gives: &|rank| rank == root, largest: len, part: &whole, place, layout: None };
+        let pull = Transfer {
+            same: true,
+            gives: &|rank| rank == root,
+            largest: len,
+            part: &whole,
+            place,
+            layout: None,
+        };
         self.pull(call, Buffers::InPlace(buffer), pull)
     }
 

@@ -18,22 +18,21 @@
 #![cfg(target_os = "linux")]
 
 mod all_reduce;
+mod backoff;
 mod barrier;
-mod bell;
 mod birthplace;
 mod broadcast;
+mod copy_path;
+mod copy_probe;
 mod cores;
 mod counter;
 mod foreign;
 mod futex;
-mod give;
 mod lease;
 mod memory;
-mod patience;
 mod pipe;
 mod plan;
-mod pull;
-mod reach;
+mod process_vm;
 mod reduce_scatter;
 mod region;
 mod span;
@@ -42,21 +41,22 @@ mod sync;
 mod team;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod transfer;
 mod transport;
+mod waker;
 mod window;
-mod worth;
 
 pub use all_reduce::Reduction;
 pub use birthplace::QuickBirthplace;
 pub use foreign::Processes;
 pub use memory::{create, longest};
-pub use pull::{Buffers, Pull};
 pub use region::segment_len;
 pub use team::Team;
+pub use transfer::{Buffers, Transfer};
 pub use transport::{ShmTransport, pipes_len};
 pub use window::{Window, window_len};
 
-use phalanx_core::{Error, Signature, Way};
+use phalanx_core::{Error, Method, Signature};
 use std::time::Duration;
 
 /// One call of an operation.
@@ -112,7 +112,7 @@ pub enum Fault {
         /// What they called at that place and how they perform it, where it can be read.
         theirs: Option<Box<Signature>>,
         /// How this rank performs what it called.
-        way: Way,
+        method: Method,
     },
     /// What a rank of the team sends is not what this one expects.
     Counts {

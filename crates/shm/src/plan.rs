@@ -1,7 +1,7 @@
 //! What the ranks of a team must do alike in one operation: all that decides which bytes go where. Each post is checked by it.
 
 use crate::team::mix;
-use phalanx_core::{Layout, Way};
+use phalanx_core::{Layout, Method};
 
 /// How an operation is performed, and on how much. All of it is the same on all ranks.
 ///
@@ -48,7 +48,7 @@ pub(crate) enum How {
     Push,
     Staged,
     /// Read from the others' memory.
-    Reached,
+    ProcessVm,
     /// Read from the root's memory, and the end written by the root.
     Shared,
 }
@@ -79,7 +79,7 @@ impl<'a> Plan<'a> {
     }
 
     /// For whoever finds a difference.
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn method(&self) -> Method {
         let kind = match self.kind {
             Kind::Join => "joining",
             Kind::Barrier => "barrier",
@@ -97,7 +97,7 @@ impl<'a> Plan<'a> {
             How::TwoPhases => "in two phases",
             How::Push => "by push",
             How::Staged => "through staging",
-            How::Reached => "from memory",
+            How::ProcessVm => "from memory",
             How::Shared => "from memory by all",
         };
         let mut words = format!("{kind} {how}");
@@ -122,10 +122,13 @@ mod tests {
     fn every_difference_is_in_the_fingerprint_and_in_the_words() {
         let (even, odd) = (Layout::even(2, 10), Layout::from_counts(&[4, 6]));
         let base = Plan::of(Kind::Deal, How::Staged).over(640).in_pieces_of(64).with(Some(&even));
-        assert_eq!(base.way().as_str(), "copies to each through staging of 640 bytes by 64 in 2 blocks of 5");
+        assert_eq!(
+            base.method().as_str(),
+            "copies to each through staging of 640 bytes by 64 in 2 blocks of 5"
+        );
         let others = [
             Plan { kind: Kind::Share, ..base },
-            Plan { how: How::Reached, ..base },
+            Plan { how: How::ProcessVm, ..base },
             base.over(641),
             base.in_pieces_of(128),
             base.with(Some(&odd)),
@@ -133,7 +136,7 @@ mod tests {
         ];
         for other in others {
             assert_ne!(other.fingerprint(), base.fingerprint(), "{other:?}");
-            assert_ne!(other.way(), base.way(), "{other:?}");
+            assert_ne!(other.method(), base.method(), "{other:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! reduce_scatter among ranks that share memory: each gives every other its block, and combines what it is given.
 
 use crate::all_reduce::Reduction;
-use crate::give::{Found, Offer, Way, within};
+use crate::copy_path::{CopyPath, PartLocation, Parts, within};
 use crate::plan::{How, Kind, Plan};
 use crate::region::LINE_LEN;
 use crate::span::{List, Span};
@@ -43,60 +43,62 @@ impl Team {
                 team.all_reduce_one_shot(call, input, block(team.rank), output, reduction)
             });
         }
-        let way = self.way(largest, self.world_size);
-        self.run(call, way.planned(plan(How::Staged)), |team, call| {
-            let offer = Offer { buffer: input, part: &block, largest, same: false };
-            team.reduce_scatter_spans(call, offer, way, largest, output, reduction)
+        let path = self.path(largest, self.world_size);
+        self.run(call, path.planned(plan(How::Staged)), |team, call| {
+            let offer = Parts { buffer: input, part: &block, largest, same: false };
+            team.reduce_scatter_spans(call, offer, path, largest, output, reduction)
         })
     }
 
     fn reduce_scatter_spans(
         &mut self,
         call: &mut Call<'_>,
-        offer: Offer<'_>,
-        way: Way,
+        offer: Parts<'_>,
+        path: CopyPath,
         largest: usize,
         output: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
         let own = (offer.part)(self.rank);
-        let steps = Self::steps(way, largest);
+        let steps = Self::steps(path, largest);
         let first = self.piece;
         self.piece = first + steps as u64;
         let mut shows_memory = false;
-        let mut found = List::new((0..self.world_size).map(|_| Found::Staged), Found::Staged);
+        let mut found = List::new((0..self.world_size).map(|_| PartLocation::Staged), PartLocation::Staged);
         for step in 0..=steps {
             let piece = first + step as u64;
             if step < steps && !shows_memory {
-                shows_memory = self.give(offer, way, step, piece, call)?;
+                shows_memory = self.give(offer, path, step, piece, call)?;
             }
             let Some(step) = step.checked_sub(1) else { continue };
             let piece = first + step as u64;
             for giver in self.peers() {
-                let data = match way {
-                    Way::Staged(len) => self.staged(giver, len, false, within(&own, len, step).len(), piece),
-                    Way::Reached => Span::EMPTY,
+                let data = match path {
+                    CopyPath::Staged(len) => {
+                        self.staged(giver, len, false, within(&own, len, step).len(), piece)
+                    }
+                    CopyPath::ProcessVm => Span::EMPTY,
                 };
                 if step == 0 {
                     found.as_mut_slice()[giver] = self.find(giver, own.len(), false, data, piece, call)?;
-                } else if matches!(found.as_slice()[giver], Found::Staged) {
+                } else if matches!(found.as_slice()[giver], PartLocation::Staged) {
                     self.arrived_with(giver, piece, data, call)?;
                 }
             }
             let sources =
-                Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), way, piece };
-            match way {
-                Way::Staged(len) => {
+                Sources { found: found.as_slice(), input: offer.buffer.part(own.clone()), path, piece };
+            match path {
+                CopyPath::Staged(len) => {
                     let range = within(&(0..own.len()), len, step);
                     self.combine_blocks(&sources, range.clone(), output, reduction, call)?;
                     for giver in
-                        self.peers().filter(|&giver| matches!(found.as_slice()[giver], Found::Staged))
+                        self.peers().filter(|&giver| matches!(found.as_slice()[giver], PartLocation::Staged))
                     {
                         let staged = self.staged(giver, len, false, range.len(), piece);
                         self.hand_back(giver, piece, staged);
                     }
                 }
-                Way::Reached => {
+                CopyPath::ProcessVm => {
                     for range in self.strides(0..own.len()) {
                         self.combine_blocks(&sources, range, output, reduction, call)?;
                     }
@@ -123,14 +125,16 @@ impl Team {
         let scratch = self.scratch(self.world_size * len);
         let mut sources = List::new((0..self.world_size).map(|_| Span::EMPTY), Span::EMPTY);
         for (giver, source) in sources.as_mut_slice().iter_mut().enumerate() {
-            *source = match (from.found[giver], from.way) {
+            *source = match (from.found[giver], from.path) {
                 _ if giver == self.rank => from.input.part(range.clone()),
-                (Found::Staged, Way::Staged(step)) => self.staged(giver, step, false, len, from.piece),
-                (Found::Staged, Way::Reached) => {
+                (PartLocation::Staged, CopyPath::Staged(step)) => {
+                    self.staged(giver, step, false, len, from.piece)
+                }
+                (PartLocation::Staged, CopyPath::ProcessVm) => {
                     return Err(Fault::Counts { peer: giver, sent: 0, expected: len });
                 }
-                (Found::Mapped(part), _) => part.part(range.clone()),
-                (Found::Memory(addr), _) => {
+                (PartLocation::Mapped(part), _) => part.part(range.clone()),
+                (PartLocation::Memory(addr), _) => {
                     let copy = scratch.part(giver * len..(giver + 1) * len);
                     self.reach(giver, addr.wrapping_add(range.start as u64), copy, call)?;
                     copy
@@ -138,7 +142,7 @@ impl Team {
             };
         }
         Span::reduce(&[output.part(range)], sources.as_slice(), &reduction.kernel, self.world_size);
-        let in_a_window = from.found.iter().any(|found| matches!(found, Found::Mapped(_)));
+        let in_a_window = from.found.iter().any(|found| matches!(found, PartLocation::Mapped(_)));
         if in_a_window {
             self.was_given()?;
         }
@@ -148,9 +152,9 @@ impl Team {
 
 /// Where the blocks for this rank are.
 struct Sources<'a> {
-    found: &'a [Found],
+    found: &'a [PartLocation],
     /// This rank's own.
     input: Span,
-    way: Way,
+    path: CopyPath,
     piece: u64,
 }

@@ -6,12 +6,12 @@
 //!
 //! Everything in a control is written by its rank alone (but for the sleepers of the bell) and read by all.
 
-use crate::bell::Bell;
 use crate::counter::Counter;
 use crate::lease::{Closed, Lease};
 use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::waker::Waker;
 use phalanx_core::Result;
 use std::os::fd::AsFd;
 
@@ -63,7 +63,7 @@ pub(crate) struct Control {
     pub(crate) done: Line<Counter>,
     /// Pieces of which this rank has combined its part.
     pub(crate) combined: Line<Counter>,
-    pub(crate) bell: Bell,
+    pub(crate) waker: Waker,
     pub(crate) lease: Lease,
     /// Its process. 0 until somebody has joined as this rank.
     pub(crate) pid: Line<AtomicU32>,

@@ -29,7 +29,7 @@ const STILL_SLOW: u32 = 2;
 
 /// The way of one piece.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct StorePath {
     past_caches: bool,
     /// Whether its reader is to hand the lines back.
     hand_back: bool,
@@ -58,45 +58,45 @@ impl Stores {
             fill(false);
             return may_hand_back;
         }
-        let way = self.next(may_hand_back);
+        let path = self.next(may_hand_back);
         let begun = Instant::now();
-        let filled = fill(way.past_caches);
-        self.judge(way, filled, begun.elapsed());
-        way.hand_back
+        let filled = fill(path.past_caches);
+        self.judge(path, filled, begun.elapsed());
+        path.hand_back
     }
 
-    fn next(&mut self, may_hand_back: bool) -> Way {
+    fn next(&mut self, may_hand_back: bool) -> StorePath {
         if self.past > 0 {
             self.past -= 1;
             // So that the caches are tried with lines that were handed back.
-            return Way { past_caches: true, hand_back: may_hand_back && self.past < SLOTS };
+            return StorePath { past_caches: true, hand_back: may_hand_back && self.past < SLOTS };
         }
         let past_caches = self.through == 0;
         self.through = if past_caches { PIECES_THROUGH } else { self.through - 1 };
-        Way { past_caches, hand_back: may_hand_back }
+        StorePath { past_caches, hand_back: may_hand_back }
     }
 
-    fn judge(&mut self, way: Way, len: usize, took: Duration) {
+    fn judge(&mut self, path: StorePath, len: usize, took: Duration) {
         let (in_a_row, longest) = self.handed_back;
-        self.handed_back = match way.hand_back {
+        self.handed_back = match path.hand_back {
             true if len <= longest => (in_a_row + 1, longest),
             true => (1, len),
             false => (0, 0),
         };
         let cost = (took.as_nanos() as u64 * (64 << 10)) / len.max(1) as u64;
-        if way.past_caches {
+        if path.past_caches {
             let before = self.cost_past.map_or(cost, |[_, latest]| latest);
             self.cost_past = Some([before, cost]);
             return;
         }
         // These lines were not.
-        if way.hand_back && in_a_row < SLOTS {
+        if path.hand_back && in_a_row < SLOTS {
             return;
         }
         // One that was interrupted tells nothing. Lines that nobody hands back are slow at any rate, but what was written
         // is found in a cache: that is worth a lot.
         let past = self.cost_past.map_or(u64::MAX, |[before, latest]| before.min(latest));
-        let worth = if way.hand_back { past.saturating_add(past / 4) } else { past.saturating_mul(4) };
+        let worth = if path.hand_back { past.saturating_add(past / 4) } else { past.saturating_mul(4) };
         let is_slow = cost > worth;
         self.slow = if is_slow { self.slow + 1 } else { 0 };
         if self.slow >= SLOW_IN_A_ROW {
@@ -117,9 +117,9 @@ mod tests {
     /// Fills pieces that take so long, and says how many of them went past the caches.
     fn run(stores: &mut Stores, pieces: u32, hand_back: bool, through: u64) -> u32 {
         let pieces = (0..pieces).map(|_| {
-            let way = stores.next(hand_back);
-            stores.judge(way, LEN, Duration::from_nanos(if way.past_caches { PAST } else { through }));
-            u32::from(way.past_caches)
+            let path = stores.next(hand_back);
+            stores.judge(path, LEN, Duration::from_nanos(if path.past_caches { PAST } else { through }));
+            u32::from(path.past_caches)
         });
         pieces.sum()
     }
@@ -163,9 +163,9 @@ mod tests {
     fn the_caches_are_tried_with_lines_that_were_handed_back() {
         let mut stores = Stores { past: PIECES_PAST, through: 1, ..Stores::default() };
         let ways: Vec<_> = (0..=PIECES_PAST).map(|_| stores.next(true)).collect();
-        let asked = ways.iter().filter(|way| way.past_caches && way.hand_back).count();
+        let asked = ways.iter().filter(|path| path.past_caches && path.hand_back).count();
         assert_eq!(asked, SLOTS as usize);
-        assert!(ways[..PIECES_PAST as usize - asked].iter().all(|way| !way.hand_back));
+        assert!(ways[..PIECES_PAST as usize - asked].iter().all(|path| !path.hand_back));
     }
 
     #[test]

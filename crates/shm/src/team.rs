@@ -6,19 +6,19 @@
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
 use crate::all_reduce::SLICE_BYTES;
+use crate::backoff::Backoff;
+use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::foreign::{Process, Processes, pid_namespace};
-use crate::patience::Patience;
 use crate::plan::{How, Kind, Plan};
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::sync::Ordering;
 use crate::window::Windows;
-use crate::worth::kernel_copies_are_worth_it;
 use crate::{Call, Fault};
-use phalanx_core::{Error, Result, Signature, Way};
+use phalanx_core::{Error, Method, Result, Signature};
 use phalanx_transport::Birthplace;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -38,13 +38,13 @@ pub struct Team {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     birthplace: Birthplace,
-    patience: Patience,
+    backoff: Backoff,
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where they are not known: the system
     /// has no process descriptors, or they are in containers that count processes apart.
     pub(crate) processes: Arc<[Process]>,
     /// Whether large parts are copied between the ranks' memories: all may, and rank 0 found it worth it.
-    pub(crate) reaches_memory: bool,
+    pub(crate) reads_memory: bool,
     /// Bytes of a slice that a reduction stages at once.
     pub(crate) slice_bytes: usize,
     pub(crate) windows: Windows,
@@ -61,7 +61,7 @@ pub struct Team {
     /// What this rank shows the others.
     shown: Vec<Shown>,
     shown_index: usize,
-    /// Something was published since the bell was last rung.
+    /// Something was published since the sleepers were last woken.
     unheard: bool,
     /// Parts of the running operation since the lookout last looked around.
     unwatched: u32,
@@ -99,10 +99,10 @@ impl Team {
             rank,
             world_size,
             birthplace: Birthplace::here(),
-            patience: Patience::new(crowded),
+            backoff: Backoff::new(crowded),
             cores: Cores::default(),
             processes: Arc::default(),
-            reaches_memory: false,
+            reads_memory: false,
             slice_bytes: SLICE_BYTES,
             windows: Windows::default(),
             stores: Stores::default(),
@@ -123,8 +123,8 @@ impl Team {
 
     /// For tests: this rank plans otherwise than a build does, whatever the others do.
     #[doc(hidden)]
-    pub fn plan_otherwise(&mut self, reaches_memory: bool, slice_bytes: usize) {
-        (self.reaches_memory, self.slice_bytes) = (reaches_memory, slice_bytes);
+    pub fn plan_otherwise(&mut self, reads_memory: bool, slice_bytes: usize) {
+        (self.reads_memory, self.slice_bytes) = (reads_memory, slice_bytes);
     }
 
     /// The processes of its ranks. Those that are known outlive the team.
@@ -139,7 +139,7 @@ impl Team {
         let probe = unsafe { Span::new(secret.as_mut_ptr(), secret.len()) };
         let met = self.exchange([probe.addr(), u64::from(crowded), pid_namespace()], call)?;
         let crowded = met.iter().any(|words| words[1] != 0);
-        self.patience = Patience::new(crowded);
+        self.backoff = Backoff::new(crowded);
         self.region.use_slots(self.rank, crowded);
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
         // In another container the number means another process: often this one.
@@ -164,7 +164,7 @@ impl Team {
         if answers.iter().any(|words| words[0] == 0) {
             self.processes = Arc::default();
         }
-        self.reaches_memory = answers.iter().all(|words| words[1] != 0) && answers[0][2] != 0;
+        self.reads_memory = answers.iter().all(|words| words[1] != 0) && answers[0][2] != 0;
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Team {
     }
 
     pub(crate) fn is_crowded(&self) -> bool {
-        self.patience.is_crowded()
+        self.backoff.is_crowded()
     }
 
     /// Runs one operation. If it fails or panics, the team is closed, and this rank's memory is its own when this ends.
@@ -232,9 +232,9 @@ impl Team {
 
     #[cold]
     fn show_another(&mut self, signature: &Signature, plan: Plan<'_>, planned: u64) {
-        let way = signature.way.then(&plan.way());
-        let whole = Signature { way: way.clone(), ..signature.clone() };
-        let shown = Shown { seq: self.seq, called: signature.clone(), planned, way };
+        let method = signature.method.then(&plan.method());
+        let whole = Signature { method: method.clone(), ..signature.clone() };
+        let shown = Shown { seq: self.seq, called: signature.clone(), planned, method };
         if self.shown.len() < SIGNATURES {
             self.shown_index = self.shown.len();
             self.shown.push(shown);
@@ -310,8 +310,8 @@ impl Team {
     fn mismatch(&self, peer: usize, slot: &Slot) -> Fault {
         let encoded = self.region.control(peer).signature(slot.signature.load(Ordering::Relaxed) as usize);
         let theirs = postcard::from_bytes(&encoded).ok().map(Box::new);
-        let way = self.shown[self.shown_index].way.clone();
-        Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs, way }
+        let method = self.shown[self.shown_index].method.clone();
+        Fault::Mismatch { peer, seq: self.seq, their_seq: slot.seq.load(Ordering::Relaxed), theirs, method }
     }
 
     /// Says that this rank has combined its part of `piece`.
@@ -399,17 +399,17 @@ impl Team {
     ) -> Result<(), Fault> {
         // Who waits for us must not sleep while we wait for them.
         if std::mem::take(&mut self.unheard) {
-            self.ring();
+            self.wake_sleepers();
         }
         let now = Instant::now();
         self.cores.look(now, &self.region, self.rank, self.world_size);
-        let mut patience = self.patience;
+        let mut backoff = self.backoff;
         let awaited = counter(self, peer);
         let closed = self.region.closed();
         let ready = || awaited.has_reached(value) || closed.is_closed();
-        let waited = patience.wait(now, ready, &self.region.control(peer).bell, peer, call.lookout);
+        let waited = backoff.wait(now, ready, &self.region.control(peer).waker, peer, call.lookout);
         let reached = awaited.has_reached(value);
-        self.patience = patience;
+        self.backoff = backoff;
         match waited {
             _ if reached => self.watch(peer, call),
             Ok(()) => Err(Fault::Closed),
@@ -417,9 +417,9 @@ impl Team {
         }
     }
 
-    fn ring(&mut self) {
+    fn wake_sleepers(&mut self) {
         self.unheard = false;
-        self.region.control(self.rank).bell.ring();
+        self.region.control(self.rank).waker.wake();
     }
 
     /// Copies to or from others' memory in a way that ends before any of them gives up: see `lease.rs`.
@@ -433,7 +433,7 @@ impl Team {
         self.region.closed().close();
         for rank in 0..self.world_size {
             // Everybody sleeps on somebody's bell.
-            self.region.control(rank).bell.ring();
+            self.region.control(rank).waker.wake();
         }
         let late = Instant::now() + DRAIN_TIME;
         for peer in self.peers() {
@@ -484,7 +484,7 @@ struct Shown {
     /// The plan's fingerprint …
     planned: u64,
     /// … and its words.
-    way: Way,
+    method: Method,
 }
 
 pub(crate) fn mix(state: u64, word: u64) -> u64 {
@@ -500,7 +500,7 @@ struct Running<'t> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.team.unheard {
-            self.team.ring();
+            self.team.wake_sleepers();
         }
         if !self.succeeded {
             self.team.close();

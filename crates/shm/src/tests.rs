@@ -5,9 +5,10 @@ mod namespaces;
 
 use crate::plan::{How, Kind, Plan};
 use crate::{
-    Buffers, Call, Fault, Lookout, Pull, Reduction, Stopped, Team, Window, create, segment_len, window_len,
+    Buffers, Call, Fault, Lookout, Reduction, Stopped, Team, Transfer, Window, create, segment_len,
+    window_len,
 };
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, Way};
+use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +54,7 @@ fn signature(op: OpKind, count: usize) -> Signature {
         reduce: None,
         root: None,
         detail: 0,
-        way: Way::UNSAID,
+        method: Method::UNSAID,
         site,
     }
 }
@@ -79,7 +80,7 @@ fn on_team_where(
                 let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
                 let mut team = Team::join(file, rank, world_size, crowded, &mut call).unwrap();
                 // Threads of one process may; that it is not worth it everywhere does not matter here.
-                team.reaches_memory = matches!(reach, Reach::Memory);
+                team.reads_memory = matches!(reach, Reach::Memory);
                 body(&mut Rank { team, rank, world_size, calls: 0 });
             });
         }
@@ -168,7 +169,7 @@ impl Rank {
         let mut output = vec![0; len];
         output[own.clone()].copy_from_slice(&self.contribution(len, n)[own]);
         let largest = (0..self.world_size).map(|r| range(r).len()).max().unwrap();
-        let pull = Pull {
+        let pull = Transfer {
             same: true,
             gives: &|_| true,
             largest,
@@ -208,7 +209,7 @@ impl Rank {
         let range = |starts: &[usize], r: usize| starts[r] * 4..starts[r + 1] * 4;
         let place = |r: usize| range(&received, r);
         let part = |r: usize| range(&sent, r);
-        let pull = Pull {
+        let pull = Transfer {
             same: false,
             gives: &|_| true,
             largest: 0,
@@ -380,14 +381,14 @@ fn another_call_is_named() {
             team.all_reduce(call, bytes_mut(&mut buffer), Rank::reduction(None))
         });
         match result {
-            Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer, way: ours }) => {
+            Err(Fault::Mismatch { theirs: Some(theirs), seq, their_seq, peer, method: ours }) => {
                 let theirs_len = lens[1 - rank.rank];
-                let way = |len: usize| Way::from(format!("reduce inline of {} bytes", 4 * len));
+                let method = |len: usize| Method::from(format!("reduce inline of {} bytes", 4 * len));
                 assert_eq!(
                     *theirs,
-                    Signature { way: way(theirs_len), ..signature(OpKind::AllReduce, theirs_len) }
+                    Signature { method: method(theirs_len), ..signature(OpKind::AllReduce, theirs_len) }
                 );
-                assert_eq!((seq, their_seq, peer, ours), (1, 1, 1 - rank.rank, way(len)));
+                assert_eq!((seq, their_seq, peer, ours), (1, 1, 1 - rank.rank, method(len)));
             }
             // The other was first, and closed the team.
             Err(Fault::Closed) => {}
@@ -457,7 +458,7 @@ fn parts_of_other_lengths_are_named() {
         let len = if rank.rank == 0 { 4 } else { 8 };
         let part = |_| 0..8;
         let place = |_| 0..len;
-        let pull = Pull {
+        let pull = Transfer {
             same: false,
             gives: &|_| true,
             largest: 0,

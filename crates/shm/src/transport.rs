@@ -14,7 +14,7 @@ use crate::pipe::{End, Pipe};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::Result;
-use phalanx_transport::{Birthplace, Direction, Doorbell, LinkFault, Transport, Wait};
+use phalanx_transport::{Birthplace, Direction, LinkFault, Transport, Wait, WakeSource};
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Rank {
     /// Its ends are closed; what it wrote can still be read.
     closed: AtomicU32,
     /// What its threads sleep on.
-    door: Futex,
+    waker: Futex,
 }
 
 const fn ring_len(world_size: usize) -> usize {
@@ -97,35 +97,35 @@ impl Segment {
 
 /// Where the threads of one rank sleep.
 #[derive(Debug)]
-struct Door {
+struct RankWaker {
     segment: Arc<Segment>,
     rank: usize,
 }
 
-impl Door {
+impl RankWaker {
     fn futex(&self) -> &Futex {
-        &self.segment.rank(self.rank).door
+        &self.segment.rank(self.rank).waker
     }
 }
 
-impl Doorbell for Door {
-    fn rung(&self) -> u32 {
+impl WakeSource for RankWaker {
+    fn wakes(&self) -> u32 {
         self.futex().value()
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         self.futex().bump();
     }
 
-    fn sleep(&self, rung: u32, limit: Duration) {
-        self.futex().wait(rung, limit);
+    fn sleep(&self, wakes: u32, limit: Duration) {
+        self.futex().wait(wakes, limit);
     }
 }
 
 /// One rank's ends of the pipes between it and the others of a group on one host.
 ///
 /// Dropping it closes them: the others read what was written, then find them [`Closed`](LinkFault::Closed). A rank that is
-/// killed closes nothing; who waits for it must be told by others, who ring its [`doorbell`](Transport::doorbell).
+/// killed closes nothing; who waits for it must be told by others, who ring its [`wake_source`](Transport::wake_source).
 ///
 /// # Cost
 /// A message is copied twice. There is no system call unless the peer sleeps, which is woken with one.
@@ -150,7 +150,7 @@ pub struct ShmTransport {
     segment: Arc<Segment>,
     birthplace: Birthplace,
     rank: usize,
-    doors: Vec<Arc<Door>>,
+    wakers: Vec<Arc<RankWaker>>,
     /// By peer.
     outgoing: Vec<End>,
     incoming: Vec<End>,
@@ -169,12 +169,12 @@ impl ShmTransport {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         let memory = Memory::map(file, pipes_len(world_size))?;
         let segment = Arc::new(Segment { memory, world_size });
-        let door = |rank| Arc::new(Door { segment: segment.clone(), rank });
+        let waker = |rank| Arc::new(RankWaker { segment: segment.clone(), rank });
         let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
         Ok(Self {
             birthplace: Birthplace::here(),
             rank,
-            doors: (0..world_size).map(door).collect(),
+            wakers: (0..world_size).map(waker).collect(),
             outgoing: ends(Direction::Send),
             incoming: ends(Direction::Recv),
             segment,
@@ -203,17 +203,17 @@ impl Transport for ShmTransport {
         if self.is_closed(peer) {
             return Err(LinkFault::Closed);
         }
-        let (from, to, door) = (self.rank, peer, &self.doors[peer]);
+        let (from, to, waker) = (self.rank, peer, &self.wakers[peer]);
         let (pipe, ring) = (self.segment.pipe(from, to), self.segment.ring(from, to));
-        Ok(self.outgoing[peer].write(pipe, ring, bytes, &|| door.ring()))
+        Ok(self.outgoing[peer].write(pipe, ring, bytes, &|| waker.wake()))
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         // Before the bytes: those that were written before it was closed are not overlooked.
         let is_closed = self.is_closed(peer);
-        let (from, to, door) = (peer, self.rank, &self.doors[peer]);
+        let (from, to, waker) = (peer, self.rank, &self.wakers[peer]);
         let (pipe, ring) = (self.segment.pipe(from, to), self.segment.ring(from, to));
-        match self.incoming[peer].read(pipe, ring, buffer, &|| door.ring()) {
+        match self.incoming[peer].read(pipe, ring, buffer, &|| waker.wake()) {
             0 if is_closed => Err(LinkFault::Closed),
             n => Ok(n),
         }
@@ -232,8 +232,8 @@ impl Transport for ShmTransport {
         is_ready || self.is_closed(peer)
     }
 
-    fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
-        Some(self.doors[self.rank].clone())
+    fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
+        Some(self.wakers[self.rank].clone())
     }
 }
 
@@ -244,7 +244,7 @@ impl Drop for ShmTransport {
         }
         self.segment.rank(self.rank).closed.store(1, Ordering::Release);
         // Whoever has not seen it has not looked since its bell rings here.
-        self.doors.iter().for_each(|door| door.ring());
+        self.wakers.iter().for_each(|waker| waker.wake());
     }
 }
 
@@ -252,7 +252,7 @@ impl Drop for ShmTransport {
 mod tests {
     use super::*;
     use crate::create;
-    use phalanx_transport::Bell;
+    use phalanx_transport::Waker;
     use std::time::Instant;
 
     fn pair() -> [ShmTransport; 2] {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn on_door(end: &ShmTransport) -> Wait {
-        Wait::on(Bell::at(end.doorbell().unwrap()))
+        Wait::on(Waker::at(end.wake_source().unwrap()))
     }
 
     #[test]
@@ -318,14 +318,14 @@ mod tests {
         let [mut zero, _one] = pair();
         let mut waiting = on_door(&zero);
         let begun = Instant::now();
-        waiting.bell().clone().ring();
+        waiting.waker().clone().wake();
         wait(&mut zero, Direction::Recv, &mut waiting);
-        assert!(begun.elapsed() < Duration::from_secs(15), "it had rung before");
-        let bell = waiting.bell().clone();
+        assert!(begun.elapsed() < Duration::from_secs(15), "it had been woken before");
+        let waker = waiting.waker().clone();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(20));
-                bell.ring();
+                waker.wake();
             });
             let begun = Instant::now();
             wait(&mut zero, Direction::Recv, &mut waiting);

@@ -1,13 +1,13 @@
 //! A process's side of all its connections with other ranks.
 //!
-//! The [`Exchange`] is the process's [`Reception`] for data links: it dials, accepts, and settles who wins when both
+//! The [`Exchange`] is the process's [`Endpoint`] for data links: it dials, accepts, and settles who wins when both
 //! ends dial at once (the higher rank's connection is kept). On Linux it also gives memory to peers of this host and takes theirs.
 
+use crate::endpoint::{Admission, Dial, Endpoint, Outbox, Service, SessionId, Strangers};
 use crate::handshake::{Hello, Purpose, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Memories;
-use crate::reception::{Admission, Dial, Outbox, Reception, Service, SessionId, Strangers};
-use crate::{Bell, Connection, LinkFault, Secret};
+use crate::{Connection, LinkFault, Secret, Waker};
 use phalanx_core::{GroupId, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ const EARLY_LINKS_MAX: usize = 4096;
 /// Groups of which it is remembered that they ended here: the latest.
 const CLOSED_MAX: usize = 4096;
 
-/// Where the reception leaves the links of one group.
+/// Where the endpoint leaves the links of one group.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     full: AtomicBool,
@@ -31,7 +31,7 @@ pub(crate) struct Mailbox {
 #[derive(Debug, Default)]
 struct MailboxContents {
     links: Vec<(usize, Result<Connection, LinkFault>)>,
-    waiting: Vec<Bell>,
+    waiting: Vec<Waker>,
 }
 
 impl Mailbox {
@@ -48,9 +48,9 @@ impl Mailbox {
     }
 
     /// Rings `bell` when a link comes; true if one is there already.
-    pub(crate) fn watch(&self, bell: &Bell) -> bool {
+    pub(crate) fn watch(&self, waker: &Waker) -> bool {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
-        contents.waiting.push(bell.clone());
+        contents.waiting.push(waker.clone());
         !contents.links.is_empty()
     }
 
@@ -59,7 +59,7 @@ impl Mailbox {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         contents.links.push((peer, link));
         self.full.store(true, Ordering::Release);
-        contents.waiting.drain(..).for_each(|bell| bell.ring());
+        contents.waiting.drain(..).for_each(|waker| waker.wake());
     }
 }
 
@@ -220,7 +220,7 @@ impl Links {
 /// What a process shares with its peers: the links of all its groups. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Exchange {
-    pub(crate) reception: Arc<Reception<Links>>,
+    pub(crate) endpoint: Arc<Endpoint<Links>>,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
 }
@@ -238,35 +238,35 @@ impl Exchange {
         control: Option<Box<dyn Service>>,
     ) -> Result<Self> {
         let links = Links::new(rank, world_size, control);
-        Ok(Self { reception: Arc::new(Reception::start(bind, secret, links)?), rank, world_size })
+        Ok(Self { endpoint: Arc::new(Endpoint::start(bind, secret, links)?), rank, world_size })
     }
 
     /// Where peers can connect.
     pub fn addr(&self) -> SocketAddr {
-        self.reception.addr()
+        self.endpoint.addr()
     }
 
     /// Under which name peers of this host can pass memory to this process; `None` where the system cannot do that.
     pub fn local_name(&self) -> Option<&str> {
-        self.reception.local_name()
+        self.endpoint.local_name()
     }
 
     /// Who called so far and did not know the secret.
     pub fn strangers(&self) -> Strangers {
-        self.reception.strangers()
+        self.endpoint.strangers()
     }
 
     /// Where the links of `group` are left from now on, and those that came before.
     pub(crate) fn mailbox(&self, group: GroupId) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::default());
         let theirs = mailbox.clone();
-        self.reception.call(move |links, _| links.open(group, theirs));
+        self.endpoint.call(move |links, _| links.open(group, theirs));
         mailbox
     }
 
     /// Begins to make a link, unless the other end is making one already; the outcome goes to the group's mailbox.
     pub(crate) fn dial(&self, dial: Dial) {
-        self.reception.call(move |links, outbox| {
+        self.endpoint.call(move |links, outbox| {
             if let Entry::Vacant(state) = links.states.entry((dial.hello.group, dial.peer)) {
                 state.insert(LinkState::Dialling);
                 outbox.dial(dial);
@@ -276,7 +276,7 @@ impl Exchange {
 
     /// Forgets links and memory of a group that ends here. What still comes for it is refused.
     pub fn close(&self, group: GroupId) {
-        self.reception.call(move |links, _| links.close(group));
+        self.endpoint.call(move |links, _| links.close(group));
     }
 }
 

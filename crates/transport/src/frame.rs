@@ -22,7 +22,7 @@ const SIGNATURE_LEN_USUAL: usize = 96;
 
 /// Which stream of messages a frame belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub enum Channel {
     /// Collectives; the id is the operation's place in the group's sequence.
     Collective = 1,
     /// Point-to-point; the id is the tag.
@@ -35,7 +35,7 @@ pub enum Lane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The stream.
-    pub lane: Lane,
+    pub channel: Channel,
     /// The sequence number or tag.
     pub id: u64,
 }
@@ -60,7 +60,7 @@ pub struct Header {
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
-        bytes[0] = self.key.lane as u8;
+        bytes[0] = self.key.channel as u8;
         bytes[2..4].copy_from_slice(&self.signature_len.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.frame_len.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.key.id.to_le_bytes());
@@ -74,14 +74,14 @@ impl Header {
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, String> {
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let lane = match bytes[0] {
-            1 => Lane::Collective,
-            2 => Lane::Message,
-            3 => Lane::Farewell,
+        let channel = match bytes[0] {
+            1 => Channel::Collective,
+            2 => Channel::Message,
+            3 => Channel::Farewell,
             other => return Err(format!("a frame of unknown kind {other}")),
         };
         let header = Self {
-            key: Key { lane, id: u64_at(8) },
+            key: Key { channel, id: u64_at(8) },
             ordinal: u32_at(16),
             frame_len: u32_at(4),
             message_len: u64_at(24),
@@ -124,11 +124,11 @@ pub(crate) fn decode_signature(bytes: &[u8]) -> Option<Box<Signature>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind, Way};
+    use phalanx_core::{CallSite, Method, OpKind};
 
     fn header() -> Header {
         Header {
-            key: Key { lane: Lane::Message, id: 0xfeed_beef_dead },
+            key: Key { channel: Channel::Message, id: 0xfeed_beef_dead },
             ordinal: 7,
             frame_len: 9,
             message_len: 10,
@@ -170,7 +170,7 @@ mod tests {
                 reduce: None,
                 root: None,
                 detail: 0,
-                way: Way::UNSAID,
+                method: Method::UNSAID,
                 site,
             };
             decode_signature(&encode_signature(&call)).map(|read| *read == call)

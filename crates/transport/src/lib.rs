@@ -1,6 +1,6 @@
 //! How phalanx moves bytes between two ranks.
 //!
-//! Bottom up: [`Secret`] and [`handshake`] keep strangers out; [`Reception`] is the one thread of a process that
+//! Bottom up: [`Secret`] and [`handshake`] keep strangers out; [`Endpoint`] is the one thread of a process that
 //! accepts, dials, and serves control messages; [`tcp::Exchange`] is what it does for the data of a rank, and passes
 //! memory between processes of one host; [`Transport`] moves bytes between this rank and each
 //! peer of a group, with two implementations, threads of one process ([`thread`]) and TCP ([`tcp`]); [`Wire`]
@@ -9,10 +9,10 @@
 //!
 //! Deliberately absent: collectives, groups, rendezvous.
 
-mod bell;
 mod birthplace;
 mod checksum;
 mod connection;
+mod endpoint;
 mod exchange;
 mod frame;
 #[cfg(feature = "__fuzz")]
@@ -20,11 +20,10 @@ mod frame;
 pub mod fuzz;
 pub mod handshake;
 mod key_exchange;
+mod host_probe;
 mod keys;
-mod knock;
 mod local;
 mod path;
-mod reception;
 mod resources;
 #[doc(hidden)]
 pub mod sabotage;
@@ -37,22 +36,23 @@ pub mod tcp;
 pub mod thread;
 mod transport;
 pub mod wait_policy;
+mod waker;
 mod wire;
 
-pub use bell::{Bell, Doorbell};
 pub use birthplace::Birthplace;
 pub use connection::Connection;
-pub use frame::{FRAME_LEN_MAX, Header, Key, Lane, encode_signature};
-pub use knock::knock;
-#[cfg(target_os = "linux")]
-pub use local::Given;
-pub use local::HostKey;
-pub use reception::{
-    Admission, Dial, MESSAGE_LEN_MAX, NoSession, Outbox, Reception, Service, Session, SessionId,
+pub use endpoint::{
+    Admission, Dial, Endpoint, MESSAGE_LEN_MAX, NoSession, Outbox, Service, Session, SessionId,
     SessionReceiver, SessionSender, Strangers, open_session, open_session_if_listening, try_to_open_session,
 };
+pub use frame::{Channel, FRAME_LEN_MAX, Header, Key, encode_signature};
+pub use host_probe::probe_hosts;
+pub use local::HostKey;
+#[cfg(target_os = "linux")]
+pub use local::OfferedFd;
 pub use secret::{Secret, random_number};
 pub use socket::loopback;
 pub use tally::Tally;
 pub use transport::{Direction, LinkFault, Transport, Wait};
+pub use waker::{WakeSource, Waker};
 pub use wire::{Arrival, Outbound, Sent, Wire, WireFault};

@@ -5,7 +5,7 @@
 //! listens. That its system answers is enough, and it answers while the process computes or is stopped: that is for
 //! heartbeats to find.
 
-use crate::knock::answer;
+use crate::host_probe::answer;
 use crate::{resources, socket};
 use std::io;
 use std::net::{SocketAddr, TcpStream};

@@ -7,10 +7,10 @@ pub use crate::exchange::Exchange;
 
 use crate::birthplace::Birthplace;
 use crate::connection::Connection;
+use crate::endpoint::Dial;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
 use crate::path::Path;
-use crate::reception::Dial;
 use crate::resources;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use phalanx_core::{Deadline, GroupId, Result};
@@ -220,7 +220,7 @@ impl Transport for TcpTransport {
                 wait.add(connection.stream(), direction);
                 direction == Direction::Recv && connection.reader.is_ready()
             }
-            Ok(None) => self.mailbox.watch(wait.bell()),
+            Ok(None) => self.mailbox.watch(wait.waker()),
             Err(_) => true,
         }
     }

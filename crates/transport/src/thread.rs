@@ -3,7 +3,7 @@
 //! For tests, examples, and programs whose ranks share a process. A pipe holds at most one mebibyte.
 
 use crate::transport::{Direction, LinkFault, Transport, Wait};
-use crate::{Bell, Birthplace};
+use crate::{Birthplace, Waker};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,12 @@ struct Pipe {
     bytes: VecDeque<u8>,
     closed: bool,
     /// Threads that sleep until there is something to read, or room to write.
-    readers: Vec<Bell>,
-    writers: Vec<Bell>,
+    readers: Vec<Waker>,
+    writers: Vec<Waker>,
 }
 
-fn ring(bells: &mut Vec<Bell>) {
-    bells.drain(..).for_each(|bell| bell.ring());
+fn wake(wakers: &mut Vec<Waker>) {
+    wakers.drain(..).for_each(|waker| waker.wake());
 }
 
 /// The pipes of one group; each rank opens its end once.
@@ -84,7 +84,7 @@ impl Transport for ThreadTransport {
             taken += n;
         }
         if taken > 0 {
-            ring(&mut pipe.readers);
+            wake(&mut pipe.readers);
         }
         Ok(taken)
     }
@@ -100,7 +100,7 @@ impl Transport for ThreadTransport {
         buffer[..from_front].copy_from_slice(&front[..from_front]);
         buffer[from_front..n].copy_from_slice(&back[..n - from_front]);
         pipe.bytes.drain(..n);
-        ring(&mut pipe.writers);
+        wake(&mut pipe.writers);
         Ok(n)
     }
 
@@ -123,8 +123,8 @@ impl Transport for ThreadTransport {
         };
         if !ready {
             match direction {
-                Direction::Send => pipe.writers.push(wait.bell().clone()),
-                Direction::Recv => pipe.readers.push(wait.bell().clone()),
+                Direction::Send => pipe.writers.push(wait.waker().clone()),
+                Direction::Recv => pipe.readers.push(wait.waker().clone()),
             }
         }
         ready
@@ -140,8 +140,8 @@ impl Drop for ThreadTransport {
             for (from, to) in [(self.rank, peer), (peer, self.rank)] {
                 let mut pipe = self.pipes.pipe(from, to);
                 pipe.closed = true;
-                ring(&mut pipe.readers);
-                ring(&mut pipe.writers);
+                wake(&mut pipe.readers);
+                wake(&mut pipe.writers);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The seam between collectives and whatever moves their bytes.
 
-use crate::bell::{Bell, Doorbell, Kind, sleep};
+use crate::waker::{Kind, WakeSource, Waker, sleep};
 use rustix::event::{PollFd, PollFlags};
 use std::fmt;
 use std::io::IoSlice;
@@ -74,8 +74,8 @@ pub trait Transport: Send + 'static {
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
 
     /// What peers ring when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
-    /// on a bell [at](Bell::at) this door.
-    fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
+    /// on a bell [at](Waker::at) this door.
+    fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
         None
     }
 }
@@ -83,7 +83,7 @@ pub trait Transport: Send + 'static {
 /// What a thread sleeps on while nothing can move: its bell, and any number of sockets.
 #[derive(Debug)]
 pub struct Wait {
-    bell: Bell,
+    waker: Waker,
     sockets: Vec<(Arc<TcpStream>, PollFlags)>,
     /// How often the door's bell had rung when this last looked; what came later ends the next sleep.
     heard: u32,
@@ -95,21 +95,21 @@ impl Wait {
     /// # Errors
     /// When the process has no file descriptors left.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self::on(Bell::new()?))
+        Ok(Self::on(Waker::new()?))
     }
 
     /// A wait that ends when `bell` rings.
-    pub fn on(bell: Bell) -> Self {
-        let heard = match bell.kind() {
-            Kind::Door(door) => door.rung(),
-            Kind::Loop(_) => 0,
+    pub fn on(waker: Waker) -> Self {
+        let heard = match waker.kind() {
+            Kind::FdPassing(fds) => fds.wakes(),
+            Kind::SelfPipe(_) => 0,
         };
-        Self { bell, sockets: Vec::new(), heard }
+        Self { waker, sockets: Vec::new(), heard }
     }
 
     /// The bell that ends this wait.
-    pub fn bell(&self) -> &Bell {
-        &self.bell
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Forgets the sockets; call it before collecting anew.
@@ -122,7 +122,10 @@ impl Wait {
     /// # Panics
     /// If the bell is at a door: nothing sleeps there and on sockets at once.
     pub fn add(&mut self, socket: &Arc<TcpStream>, direction: Direction) {
-        assert!(matches!(self.bell.kind(), Kind::Loop(_)), "a transport with a doorbell has no sockets");
+        assert!(
+            matches!(self.waker.kind(), Kind::SelfPipe(_)),
+            "a transport with a wake_source has no sockets"
+        );
         let flags = match direction {
             Direction::Send => PollFlags::OUT,
             Direction::Recv => PollFlags::IN,
@@ -136,18 +139,18 @@ impl Wait {
     /// Sleeps until something is ready, the bell rings, or `limit` has passed. May wake for no reason. Ends at once if the
     /// bell has rung since the last sleep.
     pub fn sleep(&mut self, limit: Duration) {
-        match self.bell.kind() {
-            Kind::Door(door) => {
-                door.sleep(self.heard, limit);
-                self.heard = door.rung();
+        match self.waker.kind() {
+            Kind::FdPassing(fds) => {
+                fds.sleep(self.heard, limit);
+                self.heard = fds.wakes();
             }
-            Kind::Loop(bell) => {
+            Kind::SelfPipe(waker) => {
                 let mut fds = Vec::with_capacity(1 + self.sockets.len());
-                fds.push(bell.poll_fd());
+                fds.push(waker.poll_fd());
                 fds.extend(self.sockets.iter().map(|(socket, flags)| PollFd::new(&**socket, *flags)));
                 sleep(&mut fds, limit);
                 if fds[0].revents().contains(PollFlags::IN) {
-                    bell.clear();
+                    waker.clear();
                 }
             }
         }

@@ -9,11 +9,11 @@
 //! another rank, before that.
 
 use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
-use crate::frame::{HEADER_LEN, Header, Key, Lane, decode_signature};
+use crate::frame::{Channel, HEADER_LEN, Header, Key, decode_signature};
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
-use crate::{Bell, Doorbell, FRAME_LEN_MAX};
+use crate::{FRAME_LEN_MAX, WakeSource, Waker};
 use phalanx_core::Signature;
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
@@ -135,7 +135,7 @@ pub struct Wire {
     aside_len: usize,
     aside_max: usize,
     /// Other threads that sleep while this one reads links: they are woken when something was set aside.
-    sleepers: Vec<Bell>,
+    sleepers: Vec<Waker>,
 }
 
 impl std::fmt::Debug for Wire {
@@ -225,7 +225,7 @@ impl Wire {
                 out.head_sent = 0;
                 out.owner = Some(message.key);
                 // The first frame of a message, and only that, has a signature.
-                if message.key.lane == Lane::Message && !message.signature.is_empty() {
+                if message.key.channel == Channel::Message && !message.signature.is_empty() {
                     self.tally.message_begins(message.peer);
                 }
             }
@@ -258,7 +258,7 @@ impl Wire {
         if !self.is_linked(peer) {
             return;
         }
-        let key = Key { lane: Lane::Farewell, id: 0 };
+        let key = Key { channel: Channel::Farewell, id: 0 };
         let message = Outbound { peer, key, ordinal: 0, fingerprint: 0, signature: &[], message_len: 0 };
         let _ = self.send(&message, &[]);
     }
@@ -293,7 +293,10 @@ impl Wire {
                 return Ok(Some(frame));
             }
             let theirs = frame.header.key;
-            if key.lane == Lane::Collective && theirs.lane == Lane::Collective && theirs.id < key.id {
+            if key.channel == Channel::Collective
+                && theirs.channel == Channel::Collective
+                && theirs.id < key.id
+            {
                 return Err(WireFault::Stale(theirs.id, decode_signature(&self.incoming[peer].signature)));
             }
             if !self.set_aside(peer)? {
@@ -347,23 +350,23 @@ impl Wire {
     }
 
     /// The transport's, where the bells of all waits must be.
-    pub fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
-        self.transport.doorbell()
+    pub fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
+        self.transport.wake_source()
     }
 
     /// Rings `bell` when a thread sets aside something another may wait for.
-    pub fn add_sleeper(&mut self, bell: &Bell) {
-        self.sleepers.push(bell.clone());
+    pub fn add_sleeper(&mut self, waker: &Waker) {
+        self.sleepers.push(waker.clone());
     }
 
     /// Undoes [`add_sleeper`](Self::add_sleeper).
-    pub fn remove_sleeper(&mut self, bell: &Bell) {
-        self.sleepers.retain(|b| !b.is(bell));
+    pub fn remove_sleeper(&mut self, waker: &Waker) {
+        self.sleepers.retain(|b| !b.is(waker));
     }
 
     /// Wakes all sleepers and forgets them.
     pub fn wake_sleepers(&mut self) {
-        self.sleepers.drain(..).for_each(|bell| bell.ring());
+        self.sleepers.drain(..).for_each(|waker| waker.wake());
     }
 
     fn gone(&self, peer: usize, fault: LinkFault) -> WireFault {
@@ -408,11 +411,11 @@ impl Wire {
                     link.signature.clear();
                     link.signature.extend_from_slice(&ready[body..whole]);
                     link.start += whole;
-                    if header.key.lane == Lane::Farewell {
+                    if header.key.channel == Channel::Farewell {
                         link.farewell = true;
                         continue;
                     }
-                    if header.key.lane == Lane::Message && header.signature_len > 0 {
+                    if header.key.channel == Channel::Message && header.signature_len > 0 {
                         self.tally.message_arrives(peer);
                     }
                     link.frame = Some(Arrival { header, left: header.frame_len as usize });
@@ -535,10 +538,10 @@ fn check(header: &Header, body: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     let Header { key, ordinal, frame_len, message_len, .. } = header;
-    let of = match key.lane {
-        Lane::Collective => format!("operation #{}", key.id),
-        Lane::Message => format!("the message with tag {}", key.id),
-        Lane::Farewell => "a farewell".to_owned(),
+    let of = match key.channel {
+        Channel::Collective => format!("operation #{}", key.id),
+        Channel::Message => format!("the message with tag {}", key.id),
+        Channel::Farewell => "a farewell".to_owned(),
     };
     Err(format!(
         "a frame of {of} changed on its way: its checksum is wrong ({frame_len} bytes of the {message_len} of message {ordinal})"

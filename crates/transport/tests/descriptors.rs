@@ -59,7 +59,7 @@ fn only_what_is_taken_stays_open() {
     assert_settles_at(before);
 }
 
-/// The reception's thread closes its ends a moment later.
+/// The endpoint's thread closes its ends a moment later.
 fn assert_settles_at(count: usize) {
     let until = Instant::now() + Duration::from_secs(20);
     while descriptors() != count {

@@ -4,16 +4,16 @@
 
 use phalanx_core::{Deadline, WORLD};
 use phalanx_transport::handshake::{Hello, Purpose};
-use phalanx_transport::{Admission, Outbox, Reception, Secret, Service, SessionId, open_session};
+use phalanx_transport::{Admission, Endpoint, Outbox, Secret, Service, SessionId, open_session};
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Serves everybody, and says when it can't.
-struct Desk(Sender<String>);
+struct EventLoop(Sender<String>);
 
-impl Service for Desk {
+impl Service for EventLoop {
     fn admit(&mut self, _hello: &Hello) -> Admission {
         Admission::Serve
     }
@@ -30,13 +30,13 @@ impl Service for Desk {
 #[test]
 fn whoever_serves_hears_that_no_caller_can_be_taken() {
     let (secret, (sender, heard)) = (Secret::generate().unwrap(), channel());
-    let desk = Reception::start(([127, 0, 0, 1], 0).into(), secret.clone(), Desk(sender)).unwrap();
+    let event_loop = Endpoint::start(([127, 0, 0, 1], 0).into(), secret.clone(), EventLoop(sender)).unwrap();
     // The caller's own descriptor is made while there are any.
     let caller = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     let before = getrlimit(Resource::Nofile);
     // Those below 3 are taken, so no other can be made.
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
-    connect(&caller, &desk.addr()).unwrap();
+    connect(&caller, &event_loop.addr()).unwrap();
     let why = heard.recv_timeout(Duration::from_secs(60));
     setrlimit(Resource::Nofile, before).unwrap();
     let why = why.expect("nobody was told");
@@ -44,5 +44,5 @@ fn whoever_serves_hears_that_no_caller_can_be_taken() {
     // Who calls now comes in.
     let hello = Hello { purpose: Purpose::Control, rank: 1, called: 0, world_size: 2, group: WORLD };
     let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
-    open_session(&desk.addr().to_string(), &secret, &hello, &deadline).unwrap();
+    open_session(&event_loop.addr().to_string(), &secret, &hello, &deadline).unwrap();
 }

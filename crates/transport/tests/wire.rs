@@ -1,18 +1,18 @@
 //! Frames over byte pipes: order, interleaving, things that arrive early, things that should not arrive.
 
-use phalanx_core::{CallSite, DType, OpKind, Signature, Way};
+use phalanx_core::{CallSite, DType, Method, OpKind, Signature};
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{
-    FRAME_LEN_MAX, Key, Lane, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
+    Channel, FRAME_LEN_MAX, Key, LinkFault, Outbound, Transport, Wire, WireFault, encode_signature,
 };
 use std::io::IoSlice;
 
 fn collective(seq: u64) -> Key {
-    Key { lane: Lane::Collective, id: seq }
+    Key { channel: Channel::Collective, id: seq }
 }
 
 fn tag(tag: u64) -> Key {
-    Key { lane: Lane::Message, id: tag }
+    Key { channel: Channel::Message, id: tag }
 }
 
 fn signature() -> Signature {
@@ -24,7 +24,7 @@ fn signature() -> Signature {
         reduce: None,
         root: None,
         detail: 0,
-        way: Way::UNSAID,
+        method: Method::UNSAID,
         site,
     }
 }

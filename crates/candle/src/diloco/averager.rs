@@ -2,7 +2,7 @@
 
 use crate::sendable::{all_reduce, multiply};
 use candle_core::DType;
-use phalanx::{CallSite, Error, ProcessGroup, ReduceOp, Result, SharedBuffer};
+use phalanx::{CallSite, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Result};
 use phalanx_compress::{Bucket, CommHook, Traffic};
 use std::fmt;
 use std::panic::resume_unwind;
@@ -26,7 +26,7 @@ pub(super) struct Averager {
     /// Nobody else calls anything on it.
     group: ProcessGroup,
     dtype: DType,
-    memory: SharedBuffer<u64>,
+    memory: RegisteredBuffer<u64>,
     pub(super) hook: Option<Box<dyn CommHook>>,
     sent: u64,
 }

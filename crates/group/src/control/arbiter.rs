@@ -1,9 +1,9 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
+use super::heartbeat::{Due, Heartbeat};
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Through, Verdict};
 use super::outage::{Silence, judge};
-use super::pulse::{Due, Pulse};
 use super::terms;
 use super::waits::Waits;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
@@ -56,13 +56,13 @@ pub(crate) struct Arbiter {
     /// Who waits for whom.
     waits: Waits,
     /// Of the ranks that are here; `None` where silence means nothing.
-    pulse: Option<Pulse>,
+    heartbeat: Option<Heartbeat>,
     /// Whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
     answering: Option<BTreeSet<IpAddr>>,
 }
 
 impl Arbiter {
-    pub(crate) fn new(world_size: usize, pulse: Option<Pulse>) -> Self {
+    pub(crate) fn new(world_size: usize, heartbeat: Option<Heartbeat>) -> Self {
         Self {
             members: vec![None; world_size],
             terms: None,
@@ -79,7 +79,7 @@ impl Arbiter {
             inquiries: HashMap::new(),
             stricken: vec![None; world_size],
             waits: Waits::default(),
-            pulse,
+            heartbeat,
             answering: None,
         }
     }
@@ -216,22 +216,22 @@ impl Arbiter {
     /// `rank` said something, whatever it was.
     pub(crate) fn heard(&mut self, rank: usize, now: Instant) {
         let expected = !self.admits(rank) && !self.left.contains(&rank) && !self.lost.contains(&rank);
-        if let Some(pulse) = self.pulse.as_mut().filter(|_| expected) {
-            pulse.heard(rank, now);
+        if let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| expected) {
+            heartbeat.heard(rank, now);
         }
     }
 
     /// When to [`poll`](Self::poll), if nothing happens before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.pulse.as_ref().map(Pulse::deadline)
+        self.heartbeat.as_ref().map(Heartbeat::deadline)
     }
 
     /// Does what is due. Call it after everything that has arrived was handled.
     pub(crate) fn poll(&mut self, now: Instant) -> Mail {
         // What the others said meanwhile counts: this process may have been stopped.
         let mut mail = self.close_insisted();
-        let Some(pulse) = &mut self.pulse else { return mail };
-        let Due { beat, silent } = pulse.poll(now);
+        let Some(heartbeat) = &mut self.heartbeat else { return mail };
+        let Due { beat, silent } = heartbeat.poll(now);
         for rank in silent {
             let meaning = self.meaning(rank, now);
             mail.extend(match meaning {
@@ -252,7 +252,7 @@ impl Arbiter {
 
     /// Its line stands, but nothing comes. It is told as well: it may only have been stopped, and must not go on.
     fn silent(&mut self, rank: usize) -> Mail {
-        let Some(after) = self.pulse.as_ref().map(Pulse::limit) else { return Vec::new() };
+        let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
         if self.left.contains(&rank) || self.lost.contains(&rank) {
             return Vec::new();
         }
@@ -263,7 +263,7 @@ impl Arbiter {
 
     /// It is on the only other host, and the network is cut.
     fn apart(&mut self, rank: usize) -> Mail {
-        let Some(after) = self.pulse.as_ref().map(Pulse::limit) else { return Vec::new() };
+        let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
         if self.left.contains(&rank) || !self.lost.insert(rank) {
             return Vec::new();
         }
@@ -272,7 +272,8 @@ impl Arbiter {
 
     /// Where ranks are of which nothing was heard for a while, and all others that may say whether the network stands.
     pub(crate) fn in_doubt(&self, now: Instant) -> Vec<SocketAddr> {
-        let is_in_doubt = self.pulse.as_ref().is_some_and(|pulse| pulse.in_doubt(now).next().is_some());
+        let is_in_doubt =
+            self.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.in_doubt(now).next().is_some());
         let own = self.addr(0).map(|addr| addr.ip());
         let remote = |addr: &SocketAddr| Some(addr.ip()) != own;
         match is_in_doubt {
@@ -298,9 +299,9 @@ impl Arbiter {
         };
         let mut hosts: BTreeMap<IpAddr, bool> = answering.iter().map(|host| (*host, true)).collect();
         for member in self.members.iter().flatten() {
-            let is_heard = self.pulse.as_ref().is_some_and(|pulse| {
-                let at = pulse.heard_at(member.peer.rank);
-                at.is_some_and(|at| now.saturating_duration_since(at) < pulse.limit() / 2)
+            let is_heard = self.heartbeat.as_ref().is_some_and(|heartbeat| {
+                let at = heartbeat.heard_at(member.peer.rank);
+                at.is_some_and(|at| now.saturating_duration_since(at) < heartbeat.limit() / 2)
             });
             *hosts.entry(member.addr.ip()).or_default() |= is_heard;
         }
@@ -356,8 +357,8 @@ impl Arbiter {
         for inquiry in self.inquiries.values_mut() {
             inquiry.heard(rank);
         }
-        if let Some(pulse) = &mut self.pulse {
-            pulse.forget(rank);
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.forget(rank);
         }
     }
 

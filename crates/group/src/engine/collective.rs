@@ -8,9 +8,9 @@ use super::partial::{Arithmetic, Operand, Partials, READ_LEN};
 use super::plan::{Plan, Transfer, clear_of};
 use super::{Core, Fault, Operation, Progress};
 use phalanx_algo::Action;
-use phalanx_core::{Signature, Way};
+use phalanx_core::{Method, Signature};
 use phalanx_transport::sabotage::{Mechanism, breaks};
-use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
+use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ pub(crate) struct Collective {
     /// What the group called, as all its parts know it.
     signature: Signature,
     /// How it is performed here, which frames say too.
-    way: Way,
+    method: Method,
     fingerprint: u64,
     encoded: Vec<u8>,
     /// Peers that have been sent the signature.
@@ -104,18 +104,18 @@ impl Collective {
     pub(crate) fn new(
         seq: u64,
         signature: Signature,
-        way: Way,
+        method: Method,
         plan: Arc<Plan>,
         arithmetic: Option<Arithmetic>,
     ) -> Self {
-        let on_the_wire = Signature { way, ..signature.clone() };
+        let on_the_wire = Signature { method, ..signature.clone() };
         Self {
             seq,
             fingerprint: on_the_wire.fingerprint(),
             encoded: encode_signature(&on_the_wire),
             element: signature.dtype.map_or(1, phalanx_core::DType::size),
             signature,
-            way: on_the_wire.way,
+            method: on_the_wire.method,
             told: Vec::new(),
             sends: vec![Done::default(); plan.sends.len()],
             recvs: vec![Done::default(); plan.recvs.len()],
@@ -139,7 +139,7 @@ impl Collective {
     }
 
     fn key(&self) -> Key {
-        Key { lane: Lane::Collective, id: self.seq }
+        Key { channel: Channel::Collective, id: self.seq }
     }
 
     /// Does all that can be done now.
@@ -150,7 +150,7 @@ impl Collective {
         if !self.begun {
             self.begun = true;
             self.in_place = memory.is_in_place();
-            core.fate.remember(self.seq, &self.signature);
+            core.health.remember(self.seq, &self.signature);
             self.begin_partials(memory);
         }
         let mut moved = false;
@@ -309,7 +309,7 @@ impl Collective {
                 n
             }
             Action::Combine | Action::Finish => {
-                // Whole elements only: the rest of a cut one is needed by somebody still.
+                // ParentCall elements only: the rest of a cut one is needed by somebody still.
                 let whole = free.len() / self.element * self.element;
                 self.combine(core, memory, i, transfer, free.start..free.start + whole, arrival.left)?
             }
@@ -347,7 +347,7 @@ impl Collective {
         }
         let scratch: &mut [u8] = bytemuck::cast_slice_mut(&mut core.scratch);
         scratch[..done.carry_len].copy_from_slice(&done.carry[..done.carry_len]);
-        let key = Key { lane: Lane::Collective, id: self.seq };
+        let key = Key { channel: Channel::Collective, id: self.seq };
         let into = &mut scratch[done.carry_len..done.carry_len + want];
         let n = core.wire.read(transfer.peer, key, into).map_err(|f| (transfer.peer, f))?;
         let have = done.carry_len + n;
@@ -388,7 +388,7 @@ impl Collective {
                 peer: transfer.peer,
                 seq: self.seq,
                 tag: None,
-                ours: Box::new(Signature { way: self.way.clone(), ..self.signature.clone() }),
+                ours: Box::new(Signature { method: self.method.clone(), ..self.signature.clone() }),
                 theirs,
             });
         }

@@ -4,11 +4,12 @@
 //! order of the calls that await them.
 
 use super::collective::POLL_BYTES;
+use super::message_queues::{QueueKey, Ticket};
 use super::{Core, Fault, Operation, Progress};
-use crate::backend::Absence;
-use crate::fate::{Fate, Told};
+use crate::control::group_health::{ErrorContext, GroupHealth};
+use crate::group::backend::OnTimeout;
 use phalanx_core::{Error, OpKind, Signature};
-use phalanx_transport::{Direction, Key, Lane, Outbound, encode_signature};
+use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
 use std::time::Duration;
 
 /// Where a message's bytes are.
@@ -17,9 +18,6 @@ pub(crate) enum Payload<'a> {
     Out(&'a [u8]),
     In(&'a mut [u8]),
 }
-
-/// A place in a line of calls, taken when the call is made.
-pub(crate) type Ticket = u64;
 
 /// A message in progress. Its bytes are lent to it for each poll.
 #[derive(Debug)]
@@ -56,7 +54,7 @@ impl Message {
     }
 
     fn key(&self) -> Key {
-        Key { lane: Lane::Message, id: self.tag }
+        Key { channel: Channel::Message, id: self.tag }
     }
 
     pub(crate) fn poll(&mut self, core: &mut Core, payload: &mut Payload<'_>) -> Result<Progress, Fault> {
@@ -83,16 +81,16 @@ impl Message {
 
     /// Leaves the line, done or not.
     pub(crate) fn step_aside(&self, core: &mut Core) {
-        core.lines.leave(self.line(), self.ticket);
+        core.queues.leave(self.queue(), self.ticket);
         core.wire.wake_sleepers();
     }
 
-    fn line(&self) -> (Direction, usize, u64) {
-        line(self.signature.op, self.peer, self.tag)
+    fn queue(&self) -> QueueKey {
+        queue_key(self.signature.op, self.peer, self.tag)
     }
 
     pub(crate) fn is_due(&self, core: &Core) -> bool {
-        core.lines.is_first(self.line(), self.ticket)
+        core.queues.is_first(self.queue(), self.ticket)
     }
 
     fn poll_send(&mut self, core: &mut Core, bytes: &[u8]) -> Result<Progress, Fault> {
@@ -167,7 +165,7 @@ impl Message {
     /// Nothing yet, while it waits in line.
     pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
         if self.is_due(core) {
-            wants.push((self.peer, self.line().0));
+            wants.push((self.peer, self.queue().0));
         }
     }
 
@@ -189,7 +187,7 @@ impl Message {
 }
 
 /// The line in which a call waits: sends to one peer are one line, receives one for each peer and tag.
-pub(crate) fn line(op: OpKind, peer: usize, tag: u64) -> (Direction, usize, u64) {
+pub(crate) fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
     match op {
         OpKind::Recv => (Direction::Recv, peer, tag),
         _ => (Direction::Send, peer, 0),
@@ -201,7 +199,7 @@ pub(crate) struct Borrowed<'a> {
     pub(crate) message: Message,
     pub(crate) payload: Payload<'a>,
     /// What it means that it did not come in time.
-    pub(crate) absence: Absence,
+    pub(crate) on_timeout: OnTimeout,
 }
 
 impl Operation for Borrowed<'_> {
@@ -231,7 +229,7 @@ impl Operation for Borrowed<'_> {
     }
 
     fn may_be_in_vain(&self) -> bool {
-        self.absence == Absence::NoMessage
+        self.on_timeout == OnTimeout::ReturnNoMessage
     }
 
     fn message(&self) -> Option<(usize, u64)> {
@@ -239,13 +237,13 @@ impl Operation for Borrowed<'_> {
     }
 
     /// A message of which any byte was seen can't be withdrawn.
-    fn give_up(&self, fate: &Fate, waited: Duration) -> Option<Error> {
-        if self.absence == Absence::Failure || self.message.begun {
+    fn give_up(&self, health: &GroupHealth, waited: Duration) -> Option<Error> {
+        if self.on_timeout == OnTimeout::FailGroup || self.message.begun {
             return None;
         }
         let (signature, message) = (self.signature(), Some(self.message.ends()));
-        let told = Told { signature, seq: 0, message, bytes: (0, 0), elapsed: waited };
-        let at = Box::new(fate.context(told));
-        Some(Error::NoMessage { from: fate.peer(self.message.peer), tag: self.message.tag, waited, at })
+        let told = ErrorContext { signature, seq: 0, message, bytes: (0, 0), elapsed: waited };
+        let at = Box::new(health.context(told));
+        Some(Error::NoMessage { from: health.peer(self.message.peer), tag: self.message.tag, waited, at })
     }
 }

@@ -4,32 +4,34 @@
 //! progress thread a group, started at first use. All share the [`Core`] behind one lock, which nobody holds while
 //! sleeping; a thread that finds nothing to do lets the others in.
 
+pub(crate) mod backoff;
 pub(crate) mod collective;
+mod core_placement;
 pub(crate) mod eager;
-mod home;
-pub(crate) mod lines;
 pub(crate) mod message;
+pub(crate) mod message_queues;
+pub(crate) mod own_thread;
 pub(crate) mod partial;
-pub(crate) mod patience;
 pub(crate) mod plan;
-pub(crate) mod progress;
+pub(crate) mod progress_thread;
 mod queue;
+pub(crate) mod scratch;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 
-use crate::fate::{FAREWELL_TIME, Fate, Told, stall_time};
-use crate::own_thread::OwnThread;
-use crate::reminder::Reminder;
-use crate::standstill::Here;
+use crate::control::group_health::{ErrorContext, FAREWELL_TIME, GroupHealth, stall_time};
+use crate::control::reminder::Reminder;
+use crate::control::standstill::Here;
+use crate::engine::own_thread::OwnThread;
+use backoff::{Backoff, HostPlace};
 use collective::SCRATCH_LEN;
 use eager::Eager;
-use lines::Lines;
-use patience::{Patience, Seat};
+use message_queues::MessageQueues;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::sabotage::{Mechanism, breaks};
-use phalanx_transport::{Bell, Direction, Doorbell, LinkFault, Wire, WireFault};
-use progress::Job;
+use phalanx_transport::{Direction, LinkFault, WakeSource, Waker, Wire, WireFault};
+use progress_thread::Job;
 use queue::Queue;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +94,7 @@ pub(crate) trait Operation {
         None
     }
     /// The error with which it ends when it is late, where that is no failure of the group.
-    fn give_up(&self, _fate: &Fate, _waited: Duration) -> Option<Error> {
+    fn give_up(&self, _fate: &GroupHealth, _waited: Duration) -> Option<Error> {
         None
     }
 }
@@ -104,12 +106,12 @@ pub(crate) struct Core {
     pub(crate) world_size: usize,
     /// The collective whose turn it is: they run one after the other, in the order of the calls.
     pub(crate) turn: u64,
-    pub(crate) lines: Lines,
+    pub(crate) queues: MessageQueues,
     /// Messages that are sent though nobody waits for it.
     pub(crate) eager: Eager,
     /// Aligned memory for received contributions.
     pub(crate) scratch: Vec<u64>,
-    pub(crate) fate: Arc<Fate>,
+    pub(crate) health: Arc<GroupHealth>,
 }
 
 impl Core {
@@ -166,10 +168,10 @@ impl Attempt {
         Self { deadline: Some(Deadline::after(called, limit)), ..Self::new(called, limit) }
     }
 
-    fn told<'o>(&self, operation: &'o dyn Operation, now: Instant) -> Told<'o> {
+    fn told<'o>(&self, operation: &'o dyn Operation, now: Instant) -> ErrorContext<'o> {
         let (signature, seq, bytes) = (operation.signature(), operation.seq(), operation.bytes());
         let (message, elapsed) = (operation.message(), now.saturating_duration_since(self.called));
-        Told { signature, seq, message, bytes, elapsed }
+        ErrorContext { signature, seq, message, bytes, elapsed }
     }
 }
 
@@ -188,50 +190,50 @@ pub(crate) struct Engine {
     core: Mutex<Core>,
     /// Threads that want the core.
     knocking: AtomicUsize,
-    pub(crate) fate: Arc<Fate>,
+    pub(crate) health: Arc<GroupHealth>,
     pub(crate) queue: Queue<Box<dyn Job>>,
     /// Wakes the progress thread where it sleeps for links. There if the thread is.
-    bell: Mutex<Option<Bell>>,
+    waker: Mutex<Option<Waker>>,
     pub(crate) thread: OwnThread,
-    seat: Seat,
+    host_place: HostPlace,
     /// The transport's: whoever sleeps for links sleeps there.
-    door: Option<Arc<dyn Doorbell>>,
+    door: Option<Arc<dyn WakeSource>>,
 }
 
 impl Engine {
-    pub(crate) fn new(fate: Arc<Fate>, wire: Wire) -> Self {
-        let world_size = fate.members().len();
-        let door = wire.doorbell();
-        let place = fate.realm.place();
-        let home = (place.local_world_size > 1).then_some(place.local_rank);
+    pub(crate) fn new(health: Arc<GroupHealth>, wire: Wire) -> Self {
+        let world_size = health.members().len();
+        let door = wire.wake_source();
+        let place = health.job.place();
+        let placement = (place.local_world_size > 1).then_some(place.local_rank);
         let core = Core {
             wire,
             world_size,
             turn: 1,
-            lines: Lines::default(),
+            queues: MessageQueues::default(),
             eager: Eager::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
-            fate: fate.clone(),
+            health: health.clone(),
         };
         Self {
             core: Mutex::new(core),
             knocking: AtomicUsize::new(0),
-            seat: Seat { crowded: fate.realm.ranks_share_cores(), home },
-            fate,
+            host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
+            health,
             queue: Queue::default(),
-            bell: Mutex::default(),
+            waker: Mutex::default(),
             thread: OwnThread::default(),
             door,
         }
     }
 
     /// A bell for one thread that sleeps for links.
-    fn bell(&self) -> std::io::Result<Bell> {
-        self.door.clone().map_or_else(Bell::new, |door| Ok(Bell::at(door)))
+    fn waker(&self) -> std::io::Result<Waker> {
+        self.door.clone().map_or_else(Waker::new, |door| Ok(Waker::at(door)))
     }
 
-    fn bell_of_progress(&self) -> MutexGuard<'_, Option<Bell>> {
-        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+    fn bell_of_progress(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
@@ -256,27 +258,27 @@ impl Engine {
         attempt: &mut Attempt,
         leaves: impl Fn(&mut Core) -> bool,
     ) -> Result<bool> {
-        let mut patience = Patience::new(self.seat);
+        let mut backoff = Backoff::new(self.host_place);
         let mut core = self.lock();
         loop {
             match self.attempt(&mut core, operation, attempt, Instant::now) {
                 Outcome::Finished => return Ok(true),
                 Outcome::Failed(error) => {
                     drop(core);
-                    self.fate.finish_trace();
+                    self.health.finish_trace();
                     return Err(error);
                 }
-                Outcome::Moved => patience.reset(),
+                Outcome::Moved => backoff.reset(),
                 Outcome::Idle => {}
             }
             let (mut wants, mut limit) = (Vec::new(), Duration::ZERO);
-            if patience.is_at_end() {
+            if backoff.is_at_end() {
                 if !attempt.troubled && leaves(&mut core) {
                     return Ok(false);
                 }
                 limit = self.waits_for(&core, operation, attempt, &mut wants, Instant::now());
             }
-            core = self.idle(core, &mut patience, &wants, limit);
+            core = self.idle(core, &mut backoff, &wants, limit);
         }
     }
 
@@ -288,8 +290,8 @@ impl Engine {
         attempt: &mut Attempt,
         time: impl Fn() -> Instant,
     ) -> Outcome {
-        if let Some(cause) = self.fate.alarm.cause() {
-            return Outcome::Failed(self.fate.failed(cause.clone(), attempt.told(operation, time())));
+        if let Some(cause) = self.health.latch.cause() {
+            return Outcome::Failed(self.health.failed(cause.clone(), attempt.told(operation, time())));
         }
         let mut trouble = None;
         if !attempt.troubled {
@@ -318,13 +320,13 @@ impl Engine {
         }
         if let Some(cause) = trouble {
             attempt.troubled = true;
-            self.fate.accuse(cause, operation.seq() > 0);
+            self.health.accuse(cause, operation.seq() > 0);
         }
         if !attempt.troubled {
             return Outcome::Idle;
         }
-        match self.fate.verdict(now) {
-            Ok(first) => Outcome::Failed(self.fate.failed(first, attempt.told(operation, now))),
+        match self.health.verdict(now) {
+            Ok(first) => Outcome::Failed(self.health.failed(first, attempt.told(operation, now))),
             Err(_) => Outcome::Idle,
         }
     }
@@ -341,10 +343,10 @@ impl Engine {
         if !deadline.has_passed(now) || breaks(Mechanism::Deadline) {
             return Ok(None);
         }
-        let told = Told { elapsed: attempt.limit, ..attempt.told(operation, now) };
-        match operation.give_up(&self.fate, attempt.limit) {
+        let told = ErrorContext { elapsed: attempt.limit, ..attempt.told(operation, now) };
+        match operation.give_up(&self.health, attempt.limit) {
             Some(error) => Err(error),
-            None => Ok(Some(self.fate.late(peers_of(core, operation), told))),
+            None => Ok(Some(self.health.late(peers_of(core, operation), told))),
         }
     }
 
@@ -363,10 +365,10 @@ impl Engine {
         if !attempt.stalled && deadline.elapsed(now) >= stall_time(deadline.limit()) {
             attempt.stalled = true;
             if operation.seq() > 0 {
-                self.fate.stalled();
+                self.health.stalled();
             }
             if !operation.may_be_in_vain() {
-                attempt.here = Some(self.fate.waits());
+                attempt.here = Some(self.health.waits());
             }
         }
         if !attempt.stalled {
@@ -374,9 +376,9 @@ impl Engine {
         }
         if !operation.may_be_in_vain() {
             let waited = deadline.elapsed(now);
-            let told = Told { elapsed: waited, ..attempt.told(operation, now) };
+            let told = ErrorContext { elapsed: waited, ..attempt.told(operation, now) };
             let reminder = attempt.reminder.get_or_insert_with(|| Reminder::new(deadline.limit(), waited));
-            self.fate.remind(reminder, peers_of(core, operation), told);
+            self.health.remind(reminder, peers_of(core, operation), told);
         }
         let received = operation.bytes().0;
         if attempt.progress.is_none_or(|(known, _)| known != received) {
@@ -386,8 +388,8 @@ impl Engine {
             attempt.progress.is_some_and(|(_, at)| now.saturating_duration_since(at) <= FAREWELL_TIME);
         // A link that stands tells of its end itself, behind all that was sent before; not one in memory, of a process that has ended.
         let gone = peers_of(core, operation).into_iter().find_map(|peer| {
-            let gone = self.fate.gone([peer], now)?;
-            (!core.wire.is_linked(peer) || !comes && self.fate.has_left_job(peer)).then_some(gone)
+            let gone = self.health.gone([peer], now)?;
+            (!core.wire.is_linked(peer) || !comes && self.health.has_left_job(peer)).then_some(gone)
         });
         if let Some(peer) = gone {
             return Ok(Some(Cause::Lost { peer, how: Loss::Left }));
@@ -395,7 +397,7 @@ impl Engine {
         if comes {
             return Ok(None);
         }
-        Ok(self.fate.ended_unheard(peers_of(core, operation), &mut attempt.ended))
+        Ok(self.health.ended_unheard(peers_of(core, operation), &mut attempt.ended))
     }
 
     /// What an idle operation waits for: links, and how long until its clock must be looked at again.
@@ -408,7 +410,7 @@ impl Engine {
         now: Instant,
     ) -> Duration {
         if attempt.troubled {
-            return self.fate.verdict(now).map_or_else(|until| until - now, |_| Duration::ZERO);
+            return self.health.verdict(now).map_or_else(|until| until - now, |_| Duration::ZERO);
         }
         operation.wants(core, wants);
         let Some(deadline) = &attempt.deadline else { return stall_time(Duration::MAX) };
@@ -427,7 +429,7 @@ impl Engine {
     pub(crate) fn idle<'e>(
         &'e self,
         mut core: MutexGuard<'e, Core>,
-        patience: &mut Patience,
+        backoff: &mut Backoff,
         wants: &[(usize, Direction)],
         limit: Duration,
     ) -> MutexGuard<'e, Core> {
@@ -437,23 +439,23 @@ impl Engine {
             std::thread::yield_now();
             core = self.lock();
         }
-        if !patience.is_at_end() {
-            patience.pause();
+        if !backoff.is_at_end() {
+            backoff.pause();
             return core;
         }
         if knocked {
             // Whoever came in may have read for us: look again before sleeping.
             return core;
         }
-        let Some(wait) = patience.wait(self.door.as_ref()) else {
+        let Some(wait) = backoff.wait(self.door.as_ref()) else {
             drop(core);
             std::thread::sleep(Duration::from_millis(1));
             return self.lock();
         };
         wait.clear();
-        self.fate.alarm.listen(wait.bell());
-        core.wire.add_sleeper(wait.bell());
-        let mut ready = self.fate.alarm.cause().is_some();
+        self.health.latch.listen(wait.waker());
+        core.wire.add_sleeper(wait.waker());
+        let mut ready = self.health.latch.cause().is_some();
         for &(peer, direction) in wants {
             ready |= core.wire.watch(peer, direction, wait);
         }
@@ -461,9 +463,9 @@ impl Engine {
         if !ready {
             wait.sleep(limit);
         }
-        self.fate.alarm.hush(wait.bell());
+        self.health.latch.hush(wait.waker());
         let mut core = self.lock();
-        core.wire.remove_sleeper(wait.bell());
+        core.wire.remove_sleeper(wait.waker());
         core
     }
 
@@ -473,43 +475,43 @@ impl Engine {
             Fault::Wire { peer, fault: WireFault::Gone(fault, farewell) } => {
                 let how = match fault {
                     LinkFault::Nonsense(what) => {
-                        return Cause::Protocol { peer: self.fate.peer(peer), what };
+                        return Cause::Protocol { peer: self.health.peer(peer), what };
                     }
                     // Not the fault of whoever was to be at the other end.
                     starved @ LinkFault::Starved(_) => {
-                        return self.fate.own_fault(&starved.to_string());
+                        return self.health.own_fault(&starved.to_string());
                     }
                     _ if farewell => Loss::Left,
                     LinkFault::Closed => Loss::Died,
                     LinkFault::Unreachable(why) => {
-                        tracing::warn!(peer = %self.fate.peer(peer), %why, "no connection");
-                        self.fate.unreachable()
+                        tracing::warn!(peer = %self.health.peer(peer), %why, "no connection");
+                        self.health.unreachable()
                     }
                 };
-                Cause::Lost { peer: self.fate.peer(peer), how }
+                Cause::Lost { peer: self.health.peer(peer), how }
             }
             Fault::Wire { peer, fault: WireFault::Nonsense(what) } | Fault::Nonsense { peer, what } => {
-                Cause::Protocol { peer: self.fate.peer(peer), what }
+                Cause::Protocol { peer: self.health.peer(peer), what }
             }
             Fault::Wire { peer, fault: WireFault::Stale(seq, theirs) } => {
-                match (core.fate.recall(seq), theirs) {
-                    (Some(ours), Some(theirs)) => self.fate.mismatch(seq, None, ours, peer, *theirs),
+                match (core.health.recall(seq), theirs) {
+                    (Some(ours), Some(theirs)) => self.health.mismatch(seq, None, ours, peer, *theirs),
                     (_, theirs) => {
                         let called = theirs.map_or_else(unknown, |t| t.to_string());
                         let what = format!("a late frame of operation #{seq}, where it called {called}");
-                        Cause::Protocol { peer: self.fate.peer(peer), what }
+                        Cause::Protocol { peer: self.health.peer(peer), what }
                     }
                 }
             }
             Fault::Mismatch { peer, seq, tag, ours, theirs } => match theirs {
-                Some(theirs) => self.fate.mismatch(seq, tag, *ours, peer, *theirs),
+                Some(theirs) => self.health.mismatch(seq, tag, *ours, peer, *theirs),
                 None => {
                     let place = match tag {
                         Some(tag) => format!("of the message with tag {tag}"),
                         None => format!("at operation #{seq}"),
                     };
                     let what = format!("{place} it called {}, and this rank {ours}", unknown());
-                    Cause::Protocol { peer: self.fate.peer(peer), what }
+                    Cause::Protocol { peer: self.health.peer(peer), what }
                 }
             },
         }
@@ -519,8 +521,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if self.fate.is_here() && self.fate.alarm.cause().is_none() {
-            for peer in (0..core.world_size).filter(|&p| p != self.fate.rank) {
+        if self.health.is_here() && self.health.latch.cause().is_none() {
+            for peer in (0..core.world_size).filter(|&p| p != self.health.rank) {
                 core.wire.farewell(peer);
             }
         }

@@ -9,7 +9,7 @@
 //! depends on the algorithm and on its place in it.
 
 use super::plan::Sums;
-use crate::scratch;
+use crate::engine::scratch;
 use phalanx_core::{DType, Error, ReduceOp, Result, Signature};
 use phalanx_kernels::{Conversion, HalfSum, Kernel};
 use std::ops::Range;

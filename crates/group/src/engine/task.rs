@@ -3,7 +3,7 @@
 use super::collective::{Collective, Memory};
 use super::message::{Message, Payload};
 use super::{Core, Fault, Progress};
-use crate::fate::Fate;
+use crate::control::group_health::GroupHealth;
 use phalanx_core::{OpKind, Signature};
 use phalanx_transport::Direction;
 
@@ -76,11 +76,11 @@ impl Task {
     }
 
     /// It ended well.
-    pub(crate) fn ended(&self, fate: &Fate) {
+    pub(crate) fn ended(&self, health: &GroupHealth) {
         match self {
-            Self::Collective(collective) => fate.ended(collective.seq(), collective.signature()),
+            Self::Collective(collective) => health.ended(collective.seq(), collective.signature()),
             Self::Message(message, number) => {
-                fate.alarm.messages.end_message(*number, message.signature(), true);
+                health.latch.messages.end_message(*number, message.signature(), true);
             }
         }
     }

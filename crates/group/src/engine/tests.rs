@@ -1,9 +1,10 @@
 //! An operation whose data move is under the clock like one that waits.
 
 use super::{Attempt, Core, Fault, Operation, Progress};
-use crate::fate::Fate;
-use crate::host::HostBackend;
-use crate::realm::{Realm, ThreadRealm};
+use crate::bootstrap::thread_job::ThreadJob;
+use crate::control::group_health::GroupHealth;
+use crate::control::job_context::JobContext;
+use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
@@ -43,12 +44,12 @@ impl Operation for Endless {
 
 #[test]
 fn what_moves_without_end_ends_when_its_time_is_over() {
-    let realms = ThreadRealm::create(2, Duration::from_secs(60));
-    let [realm, _other] = realms.try_into().unwrap();
-    let realm: Arc<dyn Realm> = Arc::new(realm);
-    let fate = Arc::new(Fate::new(realm, WORLD, vec![0, 1]));
+    let jobs = ThreadJob::create(2, Duration::from_secs(60));
+    let [job, _other] = jobs.try_into().unwrap();
+    let job: Arc<dyn JobContext> = Arc::new(job);
+    let health = Arc::new(GroupHealth::new(job, WORLD, vec![0, 1]));
     let selector = Arc::new(Selector::default());
-    let backend = HostBackend::new(fate, BackendChoice::Auto, selector);
+    let backend = ScheduledBackend::new(health, BackendChoice::Auto, selector);
     let signature = Signature::bare(OpKind::Barrier, CallSite::caller());
     let attempt = Attempt::new(Instant::now(), Duration::from_millis(20));
     let error = backend.engine.drive(&mut Endless(signature, Instant::now()), attempt).unwrap_err();

@@ -2,12 +2,13 @@
 //! in one order, and nobody can make the arbiter hold more and more.
 
 use crate::control::arbiter::Arbiter;
+use crate::control::failure_latch::FailureLatch;
+use crate::control::heartbeat::Heartbeat;
+use crate::control::membership::Membership;
 use crate::control::notice::{Notice, Verdict};
-use crate::control::pulse::Pulse;
-use crate::control::watch::{Alarm, Watch};
 use crate::trace::writer::Recorder;
 use arbitrary::{Result, Unstructured};
-use phalanx_core::{CallSite, Cause, Deadline, GroupId, Loss, OpKind, Peer, Signature, WORLD, Way};
+use phalanx_core::{CallSite, Cause, Deadline, GroupId, Loss, Method, OpKind, Peer, Signature, WORLD};
 use phalanx_transport::MESSAGE_LEN_MAX;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ struct Rank {
     /// It has a line.
     connected: bool,
     joined: bool,
-    watch: Arc<Watch>,
-    world: Arc<Alarm>,
+    membership: Arc<Membership>,
+    world: Arc<FailureLatch>,
     verdicts: Vec<Verdict>,
 }
 
@@ -38,8 +39,11 @@ pub fn control(data: &[u8]) {
     let world_size = 1 + usize::from(input.arbitrary::<u8>().unwrap_or(0) % 5);
     let now = Instant::now();
     let ranks = (0..world_size).map(|rank| Rank::new(rank, world_size)).collect();
-    let mut job =
-        Job { arbiter: Arbiter::new(world_size, Some(Pulse::new(Duration::from_secs(1), now))), now, ranks };
+    let mut job = Job {
+        arbiter: Arbiter::new(world_size, Some(Heartbeat::new(Duration::from_secs(1), now))),
+        now,
+        ranks,
+    };
     // Its arbiter lies.
     let misled = Rank::new(0, world_size);
     while !input.is_empty() {
@@ -52,21 +56,21 @@ pub fn control(data: &[u8]) {
         }
     }
     job.check();
-    misled.watch.lost_arbiter(Loss::Died);
-    let _ = misled.watch.trace("fuzz");
+    misled.membership.lost_arbiter(Loss::Died);
+    let _ = misled.membership.trace("fuzz");
 }
 
 impl Rank {
     fn new(rank: usize, world_size: usize) -> Self {
         let recorder = Recorder::new(peer(rank), world_size, Duration::from_secs(1));
-        let watch = Watch::new(Recorder { len: 64, ..recorder });
-        let world = watch.alarm(WORLD, (0..world_size).collect());
-        Self { connected: false, joined: false, watch, world, verdicts: Vec::new() }
+        let membership = Membership::new(Recorder { len: 64, ..recorder });
+        let world = membership.latch(WORLD, (0..world_size).collect());
+        Self { connected: false, joined: false, membership, world, verdicts: Vec::new() }
     }
 
     /// It was told that it is lost itself, and is told no more.
     fn was_condemned(&self) -> bool {
-        let me = &self.watch.recorder.me;
+        let me = &self.membership.recorder.me;
         let own = |v: &Verdict| matches!(v, Verdict::Lost { rank, is_gone: true, .. } if *rank == me.rank);
         self.verdicts.iter().any(own)
     }
@@ -95,7 +99,7 @@ fn call(number: u8) -> Signature {
         reduce: None,
         root: None,
         detail: 0,
-        way: Way::UNSAID,
+        method: Method::UNSAID,
         site,
     }
 }
@@ -141,8 +145,8 @@ impl Job {
             }
             9..=11 => {
                 if let Ok(verdict) = postcard::from_bytes::<Verdict>(bytes(input)?) {
-                    misled.watch.hear(verdict, self.now);
-                    let _ = misled.watch.wait_complete(&Deadline::after(Instant::now(), Duration::ZERO));
+                    misled.membership.hear(verdict, self.now);
+                    let _ = misled.membership.wait_complete(&Deadline::after(Instant::now(), Duration::ZERO));
                 }
             }
             _ => {
@@ -207,7 +211,7 @@ impl Job {
             assert!(message.len() <= MESSAGE_LEN_MAX, "a verdict of {} bytes can't be sent", message.len());
             let rank = &mut self.ranks[to];
             if rank.connected {
-                rank.watch.hear(verdict.clone(), self.now);
+                rank.membership.hear(verdict.clone(), self.now);
                 rank.verdicts.push(verdict);
             }
         }
@@ -217,10 +221,10 @@ impl Job {
     fn check(&self) {
         let here = || self.ranks.iter().filter(|rank| rank.connected && rank.joined && !rank.was_condemned());
         let is_fate = |verdict: &&Verdict| matches!(verdict, Verdict::Group { .. } | Verdict::Lost { .. });
-        let fates = |rank: &Rank| rank.verdicts.iter().filter(is_fate).cloned().collect::<Vec<_>>();
+        let healths = |rank: &Rank| rank.verdicts.iter().filter(is_fate).cloned().collect::<Vec<_>>();
         let Some(first) = here().next() else { return };
         for rank in here() {
-            assert_eq!(fates(first), fates(rank), "ranks were told different things");
+            assert_eq!(healths(first), healths(rank), "ranks were told different things");
             assert_eq!(first.world.first_cause(), rank.world.first_cause());
         }
         let mut heard = HashSet::new();

@@ -1,17 +1,17 @@
 //! Operations whose peers know the secret and send what they like: frames of any length in any order, cut anywhere.
 
-use crate::backend::{Address, Collective as Call};
+use crate::bootstrap::thread_job::ThreadJob;
+use crate::control::group_health::GroupHealth;
 use crate::engine::Progress;
 use crate::engine::collective::Memory;
 use crate::engine::task::Task;
-use crate::fate::Fate;
-use crate::host::HostBackend;
-use crate::realm::ThreadRealm;
+use crate::group::backend::{Address, Collective as Call};
+use crate::host::scheduled::ScheduledBackend;
 use arbitrary::{Result, Unstructured};
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, WORLD, Way};
+use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::{Pipes, ThreadTransport};
-use phalanx_transport::{Direction, Key, Lane, Outbound, Transport, Wire};
+use phalanx_transport::{Channel, Direction, Key, Outbound, Transport, Wire};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -56,8 +56,8 @@ struct Running {
 }
 
 struct World {
-    backend: HostBackend,
-    _others: Vec<ThreadRealm>,
+    backend: ScheduledBackend,
+    _others: Vec<ThreadJob>,
     peers: [Peer; RANKS - 1],
     running: Option<Running>,
     /// Bytes and frames that were ever sent to rank 0: no more can move.
@@ -72,10 +72,10 @@ impl World {
             let wire = Wire::with_checksums(Box::new(aside.end(0)), checked);
             Peer { wire, made: aside.end(1), later: VecDeque::new(), link: Some(links.end(rank)) }
         };
-        let mut others = ThreadRealm::create(RANKS, Duration::from_secs(60));
-        let fate = Fate::new(Arc::new(others.remove(0)), WORLD, (0..RANKS).collect());
+        let mut others = ThreadJob::create(RANKS, Duration::from_secs(60));
+        let health = GroupHealth::new(Arc::new(others.remove(0)), WORLD, (0..RANKS).collect());
         let wire = Wire::with_checksums(Box::new(links.end(0)), checked);
-        let backend = HostBackend::over(wire, Arc::new(fate), BackendChoice::Auto, Arc::default());
+        let backend = ScheduledBackend::over(wire, Arc::new(health), BackendChoice::Auto, Arc::default());
         Self { backend, _others: others, peers: [peer(1), peer(2)], running: None, sent: 0 }
     }
 
@@ -113,7 +113,7 @@ impl World {
             reduce: reduces.then_some(ReduceOp::Sum),
             root: is_rooted.then_some((what / 24 % RANKS) as u32),
             detail: 0,
-            way: Way::UNSAID,
+            method: Method::UNSAID,
             site: CallSite { file: "train.rs".into(), line: 1 },
         };
         let len = count * dtype.size();
@@ -121,12 +121,12 @@ impl World {
             let fingerprint = Signature { op: OpKind::Send, ..signature.clone() }.fingerprint();
             let address = Address { signature, peer: 1 + peer, tag: 1 };
             let (message, number) = self.backend.message(&address, len).expect("the group is in order");
-            (Task::Message(message, number), Key { lane: Lane::Message, id: 1 }, fingerprint)
+            (Task::Message(message, number), Key { channel: Channel::Message, id: 1 }, fingerprint)
         } else {
             let call = Call { signature, layout: Layout::even(RANKS, count), recv_layout: None };
             let collective = self.backend.begin(&call).expect("the group is in order");
             let (id, fingerprint) = (collective.seq(), collective.signature().fingerprint());
-            (Task::Collective(Box::new(collective)), Key { lane: Lane::Collective, id }, fingerprint)
+            (Task::Collective(Box::new(collective)), Key { channel: Channel::Collective, id }, fingerprint)
         };
         self.running = Some(Running { task, key, fingerprint, buffer: vec![0; len.div_ceil(8)], len });
         Ok(())
@@ -137,7 +137,7 @@ impl World {
         let Some(Running { key, fingerprint, len, .. }) = &self.running else { return Ok(()) };
         let (frame, message): (u8, u8) = (input.arbitrary()?, input.arbitrary()?);
         let part = |of: usize| len / of;
-        // Whole, a rank's share, half, or anything.
+        // ParentCall, a rank's share, half, or anything.
         let message_len = match message % 4 {
             0 => *len,
             1 => part(RANKS),

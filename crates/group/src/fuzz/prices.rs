@@ -1,6 +1,6 @@
 //! Prices from a file or from rank 0, and algorithms from the environment.
 
-use crate::prices::{Prices, decode};
+use crate::bootstrap::prices::{Prices, decode};
 use phalanx_algo::{Algorithm, Selector};
 use phalanx_core::OpKind;
 

@@ -1,13 +1,13 @@
 //! The connections of one simulated process: who may come in, whom it calls, and its control messages.
 //!
-//! Stands for the reception and the exchange of a process, without threads and sockets. What is decided here is decided as there.
+//! Stands for the endpoint and the exchange of a process, without threads and sockets. What is decided here is decided as there.
 
-use super::handshake::{HalfOpen, Progress};
+use super::handshake::{Handshaking, Progress};
 use super::network::{End, Line, Net, Network};
 use super::program::Program;
 use super::random::Random;
 use super::transport::Links;
-use crate::control::line::ArbiterService;
+use crate::bootstrap::arbiter_service::ArbiterService;
 use phalanx_core::{Deadline, WORLD};
 use phalanx_transport::handshake::{Acceptor, Dialer, Hello, Purpose, Refusal, Status};
 use phalanx_transport::{Admission, LinkFault, Outbox, Secret, Service, SessionId};
@@ -35,7 +35,7 @@ struct Dial {
 enum DialState {
     Waiting(Instant),
     Connecting(End, Instant),
-    Shaking(HalfOpen),
+    Shaking(Handshaking),
 }
 
 /// Messages over a connection that is trusted.
@@ -107,7 +107,7 @@ pub(super) struct Desk {
     /// Of links.
     capacity: usize,
     random: Random,
-    callers: Vec<(HalfOpen, Option<Hello>)>,
+    callers: Vec<(Handshaking, Option<Hello>)>,
     dials: Vec<Dial>,
     links: Arc<Mutex<Links>>,
     /// To the arbiter.
@@ -186,7 +186,7 @@ impl Desk {
         let now = network.now;
         while let Some(end) = network.accept(self.me) {
             let acceptor = Acceptor::new(self.secret.clone(), self.random.array());
-            self.callers.push((HalfOpen::accepted(end, acceptor, now + HANDSHAKE_TIME), None));
+            self.callers.push((Handshaking::accepted(end, acceptor, now + HANDSHAKE_TIME), None));
         }
         self.greet(network);
         self.serve(network);
@@ -367,12 +367,12 @@ impl Desk {
                             group: WORLD,
                         };
                         let dialer = Dialer::new(self.secret.clone(), hello, self.random.array());
-                        dial.state = DialState::Shaking(HalfOpen::dialled(*end, dialer, give_up));
+                        dial.state = DialState::Shaking(Handshaking::dialled(*end, dialer, give_up));
                     }
                 },
                 DialState::Shaking(half) => {
                     let progress = half.advance(network);
-                    // As the reception does; who opens a session does not.
+                    // As the endpoint does; who opens a session does not.
                     if half.has_proved() && dial.purpose != Purpose::Control {
                         half.until = half.until.max(dial.deadline.until(now));
                     }

@@ -1,11 +1,11 @@
 //! A call that a simulated rank waits in, with the buffers it owns.
 
 use super::program::{Line, Program};
-use crate::backend::Address;
 use crate::engine::collective::Memory;
 use crate::engine::task::Task;
 use crate::engine::{Core, Fault, Operation, Progress};
-use crate::host::HostBackend;
+use crate::group::backend::Address;
+use crate::host::scheduled::ScheduledBackend;
 use phalanx_core::{OpKind, Result, Signature};
 use phalanx_transport::Direction;
 
@@ -21,7 +21,7 @@ pub(super) struct Doing {
 impl Doing {
     /// Call `part` of line `at`, which the rank takes for `line`.
     pub(super) fn begin(
-        backend: &HostBackend,
+        backend: &ScheduledBackend,
         program: &Program,
         (at, part): (usize, usize),
         rank: usize,
@@ -49,15 +49,15 @@ impl Doing {
     }
 
     /// It ended well.
-    pub(super) fn ended(&self, backend: &HostBackend) {
-        self.task.ended(&backend.engine.fate);
+    pub(super) fn ended(&self, backend: &ScheduledBackend) {
+        self.task.ended(&backend.engine.health);
     }
 
     /// It failed.
-    pub(super) fn failed(&self, backend: &HostBackend) {
+    pub(super) fn failed(&self, backend: &ScheduledBackend) {
         if let Task::Message(message, number) = &self.task {
             message.step_aside(&mut backend.engine.lock());
-            backend.engine.fate.alarm.messages.end_message(*number, message.signature(), false);
+            backend.engine.health.latch.messages.end_message(*number, message.signature(), false);
         }
     }
 }

@@ -98,11 +98,11 @@ pub(super) enum Falsehood {
 pub(super) struct Astray {
     pub(super) rank: usize,
     pub(super) call: usize,
-    pub(super) how: Way,
+    pub(super) how: Method,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Method {
     OtherOp,
     OtherCount,
     /// It leaves out one call.
@@ -187,7 +187,7 @@ impl Faults {
                     faults.lie = Some(Lie { rank: rank(random), frame: random.below(20), how });
                 }
                 _ => {
-                    use Way::{Aborts, Leaves, OtherCount, OtherOp, Panics, Skips};
+                    use Method::{Aborts, Leaves, OtherCount, OtherOp, Panics, Skips};
                     let how = *random.pick(&[OtherOp, OtherCount, Skips, Aborts, Leaves, Panics]);
                     faults.astray = Some(Astray { rank: rank(random), call: random.below(calls), how });
                 }
@@ -228,7 +228,8 @@ impl Faults {
     /// nobody.
     pub(super) fn spare_line(&self, rank: usize) -> bool {
         let ends = [0, rank];
-        let stays = |astray: Astray| astray.rank != 0 || !matches!(astray.how, Way::Leaves | Way::Skips);
+        let stays =
+            |astray: Astray| astray.rank != 0 || !matches!(astray.how, Method::Leaves | Method::Skips);
         let touches = |ranks: &[usize]| ranks.iter().all(|r| ends.contains(r));
         let itself = |r: &usize| ends.contains(r);
         self.astray.is_none_or(stays)

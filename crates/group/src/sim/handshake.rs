@@ -14,7 +14,7 @@ enum Role {
 
 /// A connection that is not trusted yet.
 #[derive(Debug)]
-pub(super) struct HalfOpen {
+pub(super) struct Handshaking {
     pub(super) end: End,
     /// When to give up on it.
     pub(super) until: Instant,
@@ -27,14 +27,14 @@ pub(super) struct HalfOpen {
 #[derive(Debug)]
 pub(super) enum Progress {
     Pending,
-    /// The caller proved itself: [`answer`](HalfOpen::answer) it.
+    /// The caller proved itself: [`answer`](Handshaking::answer) it.
     Proved(Hello),
     Done,
     Refused(Refusal),
     Closed,
 }
 
-impl HalfOpen {
+impl Handshaking {
     pub(super) fn accepted(end: End, acceptor: Acceptor, until: Instant) -> Self {
         let role = Role::Acceptor(Box::new(acceptor));
         Self { end, until, role, input: Vec::new(), output: Vec::new() }
@@ -44,7 +44,7 @@ impl HalfOpen {
         Self { end, until, role: Role::Dialer(dialer), input: Vec::new(), output: first }
     }
 
-    /// As in the reception.
+    /// As in the endpoint.
     pub(super) fn has_proved(&self) -> bool {
         matches!(&self.role, Role::Dialer(dialer) if dialer.has_proved()) && self.output.is_empty()
     }

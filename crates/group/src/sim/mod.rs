@@ -1,6 +1,6 @@
-//! Whole jobs in one thread, under a simulated network and clock, from one seed.
+//! ParentCall jobs in one thread, under a simulated network and clock, from one seed.
 //!
-//! What runs is the real thing wherever it depends on events: the handshake, the arbiter, the watch, the meeting, the engine with
+//! What runs is the real thing wherever it depends on events: the handshake, the arbiter, the membership, the meeting, the engine with
 //! its wire and frames, and how the first cause is settled. What is simulated is below and around: connections, time, the
 //! program, and everything that goes wrong.
 
@@ -9,12 +9,12 @@ mod desk;
 mod doing;
 mod faults;
 mod handshake;
+mod job;
 mod log;
 mod network;
 mod process;
 mod program;
 mod random;
-mod realm;
 mod run;
 mod strangers;
 mod tally;

@@ -2,23 +2,23 @@
 
 use super::desk::Desk;
 use super::doing::Doing;
-use super::faults::{Astray, Faults, Way};
+use super::faults::{Astray, Faults, Method};
+use super::job::{Notices, SimRealm, peer};
 use super::network::Net;
 use super::program::Program;
 use super::random::Random;
-use super::realm::{Notices, SimRealm, peer};
 use super::transport::{Links, SimTransport};
+use crate::bootstrap::rendezvous::{Rendezvous, Step};
 use crate::control::Control;
-use crate::control::line::Ear;
+use crate::control::client::ControlClient;
+use crate::control::failure_report::SETTLE_TIME;
+use crate::control::group_health::GroupHealth;
+use crate::control::membership::Membership;
 use crate::control::notice::{Notice, Verdict};
 use crate::control::outage::Silence;
-use crate::control::watch::Watch;
+use crate::control::standstill;
 use crate::engine::{Attempt, Operation, Outcome};
-use crate::fate::Fate;
-use crate::host::HostBackend;
-use crate::meeting::{Meeting, Step};
-use crate::report::SETTLE_TIME;
-use crate::standstill;
+use crate::host::scheduled::ScheduledBackend;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
@@ -46,7 +46,7 @@ enum Stage {
     /// Calls the arbiter.
     Calling,
     /// Waits for the others, and asks who is missing at this moment.
-    Meeting(Instant),
+    Rendezvous(Instant),
     /// Computes until then.
     Pausing(Instant),
     Doing(Box<Doing>, Attempt),
@@ -71,14 +71,14 @@ pub(super) struct Process {
     random: Random,
     desk: Desk,
     links: Arc<Mutex<Links>>,
-    watch: Arc<Watch>,
+    membership: Arc<Membership>,
     notices: Arc<Notices>,
     /// `None`: the line does not stand.
-    ear: Option<Ear>,
-    meeting: Meeting,
+    client: Option<ControlClient>,
+    meeting: Rendezvous,
     stage: Stage,
-    backend: Option<HostBackend>,
-    fate: Option<Arc<Fate>>,
+    backend: Option<ScheduledBackend>,
+    health: Option<Arc<GroupHealth>>,
     /// The next call: the line of the program, and which of its calls.
     at: usize,
     part: usize,
@@ -90,9 +90,9 @@ pub(super) struct Process {
 }
 
 /// A simulated rank has one thread, which does nothing while it waits.
-fn one_thread(watch: Arc<Watch>) -> Arc<Watch> {
-    let _ = watch.program.set(standstill::Program::OneThread);
-    watch
+fn one_thread(membership: Arc<Membership>) -> Arc<Membership> {
+    let _ = membership.program.set(standstill::Program::OneThread);
+    membership
 }
 
 impl Process {
@@ -120,13 +120,13 @@ impl Process {
             random,
             desk,
             links,
-            watch: one_thread(Watch::new(recorder)),
+            membership: one_thread(Membership::new(recorder)),
             notices: Arc::default(),
-            ear: None,
-            meeting: Meeting { me: peer(me), world_size, deadline },
+            client: None,
+            meeting: Rendezvous { me: peer(me), world_size, deadline },
             stage: Stage::Calling,
             backend: None,
-            fate: None,
+            health: None,
             at: 0,
             part: 0,
             started: now,
@@ -141,7 +141,7 @@ impl Process {
 
     /// Why its group has failed, as it saw it.
     pub(super) fn cause(&self) -> Option<Cause> {
-        self.fate.as_ref()?.alarm.first_cause().cloned()
+        self.health.as_ref()?.latch.first_cause().cloned()
     }
 
     /// Each thread of the process may look around, in any order. Returns when to do so again, though nothing has come.
@@ -170,8 +170,8 @@ impl Process {
         if self.is_over() {
             return None;
         }
-        let ear = self.ear.as_ref().and_then(Ear::deadline);
-        again.into_iter().chain(self.desk.until()).chain(ear).chain(self.work_until(now)).min()
+        let client = self.client.as_ref().and_then(ControlClient::deadline);
+        again.into_iter().chain(self.desk.until()).chain(client).chain(self.work_until(now)).min()
     }
 
     /// Whoever has something to tell the arbiter writes it to the line himself.
@@ -188,21 +188,21 @@ impl Process {
     /// The thread of the line.
     fn listen(&mut self, now: Instant) {
         let Some(line) = &mut self.desk.line else { return };
-        let Some(ear) = &mut self.ear else { return };
+        let Some(client) = &mut self.client else { return };
         let (messages, stands) = line.advance(&mut self.net.lock());
         for message in messages {
             self.net.lock().say(message.len() as u64, || {
                 let verdict = postcard::from_bytes::<Verdict>(&message);
                 format!("{} hears {verdict:?}", self.me)
             });
-            ear.hear(&message, now);
+            client.hear(&message, now);
         }
         if !stands {
-            ear.line_broke(Loss::Died);
-            self.ear = None;
+            client.line_broke(Loss::Died);
+            self.client = None;
             return;
         }
-        for notice in ear.poll(now, || Silence::Peer) {
+        for notice in client.poll(now, || Silence::Peer) {
             line.send(&postcard::to_stdvec(&notice).expect("notices are plain data"));
         }
         line.flush(&mut self.net.lock());
@@ -213,11 +213,12 @@ impl Process {
         let next = match &mut self.stage {
             Stage::Calling => match (&self.desk.line, self.desk.no_line.take()) {
                 (Some(_), _) => {
-                    self.ear = Some(Ear::new(self.watch.clone(), self.program.heartbeat, now));
+                    self.client =
+                        Some(ControlClient::new(self.membership.clone(), self.program.heartbeat, now));
                     let addr = std::net::SocketAddr::from(([10, 0, 0, self.me as u8], 1));
                     let host = peer(self.me).host;
                     let _ = self.notices.send(Notice::Join { host, addr, local: None, terms: String::new() });
-                    Stage::Meeting(now + self.meeting.pause(now))
+                    Stage::Rendezvous(now + self.meeting.pause(now))
                 }
                 (None, Some(what)) => {
                     let (rank, world_size) = (self.me, self.program.world_size);
@@ -227,35 +228,37 @@ impl Process {
                 }
                 (None, None) => return false,
             },
-            Stage::Meeting(ask_at) => match self.watch.wait_complete(&Deadline::after(now, Duration::ZERO)) {
-                Ok(_) => {
-                    self.met = Some((now, Ok(())));
-                    self.open();
-                    self.pause(now)
-                }
-                Err(incomplete) if incomplete.hopeless.is_some() || *ask_at <= now => {
-                    match self.meeting.step(incomplete, now) {
-                        Step::Ask(notice) => {
-                            let _ = self.notices.send(notice);
-                            Stage::Meeting(now + self.meeting.pause(now))
-                        }
-                        Step::End(notice, error) => {
-                            notice.into_iter().for_each(|notice| drop(self.notices.send(notice)));
-                            self.met = Some((now, Err(error)));
-                            Stage::LastWords(now + LAST_WORDS_TIME)
+            Stage::Rendezvous(ask_at) => {
+                match self.membership.wait_complete(&Deadline::after(now, Duration::ZERO)) {
+                    Ok(_) => {
+                        self.met = Some((now, Ok(())));
+                        self.open();
+                        self.pause(now)
+                    }
+                    Err(incomplete) if incomplete.hopeless.is_some() || *ask_at <= now => {
+                        match self.meeting.step(incomplete, now) {
+                            Step::Ask(notice) => {
+                                let _ = self.notices.send(notice);
+                                Stage::Rendezvous(now + self.meeting.pause(now))
+                            }
+                            Step::End(notice, error) => {
+                                notice.into_iter().for_each(|notice| drop(self.notices.send(notice)));
+                                self.met = Some((now, Err(error)));
+                                Stage::LastWords(now + LAST_WORDS_TIME)
+                            }
                         }
                     }
+                    Err(_) => return false,
                 }
-                Err(_) => return false,
-            },
+            }
             Stage::Pausing(until) if *until > now => return false,
             Stage::Pausing(_) => self.begin(now),
             Stage::Doing(..) => return self.drive(now),
             Stage::GivingUp => {
-                let fate = self.fate.as_ref().expect("whoever aborts has a group");
-                match fate.verdict(now) {
+                let health = self.health.as_ref().expect("whoever aborts has a group");
+                match health.verdict(now) {
                     // Without a farewell.
-                    Ok(_) if self.strays(Way::Panics) => Stage::LastWords(now + LAST_WORDS_TIME),
+                    Ok(_) if self.strays(Method::Panics) => Stage::LastWords(now + LAST_WORDS_TIME),
                     Ok(_) => self.failed(now),
                     Err(_) => return false,
                 }
@@ -263,7 +266,7 @@ impl Process {
             Stage::Lingering(until) if *until > now => return false,
             Stage::Lingering(_) => self.leave(now),
             Stage::Leaving(until) => {
-                let all = self.me != 0 || self.watch.have_left(|r| r != 0, self.program.world_size);
+                let all = self.me != 0 || self.membership.have_left(|r| r != 0, self.program.world_size);
                 if !all && *until > now {
                     return false;
                 }
@@ -287,7 +290,7 @@ impl Process {
     /// When the main thread looks again.
     fn work_until(&self, now: Instant) -> Option<Instant> {
         match &self.stage {
-            Stage::Meeting(at)
+            Stage::Rendezvous(at)
             | Stage::Pausing(at)
             | Stage::Lingering(at)
             | Stage::Leaving(at)
@@ -296,29 +299,29 @@ impl Process {
                 let engine = &self.backend.as_ref()?.engine;
                 Some(now + engine.waits_for(&engine.lock(), &**doing, attempt, &mut Vec::new(), now))
             }
-            Stage::GivingUp => self.fate.as_ref()?.verdict(now).err(),
+            Stage::GivingUp => self.health.as_ref()?.verdict(now).err(),
             Stage::Calling | Stage::Over => None,
         }
     }
 
     /// All ranks are here: makes the group.
     fn open(&mut self) {
-        let (watch, notices) = (self.watch.clone(), self.notices.clone());
+        let (membership, notices) = (self.membership.clone(), self.notices.clone());
         let Program { world_size, limit, .. } = *self.program;
-        let realm = Arc::new(SimRealm::new(self.me, world_size, limit, watch, notices));
-        let fate = Arc::new(Fate::new(realm, WORLD, (0..world_size).collect()));
+        let job = Arc::new(SimRealm::new(self.me, world_size, limit, membership, notices));
+        let health = Arc::new(GroupHealth::new(job, WORLD, (0..world_size).collect()));
         let transport = SimTransport::new(self.net.clone(), self.me, self.links.clone(), limit, self.lie);
         let selector = self.program.selector.clone();
-        self.backend = Some(HostBackend::over(
+        self.backend = Some(ScheduledBackend::over(
             Wire::new(Box::new(transport)),
-            fate.clone(),
+            health.clone(),
             BackendChoice::Auto,
             selector,
         ));
-        self.fate = Some(fate);
+        self.health = Some(health);
     }
 
-    fn strays(&self, how: Way) -> bool {
+    fn strays(&self, how: Method) -> bool {
         self.astray.is_some_and(|astray| astray.call == self.at && astray.how == how)
     }
 
@@ -333,7 +336,7 @@ impl Process {
             let Some(line) = self.program.lines.get(self.at) else {
                 return self.leave(now + self.program.limit + SETTLE_TIME);
             };
-            if self.program.parts(self.at, self.me) > 0 && !self.strays(Way::Skips) {
+            if self.program.parts(self.at, self.me) > 0 && !self.strays(Method::Skips) {
                 return Stage::Pausing(now + line.pauses[self.me]);
             }
             self.at += 1;
@@ -342,23 +345,23 @@ impl Process {
 
     /// Makes the next call.
     fn begin(&mut self, now: Instant) -> Stage {
-        let fate = self.fate.clone().expect("the group was made");
-        if self.strays(Way::Leaves) {
+        let health = self.health.clone().expect("the group was made");
+        if self.strays(Method::Leaves) {
             return self.leave(now);
         }
-        if self.strays(Way::Panics) {
+        if self.strays(Method::Panics) {
             let cause = Cause::Lost { peer: peer(self.me), how: Loss::Panicked };
-            return if fate.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
+            return if health.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
         }
-        if self.strays(Way::Aborts) {
+        if self.strays(Method::Aborts) {
             let cause = Cause::Aborted { peer: peer(self.me), reason: "the seed says so".into() };
-            return if fate.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
+            return if health.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
         }
         let program = self.program.clone();
         let written = &program.lines[self.at];
         let line = match self.astray.filter(|astray| astray.call == self.at).map(|astray| astray.how) {
-            Some(Way::OtherOp) => written.other_op(),
-            Some(Way::OtherCount) => written.other_count(program.world_size),
+            Some(Method::OtherOp) => written.other_op(),
+            Some(Method::OtherCount) => written.other_count(program.world_size),
             _ => written.clone(),
         };
         let (at, part) = (self.at, self.part);

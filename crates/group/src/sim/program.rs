@@ -1,9 +1,9 @@
 //! What the ranks of a run call, and what must come of it.
 
 use super::random::{Random, mix};
-use crate::backend::Collective as Call;
+use crate::group::backend::Collective as Call;
 use phalanx_algo::{Algorithm, Selector};
-use phalanx_core::{CallSite, DType, Layout, OpKind, ReduceOp, Signature, Way};
+use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -213,7 +213,7 @@ impl Program {
             reduce: reduces.then_some(line.reduce),
             root: line.is_rooted().then_some(line.root as u32),
             detail: 0,
-            way: Way::UNSAID,
+            method: Method::UNSAID,
             site: CallSite { file: format!("rank{rank}.rs").into(), line: at as u32 + 1 },
         };
         let layout = Layout::even(self.world_size, count);

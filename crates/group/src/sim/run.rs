@@ -7,7 +7,7 @@ use super::network::{Event, Net, Network};
 use super::process::Process;
 use super::program::Program;
 use super::random::Random;
-use super::strangers::{Caller, Impostor};
+use super::strangers::{Impostor, Recaller};
 use phalanx_transport::Secret;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct World {
     secret: Secret,
     random: Random,
     run: Run,
-    callers: Vec<Option<Caller>>,
+    callers: Vec<Option<Recaller>>,
     impostor: Impostor,
     /// When each process looks again by itself.
     timers: Vec<Option<Instant>>,
@@ -122,7 +122,8 @@ impl World {
                 Event::Stranger(i) => {
                     let me = self.run.program.world_size + i;
                     let stranger = self.run.faults.strangers[i];
-                    let caller = Caller::knock(me, stranger, &self.secret, &self.net, &mut self.random);
+                    let caller =
+                        Recaller::probe_hosts(me, stranger, &self.secret, &self.net, &mut self.random);
                     self.callers[i] = Some(caller);
                 }
             }

@@ -1,4 +1,4 @@
-//! Processes that do not belong to the job: some knock, one answers in the place of a rank.
+//! Processes that do not belong to the job: some probe_hosts, one answers in the place of a rank.
 
 use super::faults::{Manner, Stranger};
 use super::network::{End, Line, Net};
@@ -8,7 +8,7 @@ use phalanx_transport::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, H
 
 /// Who knocks at one rank.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct Recaller {
     end: End,
     manner: Manner,
     /// What it says now, and what it will say when it is answered.
@@ -18,8 +18,8 @@ pub(super) struct Caller {
     heard: Vec<u8>,
 }
 
-impl Caller {
-    pub(super) fn knock(
+impl Recaller {
+    pub(super) fn probe_hosts(
         me: usize,
         stranger: Stranger,
         secret: &Secret,

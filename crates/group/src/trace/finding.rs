@@ -1,6 +1,6 @@
 //! What the traces tell about one group: who called something else, who is missing, who did not finish; pure.
 
-use super::latest::Latest;
+use super::latecomers::Latest;
 use super::merge::Unread;
 use super::{Entry, GroupStatus, State, Trace};
 use phalanx_core::Signature;
@@ -131,7 +131,7 @@ impl<'t> Group<'t> {
     }
 
     pub(super) fn finding(&self) -> Finding {
-        let stands_still = || self.absence().or_else(|| self.stop());
+        let stands_still = || self.on_timeout().or_else(|| self.stop());
         self.divergence().or_else(stands_still).unwrap_or_else(|| {
             let first = self.sides.iter().filter_map(|side| side.calls.keys().next()).max();
             let last = self.sides.iter().map(Side::last).min();
@@ -163,7 +163,7 @@ impl<'t> Group<'t> {
     }
 
     /// Whom ranks were told to be missing at an operation counts; else it is who has not come to where others wait.
-    fn absence(&self) -> Option<Finding> {
+    fn on_timeout(&self) -> Option<Finding> {
         let waits = |side: &&Side<'_>| side.is_unfinished(side.last());
         let seq = self.sides.iter().filter(waits).map(Side::last).min()?;
         let told = self.sides.iter().filter(|side| side.status.missing_at.is_none_or(|at| at == seq));

@@ -207,7 +207,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, DType, OpKind, Way};
+    use phalanx_core::{CallSite, DType, Method, OpKind};
 
     fn signature(count: u64) -> Signature {
         let site = CallSite { file: "a.rs".into(), line: 1 };
@@ -218,7 +218,7 @@ mod tests {
             reduce: None,
             root: None,
             detail: 0,
-            way: Way::UNSAID,
+            method: Method::UNSAID,
             site,
         }
     }

@@ -6,19 +6,17 @@
 
 mod chrome;
 mod clock;
+mod diagnosis;
 mod finding;
 pub(crate) mod format;
-mod latest;
+mod latecomers;
 pub(crate) mod log;
 mod merge;
-#[cfg(unix)]
-pub(crate) mod signal;
-mod snapshot;
-mod verdict;
+pub(crate) mod snapshot;
 pub(crate) mod writer;
 
 pub use chrome::json as chrome;
+pub use diagnosis::text as verdict;
 pub use merge::{Merged, Unread, merged};
-pub use verdict::text as verdict;
 
 pub use format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};

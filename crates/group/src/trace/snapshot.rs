@@ -2,17 +2,28 @@
 
 use super::clock;
 use super::format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};
+use super::log::Log;
 use super::log::{Call, End};
 use super::writer::Recorder;
-use crate::control::watch::Alarm;
-use phalanx_core::{Cause, OpKind, Signature};
-use std::sync::Arc;
+use phalanx_core::{Cause, GroupId, OpKind, Signature};
 use std::time::Duration;
+
+/// What a rank remembers of one of its groups.
+#[derive(Debug)]
+pub(crate) struct GroupRecord<'g> {
+    pub(crate) group: GroupId,
+    /// Ranks of the job, in group order.
+    pub(crate) members: &'g [usize],
+    /// Why it has failed, if it has.
+    pub(crate) failed: Option<&'g Cause>,
+    pub(crate) collectives: &'g Log,
+    pub(crate) messages: &'g Log,
+}
 
 /// All that this rank remembers of `groups`; `first` is what the arbiter said first of any group.
 pub(super) fn trace(
     recorder: &Recorder,
-    groups: &[Arc<Alarm>],
+    groups: &[GroupRecord<'_>],
     first: Option<&Cause>,
     reason: &str,
 ) -> Trace {
@@ -30,9 +41,9 @@ pub(super) fn trace(
         pg_status: Default::default(),
         entries: Vec::new(),
     };
-    for (id, alarm) in groups.iter().enumerate() {
-        let members = alarm.members();
-        let name = alarm.group().to_string();
+    for (id, record) in groups.iter().enumerate() {
+        let members = record.members;
+        let name = record.group.to_string();
         let desc = format!("{} of {} ranks", members.len(), recorder.world_size);
         let of_job = trace.rank;
         let rank = members.iter().position(|&member| member == of_job).unwrap_or(0);
@@ -46,10 +57,10 @@ pub(super) fn trace(
             epoch,
             timeout: recorder.timeout,
         };
-        let failed = alarm.first_cause();
-        let collectives = alarm.collectives.calls();
+        let failed = record.failed;
+        let collectives = record.collectives.calls();
         trace.pg_status.insert(group.name.clone(), status(&collectives, failed, members));
-        let all = collectives.into_iter().chain(alarm.messages.calls());
+        let all = collectives.into_iter().chain(record.messages.calls());
         trace.entries.extend(all.map(|(call, end)| group.entry(call, end, failed.is_some())));
         let config = GroupConfig { name: group.name.clone(), desc: group.desc, ranks: members.to_vec() };
         trace.pg_config.insert(group.name, config);
@@ -60,8 +71,8 @@ pub(super) fn trace(
 }
 
 /// What went wrong first: what the arbiter said, or, where nothing was heard of it, what this rank believes of one of its groups.
-fn first_cause<'a>(groups: &'a [Arc<Alarm>], told: Option<&'a Cause>) -> Option<&'a Cause> {
-    told.or_else(|| groups.iter().find_map(|alarm| alarm.first_cause()))
+fn first_cause<'a>(groups: &'a [GroupRecord<'_>], told: Option<&'a Cause>) -> Option<&'a Cause> {
+    told.or_else(|| groups.iter().find_map(|record| record.failed))
 }
 
 fn status(collectives: &[(Call, End)], failed: Option<&Cause>, members: &[usize]) -> GroupStatus {
@@ -170,103 +181,5 @@ fn sizes(signature: &Signature, world_size: usize, rank: usize) -> (Vec<Vec<u64>
         OpKind::Send => (whole, Vec::new()),
         OpKind::Recv => (Vec::new(), whole),
         _ => (Vec::new(), Vec::new()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::control::notice::Verdict;
-    use crate::control::watch::Watch;
-    use crate::trace::State;
-    use crate::trace::writer::Recorder;
-    use crate::{ReduceOp, SimulatedBackend};
-    use phalanx_core::{Cause, GroupId, Loss, OpKind, Peer, WORLD};
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn who_is_no_member_is_not_missing() {
-        let me = Peer { rank: 2, host: "h".into() };
-        let watch = Watch::new(Recorder::new(me, 4, Duration::from_secs(1)));
-        let groups = [WORLD, GroupId(7)].map(|group| {
-            let members = if group == WORLD { vec![0, 1, 2, 3] } else { vec![2, 3] };
-            (group, watch.alarm(group, members))
-        });
-        watch.lost_arbiter(Loss::Died);
-        let trace = watch.trace("");
-        for ((group, _), missing) in groups.iter().zip([vec![0], vec![]]) {
-            let status = &trace.pg_status[&group.to_string()];
-            assert!(status.failed.is_some());
-            assert_eq!(status.missing, missing, "of {group}");
-        }
-    }
-
-    #[test]
-    fn who_did_not_send_is_not_missing_in_a_collective() {
-        let me = Peer { rank: 0, host: "h".into() };
-        let watch = Watch::new(Recorder::new(me.clone(), 2, Duration::from_secs(1)));
-        let alarm = watch.alarm(WORLD, vec![0, 1]);
-        let (waited, awaited) = (Duration::from_secs(1), vec![Peer { rank: 1, host: "h".into() }]);
-        let missing = awaited.clone();
-        let (op, seq, site, envelope) = (OpKind::Recv, 0, None, None);
-        let (reporter, meanwhile) = (me, Vec::new());
-        alarm.raise(
-            Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile },
-            None,
-        );
-        let trace = watch.trace("");
-        assert_eq!(trace.pg_status["world"].missing, [0; 0]);
-        assert_eq!(trace.first_cause, trace.pg_status["world"].failed);
-    }
-
-    #[test]
-    fn the_first_cause_is_of_the_job_and_not_of_the_groups_of_this_rank() {
-        let me = Peer { rank: 0, host: "h".into() };
-        let watch = Watch::new(Recorder::new(me.clone(), 3, Duration::from_secs(1)));
-        let _world = watch.alarm(WORLD, vec![0, 1, 2]);
-        // Of a group that this rank is not in, and of one that it is in.
-        for (group, words) in [(GroupId(7), "the first"), (WORLD, "the second")] {
-            let cause = Cause::Aborted { peer: me.clone(), reason: words.into() };
-            watch.hear(Verdict::Group { group, cause, through: None }, Instant::now());
-        }
-        let trace = watch.trace("");
-        let says =
-            |words: &str, said: &Option<String>| said.as_ref().is_some_and(|said| said.ends_with(words));
-        assert!(says("the first", &trace.first_cause), "{:?}", trace.first_cause);
-        assert!(says("the second", &trace.pg_status["world"].failed));
-    }
-
-    #[test]
-    fn everything_a_rank_did_is_told() {
-        let groups = SimulatedBackend::create_group(2);
-        let rank = |group: crate::ProcessGroup| {
-            let (rank, mut all) = (group.rank(), [0u16; 4]);
-            group.all_gather(&[rank as u16; 2], &mut all).unwrap();
-            let _ = group.all_reduce_async(vec![1.0f32; 8], ReduceOp::Max).unwrap().wait().unwrap();
-            match rank {
-                0 => group.send(&[1u8; 3], 1, 7).unwrap(),
-                _ => group.recv(&mut [0u8; 3], 0, 7).unwrap(),
-            }
-            let half = group.split(Some(rank as u32), 0).unwrap().unwrap();
-            half.barrier().unwrap();
-            group.backend.trace().unwrap()
-        };
-        let traces: Vec<_> = std::thread::scope(|scope| {
-            let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| rank(group))).collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-        });
-        for (rank, trace) in traces.iter().enumerate() {
-            assert_eq!((trace.rank, trace.world_size, trace.pg_config.len()), (rank, 2, 2));
-            assert!(trace.entries.iter().all(|entry| entry.state == State::Completed), "{trace:?}");
-            let of = |name: &str| trace.entries.iter().find(|entry| entry.profiling_name == name).unwrap();
-            let gather = of("phalanx:all_gather");
-            assert_eq!((&gather.input_sizes, &gather.output_sizes), (&vec![vec![2]], &vec![vec![4]]));
-            assert_eq!((gather.collective_seq_id, gather.input_dtypes.join(" ")), (1, "u16".to_owned()));
-            assert_eq!((of("phalanx:all_reduce").collective_seq_id, of("phalanx:split").op_id), (2, 3));
-            assert_ne!(of("phalanx:barrier").process_group.0, "world");
-            let message = of(["phalanx:send 0->1", "phalanx:recv 1<-0"][rank]);
-            assert_eq!((message.is_p2p, message.p2p_seq_id, message.tag), (true, 1, Some(7)));
-            assert!(message.frames[0].filename.ends_with("snapshot.rs"));
-            assert_eq!(trace.pg_status["world"].last_completed_collective, 3);
-        }
     }
 }

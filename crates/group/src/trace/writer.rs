@@ -1,10 +1,9 @@
 //! Writes a rank's trace into a folder, on a thread of its own: who found out that a group has failed must not wait for a
 //! disk that hangs, nor lose the trace by ending the process at once.
 
-use super::{Trace, snapshot};
-use crate::control::watch::{Alarm, Watch};
-use crate::launcher::Launcher;
-use crate::replace::replace;
+use super::Trace;
+use super::snapshot::{self, GroupRecord};
+use crate::atomic_write::atomic_write;
 use crate::warning::warn;
 use phalanx_core::{Cause, Error, Peer, Result};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a failing call waits for the trace to be written.
-const WRITING_TIME: Duration = Duration::from_secs(2);
+pub(crate) const WRITING_TIME: Duration = Duration::from_secs(2);
 
 /// Whose operations are remembered, how many of each group, and where they are written.
 #[derive(Debug)]
@@ -25,8 +24,6 @@ pub(crate) struct Recorder {
     pub(crate) len: usize,
     /// `None`: nothing is written unless the program says so.
     pub(crate) folder: Option<PathBuf>,
-    /// Who is told what went wrong first.
-    pub(crate) launcher: Option<Launcher>,
     pub(crate) writing: Mutex<Writing>,
     pub(crate) wrote: Condvar,
 }
@@ -44,16 +41,21 @@ pub(crate) struct Writing {
 impl Recorder {
     pub(crate) fn new(me: Peer, world_size: usize, timeout: Duration) -> Self {
         let len = phalanx_rendezvous::TRACE_LEN;
-        let (folder, launcher, writing, wrote) = Default::default();
-        Self { me, world_size, timeout, len, folder, launcher, writing, wrote }
+        let (folder, writing, wrote) = Default::default();
+        Self { me, world_size, timeout, len, folder, writing, wrote }
     }
 
-    pub(crate) fn trace(&self, groups: &[Arc<Alarm>], first: Option<&Cause>, reason: &str) -> Trace {
+    pub(crate) fn trace(&self, groups: &[GroupRecord<'_>], first: Option<&Cause>, reason: &str) -> Trace {
         snapshot::trace(self, groups, first, reason)
     }
 
-    /// Begins to write the trace of the rank that `watch` belongs to, if there is a folder for it.
-    pub(crate) fn begin_to_write(&self, watch: Arc<Watch>, reason: String) {
+    /// Begins to write what `next` gives until it gives nothing more, if there is a folder for it. `next` asks
+    /// [`next_reason`](Self::next_reason).
+    pub(crate) fn begin_to_write(
+        self: &Arc<Self>,
+        next: impl Fn() -> Option<Trace> + Send + 'static,
+        reason: String,
+    ) {
         let Some(folder) = self.folder.clone() else { return };
         let mut writing = self.lock();
         if writing.reason.is_some() {
@@ -66,15 +68,16 @@ impl Recorder {
         }
         drop(writing);
         let file = folder.join(format!("trace_rank_{}.json", self.me.rank));
+        let recorder = self.clone();
         let write = move || {
-            let _panics = Panics(&watch.recorder);
-            while let Some(trace) = watch.next_trace() {
+            let _panics = Panics(&recorder);
+            while let Some(trace) = next() {
                 let reason = &trace.reason;
                 match write(&file, &trace) {
                     Ok(()) => {
                         tracing::info!(file = %file.display(), reason, "wrote what this rank did lately");
                     }
-                    Err(error) => watch.recorder.not_written(&error),
+                    Err(error) => recorder.not_written(&error),
                 }
             }
         };
@@ -136,24 +139,12 @@ impl Drop for Panics<'_> {
 
 /// Writes a trace. Whoever reads the file meanwhile finds the one before, or this one whole.
 pub(crate) fn write(file: &Path, trace: &Trace) -> Result<()> {
-    replace(file, &serde_json::to_vec(trace).expect("traces are plain data"))
+    atomic_write(file, &serde_json::to_vec(trace).expect("traces are plain data"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::notice::Verdict;
-    use phalanx_core::{Cause, GroupId, Loss, WORLD};
-
-    /// A rank of many groups, and where it writes.
-    fn rank(name: &str) -> (Arc<Watch>, Vec<Arc<Alarm>>, PathBuf) {
-        let folder = std::env::temp_dir().join(format!("phalanx_{name}_{}", std::process::id()));
-        let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, 2, Duration::from_secs(1));
-        let watch = Watch::new(Recorder { folder: Some(folder.clone()), ..recorder });
-        let groups = (0..200).map(|group| if group == 0 { WORLD } else { GroupId(group) });
-        let alarms = groups.map(|group| watch.alarm(group, vec![0, 1])).collect();
-        (watch, alarms, folder)
-    }
 
     #[test]
     fn nobody_waits_for_a_writer_that_has_panicked() {
@@ -171,50 +162,5 @@ mod tests {
             waits.join().unwrap();
         });
         assert!(!recorder.lock().busy);
-    }
-
-    fn lost() -> Verdict {
-        let cause = Cause::Lost { peer: Peer { rank: 1, host: "h".into() }, how: Loss::Died };
-        Verdict::Lost { rank: 1, is_gone: true, cause, through: None }
-    }
-
-    #[test]
-    fn what_fails_at_once_is_written_once() {
-        let (watch, _alarms, folder) = rank("once");
-        watch.hear(lost(), Instant::now());
-        watch.recorder.finish_writing();
-        let text = std::fs::read(folder.join("trace_rank_0.json")).unwrap();
-        std::fs::remove_dir_all(folder).unwrap();
-        let trace: Trace = serde_json::from_slice(&text).unwrap();
-        assert!(trace.reason.starts_with("world: "), "the first reason: {}", trace.reason);
-        assert!(trace.pg_status.values().all(|status| status.failed.is_some()));
-    }
-
-    #[test]
-    fn a_disk_that_hangs_is_waited_for_once() {
-        let (watch, alarms, folder) = rank("hangs");
-        let begun = Instant::now();
-        watch.while_locked(|| {
-            // Who writes waits for the lock, as for a disk.
-            for alarm in &alarms {
-                alarm.raise(Cause::Aborted { peer: watch.recorder.me.clone(), reason: "r".into() }, None);
-                watch.recorder.finish_writing();
-            }
-        });
-        assert!(begun.elapsed() < 10 * WRITING_TIME, "{:?}", begun.elapsed());
-        watch.recorder.finish_writing();
-        let _ = std::fs::remove_dir_all(folder);
-    }
-
-    #[test]
-    fn what_cannot_be_written_leaves_nothing_behind() {
-        let (watch, _alarms, folder) = rank("nothing");
-        // In its place is what no file can take the place of.
-        let file = folder.join("trace.json");
-        std::fs::create_dir_all(file.join("a folder")).unwrap();
-        write(&file, &watch.trace("")).unwrap_err();
-        let left = std::fs::read_dir(&folder).unwrap().count();
-        std::fs::remove_dir_all(folder).unwrap();
-        assert_eq!(left, 1);
     }
 }

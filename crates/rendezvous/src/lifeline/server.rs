@@ -3,7 +3,7 @@
 use super::{Ended, FirstCause, Word, encode};
 use phalanx_core::{Deadline, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Outbox, Reception, Secret, Service, SessionId};
+use phalanx_transport::{Admission, Endpoint, Outbox, Secret, Service, SessionId};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
@@ -59,7 +59,7 @@ pub enum Heard {
 /// ```
 #[derive(Debug)]
 pub struct LifelineServer {
-    reception: Reception<Lifelines>,
+    reception: Endpoint<Lifelines>,
 }
 
 impl LifelineServer {
@@ -73,7 +73,7 @@ impl LifelineServer {
         hear: impl FnMut(Heard) + Send + 'static,
     ) -> Result<Self> {
         let service = Lifelines { hear: Box::new(hear), workers: HashMap::new(), ended: Vec::new() };
-        Ok(Self { reception: Reception::start(bind, secret.clone(), service)? })
+        Ok(Self { reception: Endpoint::start(bind, secret.clone(), service)? })
     }
 
     /// Where it listens; the port is the real one.

@@ -102,7 +102,7 @@ fn who_gathers() {
         reader_is_stopped(window, false, |team, call, buffer| {
             let own = team.rank;
             let (part, largest) = (|_| block(own), LEN / 3);
-            let pull = Pull {
+            let pull = Transfer {
                 same: true,
                 gives: &|_| true,
                 largest,
@@ -125,7 +125,7 @@ fn who_only_takes() {
                 if team.rank == GIVER { None } else { Some(&whole) };
             let gives = |rank| rank == GIVER;
             let pull =
-                Pull { same: false, gives: &gives, largest: LEN / 3, part: &block, place, layout: None };
+                Transfer { same: false, gives: &gives, largest: LEN / 3, part: &block, place, layout: None };
             team.pull(call, Buffers::InPlace(buffer), pull)
         });
     }

@@ -20,7 +20,7 @@ fn rank() {
     let signature = signature(OpKind::Init, 0);
     let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
     let team = Team::join(open(file), rank, 2, false, &mut call).unwrap();
-    assert!(team.processes.is_empty() && !team.reaches_memory, "they are nobody it knows");
+    assert!(team.processes.is_empty() && !team.reads_memory, "they are nobody it knows");
     let mut rank = Rank { team, rank, world_size: 2, calls: 0 };
     let mut window = rank.team.window(open(memory), LEN).unwrap();
     rank.all_reduce_in(window.bytes_mut(), 0, None);

@@ -4,7 +4,7 @@ use super::bytes::copy;
 use super::seam::{Memory, Reduction};
 use crate::element::{unsupported, with_float};
 use crate::{Plan, Result, Tensor};
-use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp, SharedBuffer, Work};
+use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp, RegisteredBuffer, Work};
 use std::sync::Arc;
 
 /// A room for each bucket, into which gradients are copied as they come.
@@ -87,8 +87,8 @@ fn room<E: Element>(group: &ProcessGroup, elements: usize) -> phalanx::Result<Bo
 }
 
 enum State<E: Element> {
-    Here(SharedBuffer<E>),
-    InFlight(Work<SharedBuffer<E>>),
+    Here(RegisteredBuffer<E>),
+    InFlight(Work<RegisteredBuffer<E>>),
     Lost,
 }
 

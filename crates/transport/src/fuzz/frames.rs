@@ -1,7 +1,7 @@
 //! Frames from peers that know the secret: in any order, cut anywhere, and nonsense between them.
 
 use crate::checksum::{self, BODY_SUM_LEN};
-use crate::frame::{HEADER_LEN, Header, Key, Lane, SIGNATURE_LEN_MAX};
+use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX};
 use crate::transport::{Direction, LinkFault, Transport, Wait};
 use crate::wire::{Arrival, Outbound, Wire, WireFault};
 use arbitrary::{Result, Unstructured};
@@ -125,8 +125,8 @@ pub fn frames(data: &[u8], checked: bool) {
 
 fn key(input: &mut Unstructured<'_>) -> Result<Key> {
     let byte: u8 = input.arbitrary()?;
-    let lane = if byte & 1 == 0 { Lane::Collective } else { Lane::Message };
-    Ok(Key { lane, id: u64::from(byte >> 1 & 7) })
+    let channel = if byte & 1 == 0 { Channel::Collective } else { Channel::Message };
+    Ok(Key { channel, id: u64::from(byte >> 1 & 7) })
 }
 
 fn bytes<'i>(input: &mut Unstructured<'i>) -> Result<&'i [u8]> {
@@ -233,8 +233,8 @@ impl World {
         let known = &mut self.peers[peer];
         match fault {
             WireFault::Stale(id, _) => {
-                let old = |sent: &Sent| sent.header.key == Key { lane: Lane::Collective, id: *id };
-                assert!(key.lane == Lane::Collective && *id < key.id);
+                let old = |sent: &Sent| sent.header.key == Key { channel: Channel::Collective, id: *id };
+                assert!(key.channel == Channel::Collective && *id < key.id);
                 assert!(known.wild || known.unread.iter().any(old), "nobody sent what is called stale");
                 return;
             }

@@ -2,8 +2,8 @@
 
 use super::stream::Stream;
 use crate::Secret;
+use crate::endpoint::{Handshaking, Progress};
 use crate::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Purpose, Status};
-use crate::reception::{HalfOpen, Progress};
 use arbitrary::{Result, Unstructured};
 use phalanx_core::WORLD;
 use std::time::Instant;
@@ -52,10 +52,10 @@ fn try_pieces(input: &mut Unstructured<'_>) -> Result<()> {
     let run = |cuts: &[usize]| {
         let stream = Stream::default();
         let half = if is_called {
-            HalfOpen::accepted(stream.clone(), acceptor(), Instant::now())
+            Handshaking::accepted(stream.clone(), acceptor(), Instant::now())
         } else {
             let (dialer, first) = dial();
-            HalfOpen::dialled(stream.clone(), dialer, first, Instant::now())
+            Handshaking::dialled(stream.clone(), dialer, first, Instant::now())
         };
         shake(half, &stream, &said, cuts)
     };
@@ -77,7 +77,7 @@ fn try_pieces(input: &mut Unstructured<'_>) -> Result<()> {
 }
 
 /// Lets an end hear `said` in pieces of the lengths `cuts`, and then the rest; how it ends, and how much it has not taken.
-fn shake(mut half: HalfOpen<Stream>, stream: &Stream, said: &[u8], cuts: &[usize]) -> (End, usize) {
+fn shake(mut half: Handshaking<Stream>, stream: &Stream, said: &[u8], cuts: &[usize]) -> (End, usize) {
     let (mut later, mut proved) = (said, None);
     let mut cuts = cuts.iter().copied();
     loop {

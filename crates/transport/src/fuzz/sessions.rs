@@ -2,7 +2,7 @@
 
 use super::stream::Stream;
 use crate::Connection;
-use crate::reception::{Inbox, MESSAGE_LEN_MAX, Served, framed};
+use crate::endpoint::{Inbox, MESSAGE_LEN_MAX, ServerSession, framed};
 
 /// Little, so that it is soon too much.
 const LEN_MAX: usize = 200;
@@ -42,25 +42,25 @@ fn read(stream: &[u8], grain: usize, len_max: usize) -> (Vec<Vec<u8>>, bool) {
     (messages, true)
 }
 
-/// As the reception does, with a client that gives and takes few bytes at a time, and gets back what it says.
+/// As the endpoint does, with a client that gives and takes few bytes at a time, and gets back what it says.
 fn serve(stream: &[u8], grain: usize) -> (Vec<Vec<u8>>, bool) {
     let client = Stream::default();
-    let mut served = Served::new(Connection::new(client.clone(), None));
+    let mut server_session = ServerSession::new(Connection::new(client.clone(), None));
     let (mut later, mut messages) = (stream, Vec::new());
     while !later.is_empty() {
         later = client.moves(later, grain);
-        let (heard, state) = served.receive();
-        heard.iter().for_each(|message| served.queue(message).expect("it is little"));
+        let (heard, state) = server_session.receive();
+        heard.iter().for_each(|message| server_session.queue(message).expect("it is little"));
         messages.extend(heard);
-        served.flush();
+        server_session.flush();
         if state.is_err() {
             return (messages, false);
         }
     }
     client.state().room = usize::MAX;
-    served.flush();
+    server_session.flush();
     assert!(
-        !served.is_writing() && client.state().outgoing == framed_all(&messages),
+        !server_session.is_writing() && client.state().outgoing == framed_all(&messages),
         "it hears something else"
     );
     (messages, true)

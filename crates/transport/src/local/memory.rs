@@ -1,6 +1,6 @@
 //! Memory that ranks of one host give and take: what users of the exchange see of it.
 
-use super::Gift;
+use super::FdOffer;
 use crate::LinkFault;
 use crate::handshake::{Hello, Purpose};
 use crate::tcp::Exchange;
@@ -60,9 +60,9 @@ impl Memories {
 
 /// Memory on its way to another rank. Dropping this does not stop it.
 #[derive(Debug)]
-pub struct Given(Receiver<Result<(), LinkFault>>);
+pub struct OfferedFd(Receiver<Result<(), LinkFault>>);
 
-impl Given {
+impl OfferedFd {
     /// Waits until the other process has the memory. Asks `stop` at least every 50 ms.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Given {
 
 impl Exchange {
     /// Passes `memory` to rank `to` (of the job), which listens under `name` (its [`local_name`](Self::local_name)), as number
-    /// `seq` of `group`; that [takes](Self::take) it by the same number. Returns at once: it happens on the reception's thread.
+    /// `seq` of `group`; that [takes](Self::take) it by the same number. Returns at once: it happens on the endpoint's thread.
     pub fn give(
         &self,
         group: GroupId,
@@ -83,13 +83,13 @@ impl Exchange {
         name: &str,
         memory: Arc<OwnedFd>,
         deadline: Deadline,
-    ) -> Given {
+    ) -> OfferedFd {
         let (outcome, given) = channel();
         let (rank, world_size) = (self.rank as u32, self.world_size as u32);
         let hello = Hello { purpose: Purpose::Memory, rank, called: to as u32, world_size, group };
-        let gift = Gift { name: name.to_owned(), hello, seq, memory, deadline, outcome };
-        self.reception.call(move |_, outbox| outbox.give(gift));
-        Given(given)
+        let gift = FdOffer { name: name.to_owned(), hello, seq, memory, deadline, outcome };
+        self.endpoint.call(move |_, outbox| outbox.give(gift));
+        OfferedFd(given)
     }
 
     /// Waits for the memory that rank `from` (of the job) gives as number `seq` of `group`. Asks `stop` at least every 50 ms.
@@ -107,7 +107,7 @@ impl Exchange {
         stop: impl Fn() -> bool,
     ) -> Result<OwnedFd> {
         let (taker, taken) = channel();
-        self.reception.call(move |links, _| links.memories.ask((group, from, seq), taker));
+        self.endpoint.call(move |links, _| links.memories.ask((group, from, seq), taker));
         receive(&taken, deadline, stop).map_err(|why| Error::Rendezvous {
             rank: self.rank,
             world_size: self.world_size,
@@ -117,7 +117,7 @@ impl Exchange {
     }
 }
 
-/// Waits for what the reception's thread sends.
+/// Waits for what the endpoint's thread sends.
 fn receive<T>(from: &Receiver<T>, deadline: &Deadline, stop: impl Fn() -> bool) -> Result<T, String> {
     loop {
         let left = deadline.remaining(Instant::now());

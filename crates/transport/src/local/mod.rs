@@ -18,12 +18,12 @@ mod host;
 pub use host::HostKey;
 
 #[cfg(target_os = "linux")]
-mod door;
+mod fd;
+#[cfg(target_os = "linux")]
+mod fd_passing;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
-mod pass;
+pub use memory::OfferedFd;
 #[cfg(target_os = "linux")]
-pub use memory::Given;
-#[cfg(target_os = "linux")]
-pub(crate) use {door::Door, door::Gift, memory::Memories};
+pub(crate) use {fd_passing::FdOffer, fd_passing::FdPassing, memory::Memories};

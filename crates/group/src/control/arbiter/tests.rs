@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::waits::{Pending, Standing, With};
-use phalanx_core::{CallSite, OpKind, Way};
+use phalanx_core::{CallSite, Method, OpKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn signature(count: u64) -> Signature {
         reduce: None,
         root: None,
         detail: 0,
-        way: Way::UNSAID,
+        method: Method::UNSAID,
         site,
     }
 }
@@ -201,7 +201,7 @@ fn silent(rank: usize) -> Verdict {
 /// Ranks that beat until they fall silent; returns what is said besides beats, and when.
 fn beating(world_size: usize, silent_from: impl Fn(usize) -> f64) -> Vec<(f64, Mail)> {
     let start = Instant::now();
-    let mut arbiter = joined_to(Arbiter::new(world_size, Some(Pulse::new(LIMIT, start))));
+    let mut arbiter = joined_to(Arbiter::new(world_size, Some(Heartbeat::new(LIMIT, start))));
     (0..world_size).for_each(|rank| arbiter.heard(rank, start));
     let mut said = Vec::new();
     for tenth in 0..600 {
@@ -231,7 +231,7 @@ fn who_falls_silent_is_lost_and_hears_of_it() {
 /// Ranks on hosts of their own, of which some are heard until the end and others answer when they are asked; what rank 0 is told in the end.
 fn cut(hosts: usize, heard: &[usize], answering: &[usize]) -> (usize, Loss) {
     let start = Instant::now();
-    let mut arbiter = Arbiter::new(hosts, Some(Pulse::new(LIMIT, start)));
+    let mut arbiter = Arbiter::new(hosts, Some(Heartbeat::new(LIMIT, start)));
     let addr = |rank: usize| SocketAddr::from(([10, 0, 0, rank as u8], 1));
     for rank in 0..hosts {
         arbiter.handle(
@@ -272,11 +272,11 @@ fn whoever_is_cut_off_is_named_and_where_nobody_can_know_that_is_said() {
 #[test]
 fn nothing_is_expected_from_who_left_or_has_not_come() {
     let start = Instant::now();
-    let mut arbiter = joined_to(Arbiter::new(2, Some(Pulse::new(LIMIT, start))));
+    let mut arbiter = joined_to(Arbiter::new(2, Some(Heartbeat::new(LIMIT, start))));
     arbiter.heard(1, start);
     arbiter.handle(1, Notice::Leave);
     arbiter.heard(1, start);
-    let mut new = Arbiter::new(2, Some(Pulse::new(LIMIT, start)));
+    let mut new = Arbiter::new(2, Some(Heartbeat::new(LIMIT, start)));
     new.heard(1, start);
     for second in 0..30 {
         let now = start + Duration::from_secs(second);
@@ -288,11 +288,11 @@ fn nothing_is_expected_from_who_left_or_has_not_come() {
 #[test]
 fn an_arbiter_that_was_stopped_hears_that_it_was_left_behind() {
     let start = Instant::now();
-    let mut arbiter = joined_to(Arbiter::new(3, Some(Pulse::new(LIMIT, start))));
+    let mut arbiter = joined_to(Arbiter::new(3, Some(Heartbeat::new(LIMIT, start))));
     assert_eq!(arbiter.handle(2, Notice::YouWereSilent), [2, 1, 0].map(|rank| (rank, silent(0))));
     assert!(arbiter.handle(1, Notice::YouWereSilent).is_empty(), "once");
     // Of a rank that was cut off and comes back it is no news.
-    let mut arbiter = joined_to(Arbiter::new(3, Some(Pulse::new(LIMIT, start))));
+    let mut arbiter = joined_to(Arbiter::new(3, Some(Heartbeat::new(LIMIT, start))));
     arbiter.silent(2);
     assert!(arbiter.handle(2, Notice::YouWereSilent).is_empty());
 }

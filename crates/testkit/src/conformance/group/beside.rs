@@ -2,7 +2,7 @@
 
 use super::failure::{cause, failed};
 use crate::World;
-use phalanx_core::{CallSite, Cause, DType, Error, OpKind, Signature, Way};
+use phalanx_core::{CallSite, Cause, DType, Error, Method, OpKind, Signature};
 use phalanx_group::{ProcessGroup, Work};
 use std::sync::Barrier;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn call(op: OpKind, count: u64) -> Signature {
     let rooted = matches!(op, OpKind::Broadcast | OpKind::Reduce | OpKind::Gather | OpKind::Scatter);
     let reduce = reduces.then_some(phalanx_core::ReduceOp::Sum);
     let (dtype, root, site) = (Some(DType::F32), rooted.then_some(1), CallSite::caller());
-    Signature { op, dtype, count, reduce, root, detail: 0, way: Way::UNSAID, site }
+    Signature { op, dtype, count, reduce, root, detail: 0, method: Method::UNSAID, site }
 }
 
 /// Nobody has agreed before all have called, whatever the operation.

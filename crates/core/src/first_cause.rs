@@ -1,0 +1,295 @@
+//! Why a group can no longer work: the one first cause that all its ranks report.
+
+use crate::wait::{Wait, circle};
+use crate::{CallSite, OpKind, Peer, Signature};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// Names a group within a job: equal on its members, different for every other group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupId(pub u64);
+
+/// The group of all ranks.
+pub const WORLD: GroupId = GroupId(0);
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == WORLD { f.write_str("world") } else { write!(f, "group {:08x}", self.0 as u32) }
+    }
+}
+
+/// How a peer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its connection closed or was reset without a farewell, and nobody knows why: its process died, or the network cut it off.
+    Died,
+    /// Its process ended with this exit code, without a farewell. Known where a launcher tells the ranks.
+    Exited {
+        /// What it exited with.
+        code: i32,
+    },
+    /// A signal killed its process. Known where a launcher tells the ranks.
+    Killed {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// It left in order (finalize, or its group was dropped) while others still needed it.
+    Left,
+    /// It left, or did not come any more, after one of its operations had returned an error. That error is the cause; this is what
+    /// follows.
+    LeftAfterError,
+    /// It was unwinding from a panic.
+    Panicked,
+    /// Nothing answers at the address it advertised, or answers any more.
+    Unreachable {
+        /// The rank (of the job) that tried.
+        from: usize,
+    },
+    /// The network between its host and that of another rank is cut: for so long neither has heard of the other, and there is no third host
+    /// that could say which of the two is cut off.
+    Apart {
+        /// The rank (of the job) at the other end.
+        from: usize,
+        /// How long nothing came.
+        after: Duration,
+    },
+    /// Its heartbeat stopped although its connection stands: the process is stopped, its host is frozen or gone, or the
+    /// network cut it off.
+    Silent {
+        /// How long it said nothing.
+        after: Duration,
+    },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Died => f.write_str("died (its connection closed without a farewell)"),
+            Self::Exited { code } => write!(f, "exited with code {code} without leaving its groups"),
+            Self::Killed { signal } => match signal_name(*signal) {
+                Some(name) => write!(f, "was killed by {name}"),
+                None => write!(f, "was killed by signal {signal}"),
+            },
+            Self::Left => f.write_str("left the group (finalize or drop) while others still needed it"),
+            Self::LeftAfterError => f.write_str("took no further part, after its own error"),
+            Self::Panicked => f.write_str("panicked"),
+            Self::Unreachable { from } => {
+                write!(
+                    f,
+                    "cannot be reached from rank {from} (is the network cut, its port closed, see PHALANX_PORT, or PHALANX_HOST wrong?)"
+                )
+            }
+            Self::Apart { from, after } => write!(
+                f,
+                "and rank {from} have not heard of each other for {} s: the network between their hosts is cut, and either may be at fault",
+                after.as_secs_f64()
+            ),
+            Self::Silent { after } => {
+                write!(f, "has been silent for {} s (stopped, or cut off?)", after.as_secs_f64())
+            }
+        }
+    }
+}
+
+/// The names of the signals that kill; their numbers are those of Linux.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL (out of memory, or killed by hand?)",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        _ => return None,
+    })
+}
+
+/// Between whom a message goes, as one of the two sees it, and its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// The other rank, as a rank of the job.
+    pub peer: usize,
+    /// The message's tag.
+    pub tag: u64,
+}
+
+/// A call in words: `all_reduce #118 at train.rs:41`, `recv from rank 1 with tag 7 at train.rs:41`.
+pub(crate) struct Called<'a> {
+    pub(crate) op: OpKind,
+    pub(crate) seq: u64,
+    pub(crate) envelope: Option<Envelope>,
+    pub(crate) site: Option<&'a CallSite>,
+}
+
+impl fmt::Display for Called<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.op)?;
+        // Messages have no place in the sequence.
+        if self.seq > 0 {
+            write!(f, " #{}", self.seq)?;
+        }
+        if let Some(Envelope { peer, tag }) = self.envelope {
+            let direction = if self.op == OpKind::Recv { "from" } else { "to" };
+            write!(f, " {direction} rank {peer} with tag {tag}")?;
+        }
+        self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
+    }
+}
+
+/// The first thing that went wrong in a group. All its ranks report the same one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A rank is gone.
+    Lost {
+        /// Who.
+        peer: Peer,
+        /// How.
+        how: Loss,
+    },
+    /// An operation did not finish in time.
+    TimedOut {
+        /// The rank whose deadline passed first.
+        reporter: Peer,
+        /// Its operation.
+        op: OpKind,
+        /// The operation's place in the group's sequence; 0 for a message.
+        seq: u64,
+        /// Where it was called.
+        site: Option<CallSite>,
+        /// If it was a message: with whom, and its tag.
+        envelope: Option<Envelope>,
+        /// How long it waited.
+        waited: Duration,
+        /// Whose data it waited for.
+        awaited: Vec<Peer>,
+        /// For whom it waited in the end; who was furthest behind first. They had not come to that operation, or those that had not were
+        /// waiting for them elsewhere, and they themselves waited for nobody, or could not say so, or all waited in a circle. Where the arbiter could not be
+        /// asked: whom it waited for.
+        missing: Vec<Peer>,
+        /// What those were doing that had not come and waited for others, as far as that is known.
+        meanwhile: Vec<Wait>,
+    },
+    /// Ranks wait for each other in a circle, each for the next and the last for the first.
+    Deadlock {
+        /// Who waits in which call for whom, from the lowest rank on.
+        waits: Vec<Wait>,
+    },
+    /// Two ranks called different things at the same place of the sequence, or performed the same in different [ways](crate::Method).
+    Mismatch {
+        /// The operation's place in the group's sequence; 0 for a message.
+        seq: u64,
+        /// The tag, if it was a message.
+        tag: Option<u64>,
+        /// One side.
+        left: (Peer, Signature),
+        /// The other.
+        right: (Peer, Signature),
+    },
+    /// A peer sent what no correct peer sends.
+    Protocol {
+        /// Who sent it.
+        peer: Peer,
+        /// What it was.
+        what: String,
+    },
+    /// A rank called `abort`.
+    Aborted {
+        /// Who.
+        peer: Peer,
+        /// Its words.
+        reason: String,
+    },
+}
+
+impl Cause {
+    /// The rank at fault, where one is.
+    pub fn culprit(&self) -> Option<&Peer> {
+        match self {
+            Self::Lost { peer, .. } | Self::Protocol { peer, .. } | Self::Aborted { peer, .. } => Some(peer),
+            Self::TimedOut { missing, .. } => missing.first(),
+            Self::Mismatch { .. } | Self::Deadlock { .. } => None,
+        }
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, peers: &[Peer]) -> fmt::Result {
+    let mut peers = peers.iter().enumerate();
+    peers.try_for_each(|(i, peer)| write!(f, "{} {peer}", if i > 0 { "," } else { "" }))
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { peer, how } => write!(f, "{peer} {how}"),
+            Self::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile } => {
+                let called = Called { op: *op, seq: *seq, envelope: *envelope, site: site.as_ref() };
+                write!(f, "{reporter} waited {:.1} s in {called}", waited.as_secs_f64())?;
+                match (op, missing.as_slice(), awaited.as_slice()) {
+                    (OpKind::Recv, _, [from]) if envelope.is_none() => {
+                        write!(f, ", but no message of {from} came")
+                    }
+                    (OpKind::Recv, ..) => f.write_str(", but no such message came"),
+                    (OpKind::Send, _, [to]) => write!(f, ", but {to} did not take the message"),
+                    (_, [], []) => f.write_str("; what it waited for did not come"),
+                    (_, [], some) => {
+                        f.write_str("; all ranks had arrived, but not the data between it and")?;
+                        list(f, some)
+                    }
+                    (_, some, _) => {
+                        f.write_str("; not arrived:")?;
+                        list(f, some)
+                    }
+                }?;
+                let was = |wait: &Wait| write!(f, "; meanwhile {} was in {wait}", wait.peer);
+                meanwhile.iter().try_for_each(was)
+            }
+            Self::Deadlock { waits } => circle(f, waits),
+            Self::Mismatch { seq, tag, left, right } => {
+                Disagreement { seq: *seq, tag: *tag, left, right }.fmt(f)
+            }
+            Self::Protocol { peer, what } => write!(f, "{peer} broke the protocol: {what}"),
+            Self::Aborted { peer, reason } => write!(f, "{peer} aborted the group: {reason}"),
+        }
+    }
+}
+
+/// Two calls that should be one.
+pub(crate) struct Disagreement<'a> {
+    pub(crate) seq: u64,
+    pub(crate) tag: Option<u64>,
+    pub(crate) left: &'a (Peer, Signature),
+    pub(crate) right: &'a (Peer, Signature),
+}
+
+impl fmt::Display for Disagreement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seq, tag, left, right } = self;
+        match tag {
+            Some(tag) => write!(f, "ranks disagree on the message with tag {tag}")?,
+            None if matches!(left.1.op, OpKind::Shrink | OpKind::Rejoin) => {
+                f.write_str("ranks disagree on how to go on")?;
+            }
+            None if *seq == 0 => f.write_str("ranks disagree on a message")?,
+            None => write!(f, "ranks disagree at operation #{seq}")?,
+        }
+        let [ours, theirs] = [&left.1, &right.1];
+        if ours.calls_as(theirs) && ours.method != theirs.method {
+            return write!(
+                f,
+                " on how to perform {ours}: {} does it by {}, but {} by {} (do all run the same build, with the same settings?)",
+                left.0, ours.method, right.0, theirs.method
+            );
+        }
+        write!(f, ": {} called {}, but {} called {}", left.0, left.1, right.0, right.1)
+    }
+}

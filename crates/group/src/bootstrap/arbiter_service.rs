@@ -1,0 +1,131 @@
+//! The arbiter as a service of rank 0's endpoint: notices come in over sessions, verdicts go out.
+
+use super::host_probe::HostProber;
+use crate::control::arbiter::{Arbiter, Mail};
+use crate::control::heartbeat::Heartbeat;
+use crate::control::launcher_link::LauncherLink;
+use phalanx_core::Loss;
+use phalanx_transport::handshake::{Hello, Purpose, Status};
+use phalanx_transport::{Admission, Outbox, Service, SessionId};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long an end without a farewell waits for the launcher's word on it.
+pub(super) const EXIT_TIME: Duration = Duration::from_millis(250);
+/// How often it is looked for.
+pub(super) const EXIT_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The arbiter as a service of rank 0's endpoint.
+#[derive(Debug)]
+pub(crate) struct ArbiterService {
+    arbiter: Arbiter,
+    ranks: HashMap<SessionId, usize>,
+    /// Asks hosts of which nothing is heard; `None` where there is no network.
+    knocker: Option<HostProber>,
+    /// Who knows how processes end.
+    launcher: Option<Arc<dyn LauncherLink>>,
+}
+
+impl ArbiterService {
+    /// Ranks that say nothing for as long as `heartbeat` are lost.
+    pub(crate) fn new(
+        world_size: usize,
+        heartbeat: Option<Duration>,
+        launcher: Option<Arc<dyn LauncherLink>>,
+        now: Instant,
+    ) -> Self {
+        let heartbeat = heartbeat.map(|limit| Heartbeat::new(limit, now));
+        Self { arbiter: Arbiter::new(world_size, heartbeat), ranks: HashMap::new(), knocker: None, launcher }
+    }
+
+    /// Asks the hosts of ranks that are silent whether they are cut off.
+    pub(crate) fn asking(mut self, heartbeat: Option<Duration>) -> Self {
+        self.knocker = heartbeat.map(HostProber::new);
+        self
+    }
+
+    /// Takes a message that came at this moment.
+    pub(crate) fn take(&mut self, session: SessionId, message: &[u8], now: Instant, outbox: &mut Outbox) {
+        let Some(&rank) = self.ranks.get(&session) else { return };
+        match postcard::from_bytes(message) {
+            Ok(notice) => {
+                let mail = self.arbiter.handle(rank, notice);
+                self.arbiter.heard(rank, now);
+                self.post(mail, outbox);
+            }
+            Err(error) => tracing::warn!(rank, %error, "a notice that cannot be read"),
+        }
+    }
+
+    fn post(&self, mail: Mail, outbox: &mut Outbox) {
+        if mail.is_empty() {
+            return;
+        }
+        let sessions: HashMap<usize, SessionId> = self.ranks.iter().map(|(&id, &rank)| (rank, id)).collect();
+        for (rank, verdict) in mail {
+            if let Some(&session) = sessions.get(&rank) {
+                outbox.send(session, postcard::to_stdvec(&verdict).expect("verdicts are plain data"));
+            }
+        }
+    }
+}
+
+impl Service for ArbiterService {
+    fn admit(&mut self, hello: &Hello) -> Admission {
+        let rank = hello.rank as usize;
+        if hello.purpose == Purpose::Pulse {
+            let has_line = self.ranks.values().any(|&r| r == rank);
+            return if has_line { Admission::Serve } else { Admission::Refuse(Status::Unwanted) };
+        }
+        if self.arbiter.admits(rank) && !self.ranks.values().any(|&r| r == rank) {
+            Admission::Serve
+        } else {
+            Admission::Refuse(Status::Taken)
+        }
+    }
+
+    fn opened(&mut self, session: SessionId, hello: &Hello, _outbox: &mut Outbox) {
+        if hello.purpose == Purpose::Pulse {
+            // That it has come this far is all it wants to say, and to know.
+            return self.arbiter.heard(hello.rank as usize, Instant::now());
+        }
+        self.ranks.insert(session, hello.rank as usize);
+    }
+
+    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
+        self.take(session, message, Instant::now(), outbox);
+    }
+
+    fn closed(&mut self, session: SessionId, outbox: &mut Outbox) {
+        if let Some(rank) = self.ranks.remove(&session)
+            // A process that never joined may try again.
+            && !self.arbiter.admits(rank)
+        {
+            let mail = match &self.launcher {
+                Some(_) => self.arbiter.closed(rank, Instant::now() + EXIT_TIME),
+                None => self.arbiter.disconnected(rank, Loss::Died),
+            };
+            self.post(mail, outbox);
+        }
+    }
+
+    fn poll(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Instant> {
+        if let Some(knocker) = &self.knocker {
+            let addrs = self.arbiter.in_doubt(now);
+            if !addrs.is_empty() {
+                let answering = addrs.iter().map(SocketAddr::ip).filter(|&host| knocker.answers(host, now));
+                self.arbiter.answered(answering.collect());
+                knocker.ask(addrs);
+            }
+        }
+        let launcher = self.launcher.as_ref();
+        let mail = self.arbiter.settle(now, |rank| launcher?.exit_of(rank));
+        self.post(mail, outbox);
+        let mail = self.arbiter.poll(now);
+        self.post(mail, outbox);
+        let look = self.arbiter.is_settling().then(|| now + EXIT_INTERVAL);
+        self.arbiter.deadline().into_iter().chain(look).min()
+    }
+}

@@ -1,0 +1,422 @@
+//! Generations: the group of all ranks, made anew after a loss.
+//!
+//! Nothing of a generation is used in the next one: its workers agree in the store on who goes on ([`roster`]), and then
+//! come together as at the beginning, with a new arbiter on the new rank 0, new lines and new links. The store is what
+//! has to outlive all of them.
+
+mod farewell;
+mod liveness;
+pub(crate) mod processes;
+pub(crate) mod roster;
+pub(crate) mod store_heartbeat;
+pub(crate) mod threads;
+pub(crate) mod view;
+
+use crate::ProcessGroup;
+use crate::bootstrap::self_test;
+use crate::control::job_context::JobContext;
+use crate::group::encryption::Encryption;
+use crate::host::choose_backend;
+use crate::warning::warn_aside;
+use phalanx_algo::Selector;
+use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
+use phalanx_rendezvous::{BackendChoice, Elastic, OpenStore};
+use phalanx_transport::Secret;
+use roster::{Party, WaitLimits};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store_heartbeat::StoreHeartbeat;
+use view::{Admission, Candidate, Decision, Lost};
+
+/// How the workers of a job reach each other: as processes or as threads.
+pub(crate) trait Bootstrap: Send + Sync + Debug {
+    /// How long coming together may take.
+    fn init_timeout(&self) -> Duration;
+
+    /// How long an operation may take, unless the program says otherwise.
+    fn timeout(&self) -> Duration;
+
+    /// For how many processes the job was made to be elastic.
+    fn elastic(&self) -> Option<Elastic>;
+
+    /// What shows that this worker lives while no arbiter watches over it; `None` where silence means nothing.
+    fn heartbeat(&self, _worker: u64) -> Option<StoreHeartbeat> {
+        None
+    }
+
+    /// What the job's processes know and nobody else.
+    fn secret(&self) -> Option<&Secret> {
+        None
+    }
+
+    /// Opens the job's store. `lost` are workers that are gone, on one of which it may have depended.
+    ///
+    /// # Errors
+    /// It can't be reached, and why that may be.
+    fn open(&self, lost: &BTreeSet<u64>, deadline: &Deadline) -> Result<Arc<OpenStore>>;
+
+    /// Brings the ranks of a generation together, of which this is one.
+    ///
+    /// # Errors
+    /// They do not all come.
+    fn meet(&self, assignment: &Assignment, open: &Arc<OpenStore>, deadline: &Deadline) -> Result<JobParts>;
+}
+
+/// A place in a generation.
+#[derive(Debug, Clone)]
+pub(crate) struct Assignment {
+    pub(crate) generation: u64,
+    pub(crate) rank: usize,
+    /// The workers, in rank order.
+    pub(crate) roster: Vec<u64>,
+    /// What looks at the others while they come together, in a generation that forms.
+    pub(crate) heartbeat: Option<Arc<StoreHeartbeat>>,
+}
+
+impl Assignment {
+    pub(crate) fn new(generation: u64, rank: usize, roster: Vec<u64>) -> Self {
+        Self { generation, rank, roster, heartbeat: None }
+    }
+}
+
+/// What the group of all ranks is made of.
+#[derive(Debug)]
+pub(crate) struct JobParts {
+    pub(crate) job: Arc<dyn JobContext>,
+    pub(crate) choice: BackendChoice,
+    pub(crate) selector: Arc<Selector>,
+    /// Whether the new group is to show that it adds up right.
+    pub(crate) self_test: bool,
+}
+
+/// One life of the group of all ranks.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    assignment: Assignment,
+    job: Arc<dyn JobContext>,
+    bootstrap: Arc<dyn Bootstrap>,
+    /// Beats from when the group has failed until the next generation stands.
+    heartbeat: Option<Arc<StoreHeartbeat>>,
+}
+
+impl Generation {
+    pub(crate) fn init_timeout(&self) -> Duration {
+        self.bootstrap.init_timeout()
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.assignment.generation
+    }
+
+    pub(crate) fn encryption(&self) -> Option<Encryption> {
+        self.bootstrap.secret().and_then(Encryption::of)
+    }
+
+    /// How many replacements wait for the next generation. The store has so much time to let this rank in; then it is asked twice, and may
+    /// take as long as any request to answer.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn waiting(&self, limit: Duration) -> Result<usize> {
+        let deadline = Deadline::after(Instant::now(), limit.min(self.bootstrap.init_timeout()));
+        let open = self.bootstrap.open(&BTreeSet::new(), &deadline)?;
+        roster::waiting(&open.store, self.assignment.generation + 1)
+    }
+
+    /// The group of those who go on after this generation. Those who live have so much time to come.
+    ///
+    /// # Errors
+    /// See [`ProcessGroup::shrink`] and [`ProcessGroup::rejoin`].
+    #[track_caller]
+    pub(crate) fn next(&self, op: OpKind, limit: Duration, site: CallSite) -> Result<ProcessGroup> {
+        let admission = match (op, self.bootstrap.elastic()) {
+            (OpKind::Rejoin, Some(elastic)) => Admission::Elastic(elastic),
+            (OpKind::Rejoin, None) => {
+                return Err(Error::misuse(
+                    op,
+                    "nobody replaces lost ranks in this job: start it with `phalanx run --elastic MIN:MAX`, or use shrink",
+                ));
+            }
+            _ => Admission::Survivors,
+        };
+        let Assignment { rank, ref roster, .. } = self.assignment;
+        let call = Signature::bare(op, site);
+        self.heartbeat.iter().for_each(|heartbeat| heartbeat.beat());
+        farewell::fail_groups(&*self.job, &call);
+        let workers = |ranks: Vec<usize>| ranks.into_iter().map(|rank| roster[rank]).collect();
+        let membership = self.job.membership();
+        let lost = || Lost {
+            gone: workers(membership.gone()),
+            silent: workers(membership.silent()),
+            arbiter: membership.has_arbiter(),
+        };
+        let deadline = Deadline::after(Instant::now(), self.bootstrap.init_timeout());
+        let open = self.bootstrap.open(&lost().gone, &deadline)?;
+        let forming = roster::not_refused(&open.store, self.assignment.generation + 1)?;
+        let name = |(rank, &worker): (usize, &u64)| (worker, self.job.peer(rank).to_string());
+        let party = Party {
+            me: Candidate { worker: roster[rank], rank: Some(rank), call: Some((self.job.peer(rank), call)) },
+            admission,
+            before: roster.clone(),
+            names: roster.iter().enumerate().map(name).collect(),
+            lost: &lost,
+            heartbeat: self.heartbeat.clone(),
+            limits: WaitLimits { start: self.bootstrap.init_timeout(), compute: limit },
+            say: &|words| self.job.remind(words),
+        };
+        let group = form(&self.bootstrap, &open, party, forming)?;
+        self.heartbeat.iter().for_each(|heartbeat| heartbeat.rest());
+        Ok(group)
+    }
+}
+
+/// Joins the first generation that an elastic job's new worker can be in.
+#[track_caller]
+pub(crate) fn enter(bootstrap: &Arc<dyn Bootstrap>, worker: u64, elastic: Elastic) -> Result<ProcessGroup> {
+    let deadline = Deadline::after(Instant::now(), bootstrap.init_timeout());
+    let open = bootstrap.open(&BTreeSet::new(), &deadline)?;
+    let heartbeat = bootstrap.heartbeat(worker).map(Arc::new);
+    heartbeat.iter().for_each(|heartbeat| heartbeat.beat());
+    let party = Party {
+        me: Candidate { worker, rank: None, call: None },
+        admission: Admission::Elastic(elastic),
+        before: Vec::new(),
+        names: BTreeMap::new(),
+        lost: &Lost::default,
+        heartbeat,
+        limits: WaitLimits { start: bootstrap.init_timeout(), compute: bootstrap.timeout() },
+        say: &|words| warn_aside(&format!("worker {worker}"), words),
+    };
+    let forming = roster::forming(&open.store)?;
+    form(bootstrap, &open, party, forming)
+}
+
+/// Comes together with the others in this generation, after a roster; if that fails, because somebody else is lost meanwhile, in the
+/// next one. Whoever lives is waited for as long as an operation may take; then there is the time of init to come together.
+#[track_caller]
+fn form(
+    bootstrap: &Arc<dyn Bootstrap>,
+    open: &Arc<OpenStore>,
+    mut party: Party<'_>,
+    mut generation: u64,
+) -> Result<ProcessGroup> {
+    let WaitLimits { start, compute } = party.limits;
+    let deadline = Deadline::after(Instant::now(), start.saturating_add(compute));
+    loop {
+        let roster = match party.agree(&open.store, generation, &deadline)? {
+            Decision::Roster(roster) => roster,
+            Decision::Refused(_) if party.me.call.is_none() => {
+                generation += 1; // nothing is wrong with those who are waited for
+                continue;
+            }
+            Decision::Refused(calls) => return Err(refused(&party, *calls, &deadline)),
+        };
+        let worker = party.me.worker;
+        let Some(rank) = roster.iter().position(|w| *w == worker) else {
+            if party.me.rank.is_none() {
+                generation += 1; // it was closed when this worker came
+                continue;
+            }
+            let what = format!(
+                "generation {generation} has formed without this rank, which came too late: workers {roster:?} go on"
+            );
+            let waited = deadline.elapsed(Instant::now());
+            return Err(Error::Rendezvous { rank: 0, world_size: 0, what, waited });
+        };
+        if let Some(heartbeat) = &party.heartbeat {
+            heartbeat.watch(roster.iter().copied().collect());
+        }
+        // Not all of what is left: somebody may be lost in this attempt too.
+        let now = Instant::now();
+        let attempt = Deadline::after(now, start.min(deadline.remaining(now)) / 2);
+        let assignment =
+            Assignment { heartbeat: party.heartbeat.clone(), ..Assignment::new(generation, rank, roster) };
+        tracing::info!(generation, rank, roster = ?assignment.roster, "a generation forms");
+        match found(bootstrap, assignment.clone(), open, &attempt) {
+            Ok(group) => return Ok(group),
+            Err(error) if may_pass(&error) && !deadline.has_passed(Instant::now()) => {
+                tracing::warn!(generation, %error, "the ranks did not come together; trying again without who is lost");
+            }
+            Err(error) => return Err(error),
+        }
+        party.me.rank = party.me.rank.map(|_| rank);
+        (generation, party.before) = (generation + 1, assignment.roster);
+    }
+}
+
+/// One rank shrinks, and another waits for replacements.
+fn refused(party: &Party<'_>, [left, right]: [(Peer, Signature); 2], since: &Deadline) -> Error {
+    let call = party.me.call.as_ref().map(|(_, call)| call);
+    let at = Context {
+        op: call.map_or(OpKind::Init, |call| call.op),
+        seq: 0,
+        site: call.map(|call| call.site.clone()),
+        envelope: None,
+        group: WORLD,
+        members: (0..party.before.len()).collect(),
+        rank: party.me.rank.unwrap_or(0),
+        bytes: (0, 0),
+        elapsed: since.elapsed(Instant::now()),
+        through: None,
+    };
+    Error::from_cause(Cause::Mismatch { seq: 0, tag: None, left, right }, at)
+}
+
+/// Whether the next generation may do better.
+fn may_pass(error: &Error) -> bool {
+    !matches!(
+        error,
+        Error::Config { .. } | Error::Unavailable { .. } | Error::Internal { .. } | Error::WrongSum { .. }
+    )
+}
+
+/// The group of all ranks of a generation whose roster is known.
+#[track_caller]
+pub(crate) fn found(
+    bootstrap: &Arc<dyn Bootstrap>,
+    assignment: Assignment,
+    open: &Arc<OpenStore>,
+    deadline: &Deadline,
+) -> Result<ProcessGroup> {
+    let JobParts { job, choice, selector, self_test } = bootstrap.meet(&assignment, open, deadline)?;
+    let members = (0..assignment.roster.len()).collect();
+    let backend =
+        choose_backend::backend(job.clone(), WORLD, members, OpKind::Init, choice, selector, deadline)?;
+    let heartbeat = bootstrap.heartbeat(assignment.roster[assignment.rank]).map(Arc::new);
+    let latch = job.membership().groups().into_iter().find(|latch| latch.group() == WORLD);
+    if let (Some(heartbeat), Some(latch)) = (&heartbeat, &latch) {
+        heartbeat.beat_after(latch);
+    }
+    let generation = Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat };
+    let group = ProcessGroup::of_all_ranks(backend, generation);
+    if self_test {
+        self_test::run(&group, deadline)?;
+    }
+    tracing::info!(
+        rank = group.rank(),
+        generation = group.generation(),
+        backend = group.describe(),
+        "the group of all ranks"
+    );
+    Ok(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::thread_job::ThreadJob;
+    use phalanx_core::ReduceOp;
+    use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};
+
+    /// A store that does not answer; remembers for how long it was asked.
+    #[derive(Debug, Default)]
+    struct Silent(std::sync::Mutex<Duration>);
+
+    impl Bootstrap for Silent {
+        fn init_timeout(&self) -> Duration {
+            Duration::from_secs(120)
+        }
+
+        fn timeout(&self) -> Duration {
+            Duration::from_secs(60)
+        }
+
+        fn elastic(&self) -> Option<Elastic> {
+            None
+        }
+
+        fn open(&self, _lost: &BTreeSet<u64>, deadline: &Deadline) -> Result<Arc<OpenStore>> {
+            *self.0.lock().unwrap() = deadline.limit();
+            Err(Error::config("no answer"))
+        }
+
+        fn meet(&self, _seat: &Assignment, _open: &Arc<OpenStore>, _deadline: &Deadline) -> Result<JobParts> {
+            unreachable!("nobody meets there")
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_given_up_before_the_other_ranks_are_late() {
+        let limit = Duration::from_secs(60);
+        let job: Arc<dyn JobContext> = Arc::new(ThreadJob::create(1, limit).remove(0));
+        let selector = Arc::new(Selector::forced_from("").unwrap());
+        let health = Arc::new(crate::control::group_health::GroupHealth::new(job.clone(), WORLD, vec![0]));
+        let backend =
+            Arc::new(crate::host::scheduled::ScheduledBackend::new(health, BackendChoice::Auto, selector));
+        let bootstrap = Arc::new(Silent::default());
+        let (assignment, heartbeat) = (Assignment::new(0, 0, vec![0]), None);
+        let group = ProcessGroup::of_all_ranks(
+            backend,
+            Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat },
+        );
+        group.waiting().unwrap_err();
+        assert!(*bootstrap.0.lock().unwrap() < limit, "{bootstrap:?}");
+        group.barrier().unwrap();
+    }
+
+    /// A worker that is in the roster, and gone before the ranks have come together: the others do without it.
+    fn without_a_ghost(ghost: u64) {
+        let secret = Secret::generate().unwrap();
+        let server = TcpStoreServer::start(([127, 0, 0, 1], 0).into(), &secret).unwrap();
+        let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
+        let store = TcpStore::connect(&server.addr().to_string(), &secret, &deadline).unwrap();
+        let store: Arc<dyn Store> = Arc::new(PrefixStore::new("job", store));
+        let mut workers = Workers { started: 4, ..Workers::default() };
+        workers.publish(&store).unwrap();
+        let config = |worker: u64| {
+            Config::from_lookup(|name| {
+                Some(match name {
+                    "PHALANX_RANK" | "PHALANX_WORKER" => worker.to_string(),
+                    "PHALANX_WORLD_SIZE" => "4".into(),
+                    "PHALANX_ELASTIC" => "2:4".into(),
+                    "PHALANX_STORE" => format!("tcp://{}", server.addr()),
+                    "PHALANX_SECRET" => secret.to_hex(),
+                    "PHALANX_JOB_ID" => "job".into(),
+                    _ => return None,
+                })
+            })
+        };
+        std::thread::scope(|scope| {
+            let config = &config;
+            let others = (0..4).filter(|worker| *worker != ghost).map(|worker| {
+                scope.spawn(move || {
+                    let group = crate::join(&config(worker).unwrap()).unwrap();
+                    let mut sum = [1u64];
+                    group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                    let seen = (group.generation(), group.rank(), sum[0]);
+                    group.finalize().unwrap();
+                    seen
+                })
+            });
+            let others: Vec<_> = others.collect();
+            let party = Party {
+                me: Candidate { worker: ghost, rank: None, call: None },
+                admission: Admission::Elastic(Elastic::new(2, 4).unwrap()),
+                before: Vec::new(),
+                names: BTreeMap::new(),
+                lost: &Lost::default,
+                heartbeat: None,
+                limits: WaitLimits { start: deadline.limit(), compute: deadline.limit() },
+                say: &|_| {},
+            };
+            let decided = party.agree(&store, 0, &deadline).unwrap();
+            assert_eq!(decided, Decision::Roster(vec![0, 1, 2, 3]));
+            workers.ended.push(ghost);
+            workers.publish(&store).unwrap();
+            let seen: Vec<_> = others.into_iter().map(|other| other.join().unwrap()).collect();
+            assert_eq!(seen, [(1, 0, 3), (1, 1, 3), (1, 2, 3)]);
+        });
+    }
+
+    #[test]
+    fn who_ends_while_the_ranks_come_together_is_done_without() {
+        without_a_ghost(3);
+    }
+
+    #[test]
+    fn so_is_rank_0() {
+        without_a_ghost(0);
+    }
+}

@@ -1,0 +1,205 @@
+//! Signs of life in the job's store, while a generation forms.
+//!
+//! The arbiter of a generation may end with it. From the moment at which its group has failed until the next one stands, each worker
+//! writes a beat into the store, on a thread that does nothing else: so a survivor that computes, and has not called `rejoin` yet, is
+//! told from one that is stopped. The same thread looks at the beats of the others. In a job that is in order there is no such thread.
+
+use super::liveness::Liveness;
+use crate::control::failure_latch::FailureLatch;
+use phalanx_core::{Deadline, Result};
+use phalanx_rendezvous::{OpenStore, Store};
+use phalanx_transport::{WakeSource, Waker};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How often the others are looked at, in the time after which silence is a loss …
+const LOOKS: u32 = 20;
+/// … but not more rarely.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// Tells one beat of this process from the next, whichever of its hearts makes it.
+static BEATS: AtomicU64 = AtomicU64::new(0);
+
+/// Opens the store once more.
+type Open = dyn Fn(&Deadline) -> Result<OpenStore> + Send + Sync;
+
+/// One worker's. It stops when this is dropped.
+pub(crate) struct StoreHeartbeat(Arc<Shared>);
+
+struct Shared {
+    worker: u64,
+    limit: Duration,
+    open: Box<Open>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    liveness: Liveness,
+    /// There is a thread.
+    beats: bool,
+    ended: bool,
+}
+
+impl fmt::Debug for StoreHeartbeat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreHeartbeat").field("worker", &self.0.worker).finish_non_exhaustive()
+    }
+}
+
+impl StoreHeartbeat {
+    /// It does not beat yet. A worker that does not beat for as long as `limit` is silent.
+    pub(crate) fn new(
+        worker: u64,
+        limit: Duration,
+        open: impl Fn(&Deadline) -> Result<OpenStore> + Send + Sync + 'static,
+    ) -> Self {
+        let liveness = Liveness::new(limit, Instant::now());
+        let state = Mutex::new(State { liveness, beats: false, ended: false });
+        Self(Arc::new(Shared { worker, limit, open: Box::new(open), state, changed: Condvar::new() }))
+    }
+
+    /// Beats from now on.
+    pub(crate) fn beat(&self) {
+        self.0.beat();
+    }
+
+    /// Beats when `latch` is raised.
+    pub(crate) fn beat_after(&self, latch: &Arc<FailureLatch>) {
+        let client = FailureListener { latch: Arc::downgrade(latch), heartbeat: Arc::downgrade(&self.0) };
+        latch.listen(&Waker::at(Arc::new(client)));
+        if latch.cause().is_some() {
+            self.beat();
+        }
+    }
+
+    /// Beats no more: the generation stands, and its arbiter watches over all.
+    pub(crate) fn rest(&self) {
+        self.0.lock().ended = true;
+        self.0.changed.notify_all();
+    }
+
+    /// These are looked at, and nobody else.
+    pub(crate) fn watch(&self, mut workers: BTreeSet<u64>) {
+        workers.remove(&self.0.worker);
+        self.0.lock().liveness.watch(&workers, Instant::now());
+    }
+
+    /// An arbiter still hears them.
+    pub(crate) fn heard(&self, workers: impl Iterator<Item = u64>) {
+        let mut state = self.0.lock();
+        workers.for_each(|worker| state.liveness.heard(worker, Instant::now()));
+    }
+
+    /// Who of them has not beaten for the whole time.
+    pub(crate) fn silent(&self) -> BTreeSet<u64> {
+        self.0.lock().liveness.silent().clone()
+    }
+
+    /// How long silence may last.
+    pub(crate) fn limit(&self) -> Duration {
+        self.0.limit
+    }
+}
+
+impl Drop for StoreHeartbeat {
+    fn drop(&mut self) {
+        self.rest();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn beat(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.beats || state.ended {
+            return;
+        }
+        let shared = self.clone();
+        let thread = std::thread::Builder::new().name("phalanx-heartbeat".into()).spawn(move || shared.run());
+        match thread {
+            Ok(_) => state.beats = true,
+            Err(error) => {
+                tracing::warn!(%error, "no thread for signs of life; the others may take this rank for lost");
+            }
+        }
+    }
+
+    fn run(&self) {
+        let mut store = None;
+        loop {
+            match self.round(&mut store) {
+                Ok(()) => {}
+                Err(error) => {
+                    // The others will take this worker for lost if it lasts; the call that forms the generation says why it failed.
+                    tracing::debug!(worker = self.worker, %error, "no sign of life in the store");
+                    store = None;
+                }
+            }
+            let state = self.lock();
+            let pause = (self.limit / LOOKS).min(LOOK_INTERVAL_MAX);
+            let waited = self.changed.wait_timeout_while(state, pause, |state| !state.ended);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.ended {
+                return;
+            }
+        }
+    }
+
+    /// Looks at all, and beats if it is time.
+    fn round(&self, open: &mut Option<OpenStore>) -> Result<()> {
+        let store = match open {
+            Some(open) => &open.store,
+            None => &open.insert((self.open)(&Deadline::after(Instant::now(), self.limit))?).store,
+        };
+        let watched = self.lock().liveness.watched();
+        for worker in watched {
+            let beat = store.try_get(&key(worker))?;
+            self.lock().liveness.saw(worker, beat, Instant::now());
+        }
+        let is_due = self.lock().liveness.poll(Instant::now());
+        if is_due {
+            let number = BEATS.fetch_add(1, Ordering::Relaxed);
+            store.set(&key(self.worker), format!("{} {number}", std::process::id()).as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a worker's beat stands.
+fn key(worker: u64) -> String {
+    format!("alive/{worker}")
+}
+
+/// Waits for an latch, without a thread.
+#[derive(Debug)]
+struct FailureListener {
+    latch: Weak<FailureLatch>,
+    heartbeat: Weak<Shared>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("worker", &self.worker).finish_non_exhaustive()
+    }
+}
+
+impl WakeSource for FailureListener {
+    fn wakes(&self) -> u32 {
+        0
+    }
+
+    fn wake(&self) {
+        let failed = self.latch.upgrade().is_some_and(|latch| latch.first_cause().is_some());
+        if let Some(heartbeat) = self.heartbeat.upgrade().filter(|_| failed) {
+            heartbeat.beat();
+        }
+    }
+
+    /// Nobody sleeps there.
+    fn sleep(&self, _rung: u32, _limit: Duration) {}
+}

@@ -1,0 +1,139 @@
+//! What a job is made of on this rank: who else is in it, how to reach them, and the line to the arbiter.
+
+#[cfg(target_os = "linux")]
+use crate::bootstrap::exchange_fd::FdExchange;
+use crate::bootstrap::tcp_control::TcpControl;
+use crate::control::Control;
+#[cfg(target_os = "linux")]
+use crate::control::group_health::GroupHealth;
+use crate::control::job_context::{JobContext, Place};
+use crate::control::membership::Membership;
+use crate::control::notice::{Member, Notice};
+use phalanx_algo::Link;
+use phalanx_core::{Deadline, GroupId, Peer};
+#[cfg(target_os = "linux")]
+use phalanx_core::{Result, Signature};
+use phalanx_transport::Wire;
+use phalanx_transport::tcp::Exchange;
+use std::collections::HashMap;
+use std::fmt::Debug;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a rank that leaves waits for the arbiter to hear it.
+const HEARD_TIME: Duration = Duration::from_secs(1);
+/// How long rank 0, when its groups are only dropped, stays for the others to leave too.
+const ARBITER_STAYS_TIME: Duration = Duration::from_secs(2);
+
+/// Ranks as processes, over TCP.
+#[derive(Debug)]
+pub(crate) struct TcpJob {
+    /// What moving bytes costs in this job, as rank 0 sees it.
+    pub(crate) link: Link,
+    pub(crate) place: Place,
+    /// How long a rank, or the network to it, may show no sign of life.
+    pub(crate) heartbeat: Option<Duration>,
+    /// Whether frames have checksums.
+    pub(crate) checksum: bool,
+    pub(crate) members: Vec<Member>,
+    pub(crate) membership: Arc<Membership>,
+    /// Before the exchange: on rank 0 that carries the other ends of all lines.
+    pub(crate) line: TcpControl,
+    pub(crate) exchange: Exchange,
+    pub(crate) left: Mutex<bool>,
+    /// How often each group has shared memory: that tells one time from the next.
+    #[cfg(target_os = "linux")]
+    pub(crate) shares: Mutex<HashMap<GroupId, u64>>,
+}
+
+impl JobContext for TcpJob {
+    fn open(&self, group: GroupId, members: &[usize]) -> Wire {
+        let addrs = members.iter().map(|&m| self.members[m].addr).collect();
+        // All ranks are here and listen. Silence on the line to the arbiter is noticed before silence on a link.
+        let link_timeout =
+            self.heartbeat.map_or(self.place.timeout, |limit| self.place.timeout.min(limit * 3 / 2));
+        let links = self.exchange.open(group, members.to_vec(), addrs, link_timeout);
+        Wire::with_checksums(Box::new(links.notice_cuts(self.heartbeat)), self.checksum)
+    }
+
+    fn control(&self) -> &dyn Control {
+        &self.line
+    }
+
+    fn membership(&self) -> &Arc<Membership> {
+        &self.membership
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        self.members[rank].peer.clone()
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn host_of(&self, rank: usize) -> Option<&str> {
+        Some(self.members.get(rank)?.local.as_ref()?.host.as_str())
+    }
+
+    fn longest_memory(&self, rank: usize) -> u64 {
+        self.members.get(rank).and_then(|member| member.local.as_ref()).map_or(0, |local| local.longest)
+    }
+
+    fn forget(&self, group: GroupId) {
+        #[cfg(target_os = "linux")]
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
+        self.exchange.close(group);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn share(
+        &self,
+        health: &GroupHealth,
+        signature: &Signature,
+        deadline: &Deadline,
+        make: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        FdExchange::new(self, health, signature, *deadline).run(make)
+    }
+
+    fn leave(&self, deadline: &Deadline) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *left, true) {
+            return;
+        }
+        self.say_farewell();
+        if self.place.rank == 0 {
+            self.membership.wait_left(|r| r != 0, self.place.world_size, deadline);
+        }
+    }
+}
+
+impl TcpJob {
+    /// Waits until the arbiter has heard it: what a process has only handed to the system may be lost with it.
+    fn say_farewell(&self) {
+        if self.line.send(Notice::Leave).is_ok() {
+            self.membership.wait_heard(self.place.rank, &Deadline::after(Instant::now(), HEARD_TIME));
+        }
+    }
+}
+
+impl Drop for TcpJob {
+    fn drop(&mut self) {
+        // Without a farewell the others take it for a death, which is what a panic is.
+        if !self.line.is_here() || std::thread::panicking() {
+            return;
+        }
+        if std::mem::replace(self.left.get_mut().unwrap_or_else(PoisonError::into_inner), true) {
+            return;
+        }
+        self.say_farewell();
+        if self.place.rank == 0 {
+            // The arbiter goes with this process. Who is in the last operations still may need it.
+            let deadline = Deadline::after(Instant::now(), ARBITER_STAYS_TIME);
+            self.membership.wait_left_in_peace(|r| r != 0, self.place.world_size, &deadline);
+        }
+    }
+}

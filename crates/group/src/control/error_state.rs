@@ -1,0 +1,59 @@
+//! Whether a rank stands under an error that one of its operations has returned. What becomes of it then follows from that error.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A rank that calls operations of other groups so long after an error has gone on. Ends that follow from the error come sooner.
+const GOES_ON_TIME: Duration = Duration::from_secs(5);
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct ErrorState {
+    is: AtomicBool,
+    since: Mutex<Option<Instant>>,
+}
+
+impl ErrorState {
+    /// An operation returns an error. Whether that is the first.
+    pub(crate) fn strike(&self, now: Instant) -> bool {
+        self.is.store(true, Ordering::Relaxed);
+        self.since.lock().unwrap_or_else(PoisonError::into_inner).replace(now).is_none()
+    }
+
+    /// Whether the rank stands under an error.
+    pub(crate) fn is(&self) -> bool {
+        self.is.load(Ordering::Relaxed)
+    }
+
+    /// An operation begins in a group that works. Whether by that the rank has gone on after an error. One load if there was none.
+    pub(crate) fn goes_on(&self, now: impl FnOnce() -> Instant) -> bool {
+        if !self.is.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = since.is_some_and(|at| now().saturating_duration_since(at) >= GOES_ON_TIME);
+        if goes_on {
+            *since = None;
+            self.is.store(false, Ordering::Relaxed);
+        }
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_works_long_after_an_error_has_gone_on_once() {
+        let (stricken, start) = (ErrorState::default(), Instant::now());
+        let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
+        assert!(!stricken.goes_on(|| unreachable!("the clock is not asked")));
+        assert!(stricken.strike(at(0.0)) && !stricken.strike(at(1.0)));
+        assert!(!stricken.goes_on(|| at(5.9)), "five seconds after the last error");
+        assert!(stricken.goes_on(|| at(6.1)));
+        assert!(!stricken.goes_on(|| unreachable!("once")));
+        assert!(stricken.strike(at(7.0)), "the next error is a new one");
+    }
+}

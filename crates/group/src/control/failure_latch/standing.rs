@@ -1,0 +1,48 @@
+//! What a rank waits for in one group.
+
+use super::{FailureLatch, lock};
+use crate::control::waits::{Pending, Standing, With};
+use crate::trace::log::Call;
+use phalanx_core::Cause;
+use std::sync::atomic::Ordering;
+
+impl FailureLatch {
+    /// Adds what this rank waits for in this group; false if it can go on by itself, or not all can be told.
+    pub(crate) fn tell_waits(&self, standing: &mut Standing) -> bool {
+        let (collective, place) = self.collectives.open_collective();
+        standing.places.push((self.group, place));
+        let takes = self.takes_messages.load(Ordering::Relaxed);
+        let in_turn = collective.into_iter().map(|call| (call, With::Members(self.members.clone(), takes)));
+        let Some(messages) = self.messages.open_messages() else { return false };
+        let to_peers = messages.into_iter().filter_map(|call| {
+            let (peer, tag) = call.with?;
+            Some((call, With::Peer(peer, tag)))
+        });
+        let pending = |(call, with): (Call, With)| Pending {
+            group: self.group,
+            number: call.number,
+            call: call.signature,
+            with,
+        };
+        standing.waits.extend(in_turn.chain(to_peers).map(pending));
+        for (members, tally) in &*lock(&self.links) {
+            standing.bytes = standing.bytes.wrapping_add(tally.bytes());
+            let counts = members
+                .iter()
+                .enumerate()
+                .map(|(at, &peer)| (self.group, peer, tally.begun(at), tally.arrived(at)));
+            standing.messages.extend(counts.filter(|(.., sent, come)| sent + come > 0));
+        }
+        self.in_vain.load(Ordering::Relaxed) == 0
+    }
+
+    /// For what an operation of this rank in this group fails, while the program has not heard of it.
+    pub(crate) fn failing(&self) -> Option<Cause> {
+        let cause = self.first_cause().filter(|_| !self.returned.load(Ordering::Acquire))?;
+        let is_open = || {
+            self.collectives.open_collective().0.is_some()
+                || self.messages.open_messages().is_none_or(|messages| !messages.is_empty())
+        };
+        is_open().then(|| cause.clone())
+    }
+}

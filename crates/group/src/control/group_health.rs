@@ -1,0 +1,543 @@
+//! The health of one group on one rank: whether it has failed, why, and how errors say so.
+
+use crate::control::failure_latch::FailureLatch;
+use crate::control::failure_report::{FailureReport, Next};
+use crate::control::job_context::JobContext;
+use crate::control::limits::cut;
+use crate::control::notice::{Notice, Through};
+use crate::control::reminder::{self, Reminder, Reminding};
+use crate::control::standstill::Here;
+use crate::trace::Trace;
+use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
+#[cfg(target_os = "linux")]
+use phalanx_shm::Processes;
+use phalanx_transport::Birthplace;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
+const STALL_TIME: Duration = Duration::from_millis(500);
+/// How long the arbiter's word is waited for where this rank saw only the effect of something.
+#[cfg(target_os = "linux")]
+const HEARSAY_TIME: Duration = Duration::from_secs(2);
+/// How long rank 0 waits at most until its own arbiter has told the others of its error.
+const STRICKEN_TIME: Duration = Duration::from_millis(500);
+/// How long after an orderly farewell a peer's last bytes may still be on their way.
+pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+/// A call as errors describe it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ErrorContext<'a> {
+    pub(crate) signature: &'a Signature,
+    /// Its place among the group's collectives; 0 for messages.
+    pub(crate) seq: u64,
+    /// Of a message: the other end, among those who work together here, and the tag.
+    pub(crate) message: Option<(usize, u64)>,
+    /// Payload bytes received, and all there are to receive.
+    pub(crate) bytes: (u64, u64),
+    /// Since it was called.
+    pub(crate) elapsed: Duration,
+}
+
+/// A call of the group, of which a backend performs a part. Errors tell of the whole.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ParentCall<'a> {
+    pub(crate) signature: &'a Signature,
+    /// Its place among the group's collectives.
+    pub(crate) seq: u64,
+    /// Since when its time runs …
+    pub(crate) called: Instant,
+    /// … and how much of that there is.
+    pub(crate) limit: Duration,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct GroupHealth {
+    pub(crate) job: Arc<dyn JobContext>,
+    pub(crate) latch: Arc<FailureLatch>,
+    /// Who works together here, as ranks of the job: all members of the group, or some of them. Peers count in this order.
+    members: Vec<usize>,
+    /// This rank among them.
+    pub(crate) rank: usize,
+    shared: Arc<Shared>,
+}
+
+/// What the parts of a group on this rank share. It lasts until the last of them is done.
+#[derive(Debug)]
+struct Shared {
+    job: Arc<dyn JobContext>,
+    birthplace: Birthplace,
+    latch: Arc<FailureLatch>,
+    /// What this rank noticed first. However many operations fail for it, it is reported once.
+    report: Mutex<Option<FailureReport>>,
+    /// The processes of those of its members that are on this host (ranks of the job, in the order of the processes).
+    #[cfg(target_os = "linux")]
+    neighbours: OnceLock<(Vec<usize>, Processes)>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            return;
+        }
+        let (group, members) = (self.latch.group(), self.latch.members().to_vec());
+        // Of a group that has failed nobody expects anything, and a panic does not end it in order.
+        if members.len() > 1 && self.latch.cause().is_none() && !std::thread::panicking() {
+            let _ = self.job.control().send(Notice::LeaveGroup { group, members });
+        }
+        self.job.forget(group);
+    }
+}
+
+impl GroupHealth {
+    /// `members` are ranks of the job, in group order.
+    pub(crate) fn new(job: Arc<dyn JobContext>, id: GroupId, members: Vec<usize>) -> Self {
+        let latch = job.membership().latch(id, members.clone());
+        let report = Mutex::default();
+        #[cfg(target_os = "linux")]
+        let neighbours = OnceLock::new();
+        let birthplace = Birthplace::here();
+        let shared = Shared {
+            job: job.clone(),
+            birthplace,
+            latch: latch.clone(),
+            report,
+            #[cfg(target_os = "linux")]
+            neighbours,
+        };
+        Self::of(job, latch, members, Arc::new(shared))
+    }
+
+    /// The same health, seen by `members` of the group (ranks of the job), which do a part of its work among themselves.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn part(&self, members: Vec<usize>) -> Self {
+        Self::of(self.job.clone(), self.latch.clone(), members, self.shared.clone())
+    }
+
+    fn of(
+        job: Arc<dyn JobContext>,
+        latch: Arc<FailureLatch>,
+        members: Vec<usize>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let rank = members.iter().position(|&m| m == job.place().rank).expect("this rank is a member");
+        Self { job, latch, members, rank, shared }
+    }
+
+    /// Whether this is the process that the group is of, and none that was forked from it: that must end nothing.
+    pub(crate) fn is_here(&self) -> bool {
+        self.shared.birthplace.is_here()
+    }
+
+    /// Who works together here, as ranks of the job.
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.members
+    }
+
+    /// One of the members, as errors name it.
+    pub(crate) fn peer(&self, rank: usize) -> Peer {
+        self.job.peer(self.members[rank])
+    }
+
+    /// How a peer is lost to which this rank finds no way.
+    pub(crate) fn unreachable(&self) -> Loss {
+        Loss::Unreachable { from: self.members[self.rank] }
+    }
+
+    /// This rank has begun a collective.
+    pub(crate) fn remember(&self, seq: u64, signature: &Signature) {
+        self.latch.collectives.begin(seq, signature);
+    }
+
+    /// A collective has ended well.
+    pub(crate) fn ended(&self, seq: u64, signature: &Signature) {
+        self.latch.collectives.end(seq, signature);
+    }
+
+    /// What this rank called at that place, if that was lately.
+    pub(crate) fn recall(&self, seq: u64) -> Option<Signature> {
+        self.latch.collectives.find(seq)
+    }
+
+    /// Refuses if the group has failed.
+    pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
+        let Some(cause) = self.latch.cause() else {
+            if self.job.membership().stricken.goes_on(Instant::now) {
+                let _ = self.job.control().send(Notice::GoesOn);
+            }
+            return Ok(());
+        };
+        if self.latch.returned.swap(true, Ordering::AcqRel) {
+            return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
+        }
+        let told = ErrorContext { signature, seq: 0, message: None, bytes: (0, 0), elapsed: Duration::ZERO };
+        let error = self.failed(cause.clone(), told);
+        self.finish_trace();
+        Err(error)
+    }
+
+    /// Fails the group: reports `cause`, and returns the error for the cause that came first.
+    pub(crate) fn fail(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
+        self.accuse(cause, told.seq > 0);
+        let error = self.failed(self.wait_for_verdict(), told);
+        self.finish_trace();
+        error
+    }
+
+    /// This rank noticed trouble, in a collective or elsewhere. What came first, [`verdict`](Self::verdict) says.
+    pub(crate) fn accuse(&self, cause: Cause, in_collective: bool) {
+        self.report().get_or_insert_with(|| FailureReport::new(cause, in_collective));
+    }
+
+    /// For what the group has failed, after an [`accuse`](Self::accuse); or until when that may still be open.
+    pub(crate) fn verdict(&self, now: Instant) -> Result<Cause, Instant> {
+        let mut report = self.report();
+        loop {
+            if let Some(first) = self.latch.cause() {
+                return Ok(first.clone());
+            }
+            let report = report.as_mut().expect("who waits for a verdict has accused somebody");
+            match report.next(now) {
+                Next::Tell => self.notify(report.cause()),
+                Next::Wait(until) => return Err(until),
+                Next::Believe => {
+                    let (cause, through) = self.own_view(report);
+                    self.latch.raise(cause, through);
+                }
+            }
+        }
+    }
+
+    fn report(&self) -> MutexGuard<'_, Option<FailureReport>> {
+        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_verdict(&self) -> Cause {
+        loop {
+            let now = Instant::now();
+            match self.verdict(now) {
+                Ok(first) => return first,
+                Err(until) => drop(self.latch.wait(&Deadline::after(now, until - now))),
+            }
+        }
+    }
+
+    /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
+    pub(crate) fn failed(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
+        if self.job.membership().stricken.strike(Instant::now()) {
+            // If the program ends because of this error, the others hear why.
+            let _ = self.job.control().send(Notice::Stricken { cause: cause.clone() });
+        }
+        // After that: who is asked meanwhile says either.
+        self.latch.returned.store(true, Ordering::Release);
+        Error::from_cause(cause, self.context(told))
+    }
+
+    /// The error for what went wrong elsewhere, if that is heard of soon.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn heard(&self, told: ErrorContext<'_>) -> Option<Error> {
+        let first = self.latch.wait(&Deadline::after(Instant::now(), HEARSAY_TIME))?;
+        let error = self.failed(first.clone(), told);
+        self.finish_trace();
+        Some(error)
+    }
+
+    /// The call was late and that is an error: the group has failed.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: ErrorContext<'_>) -> Error {
+        self.fail(self.late(peers, told), told)
+    }
+
+    /// Why a call failed that waited for `peers` until its time was over.
+    pub(crate) fn late(&self, peers: impl IntoIterator<Item = usize>, told: ErrorContext<'_>) -> Cause {
+        let mut awaited: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
+        awaited.sort();
+        awaited.dedup();
+        let (op, seq, reporter) = (told.signature.op, told.seq, self.peer(self.rank));
+        // As far as this rank can see. Of collectives the arbiter knows more.
+        let missing = awaited.clone();
+        let (site, envelope) = (Some(told.signature.site.clone()), self.envelope(told));
+        let (waited, meanwhile) = (told.elapsed, Vec::new());
+        Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }
+    }
+
+    /// Where the line is broken already, a verdict that came over it before may still have to be heard.
+    fn notify(&self, cause: &Cause) {
+        let (group, members) = (self.latch.group(), self.latch.members().to_vec());
+        let _ = self.job.control().send(Notice::Failed { group, members, cause: cause.clone() });
+    }
+
+    /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
+    /// lost first, but all know of this one, and a collective could not do without it.
+    fn own_view(&self, report: &FailureReport) -> (Cause, Through) {
+        let has_left = |rank| self.latch.members().contains(&rank) && self.latch.left_at(rank).is_some();
+        let left = |peer: Peer| match self.latch.left_after(peer.rank) {
+            Some(first) => (first, Some((peer, Loss::LeftAfterError))),
+            None => (Cause::Lost { peer, how: Loss::Left }, None),
+        };
+        match (report.cause().clone(), self.job.membership().arbiter_stricken()) {
+            (Cause::Lost { .. } | Cause::TimedOut { .. }, _) if report.in_collective() && has_left(0) => {
+                left(self.job.peer(0))
+            }
+            (Cause::Lost { peer, .. }, _) if has_left(peer.rank) => left(peer),
+            // The arbiter ended after an error. So, most likely, did whoever is lost after that, or does not come.
+            (Cause::Lost { peer, how }, Some(first)) => (first, Some((peer, how))),
+            (Cause::TimedOut { .. }, Some(first)) if !self.job.membership().has_arbiter() => {
+                (first, Some((self.job.peer(0), Loss::LeftAfterError)))
+            }
+            (other, _) => (other, None),
+        }
+    }
+
+    /// Whether rank 0, and with it the arbiter, stands under an error.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn arbiter_ended_after_error(&self) -> bool {
+        self.job.membership().arbiter_stricken().is_some()
+    }
+
+    /// Fails the group on all its ranks.
+    pub(crate) fn abort(&self, reason: &str) {
+        self.give_up(self.own_fault(reason));
+    }
+
+    /// The cause of a failure for which this rank alone is to be named.
+    pub(crate) fn own_fault(&self, reason: &str) -> Cause {
+        Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) }
+    }
+
+    /// What came of a step that each rank takes by itself in a collective. If it failed here, the others hear why this rank does not come.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn alone<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.abort(&error.to_string()))
+    }
+
+    /// Fails a group that this one is divided into, on all its ranks: it will not have this rank. Nothing is known of it here but its name.
+    pub(crate) fn forgo(&self, group: GroupId, why: &Error) {
+        if !self.is_here() {
+            return;
+        }
+        let cause = match self.latch.cause() {
+            Some(first) if !matches!(first, Cause::TimedOut { .. }) => first.clone(),
+            // Nobody was late in the new group.
+            _ => self.own_fault(&why.to_string()),
+        };
+        let notice = Notice::Failed { group, members: self.latch.members().to_vec(), cause };
+        // Who insists is not doubted.
+        for notice in [notice.clone(), notice] {
+            let _ = self.job.control().send(notice);
+        }
+    }
+
+    /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
+    /// flight here ends as well. Where the arbiter is on this rank, its word has reached the others when it is heard here.
+    ///
+    /// All groups of this rank fail by that, at once, for the thread is about to drop them one after the other.
+    pub(crate) fn panicked(&self) {
+        let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
+        if self.latch.cause().is_some() {
+            self.notify(&cause);
+        }
+        self.give_up(cause);
+    }
+
+    /// Fails the group on all its ranks, unless it has failed; why it has.
+    pub(crate) fn give_up(&self, cause: Cause) -> Cause {
+        if !self.is_here() {
+            return cause;
+        }
+        self.begin_to_give_up(cause);
+        let first = self.wait_for_verdict();
+        self.finish_trace();
+        first
+    }
+
+    /// Says why this rank fails the group, unless that has failed already. What came first, [`verdict`](Self::verdict) says.
+    pub(crate) fn begin_to_give_up(&self, cause: Cause) -> bool {
+        let begins = self.latch.cause().is_none();
+        if begins {
+            if self.report().is_some() {
+                // Whatever else is being settled: this needs no second telling.
+                self.notify(&cause);
+            }
+            self.accuse(cause, false);
+        }
+        begins
+    }
+
+    /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
+    pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+            self.latch.returned.store(true, Ordering::Release);
+            self.panicked();
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+            Error::Internal { what: format!("the progress thread panicked: {words}") }
+        })
+    }
+
+    /// What this rank did lately, in all its groups.
+    pub(crate) fn trace(&self) -> Trace {
+        self.job.membership().trace("the program asked for it")
+    }
+
+    /// Who hears that the group has failed may end the process: before that, what led to it is written. Sleeps, so without a lock.
+    pub(crate) fn finish_trace(&self) {
+        let Some(cause) = self.latch.cause() else { return };
+        let membership = self.job.membership();
+        membership.recorder.finish_writing();
+        let is_own = cause.culprit().is_some_and(|peer| peer.rank == 0);
+        if self.job.place().rank == 0 && !is_own && membership.stricken.is() {
+            // With this process the arbiter ends: the others must know why, before.
+            membership.wait_arbiter_stricken(&Deadline::after(Instant::now(), STRICKEN_TIME));
+        }
+    }
+
+    /// Tells the arbiter where this rank waits: it sees who waits elsewhere.
+    pub(crate) fn stalled(&self) {
+        // If the line is broken, the membership knows.
+        let _ = self.job.control().send(self.latch.calls());
+    }
+
+    /// Tells the arbiter for what this rank waits: it sees who waits for each other. The calling thread counts as one that waits, for as long
+    /// as what is returned lives.
+    pub(crate) fn waits(&self) -> Here {
+        let membership = self.job.membership();
+        let here = membership.waiting.here();
+        let _ = self.job.control().send(Notice::Waits { round: 0, standing: membership.waits() });
+        here
+    }
+
+    /// This call has waited for `told.elapsed`, now for `peers`: says so where that is due.
+    pub(crate) fn remind(
+        &self,
+        reminder: &mut Reminder,
+        peers: impl IntoIterator<Item = usize>,
+        told: ErrorContext<'_>,
+    ) {
+        let group = self.latch.group();
+        match reminder.poll(told.elapsed) {
+            Reminding::Nothing => {}
+            Reminding::Ask if told.seq == 0 => {}
+            Reminding::Ask => {
+                let members = self.latch.members().to_vec();
+                let _ = self.job.control().send(Notice::WhoIsBehind { group, seq: told.seq, members });
+            }
+            Reminding::Say => {
+                // Whom this rank waits for may itself wait for another. That all have come says nothing better.
+                let behind = self.latch.behind(told.seq).filter(|behind| !behind.is_empty() && told.seq > 0);
+                let mut awaited: Vec<Peer> = match behind {
+                    Some(ranks) => ranks.into_iter().map(|rank| self.job.peer(rank)).collect(),
+                    None => peers.into_iter().map(|peer| self.peer(peer)).collect(),
+                };
+                awaited.sort();
+                awaited.dedup();
+                let of = group.to_string();
+                self.job.remind(&reminder::words(&awaited, told.signature, told.seq, &of, told.elapsed));
+            }
+        }
+    }
+
+    /// The processes of those whose health this is, which are on this host.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn know(&self, processes: Processes) {
+        let _ = self.shared.neighbours.set((self.members.clone(), processes));
+    }
+
+    /// The end of a peer's process on this host, where nobody is left who would say so: the arbiter left before it. `seen` keeps whose end was seen at
+    /// the last look, for what that rank gave before it is taken first.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn ended_unheard(
+        &self,
+        peers: impl IntoIterator<Item = usize>,
+        seen: &mut Option<usize>,
+    ) -> Option<Cause> {
+        let (members, processes) = self.shared.neighbours.get()?;
+        if self.job.membership().has_arbiter() {
+            return None;
+        }
+        let place = |rank| members.iter().position(|&member| member == rank);
+        let mut ranks = peers.into_iter().map(|peer| self.members[peer]);
+        let ended = ranks.find(|&rank| place(rank).is_some_and(|place| processes.has_ended(place)))?;
+        let is_known = seen.replace(ended) == Some(ended);
+        is_known.then(|| Cause::Lost { peer: self.job.peer(ended), how: Loss::Died })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn ended_unheard(
+        &self,
+        _peers: impl IntoIterator<Item = usize>,
+        _seen: &mut Option<usize>,
+    ) -> Option<Cause> {
+        None
+    }
+
+    /// A peer of these that left some time ago.
+    pub(crate) fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
+        self.gone_of(peers.into_iter().map(|peer| self.members[peer]), now)
+    }
+
+    /// Whether a peer has left, not this group, but the job, or is lost.
+    pub(crate) fn has_left_job(&self, peer: usize) -> bool {
+        self.job.membership().gone().contains(&self.members[peer])
+    }
+
+    /// A rank of the whole group that left some time ago.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn anybody_gone(&self, now: Instant) -> Option<Peer> {
+        self.gone_of(self.latch.members().iter().copied(), now)
+    }
+
+    /// Of these ranks of the job.
+    fn gone_of(&self, mut ranks: impl Iterator<Item = usize>, now: Instant) -> Option<Peer> {
+        let is_gone = |&rank: &usize| {
+            let left = self.latch.left_at(rank);
+            left.is_some_and(|at| now.saturating_duration_since(at) > FAREWELL_TIME)
+        };
+        ranks.find(is_gone).map(|rank| self.job.peer(rank))
+    }
+
+    pub(crate) fn context(&self, told: ErrorContext<'_>) -> Context {
+        Context {
+            op: told.signature.op,
+            seq: told.seq,
+            site: Some(told.signature.site.clone()),
+            envelope: self.envelope(told),
+            group: self.latch.group(),
+            members: self.latch.members().to_vec(),
+            rank: self.members[self.rank],
+            bytes: told.bytes,
+            elapsed: told.elapsed,
+            through: self.latch.through(),
+        }
+    }
+
+    fn envelope(&self, told: ErrorContext<'_>) -> Option<Envelope> {
+        told.message.map(|(peer, tag)| Envelope { peer: self.members[peer], tag })
+    }
+
+    /// Both sides of a disagreement.
+    pub(crate) fn mismatch(
+        &self,
+        seq: u64,
+        tag: Option<u64>,
+        ours: Signature,
+        peer: usize,
+        theirs: Signature,
+    ) -> Cause {
+        let mut sides = [(self.peer(self.rank), ours), (self.peer(peer), theirs)];
+        sides.sort_by_key(|(peer, _)| peer.rank);
+        let [left, right] = sides;
+        Cause::Mismatch { seq, tag, left, right }
+    }
+}
+
+/// How long a call with this limit waits before it tells the arbiter.
+pub(crate) fn stall_time(limit: Duration) -> Duration {
+    STALL_TIME.min(limit / 2)
+}

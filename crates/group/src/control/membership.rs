@@ -1,0 +1,403 @@
+//! What a rank knows of its groups' health, and the latches that stop running operations.
+
+use super::error_state::ErrorState;
+use super::failure_latch::{Departure, FailureLatch, OnFailure};
+use super::launcher_link::LauncherLink;
+use super::limits::{LEFT_MAX, VERDICTS_MAX};
+use super::notice::{Member, Notice, Through, Verdict};
+use crate::control::standstill::{Program, Waiting};
+use crate::trace::Trace;
+use crate::trace::snapshot::GroupRecord;
+use crate::trace::writer::Recorder;
+use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+mod standing;
+
+#[derive(Debug, Default)]
+struct State {
+    members: Option<Vec<Member>>,
+    missing: Vec<usize>,
+    /// Verdicts in the order in which they came.
+    verdicts: Vec<(Scope, Cause, Through)>,
+    left: BTreeMap<usize, Departure>,
+    /// Who left which group, of those that are not here: others may be done with a group before it is made here.
+    left_groups: VecDeque<(GroupId, usize, Departure)>,
+    /// For what an operation of rank 0 has failed.
+    arbiter_stricken: Option<Cause>,
+    /// The line to the arbiter has ended: nothing more is heard.
+    line_ended: bool,
+    latches: Vec<Weak<FailureLatch>>,
+}
+
+/// Which groups a verdict concerns.
+#[derive(Debug, Clone, Copy)]
+enum Scope {
+    Group(GroupId),
+    /// All groups of a rank, which is gone, or has only failed.
+    Rank {
+        rank: usize,
+        is_gone: bool,
+    },
+}
+
+/// Everything a rank has heard from the arbiter. Shared by all its groups.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// An operation of this rank has failed, and it has not gone on since.
+    pub(crate) stricken: ErrorState,
+    pub(crate) recorder: Arc<Recorder>,
+    /// Who is told what went wrong first, and knows how processes end.
+    pub(crate) launcher: Option<Arc<dyn LauncherLink>>,
+    /// The program's threads that wait.
+    pub(crate) waiting: Arc<Waiting>,
+    /// How its threads are known, if they are.
+    pub(crate) program: OnceLock<Program>,
+}
+
+impl Membership {
+    pub(crate) fn new(recorder: Recorder) -> Arc<Self> {
+        Self::with_launcher(recorder, None)
+    }
+
+    pub(crate) fn with_launcher(recorder: Recorder, launcher: Option<Arc<dyn LauncherLink>>) -> Arc<Self> {
+        let (state, stricken) = Default::default();
+        let (waiting, program) = Default::default();
+        let (changed, recorder) = (Condvar::new(), Arc::new(recorder));
+        Arc::new(Self { state, changed, stricken, recorder, launcher, waiting, program })
+    }
+
+    /// What this rank did lately, in all its groups.
+    pub(crate) fn trace(&self, reason: &str) -> Trace {
+        let state = lock(&self.state);
+        let (groups, first) = (state.groups(), state.first_cause());
+        drop(state);
+        self.snapshot(&groups, first.as_ref(), reason)
+    }
+
+    /// The next that is to be written. Waits while a verdict is taken: all groups that fail by it are in one trace.
+    pub(crate) fn next_trace(&self) -> Option<Trace> {
+        let (groups, first, reason) = {
+            let state = lock(&self.state);
+            (state.groups(), state.first_cause(), self.recorder.next_reason()?)
+        };
+        Some(self.snapshot(&groups, first.as_ref(), &reason))
+    }
+
+    fn snapshot(&self, groups: &[Arc<FailureLatch>], first: Option<&Cause>, reason: &str) -> Trace {
+        let records: Vec<GroupRecord<'_>> = groups.iter().map(|group| group.record()).collect();
+        self.recorder.trace(&records, first, reason)
+    }
+
+    /// Begins to write that, where the job keeps it.
+    pub(crate) fn write_trace(self: &Arc<Self>, reason: String) {
+        let membership = self.clone();
+        self.recorder.begin_to_write(move || membership.next_trace(), reason);
+    }
+
+    /// What the arbiter wants to hear in return, whatever the threads of the program do.
+    pub(crate) fn answer(&self, verdict: &Verdict) -> Option<Notice> {
+        if let &Verdict::WhatDoYouWaitFor { round } = verdict {
+            return Some(Notice::Waits { round, standing: self.standing() });
+        }
+        let &Verdict::WhereAreYou { group } = verdict else { return None };
+        let latches = &lock(&self.state).latches;
+        let latch = latches.iter().filter_map(Weak::upgrade).find(|latch| latch.group() == group);
+        // Of a group that is not made here yet, nothing was called.
+        Some(latch.map_or_else(|| Notice::Calls { group, calls: Vec::new() }, |latch| latch.calls()))
+    }
+
+    /// Takes word from the arbiter that came at this moment.
+    pub(crate) fn hear(self: &Arc<Self>, verdict: Verdict, now: Instant) {
+        if let Err(what) = verdict.check(self.recorder.world_size) {
+            return tracing::warn!(what, "a verdict that makes no sense");
+        }
+        let mut state = lock(&self.state);
+        match verdict {
+            Verdict::Complete { members } => drop(state.members.get_or_insert(members)),
+            Verdict::Missing { ranks } => state.missing = ranks,
+            Verdict::Group { group, cause, through } => state.verdict(Scope::Group(group), cause, through),
+            Verdict::Lost { rank, is_gone, cause, through } => {
+                state.verdict(Scope::Rank { rank, is_gone }, cause, through);
+            }
+            Verdict::Stricken { cause } => state.arbiter_stricken = cause,
+            Verdict::Beat | Verdict::WhereAreYou { .. } | Verdict::WhatDoYouWaitFor { .. } => return,
+            Verdict::Behind { group, seq, ranks } => {
+                let mut latches = state.latches.iter().filter_map(Weak::upgrade);
+                if let Some(latch) = latches.find(|latch| latch.group() == group) {
+                    latch.fall_behind(seq, ranks);
+                }
+                return;
+            }
+            Verdict::Trace { by } => self.write_trace(format!("SIGUSR1 at rank {by}")),
+            Verdict::Left { rank, after } => {
+                let departure = Departure { at: now, after };
+                state.left.insert(rank, departure.clone());
+                let latches = state.latches.iter().filter_map(Weak::upgrade);
+                latches.for_each(|latch| latch.leaves(rank, departure.clone()));
+            }
+            Verdict::LeftGroup { group, rank, after } => {
+                let departure = Departure { at: now, after };
+                let mut latches = state.latches.iter().filter_map(Weak::upgrade);
+                if let Some(latch) = latches.find(|latch| latch.group() == group) {
+                    latch.leaves(rank, departure);
+                } else {
+                    drop(latches);
+                    if state.left_groups.len() == LEFT_MAX {
+                        state.left_groups.pop_front();
+                    }
+                    state.left_groups.push_back((group, rank, departure));
+                }
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// For what an operation of rank 0 has failed, before it left or its line broke.
+    pub(crate) fn arbiter_stricken(&self) -> Option<Cause> {
+        let state = lock(&self.state);
+        let left = state.left.get(&0).and_then(|departure| departure.after.clone());
+        left.or_else(|| state.arbiter_stricken.clone())
+    }
+
+    /// Waits until this rank, which has the arbiter, has heard what it said of its own error: so have the others.
+    pub(crate) fn wait_arbiter_stricken(&self, deadline: &Deadline) {
+        let mut state = lock(&self.state);
+        while state.arbiter_stricken.is_none() {
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
+    pub(crate) fn lost_arbiter(&self, how: Loss) -> bool {
+        let mut state = lock(&self.state);
+        state.line_ended = true;
+        let is_loss = !state.left.contains_key(&0);
+        if is_loss {
+            let peer = state.arbiter();
+            let (cause, through) = match state.arbiter_stricken.clone() {
+                Some(first) => (first, Some((peer, how))),
+                None => (Cause::Lost { peer, how }, None),
+            };
+            state.verdict(Scope::Rank { rank: 0, is_gone: true }, cause, through);
+        }
+        self.changed.notify_all();
+        is_loss
+    }
+
+    /// A new group's latch; raised already if its health is known.
+    pub(crate) fn latch(self: &Arc<Self>, group: GroupId, members: Vec<usize>) -> Arc<FailureLatch> {
+        let mut state = lock(&self.state);
+        let mut left = state.left.clone();
+        let here = state.left_groups.iter().filter(|(of, ..)| *of == group);
+        left.extend(here.map(|(_, rank, departure)| (*rank, departure.clone())));
+        state.left_groups.retain(|(of, ..)| *of != group);
+        let membership = Arc::downgrade(self);
+        let on_failure = OnFailure(Box::new(move |cause, reason| {
+            if let Some(membership) = membership.upgrade() {
+                membership.launcher.iter().for_each(|launcher| launcher.report(cause));
+                membership.write_trace(reason);
+            }
+        }));
+        let latch = Arc::new(FailureLatch::new(group, members, left, self.recorder.len, on_failure));
+        state.latches.retain(|weak| weak.strong_count() > 0);
+        state.latches.push(Arc::downgrade(&latch));
+        for (scope, cause, through) in &state.verdicts {
+            if scope.concerns(&latch) {
+                latch.raise(cause.clone(), through.clone());
+            }
+        }
+        latch
+    }
+
+    /// Waits until all ranks are there.
+    pub(crate) fn wait_complete(&self, deadline: &Deadline) -> Result<Vec<Member>, Incomplete> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(members) = &state.members {
+                return Ok(members.clone());
+            }
+            let hopeless = state.verdicts.first().map(|(_, cause, _)| Box::new(cause.clone()));
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() || hopeless.is_some() {
+                return Err(Incomplete { missing: state.missing.clone(), hopeless });
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Ranks whose line to the arbiter has ended: they are lost, or have left.
+    pub(crate) fn gone(&self) -> Vec<usize> {
+        let state = lock(&self.state);
+        let lost = state.verdicts.iter().filter_map(|(scope, ..)| match scope {
+            Scope::Rank { rank, is_gone: true } => Some(*rank),
+            _ => None,
+        });
+        lost.chain(state.left.keys().copied()).collect()
+    }
+
+    /// Those of them that were stopped or cut off: their processes may live.
+    pub(crate) fn silent(&self) -> Vec<usize> {
+        let state = lock(&self.state);
+        let silent = |(scope, cause, through): &(Scope, Cause, Through)| {
+            let Scope::Rank { rank, is_gone: true } = scope else { return None };
+            let ((Some((_, how)), _) | (None, Cause::Lost { how, .. })) = (through, cause) else {
+                return None;
+            };
+            matches!(how, Loss::Silent { .. } | Loss::Unreachable { .. } | Loss::Apart { .. })
+                .then_some(*rank)
+        };
+        state.verdicts.iter().filter_map(silent).collect()
+    }
+
+    /// Whether the arbiter is there, and hears the ranks that have not [`gone`](Self::gone).
+    pub(crate) fn has_arbiter(&self) -> bool {
+        let gone = self.gone();
+        !gone.contains(&0) && !gone.contains(&self.recorder.me.rank)
+    }
+
+    /// Rank 0, as errors name it.
+    pub(crate) fn arbiter(&self) -> Peer {
+        lock(&self.state).arbiter()
+    }
+
+    /// The addresses of all ranks, once they are known.
+    pub(crate) fn addrs(&self) -> Vec<SocketAddr> {
+        let members = &lock(&self.state).members;
+        members.iter().flatten().map(|member| member.addr).collect()
+    }
+
+    /// This host is cut off from all others: this rank is lost, to the arbiter and to itself.
+    pub(crate) fn lost_itself(&self, how: Loss) -> Cause {
+        let cause = Cause::Lost { peer: self.recorder.me.clone(), how };
+        let scope = Scope::Rank { rank: self.recorder.me.rank, is_gone: true };
+        lock(&self.state).verdict(scope, cause.clone(), None);
+        self.changed.notify_all();
+        cause
+    }
+
+    /// The groups that are here.
+    pub(crate) fn groups(&self) -> Vec<Arc<FailureLatch>> {
+        lock(&self.state).groups()
+    }
+
+    /// While nothing can be heard, nor told of.
+    #[cfg(test)]
+    pub(crate) fn while_locked(&self, act: impl FnOnce()) {
+        let _state = lock(&self.state);
+        act();
+    }
+
+    /// Whether all of `ranks` have left or are lost.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn have_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
+        lock(&self.state).are_gone(ranks, world_size)
+    }
+
+    /// Waits until all of `ranks` have left or are lost.
+    pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
+        self.wait_until(deadline, |state| state.are_gone(&ranks, world_size));
+    }
+
+    /// As [`wait_left`](Self::wait_left), and no longer than all is well: once something has failed, the ranks do not end together.
+    pub(crate) fn wait_left_in_peace(
+        &self,
+        ranks: impl Fn(usize) -> bool,
+        world_size: usize,
+        deadline: &Deadline,
+    ) {
+        self.wait_until(deadline, |state| !state.verdicts.is_empty() || state.are_gone(&ranks, world_size));
+    }
+
+    /// Waits until the arbiter has heard that `rank`, which is this one, leaves; or there is no arbiter to hear it.
+    pub(crate) fn wait_heard(&self, rank: usize, deadline: &Deadline) {
+        self.wait_until(deadline, |state| {
+            state.line_ended || state.left.contains_key(&rank) || state.is_lost(rank)
+        });
+    }
+
+    fn wait_until(&self, deadline: &Deadline, is_so: impl Fn(&State) -> bool) {
+        let mut state = lock(&self.state);
+        loop {
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() || is_so(&state) {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Not all ranks are there.
+#[derive(Debug)]
+pub(crate) struct Incomplete {
+    /// Who is not, as far as is known.
+    pub(crate) missing: Vec<usize>,
+    /// Why they never will be.
+    pub(crate) hopeless: Option<Box<Cause>>,
+}
+
+impl State {
+    fn arbiter(&self) -> Peer {
+        let known = self.members.as_ref().map(|m| m[0].peer.clone());
+        known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() })
+    }
+
+    /// Those that are here.
+    fn groups(&self) -> Vec<Arc<FailureLatch>> {
+        let mut groups: Vec<_> = self.latches.iter().filter_map(Weak::upgrade).collect();
+        groups.sort_by_key(|latch| latch.group());
+        groups
+    }
+
+    /// Whether all of `ranks` have left or are lost; or rank 0 itself is, which hears of nobody any more once it was given up.
+    fn are_gone(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
+        let gone = |r: usize| self.left.contains_key(&r) || self.is_lost(r);
+        self.is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone)
+    }
+
+    fn is_lost(&self, rank: usize) -> bool {
+        let lost = |(scope, cause, _): &(Scope, Cause, Through)| {
+            matches!(cause, Cause::Lost { peer, .. } if peer.rank == rank)
+                || matches!(scope, Scope::Rank { rank: r, is_gone: true } if *r == rank)
+        };
+        self.verdicts.iter().any(lost)
+    }
+
+    fn verdict(&mut self, scope: Scope, cause: Cause, through: Through) {
+        for latch in self.latches.iter().filter_map(Weak::upgrade) {
+            if scope.concerns(&latch) {
+                latch.raise(cause.clone(), through.clone());
+            }
+        }
+        if self.verdicts.len() < VERDICTS_MAX {
+            self.verdicts.push((scope, cause, through));
+        }
+    }
+}
+
+impl Scope {
+    fn concerns(self, latch: &FailureLatch) -> bool {
+        match self {
+            Self::Group(group) => group == latch.group(),
+            // Without rank 0, and the arbiter on it, nobody would hear of the next loss, in whichever group.
+            Self::Rank { rank, .. } => rank == 0 || latch.members().contains(&rank),
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

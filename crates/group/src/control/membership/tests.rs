@@ -1,0 +1,83 @@
+//! What a rank hears, and what becomes of its groups.
+
+use super::*;
+use phalanx_core::WORLD;
+
+fn membership() -> Arc<Membership> {
+    let me = Peer { rank: 0, host: "h".into() };
+    Membership::new(Recorder::new(me, 3, std::time::Duration::from_secs(1)))
+}
+
+fn lost(rank: usize) -> Verdict {
+    let cause = Cause::Lost { peer: Peer { rank, host: "h".into() }, how: Loss::Died };
+    Verdict::Lost { rank, is_gone: true, cause, through: None }
+}
+
+#[test]
+fn a_loss_concerns_the_groups_of_the_lost() {
+    let membership = membership();
+    let (world, pair) = (membership.latch(WORLD, vec![0, 1, 2]), membership.latch(GroupId(7), vec![0, 1]));
+    membership.hear(lost(2), Instant::now());
+    assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2));
+    assert!(pair.cause().is_none());
+    membership.hear(lost(1), Instant::now());
+    assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(2), "the first cause stays");
+    assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
+    assert!(membership.latch(GroupId(8), vec![2, 0]).cause().is_some(), "known before the group was");
+}
+
+#[test]
+fn who_left_a_group_left_that_one_even_before_it_was_made_here() {
+    let membership = membership();
+    let pair = membership.latch(GroupId(7), vec![0, 1]);
+    for group in [7, 8] {
+        membership.hear(Verdict::LeftGroup { group: GroupId(group), rank: 1, after: None }, Instant::now());
+    }
+    let left = |latch: &FailureLatch| latch.left_at(1).is_some();
+    assert!(left(&pair) && left(&membership.latch(GroupId(8), vec![0, 1])));
+    assert!(!left(&membership.latch(WORLD, vec![0, 1, 2])));
+    assert_eq!(membership.gone(), [0; 0], "it is in the job still");
+}
+
+#[test]
+fn no_group_outlives_the_arbiter() {
+    let membership = membership();
+    let pair = membership.latch(GroupId(7), vec![1, 2]);
+    membership.lost_arbiter(Loss::Died);
+    assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
+    assert!(membership.latch(GroupId(8), vec![1, 2]).cause().is_some(), "nor does one begin");
+}
+
+#[test]
+fn who_was_given_up_waits_for_nobody() {
+    let membership = membership();
+    membership.hear(lost(0), Instant::now());
+    let begun = Instant::now();
+    let minute = std::time::Duration::from_secs(60);
+    membership.wait_left(|rank| rank != 0, 3, &Deadline::after(begun, minute));
+    assert!(begun.elapsed() < minute);
+}
+
+#[test]
+fn the_arbiter_may_leave_last_without_alarm() {
+    let membership = membership();
+    let latch = membership.latch(WORLD, vec![0, 1]);
+    membership.hear(Verdict::Left { rank: 0, after: None }, Instant::now());
+    membership.lost_arbiter(Loss::Died);
+    assert!(latch.cause().is_none() && latch.left_at(0).is_some());
+    let membership = self::membership();
+    let latch = membership.latch(WORLD, vec![0, 1]);
+    membership.lost_arbiter(Loss::Died);
+    assert!(latch.cause().is_some());
+}
+
+#[test]
+fn an_arbiter_that_lies_about_the_members_is_not_believed() {
+    let membership = membership();
+    membership.hear(Verdict::Complete { members: Vec::new() }, Instant::now());
+    let now = Deadline::after(Instant::now(), std::time::Duration::ZERO);
+    assert!(membership.wait_complete(&now).is_err());
+    let latch = membership.latch(WORLD, vec![0, 1, 2]);
+    membership.lost_arbiter(Loss::Died);
+    assert_eq!(latch.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
+}

@@ -1,0 +1,60 @@
+//! Queues of point-to-point calls, which are served in the order in which they were made.
+
+use phalanx_transport::Direction;
+use std::collections::{HashMap, VecDeque};
+
+/// Messages with one direction, peer and tag are served in the order of their calls.
+pub(crate) type QueueKey = (Direction, usize, u64);
+
+/// A place in a queue, taken when the call is made.
+pub(crate) type Ticket = u64;
+
+/// All queues of one group. A queue exists while a call waits in it.
+#[derive(Debug, Default)]
+pub(crate) struct MessageQueues {
+    next: Ticket,
+    queues: HashMap<QueueKey, VecDeque<Ticket>>,
+}
+
+impl MessageQueues {
+    /// Joins a queue at its end.
+    pub(crate) fn join(&mut self, key: QueueKey) -> Ticket {
+        self.next += 1;
+        self.queues.entry(key).or_default().push_back(self.next);
+        self.next
+    }
+
+    pub(crate) fn is_first(&self, key: QueueKey, ticket: Ticket) -> bool {
+        self.queues.get(&key).and_then(VecDeque::front) == Some(&ticket)
+    }
+
+    /// Leaves a queue, from wherever in it.
+    pub(crate) fn leave(&mut self, key: QueueKey, ticket: Ticket) {
+        if let Some(waiting) = self.queues.get_mut(&key) {
+            waiting.retain(|&t| t != ticket);
+            if waiting.is_empty() {
+                self.queues.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_come_first_served_and_anyone_may_leave() {
+        let mut queues = MessageQueues::default();
+        let key = (Direction::Recv, 1, 7);
+        let (a, b, c) = (queues.join(key), queues.join(key), queues.join(key));
+        let other = queues.join((Direction::Recv, 1, 8));
+        assert!(queues.is_first(key, a) && !queues.is_first(key, b));
+        assert!(queues.is_first((Direction::Recv, 1, 8), other));
+        queues.leave(key, b);
+        queues.leave(key, a);
+        assert!(queues.is_first(key, c));
+        queues.leave(key, c);
+        assert_eq!(queues.queues.len(), 1);
+    }
+}

@@ -1,0 +1,49 @@
+//! What the handles on a group keep alive.
+
+use crate::bootstrap::generation::Generation;
+use crate::group::backend::Backend;
+use crate::group::birthplace::{QuickBirthplace, refusal};
+use phalanx_core::{Cause, Loss, OpKind, Result};
+use std::sync::Arc;
+
+/// What all handles of a program on a group share. Operations in flight are no handles: a rank whose thread panics with its
+/// last handle has panicked, whoever still waits for an operation.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    backend: Arc<dyn Backend>,
+    birthplace: QuickBirthplace,
+}
+
+impl Handles {
+    pub(crate) fn new(backend: Arc<dyn Backend>, birthplace: QuickBirthplace) -> Self {
+        Self { backend, birthplace }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.birthplace.is_here() {
+            let peer = self.backend.peer(self.backend.rank());
+            self.backend.fail(Cause::Lost { peer, how: Loss::Panicked });
+        }
+    }
+}
+
+/// What an operation in flight needs of its group: the group lasts at least as long.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) _generation: Option<Arc<Generation>>,
+    pub(crate) birthplace: QuickBirthplace,
+    pub(crate) op: OpKind,
+}
+
+impl InFlight {
+    /// Refuses in a process that was forked from the one that began the operation: nobody performs it there.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.birthplace.is_here() {
+            return Ok(());
+        }
+        Err(refusal(self.op, self.backend.rank(), self.birthplace))
+    }
+}

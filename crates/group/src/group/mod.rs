@@ -1,0 +1,14 @@
+//! The process group that users hold, its operations, and the traits of those who perform them.
+
+mod asynchronous;
+pub(crate) mod backend;
+pub(crate) mod birthplace;
+mod collectives;
+pub(crate) mod encryption;
+mod external;
+pub(crate) mod handles;
+pub(crate) mod objects;
+pub(crate) mod process_group;
+pub(crate) mod registered_buffer;
+mod split;
+pub(crate) mod work;

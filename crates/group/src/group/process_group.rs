@@ -1,0 +1,452 @@
+//! What users hold.
+
+use crate::bootstrap::generation::Generation;
+use crate::group::backend::{Address, Backend, OnTimeout};
+use crate::group::birthplace::QuickBirthplace;
+use crate::group::encryption::Encryption;
+use crate::group::handles::Handles;
+use crate::trace::writer as trace;
+use phalanx_core::{
+    CallSite, Cause, DType, Element, Error, GroupId, Method, OpKind, ReduceOp, Result, Signature,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Some ranks that work together: this rank's handle on them.
+///
+/// Cheap to clone, and can be used from any thread. The collectives of a group are performed one after the other, in
+/// the order of the calls, which must be the same on all ranks; point-to-point messages go on beside them.
+///
+/// # Contract
+/// Every call ends, at the latest when its deadline passes. Ranks that call different things at the same place get
+/// [`Mismatch`](Error::Mismatch) with both call sites, and no data is mixed. When a rank dies, all others get
+/// [`PeerLost`](Error::PeerLost) naming it. After such an error the group is poisoned: buffers of the failed call hold unspecified values, and later
+/// calls return [`Poisoned`](Error::Poisoned) with the first cause. After [`Misuse`](Error::Misuse) nothing was sent and
+/// the group is fine. A rank whose part in an operation is only to send may learn of another's trouble at its next call.
+///
+/// All ranks end a reduction with the same bits. It rounds to nearest even and keeps subnormals whatever the state of the calling
+/// thread's floats is (libraries built with `-ffast-math` turn subnormals off, `fesetround` sets another rounding), and that state is
+/// afterwards what it was. So on x86-64 and aarch64; elsewhere the threads must be in the default state.
+///
+/// # Reproducibility
+/// Rounding depends on the order in which numbers are added. Over the shared memory of one host that is the order of the ranks, so a reduction has the
+/// same bits from run to run with the same world size. Elsewhere it is up to the algorithm, and over several hosts also up to which ranks share
+/// a host. The algorithm is chosen by operation, length, world size and what messages cost: rank 0 goes by its processor's cores and by the prices that
+/// `phalanx tune` has measured on its host, if any. So the same job may have other bits on other machines, or after a `phalanx tune`.
+/// `PHALANX_ALGO` fixes the algorithms: with the same ones, and the same world size, bits are the same from run to run.
+///
+/// # Examples
+/// Four ranks in this process:
+/// ```
+/// use phalanx_group::{ReduceOp, SimulatedBackend};
+/// std::thread::scope(|ranks| {
+///     for group in SimulatedBackend::create_group(4) {
+///         ranks.spawn(move || -> phalanx_core::Result<()> {
+///             let mut buffer = [group.rank() as f32, 1.0];
+///             group.all_reduce(&mut buffer, ReduceOp::Sum)?;
+///             assert_eq!(buffer, [6.0, 4.0]); // 0 + 1 + 2 + 3, and 1 from each
+///             group.finalize()
+///         });
+///     }
+/// });
+/// ```
+#[derive(Debug, Clone)]
+pub struct ProcessGroup {
+    /// First: the last of them may have to say why it is dropped.
+    _handles: Arc<Handles>,
+    pub(crate) backend: Arc<dyn Backend>,
+    /// Splits made so far, the same on all members: part of the names of the next ones.
+    pub(crate) splits: Arc<std::sync::Mutex<u64>>,
+    /// How long an operation that is called on this handle may take.
+    timeout: Duration,
+    /// How long coming together may take, where that is another time.
+    init_timeout: Option<Duration>,
+    /// How the ranks came together and may again: known to the group of all of them only.
+    pub(crate) generation: Option<Arc<Generation>>,
+    encryption: Option<Encryption>,
+    /// Where calls are made, if not where they are.
+    site: Option<CallSite>,
+    pub(crate) birthplace: QuickBirthplace,
+}
+
+impl ProcessGroup {
+    /// A group on any backend.
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        let timeout = backend.timeout();
+        let birthplace = QuickBirthplace::here();
+        Self {
+            _handles: Arc::new(Handles::new(backend.clone(), birthplace)),
+            backend,
+            splits: Arc::default(),
+            timeout,
+            init_timeout: None,
+            generation: None,
+            encryption: None,
+            site: None,
+            birthplace,
+        }
+    }
+
+    pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
+        let (encryption, init_timeout) = (generation.encryption(), Some(generation.init_timeout()));
+        Self { generation: Some(Arc::new(generation)), encryption, init_timeout, ..Self::new(backend) }
+    }
+
+    /// A group of some of these ranks.
+    pub(crate) fn of_some(&self, backend: Arc<dyn Backend>) -> Self {
+        let (encryption, init_timeout) = (self.encryption.clone(), self.init_timeout);
+        Self { encryption, init_timeout, ..Self::new(backend) }.with_timeout(self.timeout)
+    }
+
+    /// This group with another time limit: of each operation that is called on the returned handle, or on groups that
+    /// are [split](Self::split) from it. Everything else is shared with this handle, the order of the calls too. Not
+    /// collective: ranks may have different limits. The first whose time is over fails the group for all, and all hear from
+    /// [`Timeout`](Error::Timeout) which rank that was, and who had not come.
+    ///
+    /// The limit of all operations is `PHALANX_TIMEOUT_S`, 10 minutes unless set, until a program says otherwise. An asynchronous
+    /// operation's time runs from when those before it are done. It is for ranks that are late: those that die, or fall silent, are
+    /// found within the heartbeat's time whatever the limit. A rank that has waited for 30 s warns, and again after twice that, and
+    /// so on, and says for whom: `still waiting for rank 2 (node7:4211) in all_reduce #7 of world (train.rs:41), for 30 s`. The warning
+    /// goes to `tracing`, or to stderr in a program that has no subscriber.
+    ///
+    /// # Cost
+    /// Of a clone.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// use std::time::Duration;
+    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// // One operation for which others may be late, as after writing a checkpoint …
+    /// group.with_timeout(Duration::from_secs(3600)).barrier()?;
+    /// // … or a group that is to be quick.
+    /// let group = group.with_timeout(Duration::from_secs(5));
+    /// group.all_reduce(&mut [1.0f32], ReduceOp::Sum)?;
+    /// # Ok(()) }); } });
+    /// ```
+    #[must_use = "this handle keeps its limit"]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    /// The same group, whose calls count as made at `site`: for code that makes them on behalf of its own caller, where
+    /// `#[track_caller]` does not reach, as in a closure. Errors and traces then name the line of the program.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, Result};
+    /// # use phalanx_group::{ProcessGroup, ReduceOp};
+    /// #[track_caller]
+    /// fn sum(group: &ProcessGroup, parts: &mut [Vec<f32>]) -> Result<()> {
+    ///     let group = group.with_call_site(CallSite::caller());
+    ///     parts.iter_mut().try_for_each(|part| group.all_reduce(part, ReduceOp::Sum))
+    /// }
+    /// # sum(&phalanx_group::SimulatedBackend::create_group(1)[0], &mut [vec![1.0]]).unwrap();
+    /// ```
+    #[must_use]
+    pub fn with_call_site(&self, site: CallSite) -> Self {
+        Self { site: Some(site), ..self.clone() }
+    }
+
+    /// Where the program calls: what [`with_call_site`](Self::with_call_site) has said, or the caller.
+    #[track_caller]
+    pub fn site(&self) -> CallSite {
+        match &self.site {
+            Some(site) => site.clone(),
+            None => CallSite::caller(),
+        }
+    }
+
+    /// This rank within the group: below [`world_size`](Self::world_size).
+    pub fn rank(&self) -> usize {
+        self.backend.rank()
+    }
+
+    /// Ranks in the group.
+    pub fn world_size(&self) -> usize {
+        self.backend.members().len()
+    }
+
+    /// This process among those of the job on its host.
+    pub fn local_rank(&self) -> usize {
+        self.backend.local().0
+    }
+
+    /// Processes of the job on this host.
+    pub fn local_world_size(&self) -> usize {
+        self.backend.local().1
+    }
+
+    /// The members as ranks of the job, in group order.
+    pub fn members(&self) -> &[usize] {
+        self.backend.members()
+    }
+
+    /// The group's name within the job.
+    pub fn id(&self) -> GroupId {
+        self.backend.id()
+    }
+
+    /// Who performs the operations: `tcp`, `shm`, `two-level`, `thread`, …
+    pub fn backend_name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// One line for people: who performs the operations, and for how many ranks where.
+    ///
+    /// # Examples
+    /// `two-level: 2 hosts x 4 ranks: shm inside, tcp across`, or `shm: 4 ranks on this host`, or
+    /// ```
+    /// # use phalanx_group::SimulatedBackend;
+    /// let groups = SimulatedBackend::create_group(2);
+    /// assert_eq!(groups[0].describe(), "thread: 2 ranks");
+    /// ```
+    pub fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    /// For libraries that send something on behalf of the ranks: that the job encrypts, if it does. A process alone sends nothing.
+    pub fn encryption(&self) -> Option<&Encryption> {
+        self.encryption.as_ref()
+    }
+
+    /// How long an operation that is called on this handle may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// How long its ranks may take to come together, as for devices that are connected: `PHALANX_INIT_TIMEOUT_S` in a job, also for
+    /// groups that are [split](Self::split) from that of all ranks, and whatever the [limit](Self::with_timeout) of operations.
+    pub fn init_timeout(&self) -> Duration {
+        self.init_timeout.unwrap_or(self.timeout)
+    }
+
+    /// Sends `buffer` to `dst`. Messages to one peer with one tag arrive in the order in which they were sent.
+    ///
+    /// A message of at most [`EAGER_LIMIT`](crate::EAGER_LIMIT) bytes needs no receiver: `send` returns when its bytes are on their way or
+    /// copied, as long as `dst` has not left more than that unreceived. It must be received within the timeout nevertheless, or the
+    /// group fails. A longer `send` may wait until `dst` receives: two ranks that both send such messages first wait for
+    /// each other. Use [`send_async`](Self::send_async) or [`recv_async`](Self::recv_async) there.
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse): no such rank, or this one. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
+    #[track_caller]
+    pub fn send<T: Element>(&self, buffer: &[T], dst: usize, tag: u64) -> Result<()> {
+        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.site())?;
+        self.backend.send(to, bytemuck::cast_slice(buffer), self.timeout)
+    }
+
+    /// Receives the message with `tag` that `src` sent; it must have exactly this length and element type. Messages
+    /// with other tags, or from others, are left for later calls.
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse): no such rank, or this one. [`Mismatch`](Error::Mismatch): the message has another
+    /// type or length. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
+    #[track_caller]
+    pub fn recv<T: Element>(&self, buffer: &mut [T], src: usize, tag: u64) -> Result<()> {
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
+        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), self.timeout, OnTimeout::FailGroup)
+    }
+
+    /// As [`recv`](Self::recv), but not to get a message within `timeout` is no failure of the group.
+    ///
+    /// # Errors
+    /// [`NoMessage`](Error::NoMessage): nothing came in time; the message may still come. The others as for [`recv`](Self::recv).
+    #[track_caller]
+    pub fn recv_timeout<T: Element>(
+        &self,
+        buffer: &mut [T],
+        src: usize,
+        tag: u64,
+        timeout: Duration,
+    ) -> Result<()> {
+        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
+        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), timeout, OnTimeout::ReturnNoMessage)
+    }
+
+    /// Ends in order: waits until all ranks are here, so that nobody misses anything, and leaves. Use it at the end of a program.
+    ///
+    /// A group that is only dropped leaves in order too, when the last of its handles and of its [`Work`](crate::Work)s is gone, and
+    /// without waiting for ranks that are late. Before the drop returns, the other ranks have been told: operations that nobody waits
+    /// for are given five seconds to end, the arbiter one to confirm, and rank 0, where that is, stays up to two more for the others.
+    ///
+    /// # Errors
+    /// As for [`barrier`](Self::barrier).
+    #[track_caller]
+    pub fn finalize(self) -> Result<()> {
+        self.barrier_at(OpKind::Finalize, self.timeout(), self.site())?;
+        self.backend.leave();
+        Ok(())
+    }
+
+    /// How often the group of all ranks has been made anew: 0 at first, more after [`shrink`](Self::shrink) and
+    /// [`rejoin`](Self::rejoin). 0 for other groups too.
+    pub fn generation(&self) -> u64 {
+        self.generation.as_ref().map_or(0, |generation| generation.number())
+    }
+
+    /// The group of those ranks that are still there, after others were lost: a new one, whatever has become of this one. Ranks keep
+    /// their order, so the new rank 0 was the lowest of them. This group stays as it is; drop it and its subgroups.
+    ///
+    /// Collective among the survivors, on the group of all ranks. Those who live are waited for as long as an operation on this handle may
+    /// take (see [`with_timeout`](Self::with_timeout)), and named in a warning after 30 s; then the others go on without them. Those who are
+    /// stopped or cut off are done without after the heartbeat's time. All other groups of this generation end on this rank: where this one
+    /// has failed they fail for the same cause, on their other members too. If some ranks have heard of no trouble, [`abort`](Self::abort) first. The ranks meet in the job's store, which must have outlived the lost ranks:
+    /// the launcher's does.
+    ///
+    /// # Errors
+    /// [`Unsupported`](Error::Unsupported) for a subgroup: shrink the group of all ranks and split it again.
+    /// [`Rendezvous`](Error::Rendezvous): the others went on without this rank, the store was lost with rank 0, or not enough
+    /// came in time. [`Mismatch`](Error::Mismatch): another rank called `rejoin`. After an error, too, it can be called again.
+    ///
+    /// # Examples
+    /// Of three ranks one leaves:
+    /// ```
+    /// use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// std::thread::scope(|ranks| {
+    ///     for group in SimulatedBackend::create_group(3) {
+    ///         ranks.spawn(move || -> phalanx_core::Result<()> {
+    ///             if group.rank() == 0 {
+    ///                 return Ok(());
+    ///             }
+    ///             let mut sum = [1.0];
+    ///             assert!(group.all_reduce(&mut sum, ReduceOp::Sum).is_err());
+    ///             let group = group.shrink()?;
+    ///             let mut sum = [1.0];
+    ///             group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///             assert_eq!((sum, group.generation()), ([2.0], 1));
+    ///             group.finalize()
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    #[track_caller]
+    pub fn shrink(&self) -> Result<Self> {
+        self.again(OpKind::Shrink)
+    }
+
+    /// As [`shrink`](Self::shrink), with replacements for the lost ranks: in a job that was started with
+    /// `phalanx run --elastic MIN:MAX`. Replacements, which come out of [`init`](crate::bootstrap::init), have the last ranks; the new rank 0 is a
+    /// survivor if there is one. They know nothing of what was done before: send it from rank 0.
+    ///
+    /// Waits for all processes that the launcher has, replacements that it has just started included: these have half of the time of init
+    /// (`PHALANX_INIT_TIMEOUT_S`) to come as far as `init`. Then those that are there go on, if they are at least MIN.
+    ///
+    /// # Errors
+    /// As for `shrink`; [`Misuse`](Error::Misuse) in a job that is not elastic.
+    #[track_caller]
+    pub fn rejoin(&self) -> Result<Self> {
+        self.again(OpKind::Rejoin)
+    }
+
+    /// How many replacements wait to be let in, although nobody here is lost: of ranks without which the others went on. If there are any,
+    /// [`rejoin`](Self::rejoin) at a moment that suits; the end of an epoch is a good one to ask.
+    ///
+    /// Collective: rank 0 looks into the job's store, and all are told the same.
+    ///
+    /// # Cost
+    /// A connection to the store from rank 0, about a millisecond, and a broadcast of 8 bytes. A store that can't be reached in half of the
+    /// time limit is an error, and the group is fine.
+    ///
+    /// # Errors
+    /// As for any collective; [`Unsupported`](Error::Unsupported) for a subgroup; on rank 0 those of the store, the others are told 0 then.
+    #[track_caller]
+    pub fn waiting(&self) -> Result<usize> {
+        let generation = self.origin(OpKind::Rejoin)?;
+        // The others wait for rank 0 already.
+        let found = if self.rank() == 0 { generation.waiting(self.timeout / 2) } else { Ok(0) };
+        let mut waiting = [*found.as_ref().unwrap_or(&0) as u64];
+        self.broadcast(&mut waiting, 0)?;
+        found.map(|_| waiting[0] as usize)
+    }
+
+    #[track_caller]
+    fn again(&self, op: OpKind) -> Result<Self> {
+        Ok(self.origin(op)?.next(op, self.timeout, self.site())?.with_timeout(self.timeout))
+    }
+
+    fn origin(&self, op: OpKind) -> Result<&Generation> {
+        self.check_process(op)?;
+        self.generation.as_deref().ok_or_else(|| {
+            let hint = "the group of all ranks can be made anew; split that again afterwards".to_owned();
+            Error::Unsupported { op, backend: self.backend_name(), hint }
+        })
+    }
+
+    /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).
+    pub fn abort(&self, reason: &str) {
+        self.fail(Cause::Aborted { peer: self.peer(self.rank()), reason: reason.into() });
+    }
+
+    /// Writes what this rank did lately, in all its groups, to a file that `phalanx trace` reads: the latest operations, when
+    /// they began and ended, and where the program called them. Not collective, and from any thread, also while an operation
+    /// runs.
+    ///
+    /// # Errors
+    /// [`Io`](Error::Io) where it can't be written, [`Unavailable`](Error::Unavailable) from a backend that keeps no record.
+    pub fn dump_trace(&self, file: impl AsRef<Path>) -> Result<()> {
+        let what = || Error::Unavailable { what: "a record of operations".into(), tried: self.describe() };
+        trace::write(file.as_ref(), &self.backend.trace().ok_or_else(what)?)
+    }
+
+    pub(crate) fn signature(
+        &self,
+        op: OpKind,
+        dtype: Option<DType>,
+        count: usize,
+        reduce: Option<ReduceOp>,
+        root: Option<usize>,
+        site: CallSite,
+    ) -> Result<Signature> {
+        self.check_process(op)?;
+        let world_size = self.world_size();
+        if let Some(root) = root.filter(|&r| r >= world_size) {
+            return Err(Error::misuse(
+                op,
+                format!("root {root} in a group of {world_size} ranks, at {site}"),
+            ));
+        }
+        if let (Some(reduce), Some(dtype)) = (reduce, dtype)
+            && !reduce.supports(dtype)
+        {
+            return Err(Error::misuse(op, format!("{reduce} is for integers, not for {dtype}, at {site}")));
+        }
+        Ok(Signature {
+            op,
+            dtype,
+            count: count as u64,
+            reduce,
+            root: root.map(|r| r as u32),
+            detail: 0,
+            method: Method::UNSAID,
+            site,
+        })
+    }
+
+    pub(crate) fn address<T: Element>(
+        &self,
+        op: OpKind,
+        count: usize,
+        peer: usize,
+        tag: u64,
+        site: CallSite,
+    ) -> Result<Address> {
+        let (rank, world_size) = (self.rank(), self.world_size());
+        if peer >= world_size {
+            return Err(Error::misuse(
+                op,
+                format!("rank {peer} in a group of {world_size} ranks, at {site}"),
+            ));
+        }
+        if peer == rank {
+            let what = match op {
+                OpKind::Recv => "the source is this rank; a rank cannot receive from itself",
+                _ => "the destination is this rank; self-sends are not supported",
+            };
+            return Err(Error::misuse(op, format!("{what}, at {site}")));
+        }
+        let signature = self.signature(op, Some(T::DTYPE), count, None, None, site)?;
+        Ok(Address { signature, peer, tag })
+    }
+}

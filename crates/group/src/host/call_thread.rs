@@ -1,0 +1,176 @@
+//! Collectives that nobody waits for, where a backend performs them on whichever thread calls: one after the other on
+//! a thread of the group, in the order of the calls.
+
+use crate::control::group_health::GroupHealth;
+use crate::engine::own_thread::OwnThread;
+use crate::group::backend::{Buffers, Collective};
+use crate::group::work::{Bytes, Completion, Pending, another_length};
+use phalanx_core::{Error, Result};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What the thread works on.
+pub(crate) trait Performer: Send + Sync + 'static {
+    fn call_thread(&self) -> &CallThread;
+    fn health(&self) -> &GroupHealth;
+    /// Performs a collective on the calling thread, after those that it was asked for before.
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()>;
+}
+
+/// A collective with the buffer it owns.
+struct Job {
+    call: Collective,
+    buffer: Box<dyn Bytes>,
+    completion: Completion,
+    limit: Duration,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct CallThread {
+    state: Mutex<State>,
+    changed: Condvar,
+    thread: OwnThread,
+    /// Jobs that are not finished. One load tells a blocking call that nothing is before it.
+    unfinished: AtomicUsize,
+}
+
+impl std::fmt::Debug for CallThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallThread").field("unfinished", &self.unfinished).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    closing: bool,
+}
+
+impl CallThread {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocking calls come after what was begun before them. It ends: every job has a deadline, and none ends the thread.
+    pub(crate) fn wait_until_empty(&self) {
+        if self.unfinished.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        while self.unfinished.load(Ordering::Acquire) > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The last handle on the group is gone: waits for what the thread still has to do, but not for long.
+    pub(crate) fn end(&self, health: &GroupHealth) {
+        self.lock().closing = true;
+        self.changed.notify_all();
+        self.thread.end(health);
+    }
+}
+
+/// Gives a collective to the thread of `performer`, and starts that if need be.
+///
+/// # Errors
+/// [`Io`](phalanx_core::Error::Io) if no thread can be started; the buffer is dropped.
+pub(crate) fn submit<P: Performer>(
+    performer: &Arc<P>,
+    call: Collective,
+    buffer: Box<dyn Bytes>,
+    limit: Duration,
+) -> Result<Pending> {
+    let call_thread = performer.call_thread();
+    let mut state = call_thread.lock();
+    let theirs = performer.clone();
+    call_thread.thread.start(move || run(&*theirs))?;
+    // Not before: what never begins must not stand in the log.
+    performer.health().latch.collectives.schedule(&call.signature);
+    let (pending, completion) = Pending::new();
+    call_thread.unfinished.fetch_add(1, Ordering::Relaxed);
+    state.jobs.push_back(Job { call, buffer, completion, limit });
+    call_thread.changed.notify_all();
+    Ok(pending)
+}
+
+fn run(performer: &impl Performer) {
+    let call_thread = performer.call_thread();
+    loop {
+        let mut state = call_thread.lock();
+        let Job { call, mut buffer, completion, limit } = loop {
+            match state.jobs.pop_front() {
+                Some(job) => break job,
+                None if state.closing => return,
+                None => state = call_thread.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(state);
+        let outcome = performer
+            .health()
+            .contain(|| {
+                let bytes = buffer.bytes();
+                // The buffer may be of the program's own making, and what the others write of it follows from the call.
+                if bytes.len() != call.len_bytes() {
+                    let what = another_length(bytes.len(), call.len_bytes(), &call.signature);
+                    performer.health().abort(&what);
+                    return Err(Error::misuse(call.signature.op, what));
+                }
+                performer.perform(&call, Buffers::InPlace(bytes), limit)
+            })
+            .flatten();
+        let _state = call_thread.lock();
+        call_thread.unfinished.fetch_sub(1, Ordering::Release);
+        call_thread.changed.notify_all();
+        completion.complete(outcome.map(|()| buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Work;
+    use crate::bootstrap::thread_job::ThreadJob;
+    use phalanx_core::{CallSite, Error, Layout, OpKind, Signature, WORLD};
+
+    #[derive(Debug)]
+    struct Fragile {
+        call_thread: CallThread,
+        health: GroupHealth,
+    }
+
+    impl Performer for Fragile {
+        fn call_thread(&self) -> &CallThread {
+            &self.call_thread
+        }
+
+        fn health(&self) -> &GroupHealth {
+            &self.health
+        }
+
+        fn perform(&self, call: &Collective, _: Buffers<'_>, _: Duration) -> Result<()> {
+            self.health.check(&call.signature)?;
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_fails_the_group_and_the_thread_works_on() {
+        let second = Duration::from_secs(1);
+        let job = ThreadJob::create(1, second).remove(0);
+        let health = GroupHealth::new(Arc::new(job), WORLD, vec![0]);
+        let fragile = Arc::new(Fragile { call_thread: CallThread::default(), health });
+        let (op, site) = (OpKind::Barrier, CallSite::caller());
+        let signature = Signature::bare(op, site);
+        let call = Collective { signature, layout: Layout::even(1, 0), recv_layout: None };
+        let jobs = [(); 2].map(|()| submit(&fragile, call.clone(), Box::new(Vec::<u8>::new()), second));
+        let [first, second] = jobs.map(|pending| Work::new(pending.unwrap(), |buffer: Vec<u8>| buffer));
+        let first = first.wait().unwrap_err();
+        assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");
+        assert!(matches!(second.wait(), Err(Error::Poisoned { .. })));
+        fragile.call_thread.wait_until_empty();
+        fragile.call_thread.end(&fragile.health);
+    }
+}

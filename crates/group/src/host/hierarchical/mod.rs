@@ -1,0 +1,220 @@
+//! The backend for ranks on several hosts of which some have several: a backend made of backends.
+//!
+//! Ranks of one host share memory, and only what must goes over the network: each host's sum instead of each rank's
+//! contribution, once to each host instead of once to each rank. Where all hosts have equally many ranks, these
+//! talk to the other hosts side by side, each about its part; else the first of each host speaks for all.
+//! Operations in which every rank has something else for every other go straight over TCP. Messages to ranks of the own host
+//! go through pipes in shared memory, those to others over TCP.
+//!
+//! The levels have one [`GroupHealth`]: whoever notices trouble at one of them fails the group. Every part of a call carries the
+//! signature of the whole, and its number.
+
+mod hosts;
+mod levels;
+
+pub(crate) use hosts::Hosts;
+
+use crate::control::group_health::GroupHealth;
+use crate::group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout};
+use crate::group::work::{Bytes, Pending};
+use crate::host::call_thread::{self, CallThread, Performer};
+use crate::host::neighbours::Neighbours;
+use crate::host::scheduled::ScheduledBackend;
+use crate::host::shm::{self, ShmTeam, window_len};
+use crate::trace::Trace;
+use levels::{Levels, SLICED_BYTES_MIN};
+use phalanx_algo::Selector;
+use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
+use phalanx_rendezvous::BackendChoice;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// One group on one rank, with members on several hosts.
+#[derive(Debug)]
+pub(crate) struct HierarchicalBackend {
+    levels: Arc<Levels>,
+    /// Carries messages between the members on this host, in their order there; `None` where this rank is the only one.
+    messages_inside: Option<ScheduledBackend>,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+}
+
+impl HierarchicalBackend {
+    /// Joins the ranks of this host. Collective among the members of a group.
+    pub(crate) fn join(
+        health: Arc<GroupHealth>,
+        op: OpKind,
+        choice: BackendChoice,
+        selector: Arc<Selector>,
+        deadline: &Deadline,
+    ) -> Result<Self> {
+        let members = health.members();
+        let hosts = Hosts::of(members, |rank| Neighbours::new(&*health.job, members).host_of(rank));
+        let (host, index) = hosts.place(health.rank);
+        let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
+        let neighbours = of_job(hosts.members(host));
+        let (messages_inside, inside) = match neighbours.len() {
+            1 => (None, None),
+            _ => {
+                let health = Arc::new(health.part(neighbours));
+                let messages = shm::messages(health.clone(), op, choice, selector.clone(), deadline)?;
+                (Some(messages), Some(ShmTeam::join(health, op, deadline)?))
+            }
+        };
+        let across = (index == 0 || hosts.per_host().is_some()).then(|| {
+            let counterparts = of_job(&hosts.across(index));
+            let links = GroupId(Signature::detail_of(&[health.latch.group().0 as usize, ACROSS, index]));
+            let wire = health.job.open(links, &counterparts);
+            ScheduledBackend::over(wire, Arc::new(health.part(counterparts)), choice, selector.clone())
+        });
+        let flat = ScheduledBackend::new(health.clone(), choice, selector.clone());
+        let (sliced_from, call_thread, seq) = (SLICED_BYTES_MIN, CallThread::default(), Mutex::default());
+        let levels = Arc::new(Levels { health, hosts, inside, across, flat, sliced_from, call_thread, seq });
+        Ok(Self { levels, messages_inside, choice, selector })
+    }
+
+    /// The same, with another idea of when to slice: no build has it.
+    #[cfg(test)]
+    pub(crate) fn slicing_from(mut self, bytes: usize) -> Self {
+        Arc::get_mut(&mut self.levels).expect("nothing runs yet").sliced_from = bytes;
+        self
+    }
+
+    /// What carries messages to or from `address`, and the address as it is known there.
+    fn route(&self, address: Address) -> (&ScheduledBackend, Address) {
+        let hosts = &self.levels.hosts;
+        let (host, index) = hosts.place(address.peer);
+        match &self.messages_inside {
+            Some(inside) if host == hosts.place(self.rank()).0 => {
+                (inside, Address { peer: index, ..address })
+            }
+            _ => (&self.levels.flat, address),
+        }
+    }
+}
+
+/// Tells the names of links between hosts from those of groups, which are made of numbers of splits.
+const ACROSS: usize = usize::MAX;
+
+impl Backend for HierarchicalBackend {
+    fn name(&self) -> &'static str {
+        "two-level"
+    }
+
+    fn describe(&self) -> String {
+        let (health, hosts) = (&self.levels.health, self.levels.hosts.describe());
+        let why_not = Neighbours::new(&*health.job, health.members()).why_not();
+        let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
+        format!("two-level: {hosts}: shm inside, tcp across{why_not}")
+    }
+
+    fn id(&self) -> GroupId {
+        self.levels.health.latch.group()
+    }
+
+    fn rank(&self) -> usize {
+        self.levels.health.rank
+    }
+
+    fn members(&self) -> &[usize] {
+        self.levels.health.members()
+    }
+
+    fn local(&self) -> (usize, usize) {
+        self.levels.flat.local()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.levels.flat.timeout()
+    }
+
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+        self.levels.call_thread.wait_until_empty();
+        self.levels.perform(call, buffers, timeout)
+    }
+
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+        self.levels.health.check(&call.signature)?;
+        call_thread::submit(&self.levels, call, buffer, timeout)
+    }
+
+    fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
+        let (messages, to) = self.route(to);
+        messages.send(to, bytes, timeout)
+    }
+
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
+        let (messages, from) = self.route(from);
+        messages.recv(from, bytes, timeout, on_timeout)
+    }
+
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+        let (messages, address) = self.route(address);
+        messages.submit_message(address, buffer, timeout)
+    }
+
+    fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<BufferMemory> {
+        // The same answer on all ranks, before any has sent something.
+        window_len(self.levels.hosts.most_members(), &signature, len)?;
+        // All come with the same length, or learn here that they do not.
+        let layout = Layout::even(self.members().len(), 0);
+        let call = Collective { signature, layout, recv_layout: None };
+        // Its time does not run while others have their turn.
+        self.levels.call_thread.wait_until_empty();
+        let deadline = Deadline::after(Instant::now(), timeout);
+        self.levels.perform(&call, Buffers::InPlace(&mut []), timeout)?;
+        match &self.levels.inside {
+            Some(inside) if inside.can_share(len, &call.signature) => {
+                inside.alloc(&call.signature, len, &deadline)
+            }
+            _ => Ok(BufferMemory::Private(vec![0; len.div_ceil(8)])),
+        }
+    }
+
+    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
+        crate::host::choose_backend::subgroup(
+            &self.levels.health,
+            id,
+            members,
+            self.choice,
+            &self.selector,
+            deadline,
+        )
+    }
+
+    fn forgo(&self, id: GroupId, why: &Error) {
+        self.levels.health.forgo(id, why);
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Some(self.levels.health.trace())
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        self.levels.health.peer(rank)
+    }
+
+    fn failure(&self) -> Option<Cause> {
+        self.levels.health.latch.cause().cloned()
+    }
+
+    fn fail(&self, cause: Cause) -> Cause {
+        self.levels.health.give_up(cause)
+    }
+
+    fn leave(&self) {
+        self.levels.flat.leave();
+    }
+}
+
+impl Drop for HierarchicalBackend {
+    fn drop(&mut self) {
+        let health = &self.levels.health;
+        if health.is_here() {
+            if std::thread::panicking() {
+                health.panicked();
+            }
+            self.levels.call_thread.end(health);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Backends for host memory: schedules over a transport, shared memory, and both for groups over several hosts.
+
+#[cfg(target_os = "linux")]
+pub(crate) mod call_thread;
+pub(crate) mod choose_backend;
+#[cfg(target_os = "linux")]
+pub(crate) mod hierarchical;
+pub(crate) mod neighbours;
+pub(crate) mod scheduled;
+#[cfg(target_os = "linux")]
+pub(crate) mod shm;

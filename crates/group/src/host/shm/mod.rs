@@ -1,0 +1,496 @@
+//! The backend for ranks of one host: they share memory.
+//!
+//! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
+//! [`ScheduledBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
+
+mod lookout;
+
+use crate::control::group_health::{GroupHealth, ParentCall};
+use crate::group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout, counted};
+use crate::group::work::{Bytes, Pending};
+use crate::host::call_thread::{self, CallThread, Performer};
+use crate::host::scheduled::ScheduledBackend;
+use crate::trace::Trace;
+use lookout::Look;
+use phalanx_algo::Selector;
+use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
+use phalanx_kernels::Kernel;
+use phalanx_rendezvous::BackendChoice;
+use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
+use phalanx_transport::Wire;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One group on one rank, all of whose members are on this host.
+#[derive(Debug)]
+pub(crate) struct ShmBackend {
+    shared: Arc<Shared>,
+    messages: ScheduledBackend,
+    selector: Arc<Selector>,
+    choice: BackendChoice,
+}
+
+/// What the progress thread works on too.
+#[derive(Debug)]
+struct Shared {
+    team: ShmTeam,
+    call_thread: CallThread,
+}
+
+/// The members of a group that are on this host, all or some of its members.
+#[derive(Debug)]
+pub(crate) struct ShmTeam {
+    pub(crate) health: Arc<GroupHealth>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    team: Team,
+    /// The number of the last collective.
+    seq: u64,
+}
+
+/// The backend of a group whose members are on this host. Collective among them.
+pub(crate) fn backend(
+    health: Arc<GroupHealth>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+    deadline: &Deadline,
+) -> Result<Arc<dyn Backend>> {
+    let messages = messages(health.clone(), op, choice, selector.clone(), deadline)?;
+    // Who forces an algorithm wants a schedule to be performed.
+    if !selector.forced.is_empty() {
+        return Ok(Arc::new(messages));
+    }
+    Ok(Arc::new(ShmBackend::join(health, op, messages, choice, selector, deadline)?))
+}
+
+/// What carries messages between those whose health this is, and performs forced algorithms: an engine over pipes in shared
+/// memory. Collective among them.
+pub(crate) fn messages(
+    health: Arc<GroupHealth>,
+    op: OpKind,
+    choice: BackendChoice,
+    selector: Arc<Selector>,
+    deadline: &Deadline,
+) -> Result<ScheduledBackend> {
+    let world_size = health.members().len();
+    let pipes = share(&health, &making(op), deadline, phalanx_shm::pipes_len(world_size))?;
+    let pipes = health.alone(ShmTransport::join(pipes, health.rank, world_size))?;
+    Ok(ScheduledBackend::over(Wire::new(Box::new(pipes)), health, choice, selector))
+}
+
+impl ShmBackend {
+    /// Joins the team. Collective among those whose health this is.
+    fn join(
+        health: Arc<GroupHealth>,
+        op: OpKind,
+        messages: ScheduledBackend,
+        choice: BackendChoice,
+        selector: Arc<Selector>,
+        deadline: &Deadline,
+    ) -> Result<Self> {
+        health.latch.takes_messages.store(false, Ordering::Relaxed);
+        let shared = Arc::new(Shared {
+            team: ShmTeam::join(health, op, deadline)?,
+            call_thread: CallThread::default(),
+        });
+        Ok(Self { shared, messages, selector, choice })
+    }
+
+    /// One whose rank plans otherwise than a build does.
+    #[cfg(test)]
+    pub(crate) fn planning_otherwise(
+        health: Arc<GroupHealth>,
+        deadline: &Deadline,
+        reaches_memory: bool,
+        slice_bytes: usize,
+    ) -> Result<Self> {
+        let (op, choice) = (OpKind::Init, BackendChoice::Shm);
+        let messages = messages(health.clone(), op, choice, Arc::default(), deadline)?;
+        let backend = Self::join(health, op, messages, choice, Arc::default(), deadline)?;
+        backend.shared.team.lock().team.plan_otherwise(reaches_memory, slice_bytes);
+        Ok(backend)
+    }
+
+    fn health(&self) -> &GroupHealth {
+        &self.shared.team.health
+    }
+}
+
+impl ShmTeam {
+    /// Joins the team of those whose health this is. Collective among them.
+    pub(crate) fn join(health: Arc<GroupHealth>, op: OpKind, deadline: &Deadline) -> Result<Self> {
+        let world_size = health.members().len();
+        let signature = making(op);
+        let file = share(&health, &signature, deadline, phalanx_shm::segment_len(world_size))?;
+        let mut look = Look::new(&health, &signature, 0, deadline.remaining(Instant::now()));
+        let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
+        let team = Team::join(file, health.rank, world_size, health.job.ranks_share_cores(), &mut call)
+            .map_err(|fault| look.error(fault))?;
+        health.know(team.processes());
+        Ok(Self { health, state: Mutex::new(State { team, seq: 0 }) })
+    }
+
+    /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
+    pub(crate) fn perform_part(
+        &self,
+        whole: ParentCall<'_>,
+        part: &Collective,
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        let reduction = reduction(&part.signature)?;
+        self.health.remember(whole.seq, whole.signature);
+        let mut look = Look::of_part(&self.health, whole);
+        let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, lookout: &mut look };
+        let team = &mut self.lock().team;
+        run(team, shm_call, part, buffers, reduction, self.health.rank).map_err(|fault| look.error(fault))
+    }
+
+    /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
+    pub(crate) fn alloc(
+        &self,
+        signature: &Signature,
+        len: usize,
+        deadline: &Deadline,
+    ) -> Result<BufferMemory> {
+        let all = window_len(self.health.members().len(), signature, len)?;
+        let file = share(&self.health, signature, deadline, all)?;
+        let window = self.lock().team.window(file, len);
+        self.health.alone(window).map(BufferMemory::Shared)
+    }
+
+    /// Whether there can be memory of which each rank has `len` bytes of its own; the same on all ranks.
+    pub(crate) fn can_share(&self, len: usize, signature: &Signature) -> bool {
+        let (members, job) = (self.health.members(), &self.health.job);
+        window_len(members.len(), signature, len)
+            .is_ok_and(|needed| needed as u64 <= job.longest_memory(members[0]))
+    }
+
+    /// Ends what this team does: its part in a call will not come.
+    pub(crate) fn close(&self) {
+        self.lock().team.close();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of memory of which each of so many ranks has `len` of its own.
+pub(crate) fn window_len(ranks: usize, signature: &Signature, len: usize) -> Result<usize> {
+    phalanx_shm::window_len(ranks, len).ok_or_else(|| {
+        Error::misuse(signature.op, format!("{len} bytes for each rank, at {}", signature.site))
+    })
+}
+
+/// The call that makes a group.
+fn making(op: OpKind) -> Signature {
+    let site = CallSite::caller();
+    Signature::bare(op, site)
+}
+
+/// `len` bytes that all members have in common.
+fn share(health: &GroupHealth, signature: &Signature, deadline: &Deadline, len: usize) -> Result<OwnedFd> {
+    health.job.share(health, signature, deadline, &|| phalanx_shm::create(len))
+}
+
+impl Performer for Shared {
+    fn call_thread(&self) -> &CallThread {
+        &self.call_thread
+    }
+
+    fn health(&self) -> &GroupHealth {
+        &self.team.health
+    }
+
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
+        let (signature, health) = (&call.signature, &self.team.health);
+        health.check(signature)?;
+        let reduction = reduction(signature)?;
+        let mut state = self.team.lock();
+        let State { team, seq } = &mut *state;
+        *seq += 1;
+        health.remember(*seq, signature);
+        let mut look = Look::new(health, signature, *seq, limit);
+        let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
+        if let Err(fault) = run(team, shm_call, call, buffers, reduction, health.rank) {
+            return Err(look.error(fault));
+        }
+        if look.has_waited() {
+            health.latch.collectives.end(*seq, signature);
+        } else {
+            health.latch.collectives.end_at_once(*seq, signature);
+        }
+        Ok(())
+    }
+}
+
+/// How a reduction's values are combined; `None` for other operations.
+fn reduction(signature: &Signature) -> Result<Option<Reduction>> {
+    let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
+    let kernel = Kernel::new(op, dtype)
+        .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
+    let root = signature.root.map(|root| root as usize);
+    Ok(Some(Reduction { kernel, element: dtype.size(), root }))
+}
+
+/// Which of the team's operations a call is.
+fn run(
+    team: &mut Team,
+    shm: &mut Call<'_>,
+    call: &Collective,
+    buffers: Buffers<'_>,
+    reduction: Option<Reduction>,
+    rank: usize,
+) -> Result<(), Fault> {
+    let Collective { signature, layout, recv_layout } = call;
+    let element = signature.dtype.map_or(1, phalanx_core::DType::size);
+    let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
+    let block = |rank: usize| bytes(layout.block(rank));
+    let own = |_| block(rank);
+    let root = signature.root.unwrap_or(0) as usize;
+    let is_root = |r: usize| r == root;
+    let largest = || (0..layout.world_size()).map(|r| block(r).len()).max().unwrap_or(0);
+    // Nothing to move, but ranks that disagree must still find out, those that would only give too.
+    if layout.is_empty() && recv_layout.is_none() {
+        return team.barrier(shm);
+    }
+    match (signature.op, buffers, reduction) {
+        (OpKind::AllReduce | OpKind::Reduce, Buffers::InPlace(buffer), Some(reduction)) => {
+            team.all_reduce(shm, buffer, reduction)
+        }
+        (OpKind::ReduceScatter, buffers, Some(reduction)) => {
+            team.reduce_scatter(shm, to_shm(buffers), layout, reduction)
+        }
+        (OpKind::AllGather | OpKind::Split, buffers, None) => {
+            let pull = Transfer {
+                same: true,
+                gives: &|_| true,
+                largest: largest(),
+                part: &own,
+                place: Some(&block),
+                layout: Some(layout),
+            };
+            team.pull(shm, to_shm(buffers), pull)
+        }
+        (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
+        // The root has the blocks of all in its buffer; the others have their own alone.
+        (OpKind::Gather, buffers, None) => {
+            let whole = |_| 0..block(rank).len();
+            let place: Option<&dyn Fn(usize) -> Range<usize>> =
+                if is_root(rank) { Some(&block) } else { None };
+            let gives = |r| !is_root(r);
+            let pull = Transfer {
+                same: true,
+                gives: &gives,
+                largest: largest(),
+                part: &whole,
+                place,
+                layout: Some(layout),
+            };
+            team.pull(shm, to_shm(buffers), pull)
+        }
+        (OpKind::Scatter, buffers, None) => {
+            let whole = |_| 0..block(rank).len();
+            let place: Option<&dyn Fn(usize) -> Range<usize>> =
+                if is_root(rank) { None } else { Some(&whole) };
+            let pull = Transfer {
+                same: false,
+                gives: &is_root,
+                largest: largest(),
+                part: &block,
+                place,
+                layout: Some(layout),
+            };
+            team.pull(shm, to_shm(buffers), pull)
+        }
+        (OpKind::AllToAll, buffers, None) => {
+            let place = |rank: usize| bytes(recv_layout.as_ref().unwrap_or(layout).block(rank));
+            // Where ranks agree on the count of all, all blocks are alike.
+            let is_even = signature.count > 0;
+            let layout = is_even.then_some(layout);
+            let pull = Transfer {
+                same: false,
+                gives: &|_| true,
+                largest: largest(),
+                part: &block,
+                place: Some(&place),
+                layout,
+            };
+            if is_even {
+                team.pull(shm, to_shm(buffers), pull)
+            } else {
+                team.pull_uneven(shm, to_shm(buffers), pull)
+            }
+        }
+        _ => team.barrier(shm),
+    }
+}
+
+fn to_shm(buffers: Buffers<'_>) -> phalanx_shm::Buffers<'_> {
+    match buffers {
+        Buffers::InPlace(buffer) => phalanx_shm::Buffers::InPlace(buffer),
+        Buffers::Separate(input, output) => phalanx_shm::Buffers::Separate(input, output),
+    }
+}
+
+impl Backend for ShmBackend {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn describe(&self) -> String {
+        format!("shm: {} on this host", counted(self.members().len(), "rank"))
+    }
+
+    fn id(&self) -> GroupId {
+        self.messages.id()
+    }
+
+    fn rank(&self) -> usize {
+        self.health().rank
+    }
+
+    fn members(&self) -> &[usize] {
+        self.health().members()
+    }
+
+    fn local(&self) -> (usize, usize) {
+        self.messages.local()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.health().job.place().timeout
+    }
+
+    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+        self.shared.call_thread.wait_until_empty();
+        self.shared.perform(call, buffers, timeout)
+    }
+
+    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+        self.health().check(&call.signature)?;
+        call_thread::submit(&self.shared, call, buffer, timeout)
+    }
+
+    fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
+        self.messages.send(to, bytes, timeout)
+    }
+
+    fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
+        self.messages.recv(from, bytes, timeout, on_timeout)
+    }
+
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+        self.messages.submit_message(address, buffer, timeout)
+    }
+
+    fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<BufferMemory> {
+        window_len(self.members().len(), &signature, len)?;
+        // All come with the same length, or learn here that they do not.
+        let layout = phalanx_core::Layout::even(self.members().len(), 0);
+        let call = Collective { signature, layout, recv_layout: None };
+        // Its time does not run while others have their turn.
+        self.shared.call_thread.wait_until_empty();
+        let deadline = Deadline::after(Instant::now(), timeout);
+        self.shared.perform(&call, Buffers::InPlace(&mut []), timeout)?;
+        if self.shared.team.can_share(len, &call.signature) {
+            return self.shared.team.alloc(&call.signature, len, &deadline);
+        }
+        Ok(BufferMemory::Private(vec![0; len.div_ceil(8)]))
+    }
+
+    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
+        crate::host::choose_backend::subgroup(
+            self.health(),
+            id,
+            members,
+            self.choice,
+            &self.selector,
+            deadline,
+        )
+    }
+
+    fn forgo(&self, id: GroupId, why: &Error) {
+        self.health().forgo(id, why);
+    }
+
+    fn trace(&self) -> Option<Trace> {
+        Some(self.health().trace())
+    }
+
+    fn peer(&self, rank: usize) -> Peer {
+        self.health().peer(rank)
+    }
+
+    fn failure(&self) -> Option<Cause> {
+        self.health().latch.cause().cloned()
+    }
+
+    fn fail(&self, cause: Cause) -> Cause {
+        self.health().give_up(cause)
+    }
+
+    fn leave(&self) {
+        self.messages.leave();
+    }
+}
+
+impl Drop for ShmBackend {
+    fn drop(&mut self) {
+        let health = self.health();
+        if health.is_here() {
+            if std::thread::panicking() {
+                health.panicked();
+            }
+            self.shared.call_thread.end(health);
+        }
+    }
+}
+
+/// What the team's trouble means, where the arbiter does not say.
+fn cause(health: &GroupHealth, fault: &Fault) -> Cause {
+    if let Some(peer) = health.anybody_gone(Instant::now()) {
+        return Cause::Lost { peer, how: Loss::Left };
+    }
+    match fault {
+        Fault::Mismatch { peer, seq, their_seq, theirs, method } => {
+            let called =
+                theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
+            let here = health.members()[health.rank];
+            let what = match theirs {
+                Some(_) if seq == their_seq => {
+                    format!(
+                        "its call #{seq} ({called}) is that of rank {here}, and performed as there, by {method}, but an earlier one differed"
+                    )
+                }
+                _ => format!(
+                    "rank {here} is at #{seq}, this one at #{their_seq} ({called}): it, or an earlier call, differed"
+                ),
+            };
+            Cause::Protocol { peer: health.peer(*peer), what }
+        }
+        Fault::Counts { peer, sent, expected } => {
+            let what = format!("it sends {sent} bytes, where {expected} are expected here");
+            Cause::Protocol { peer: health.peer(*peer), what }
+        }
+        Fault::Unreachable { peer, error } => {
+            tracing::warn!(peer = %health.peer(*peer), %error, "its memory cannot be reached");
+            Cause::Lost { peer: health.peer(*peer), how: health.unreachable() }
+        }
+        // Whoever gave up here has most likely done so for what ended rank 0, and the arbiter with it.
+        Fault::Stopped | Fault::Closed | Fault::Failed(_) if health.arbiter_ended_after_error() => {
+            Cause::Lost { peer: health.job.peer(0), how: Loss::LeftAfterError }
+        }
+        Fault::Stopped | Fault::Closed | Fault::Failed(_) => {
+            let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();
+            Cause::Aborted { peer: health.peer(health.rank), reason }
+        }
+    }
+}

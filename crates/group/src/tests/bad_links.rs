@@ -1,0 +1,198 @@
+//! Peers that know the secret and lie about lengths, links that are slow, and links for which a rank has nothing left.
+
+use crate::ProcessGroup;
+use crate::bootstrap::thread_job::ThreadJob;
+use crate::control::group_health::{FAREWELL_TIME, GroupHealth};
+use crate::control::job_context::JobContext;
+use crate::control::notice::Notice;
+use crate::engine::Fault;
+use crate::engine::collective::Memory;
+use crate::engine::message::Payload;
+use crate::group::backend::{Address, Collective};
+use crate::host::scheduled::ScheduledBackend;
+use phalanx_core::{CallSite, DType, Error, Layout, Loss, Method, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_rendezvous::BackendChoice;
+use phalanx_transport::thread::Pipes;
+use phalanx_transport::{Channel, Direction, Key, LinkFault, Outbound, Transport, Wait, Wire, WireFault};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rank 0, and the links of a rank 1 that says whatever it likes.
+struct World {
+    backend: ScheduledBackend,
+    liar: Wire,
+    other: ThreadJob,
+}
+
+impl World {
+    fn new() -> Self {
+        let pipes = Pipes::new(2);
+        let [job, other] = ThreadJob::create(2, Duration::from_secs(60)).try_into().unwrap();
+        let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1]));
+        let wire = Wire::new(Box::new(pipes.end(0)));
+        let backend = ScheduledBackend::over(wire, health, BackendChoice::Auto, Arc::default());
+        Self { backend, liar: Wire::new(Box::new(pipes.end(1))), other }
+    }
+
+    /// Frames of these lengths, of one message.
+    fn say(&mut self, key: Key, fingerprint: u64, frames: &[usize], message_len: u64) {
+        say(&mut self.liar, key, fingerprint, frames, message_len);
+    }
+}
+
+fn say(liar: &mut Wire, key: Key, fingerprint: u64, frames: &[usize], message_len: u64) {
+    for &len in frames {
+        let message = Outbound { peer: 0, key, ordinal: 0, fingerprint, signature: &[], message_len };
+        assert!(liar.send(&message, &vec![1; len]).unwrap().complete);
+    }
+}
+
+fn signature(op: OpKind, dtype: DType, count: u64) -> Signature {
+    let reduce = (op == OpKind::AllReduce).then_some(ReduceOp::Sum);
+    let root = (op == OpKind::Broadcast).then_some(1);
+    let site = CallSite { file: "train.rs".into(), line: 7 };
+    Signature { op, dtype: Some(dtype), count, reduce, root, detail: 0, method: Method::UNSAID, site }
+}
+
+fn is_nonsense(fault: &Fault) -> bool {
+    matches!(fault, Fault::Nonsense { peer: 1, .. } | Fault::Wire { peer: 1, fault: WireFault::Nonsense(_) })
+}
+
+/// Frames of a message of ten elements that no correct peer sends.
+const LIES: [&[usize]; 4] = [&[0], &[4, 0], &[6, 10], &[9, 2]];
+
+#[test]
+fn a_message_whose_frames_do_not_add_up_is_nonsense() {
+    for frames in LIES {
+        let mut world = World::new();
+        let address = Address { signature: signature(OpKind::Recv, DType::U8, 10), peer: 1, tag: 7 };
+        let (mut message, _) = world.backend.message(&address, 10).unwrap();
+        let fingerprint = signature(OpKind::Send, DType::U8, 10).fingerprint();
+        world.say(Key { channel: Channel::Message, id: 7 }, fingerprint, frames, 10);
+        let mut buffer = [0; 10];
+        let polled = message.poll(&mut world.backend.engine.lock(), &mut Payload::In(&mut buffer));
+        assert!(polled.as_ref().is_err_and(is_nonsense), "{frames:?}: {polled:?}");
+    }
+}
+
+#[test]
+fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
+    // Of a reduction, the front of an element may wait for its rest.
+    for (op, dtype) in [(OpKind::Broadcast, DType::U8), (OpKind::AllReduce, DType::F32)] {
+        for frames in LIES {
+            let mut world = World::new();
+            let call = Collective {
+                signature: signature(op, dtype, 10),
+                layout: Layout::even(2, 10),
+                recv_layout: None,
+            };
+            let mut collective = world.backend.begin(&call).unwrap();
+            let fingerprint = collective.signature().fingerprint();
+            let odd = usize::from(dtype.size() > 1);
+            let frames: Vec<usize> = frames.iter().map(|len| len * dtype.size() - len % 2 * odd).collect();
+            let (key, len) = (Key { channel: Channel::Collective, id: collective.seq() }, 10 * dtype.size());
+            world.say(key, fingerprint, &frames, len as u64);
+            let mut buffer = [0u64; 5];
+            let memory = &mut bytemuck::cast_slice_mut(&mut buffer)[..len];
+            let polled = collective.poll(&mut world.backend.engine.lock(), &mut Memory::InPlace(memory));
+            assert!(polled.as_ref().is_err_and(is_nonsense), "{op} {frames:?}: {polled:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_rank_sent_before_it_left_may_be_long_on_its_way() {
+    let World { backend, mut liar, other } = World::new();
+    other.control().send(Notice::LeaveGroup { group: WORLD, members: vec![0, 1] }).unwrap();
+    let group = ProcessGroup::new(Arc::new(backend));
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| {
+            let mut buffer = [0u8; 10];
+            group.recv(&mut buffer, 1, 7).map(|()| buffer)
+        });
+        // Who has left is not waited for that long where there is no link.
+        std::thread::sleep(2 * FAREWELL_TIME);
+        let fingerprint = signature(OpKind::Send, DType::U8, 10).fingerprint();
+        say(&mut liar, Key { channel: Channel::Message, id: 7 }, fingerprint, &[10], 10);
+        assert_eq!(received.join().unwrap().unwrap(), [1; 10]);
+    });
+}
+
+/// A network that takes long for the last bytes of a rank that has left the job.
+#[test]
+fn as_long_as_something_comes_who_has_left_the_job_is_not_lost() {
+    let World { backend, mut liar, other } = World::new();
+    other.control().send(Notice::Leave).unwrap();
+    let group = ProcessGroup::new(Arc::new(backend));
+    std::thread::scope(|scope| {
+        let received = scope.spawn(|| {
+            let mut buffer = [0u8; 10];
+            group.recv(&mut buffer, 1, 7).map(|()| buffer)
+        });
+        let fingerprint = signature(OpKind::Send, DType::U8, 10).fingerprint();
+        for len in [2, 3, 1, 2, 2] {
+            std::thread::sleep(FAREWELL_TIME / 2);
+            say(&mut liar, Key { channel: Channel::Message, id: 7 }, fingerprint, &[len], 10);
+        }
+        assert_eq!(received.join().unwrap().unwrap(), [1; 10]);
+    });
+}
+
+#[test]
+fn who_has_left_the_job_need_not_close_its_links() {
+    let World { backend, liar: _liar, other } = World::new();
+    other.control().send(Notice::Leave).unwrap();
+    let error = ProcessGroup::new(Arc::new(backend)).recv(&mut [0u8; 10], 1, 7).unwrap_err();
+    assert!(matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1), "{error}");
+}
+
+/// Of rank 0, which has no descriptor for any link.
+struct Starved;
+
+impl Starved {
+    fn fault() -> LinkFault {
+        LinkFault::Starved("too many open files".into())
+    }
+}
+
+impl Transport for Starved {
+    fn name(&self) -> &'static str {
+        "starved"
+    }
+
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        2
+    }
+
+    fn send(&mut self, _peer: usize, _bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        Err(Self::fault())
+    }
+
+    fn recv(&mut self, _peer: usize, _buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        Err(Self::fault())
+    }
+
+    fn is_linked(&mut self, _peer: usize) -> bool {
+        false
+    }
+
+    fn watch(&mut self, _peer: usize, _direction: Direction, _wait: &mut Wait) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_rank_that_can_make_no_link_names_itself() {
+    let [job, _other] = ThreadJob::create(2, Duration::from_secs(60)).try_into().unwrap();
+    let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1]));
+    let backend =
+        ScheduledBackend::over(Wire::new(Box::new(Starved)), health, BackendChoice::Auto, Arc::default());
+    let error = ProcessGroup::new(Arc::new(backend)).all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
+    let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
+    assert!(peer.rank == 0 && reason.contains("too many open files"), "{error}");
+}

@@ -1,0 +1,275 @@
+//! Ranks that call the same and perform it differently, which no setting lets them: all hear how, before a byte is used.
+
+use crate::bootstrap::assembly::meet_all;
+use crate::bootstrap::generation::Assignment;
+use crate::bootstrap::thread_job::ThreadJob;
+use crate::control::group_health::{GroupHealth, ParentCall};
+use crate::control::job_context::JobContext;
+use crate::engine::partial::Partials;
+use crate::group::backend::{Backend, Buffers, Collective};
+use crate::host::choose_backend;
+use crate::host::hierarchical::HierarchicalBackend;
+use crate::host::scheduled::ScheduledBackend;
+use crate::host::shm::ShmBackend;
+use phalanx_algo::Selector;
+use phalanx_core::{CallSite, DType, Deadline, Error, Layout, Method, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
+use phalanx_transport::Secret;
+use std::net::Ipv4Addr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+/// Elements: enough for each host's ranks to have slices of their own.
+const LEN: usize = 100_000;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// One rank's part in a test.
+struct Part {
+    rank: usize,
+    job: Arc<dyn JobContext>,
+    choice: BackendChoice,
+    deadline: Deadline,
+    /// All have made what they perform the call with: who hears of the mismatch before that would give up there.
+    made: Arc<Barrier>,
+}
+
+impl Part {
+    fn when_all_have<B>(&self, made: phalanx_core::Result<B>) -> B {
+        self.made.wait();
+        made.unwrap()
+    }
+
+    fn members(&self) -> Vec<usize> {
+        (0..self.job.place().world_size).collect()
+    }
+
+    /// The world over two levels, whatever is choose_backend.
+    fn two_levels(&self, algorithms: &str) -> HierarchicalBackend {
+        let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
+        let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
+        let made = HierarchicalBackend::join(health, OpKind::Init, self.choice, selector, &self.deadline);
+        self.when_all_have(made)
+    }
+
+    /// The world as a team in shared memory, on a rank that plans otherwise than a build does.
+    fn team(&self, reaches_memory: bool, slice_bytes: usize) -> ShmBackend {
+        let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
+        self.when_all_have(ShmBackend::planning_otherwise(
+            health,
+            &self.deadline,
+            reaches_memory,
+            slice_bytes,
+        ))
+    }
+
+    /// The world, with algorithms that need not be those of the other ranks.
+    fn world(&self, algorithms: &str) -> Arc<dyn Backend> {
+        let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
+        let job = self.job.clone();
+        let (op, choice) = (OpKind::Init, self.choice);
+        let made = choose_backend::backend(job, WORLD, self.members(), op, choice, selector, &self.deadline);
+        self.when_all_have(made)
+    }
+}
+
+fn sum(layout: Layout) -> Collective {
+    let (dtype, reduce) = (Some(DType::F32), Some(ReduceOp::Sum));
+    let (op, count, site) = (OpKind::AllReduce, layout.len() as u64, CallSite::caller());
+    let signature =
+        Signature { op, dtype, count, reduce, root: None, detail: 0, method: Method::UNSAID, site };
+    Collective { signature, layout, recv_layout: None }
+}
+
+/// What comes of the sum at a rank. Nowhere is a number of one of the `odd` ranks added to one of the others.
+fn outcome(rank: usize, backend: &dyn Backend, call: &Collective, odd: &[usize]) -> Error {
+    let mut buffer = vec![(1 << rank) as f32; call.layout.len()];
+    let done = backend.perform(call, Buffers::InPlace(bytemuck::cast_slice_mut(&mut buffer)), LIMIT);
+    let error = done.expect_err("ranks do it in different ways");
+    let odd: u32 = odd.iter().map(|rank| 1 << rank).sum();
+    let is_mixed = |x: &f32| *x as u32 & odd != 0 && *x as u32 & !odd != 0;
+    assert!(!buffer.iter().any(is_mixed), "rank {rank} has used what was sent in another way");
+    error
+}
+
+fn all(world_size: usize, rank: impl Fn(usize) -> Error + Sync) -> Vec<Error> {
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let ranks: Vec<_> = (0..world_size).map(|r| scope.spawn(move || rank(r))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Ranks as threads.
+fn threads(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+    let jobs: Vec<Arc<dyn JobContext>> =
+        ThreadJob::create(world_size, LIMIT).into_iter().map(|job| Arc::new(job) as _).collect();
+    let deadline = Deadline::after(Instant::now(), LIMIT);
+    let made = Arc::new(Barrier::new(world_size));
+    all(world_size, |rank| {
+        let (job, made) = (jobs[rank].clone(), made.clone());
+        body(Part { rank, job, choice: BackendChoice::Auto, deadline, made })
+    })
+}
+
+/// Ranks that met in a store, each with these variables besides.
+fn met(
+    world_size: usize,
+    variables: impl Fn(usize) -> (&'static str, String) + Sync,
+    body: impl Fn(Part) -> Error + Sync,
+) -> Vec<Error> {
+    let secret = Secret::generate().unwrap();
+    let server = TcpStoreServer::start((Ipv4Addr::LOCALHOST, 0).into(), &secret).unwrap();
+    let (made, done) = (Arc::new(Barrier::new(world_size)), Barrier::new(world_size));
+    all(world_size, |rank| {
+        let (own, value) = variables(rank);
+        let config = Config::from_lookup(|name| match name {
+            _ if name == own => Some(value.clone()),
+            "PHALANX_RANK" => Some(rank.to_string()),
+            "PHALANX_WORLD_SIZE" => Some(world_size.to_string()),
+            "PHALANX_STORE" => Some(format!("tcp://{}", server.addr())),
+            "PHALANX_SECRET" => Some(secret.to_hex()),
+            _ => None,
+        });
+        let config = config.unwrap();
+        let deadline = Deadline::after(Instant::now(), config.init_timeout);
+        let open = config.open_store(&deadline).unwrap();
+        let assignment = Assignment::new(0, rank, (0..world_size as u64).collect());
+        let job = Arc::new(meet_all(&config, &secret, &assignment, &open, &deadline).unwrap());
+        let part = Part { rank, job, choice: config.backend, deadline, made: made.clone() };
+        let error = catch_unwind(AssertUnwindSafe(|| body(part)));
+        done.wait();
+        error.unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+fn over_tcp(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+    met(world_size, |_| ("PHALANX_BACKEND", "tcp".into()), body)
+}
+
+fn over_pipes(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+    met(world_size, |_| ("PHALANX_BACKEND", "shm".into()), body)
+}
+
+/// All name the same two ranks, and how each of them does it, or at least how that begins.
+fn assert_named(errors: &[Error], ways: [&str; 2]) {
+    let mut told: Vec<_> = errors
+        .iter()
+        .map(|error| {
+            let Error::Mismatch { left, right, .. } = error else { panic!("{error}") };
+            let mut both = [left.1.method.to_string(), right.1.method.to_string()];
+            both.sort();
+            assert!(both.iter().zip(ways).all(|(method, begins)| method.starts_with(begins)), "{error}");
+            let words = error.to_string();
+            assert!(
+                words.contains("how to perform") && ways.iter().all(|method| words.contains(method)),
+                "{words}"
+            );
+            (left.0.rank, right.0.rank)
+        })
+        .collect();
+    told.dedup();
+    assert_eq!(told.len(), 1, "{errors:?}");
+}
+
+const ALGORITHMS: [&str; 2] = ["all_reduce=recursive_doubling", "all_reduce=flat"];
+
+fn other_algorithm(part: Part) -> Error {
+    outcome(part.rank, &*part.world(ALGORITHMS[part.rank]), &sum(Layout::even(2, LEN)), &[1])
+}
+
+/// The same algorithm on other blocks.
+fn other_blocks(part: Part) -> Error {
+    let counts = [LEN / 2 - part.rank, LEN / 2 + part.rank];
+    outcome(part.rank, &*part.world("all_reduce=ring"), &sum(Layout::from_counts(&counts)), &[1])
+}
+
+#[test]
+fn another_algorithm_is_named_to_all() {
+    let ways = ["flat in 2 blocks of 50000", "recursive_doubling in 2 blocks of 50000"];
+    for errors in [threads(2, other_algorithm), over_tcp(2, other_algorithm), over_pipes(2, other_algorithm)]
+    {
+        assert_named(&errors, ways);
+    }
+}
+
+#[test]
+fn other_blocks_are_named_to_all() {
+    let ways = ["ring in 2 blocks of 49999, 50001", "ring in 2 blocks of 50000"];
+    for errors in [threads(2, other_blocks), over_tcp(2, other_blocks), over_pipes(2, other_blocks)] {
+        assert_named(&errors, ways);
+    }
+}
+
+/// Of half types, sums that are begun travel as other bytes than contributions do.
+#[test]
+fn other_sums_are_named_to_all() {
+    let errors = threads(2, |part| {
+        let mut call = sum(Layout::even(2, LEN));
+        call.signature.dtype = Some(DType::F16);
+        let health = Arc::new(GroupHealth::new(part.job.clone(), WORLD, part.members()));
+        let selector = Arc::new(Selector::forced_from("all_reduce=flat").unwrap());
+        let backend = ScheduledBackend::new(health, part.choice, selector);
+        let mut buffer = vec![0u8; 2 * LEN];
+        let sums = Partials::new(buffer.len());
+        let buffers = Buffers::InPlace(&mut buffer);
+        let whole = ParentCall { signature: &call.signature, seq: 1, called: Instant::now(), limit: LIMIT };
+        let done = match part.rank {
+            0 => backend.perform(&call, buffers, LIMIT),
+            _ => backend.perform_part(whole, &call, buffers, 2, Some(sums)),
+        };
+        done.expect_err("rank 1 sends sums")
+    });
+    assert_named(
+        &errors,
+        ["flat in 2 blocks of 50000 of sums in f32", "flat in 2 blocks of 50000 with sums in f32"],
+    );
+}
+
+#[test]
+fn another_way_of_a_team_is_named_to_all() {
+    // Against a rank that stages slices: one whose slices are others, and one that writes to the others' memory.
+    let (len, slice) = (1 << 20, 32 << 10);
+    let staged = format!("reduce in two phases of {} bytes by {}", 4 * len, 2 * slice);
+    let others = [
+        (format!("reduce in two phases of {} bytes by {slice}", 4 * len), (false, slice / 2)),
+        (format!("reduce by push of {} bytes by {}", 4 * len, 2 * slice), (true, slice)),
+    ];
+    for (other, planned) in others {
+        let errors = over_pipes(2, |part| {
+            let (reaches_memory, slice) = if part.rank == 0 { (false, slice) } else { planned };
+            outcome(part.rank, &part.team(reaches_memory, slice), &sum(Layout::even(2, len)), &[1])
+        });
+        let mut ways = [staged.as_str(), &other];
+        ways.sort_unstable();
+        assert_named(&errors, ways);
+    }
+}
+
+fn on_two_hosts(body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+    met(4, |rank| ("PHALANX_HOST_ID", format!("host {}", rank / 2)), body)
+}
+
+#[test]
+fn another_way_over_two_levels_is_named_to_all() {
+    // One rank, or a whole host, that has one rank speak for all of a host.
+    for odd in [&[3][..], &[2, 3]] {
+        let errors = on_two_hosts(|part| {
+            let from = if odd.contains(&part.rank) { usize::MAX } else { 0 };
+            let backend = part.two_levels("").slicing_from(from);
+            outcome(part.rank, &backend, &sum(Layout::even(4, LEN)), odd)
+        });
+        assert_named(&errors, ["slices on two levels, ", "speakers on two levels, "]);
+    }
+}
+
+#[test]
+fn another_algorithm_between_hosts_is_named_to_all() {
+    let errors = on_two_hosts(|part| {
+        let backend = part.two_levels(ALGORITHMS[part.rank / 2]);
+        outcome(part.rank, &backend, &sum(Layout::even(4, LEN)), &[2, 3])
+    });
+    let across =
+        ["flat", "recursive_doubling"].map(|name| format!("slices on two levels, {name} in 2 blocks"));
+    assert_named(&errors, [&across[0], &across[1]]);
+}

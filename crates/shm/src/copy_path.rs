@@ -1,0 +1,213 @@
+//! How a rank shows the others what it gives them: one buffer to all, or a part of it to each.
+//!
+//! What is small travels through staging, in steps; large parts are read where they
+//! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
+//! finds out as soon as it has read (`Team::was_given`).
+
+use crate::plan::{How, Plan};
+use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
+use crate::span::Span;
+use crate::team::Team;
+use crate::{Call, Fault};
+use std::ops::Range;
+
+/// From so many bytes on, a part is read from the other's address space instead of from staging.
+const PROCESS_VM_BYTES: usize = 512 << 10;
+/// From so many bytes on, what lies in a window is read there.
+pub(crate) const WINDOW_BYTES: usize = 2 << 10;
+/// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
+const PIECE_MIN: usize = 8 << 10;
+const PIECE_MAX: usize = 128 << 10;
+
+/// How the parts of an operation travel. The same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyPath {
+    /// Through staging, so many bytes of each part at a time.
+    Staged(usize),
+    /// Read where they lie.
+    ProcessVm,
+}
+
+impl CopyPath {
+    /// What it makes of the plan of an operation.
+    pub(crate) fn planned(self, plan: Plan<'_>) -> Plan<'_> {
+        match self {
+            Self::Staged(piece) => Plan { how: How::Staged, piece, ..plan },
+            Self::ProcessVm => Plan { how: How::ProcessVm, ..plan },
+        }
+    }
+}
+
+/// What a rank gives. The ranges are within the buffer, in bytes; `part(r)` is for rank `r`.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    pub(crate) buffer: Span,
+    pub(crate) part: &'a dyn Fn(usize) -> Range<usize>,
+    /// Bytes of the largest part that anybody gives.
+    pub(crate) largest: usize,
+    /// Whether all get the same part.
+    pub(crate) same: bool,
+}
+
+/// Where a giver's part for this rank is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PartLocation {
+    Staged,
+    /// In memory that this rank has mapped.
+    Mapped(Span),
+    /// At this address of the giver.
+    Memory(u64),
+}
+
+/// Parts of fewer bytes are not worth handing their lines back, and larger ones leave the caches by themselves.
+const HAND_BACK_BYTES: Range<usize> = 4 << 10..512 << 10;
+
+/// What the first word of a post says: that the data follow in staging, and whether its lines are to be handed back; that they are in
+/// the giver's memory, or else which window they are in (numbered from 3).
+const STAGED: u64 = 0;
+const STAGED_HAND_BACK: u64 = 1;
+const MEMORY: u64 = 2;
+
+impl Team {
+    /// How parts of at most `largest` bytes travel, if each giver shows `parts` of them.
+    pub(crate) fn path(&self, largest: usize, parts: usize) -> CopyPath {
+        if largest >= PROCESS_VM_BYTES && self.reads_memory {
+            return CopyPath::ProcessVm;
+        }
+        let piece =
+            if self.is_crowded() { SLOT_LEN } else { (largest * parts / 2).clamp(PIECE_MIN, PIECE_MAX) };
+        // Whole lines, so that no two readers share one; and elements are not split.
+        CopyPath::Staged((piece / parts / 64).max(1) * 64)
+    }
+
+    /// Pieces that the parts take.
+    pub(crate) fn steps(path: CopyPath, largest: usize) -> usize {
+        match path {
+            CopyPath::Staged(step) => largest.div_ceil(step).max(1),
+            CopyPath::ProcessVm => 1,
+        }
+    }
+
+    /// Shows the others where this rank's parts are, or their bytes of this step. `true`: they read in this rank's memory, which
+    /// must not be touched until all are done; there is nothing to show in later steps.
+    pub(crate) fn give(
+        &mut self,
+        offer: Parts<'_>,
+        path: CopyPath,
+        step: usize,
+        piece: u64,
+        call: &mut Call<'_>,
+    ) -> Result<bool, Fault> {
+        self.reserve(piece, call)?;
+        match path {
+            CopyPath::ProcessVm => {}
+            CopyPath::Staged(len) => {
+                let window = offer.buffer.len() >= WINDOW_BYTES && self.windows.find(offer.buffer).is_some();
+                if !window || step > 0 {
+                    let hand_back = self.stage_parts(offer, len, step, piece);
+                    self.post(piece, &[if hand_back { STAGED_HAND_BACK } else { STAGED }]);
+                    return Ok(false);
+                }
+            }
+        }
+        let (kind, base) = match self.windows.find(offer.buffer) {
+            Some((window, offset)) => (MEMORY + window, offset),
+            None => (MEMORY, offer.buffer.addr()),
+        };
+        let slot = self.region.staging(self.rank, piece);
+        if offer.same {
+            self.post(piece, &[kind, base + (offer.part)(self.rank).start as u64]);
+            return Ok(true);
+        }
+        for rank in 0..self.world_size {
+            let at = base + (offer.part)(rank).start as u64;
+            slot.part(rank * 8..rank * 8 + 8).write(&at.to_ne_bytes());
+        }
+        self.post(piece, &[kind]);
+        Ok(true)
+    }
+
+    /// Whether the readers are to hand the lines back.
+    fn stage_parts(&mut self, offer: Parts<'_>, len: usize, step: usize, piece: u64) -> bool {
+        let slot = self.region.staging(self.rank, piece);
+        let readers = self.peers();
+        let fill = |past_caches: bool| {
+            let mut staged = 0;
+            let mut stage = |at: usize, part: Range<usize>| {
+                let from = offer.buffer.part(within(&part, len, step));
+                let to = slot.part(at..at + from.len());
+                if past_caches {
+                    to.stream_from(from);
+                } else {
+                    to.copy_from(from);
+                }
+                staged += from.len();
+            };
+            if offer.same {
+                stage(0, (offer.part)(self.rank));
+            } else {
+                readers.for_each(|reader| stage(reader * len, (offer.part)(reader)));
+            }
+            staged
+        };
+        let has_one_reader = !offer.same || self.world_size == 2;
+        let may_hand_back = has_one_reader && HAND_BACK_BYTES.contains(&offer.largest) && !self.is_crowded();
+        let parts = if offer.same { 1 } else { self.world_size - 1 };
+        self.stores.fill(offer.largest.min(len) * parts, may_hand_back, fill)
+    }
+
+    /// Waits for the first post of a giver, and looks where its part of `len` bytes for this rank is. If it is staged, it
+    /// begins in `staged`.
+    pub(crate) fn find(
+        &mut self,
+        giver: usize,
+        len: usize,
+        same: bool,
+        staged: Span,
+        piece: u64,
+        call: &mut Call<'_>,
+    ) -> Result<PartLocation, Fault> {
+        let words = self.arrived_with(giver, piece, staged, call)?.words();
+        if words[0] == STAGED || words[0] == STAGED_HAND_BACK {
+            return Ok(PartLocation::Staged);
+        }
+        let mut at = words[1];
+        if !same {
+            let mut entry = [0; 8];
+            self.region.staging(giver, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut entry);
+            at = u64::from_ne_bytes(entry);
+        }
+        match words[0] {
+            MEMORY => Ok(PartLocation::Memory(at)),
+            window => match self.windows.part(window - MEMORY, giver, at, len) {
+                Some(part) => Ok(PartLocation::Mapped(part)),
+                None => Err(Fault::Counts { peer: giver, sent: 0, expected: len }),
+            },
+        }
+    }
+
+    /// Hands back to `giver` the lines in which it staged what this rank has read, if it wants them.
+    pub(crate) fn hand_back(&self, giver: usize, piece: u64, staged: Span) {
+        if self.region.slot(giver, piece).words()[0] == STAGED_HAND_BACK {
+            staged.own_lines();
+        }
+    }
+
+    /// Where the bytes of this step that a giver has staged for this rank lie.
+    pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u64) -> Span {
+        let at = if same { 0 } else { self.rank * len };
+        self.region.staging(giver, piece).part(at..at + bytes)
+    }
+}
+
+/// The bytes of the words of a line.
+pub(crate) fn line(words: &mut [u64; LINE_WORDS]) -> Span {
+    // SAFETY: the callers keep the words, and touch them through the span only while they use it.
+    unsafe { Span::new(words.as_mut_ptr().cast(), LINE_LEN) }
+}
+
+/// The bytes of a part that travel in one step of `len`.
+pub(crate) fn within(part: &Range<usize>, len: usize, step: usize) -> Range<usize> {
+    let start = part.end.min(part.start.saturating_add(step * len));
+    start..part.end.min(start.saturating_add(len))
+}

@@ -1,0 +1,263 @@
+//! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
+
+use crate::copy_path::{CopyPath, PartLocation, Parts, line, within};
+use crate::plan::{How, Kind, Plan};
+use crate::region::{LINE_LEN, LINE_WORDS};
+use crate::span::{List, Span};
+use crate::team::Team;
+use crate::{Call, Fault};
+use phalanx_core::Layout;
+use std::ops::Range;
+
+/// Who gives what to whom. Ranges are in bytes; they are known where they are named and need not be elsewhere.
+#[derive(Clone, Copy)]
+pub struct Transfer<'a> {
+    /// Whether a giver gives the same part to all.
+    pub same: bool,
+    /// Who gives. The same on all ranks.
+    pub gives: &'a dyn Fn(usize) -> bool,
+    /// Bytes of the largest part that any rank gives another. The same on all ranks.
+    pub largest: usize,
+    /// What this rank gives to each, if it gives: ranges of the source.
+    pub part: &'a dyn Fn(usize) -> Range<usize>,
+    /// Where this rank puts what each gives it: ranges of the output. `None` if it takes nothing.
+    pub place: Option<&'a dyn Fn(usize) -> Range<usize>>,
+    /// The blocks of which these ranges are made, where all ranks know them. The same on all ranks.
+    pub layout: Option<&'a Layout>,
+}
+
+impl Transfer<'_> {
+    /// How many parts a giver shows.
+    fn parts(&self, world_size: usize) -> usize {
+        if self.same { 1 } else { world_size }
+    }
+}
+
+impl std::fmt::Debug for Transfer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer")
+            .field("same", &self.same)
+            .field("largest", &self.largest)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The buffers of one rank in an operation that takes and gives.
+#[derive(Debug)]
+pub enum Buffers<'a> {
+    /// Taken from, and put into, other places of one buffer.
+    InPlace(&'a mut [u8]),
+    /// Given from the first, put into the second.
+    Separate(&'a [u8], &'a mut [u8]),
+}
+
+impl Buffers<'_> {
+    pub(crate) fn spans(self) -> (Span, Span) {
+        let (source, output) = match self {
+            Buffers::InPlace(buffer) => {
+                let (start, len) = (buffer.as_mut_ptr(), buffer.len());
+                ((start, len), (start, len))
+            }
+            Buffers::Separate(source, output) => {
+                ((source.as_ptr().cast_mut(), source.len()), (output.as_mut_ptr(), output.len()))
+            }
+        };
+        // SAFETY: borrowed for the whole call by whoever calls this, and only read.
+        let source = unsafe { Span::new(source.0, source.1) };
+        // SAFETY: borrowed for the whole call by whoever calls this, and written by this rank alone.
+        let output = unsafe { Span::new(output.0, output.1) };
+        (source, output)
+    }
+}
+
+impl Team {
+    /// Copies what the others give this rank to its places.
+    ///
+    /// # Errors
+    /// [`Fault`]; the contents of the places are unspecified then, and the team is closed.
+    pub fn pull(
+        &mut self,
+        call: &mut Call<'_>,
+        buffers: Buffers<'_>,
+        pull: Transfer<'_>,
+    ) -> Result<(), Fault> {
+        let (source, output) = buffers.spans();
+        let plan = self.plan_pull(pull);
+        self.run(call, plan, |team, call| team.pull_spans(call, source, output, pull))
+    }
+
+    fn plan_pull<'a>(&self, pull: Transfer<'a>) -> Plan<'a> {
+        let plan = Plan::of(if pull.same { Kind::Share } else { Kind::Deal }, How::Inline);
+        let plan = plan.over(pull.largest).with(pull.layout);
+        if pull.largest * pull.parts(self.world_size) <= LINE_LEN {
+            return plan;
+        }
+        self.path(pull.largest, pull.parts(self.world_size)).planned(plan)
+    }
+
+    /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
+    ///
+    /// # Errors
+    /// [`Fault`]; [`Counts`](Fault::Counts) if a giver's part has not the length of its place.
+    pub fn pull_uneven(
+        &mut self,
+        call: &mut Call<'_>,
+        buffers: Buffers<'_>,
+        mut pull: Transfer<'_>,
+    ) -> Result<(), Fault> {
+        let (source, output) = buffers.spans();
+        let plan = Plan::of(Kind::DealUnevenly, How::Staged);
+        self.run(call, plan, |team, call| {
+            pull.largest = team.agree_on_lengths(pull, call)?;
+            team.follow(team.plan_pull(pull), call.signature);
+            team.pull_spans(call, source, output, pull)
+        })
+    }
+
+    /// Tells each rank how much it will be given, checks what the others say, and returns the most that anybody gives.
+    fn agree_on_lengths(&mut self, pull: Transfer<'_>, call: &mut Call<'_>) -> Result<usize, Fault> {
+        let lengths: Vec<u64> = (0..self.world_size).map(|rank| (pull.part)(rank).len() as u64).collect();
+        let mut largest = self.peers().map(|peer| lengths[peer]).max().unwrap_or(0);
+        let piece = self.next_piece();
+        self.reserve(piece, call)?;
+        let row = self.region.staging(self.rank, piece);
+        lengths.iter().enumerate().for_each(|(r, len)| row.part(r * 8..r * 8 + 8).write(&len.to_ne_bytes()));
+        self.post(piece, &[largest]);
+        for peer in self.peers() {
+            largest = largest.max(self.arrived(peer, piece, call)?.words()[0]);
+            let mut sent = [0; 8];
+            self.region.staging(peer, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut sent);
+            let (sent, expected) =
+                (u64::from_ne_bytes(sent) as usize, pull.place.map_or(0, |p| p(peer).len()));
+            if sent != expected {
+                return Err(Fault::Counts { peer, sent, expected });
+            }
+        }
+        self.done(piece);
+        Ok(largest as usize)
+    }
+
+    fn pull_spans(
+        &mut self,
+        call: &mut Call<'_>,
+        source: Span,
+        output: Span,
+        pull: Transfer<'_>,
+    ) -> Result<(), Fault> {
+        let parts = pull.parts(self.world_size);
+        if pull.largest * parts <= LINE_LEN {
+            return self.pull_in_lines(call, source, output, pull);
+        }
+        let path = self.path(pull.largest, parts);
+        let offer = Parts { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
+        let steps = Self::steps(path, pull.largest);
+        let first = self.piece;
+        self.piece = first + steps as u64;
+        let gives = (pull.gives)(self.rank);
+        let mut shows_memory = false;
+        // Whose data come through staging.
+        let mut staged = List::new((0..self.world_size).map(&pull.gives), false);
+        for step in 0..=steps {
+            let piece = first + step as u64;
+            if step < steps && gives && !shows_memory {
+                shows_memory = self.give(offer, path, step, piece, call)?;
+            }
+            let Some(step) = step.checked_sub(1) else { continue };
+            let piece = first + step as u64;
+            if let Some(place) = pull.place {
+                for giver in self.peers() {
+                    if staged.as_slice()[giver] {
+                        let stays =
+                            self.take(giver, path, step, piece, pull.same, output, place(giver), call)?;
+                        staged.as_mut_slice()[giver] = stays;
+                    }
+                }
+            }
+            self.done(piece);
+        }
+        if shows_memory {
+            self.all_done(first + steps as u64 - 1, call)?;
+        }
+        Ok(())
+    }
+
+    /// What fits travels in the line of the flag.
+    fn pull_in_lines(
+        &mut self,
+        call: &mut Call<'_>,
+        source: Span,
+        output: Span,
+        pull: Transfer<'_>,
+    ) -> Result<(), Fault> {
+        let at = |rank: usize| if pull.same { 0 } else { rank * pull.largest };
+        let piece = self.next_piece();
+        if (pull.gives)(self.rank) {
+            self.reserve(piece, call)?;
+            let mut words = [0; LINE_WORDS];
+            let parts = line(&mut words);
+            let show = |reader: usize| {
+                let part = (pull.part)(reader);
+                parts.part(at(reader)..at(reader) + part.len()).copy_from(source.part(part));
+            };
+            if pull.same {
+                show(self.rank);
+            } else {
+                self.peers().for_each(show);
+            }
+            self.post(piece, &words);
+        }
+        if let Some(place) = pull.place {
+            for giver in self.peers().filter(|&peer| (pull.gives)(peer)) {
+                let place = place(giver);
+                let start = at(self.rank);
+                let part = self.region.slot(giver, piece).line().part(start..start + place.len());
+                self.arrived_with(giver, piece, part, call)?;
+                output.part(place).copy_from(part);
+            }
+        }
+        self.done(piece);
+        Ok(())
+    }
+
+    /// Takes this step's bytes from a giver, or all if they are not staged. Whether more may come.
+    #[expect(clippy::too_many_arguments, reason = "a step of a loop, told apart for reading")]
+    fn take(
+        &mut self,
+        giver: usize,
+        path: CopyPath,
+        step: usize,
+        piece: u64,
+        same: bool,
+        output: Span,
+        place: Range<usize>,
+        call: &mut Call<'_>,
+    ) -> Result<bool, Fault> {
+        let len = match path {
+            CopyPath::ProcessVm => 0,
+            CopyPath::Staged(len) => len,
+        };
+        let range = within(&place, len, step);
+        let staged = self.staged(giver, len, same, range.len(), piece);
+        let found = if step == 0 {
+            self.find(giver, place.len(), same, staged, piece, call)?
+        } else {
+            self.arrived_with(giver, piece, staged, call)?;
+            PartLocation::Staged
+        };
+        match found {
+            PartLocation::Staged => {
+                output.part(range).copy_from(staged);
+                self.hand_back(giver, piece, staged);
+                Ok(true)
+            }
+            PartLocation::Mapped(part) => {
+                self.copy_mapped(giver, part, output.part(place), call)?;
+                Ok(false)
+            }
+            PartLocation::Memory(addr) => {
+                self.reach(giver, addr, output.part(place), call)?;
+                Ok(false)
+            }
+        }
+    }
+}

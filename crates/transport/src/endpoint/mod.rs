@@ -1,0 +1,348 @@
+//! The endpoint of a process: one thread that lets in who knows the job's secret, and nobody else.
+//!
+//! It accepts and dials, runs all handshakes side by side, serves sessions of small messages, and hands finished
+//! data links to whoever wants them. It never blocks on a stranger: handshakes have a time limit and a number limit
+//! (the oldest of the busiest address goes first), so a thousand stray connections cost some CPU time and nothing else.
+
+mod accept_queue;
+mod client;
+mod dial;
+mod handshaking;
+mod inbox;
+mod sender;
+mod service;
+mod session;
+
+pub use accept_queue::Strangers;
+pub use client::{NoSession, open_session, open_session_if_listening, try_to_open_session};
+pub use inbox::MESSAGE_LEN_MAX;
+pub use sender::SessionSender;
+pub use service::{Admission, Dial, Outbox, Service, SessionId};
+pub use session::{Session, SessionReceiver};
+#[cfg(feature = "__fuzz")]
+pub(crate) use {
+    handshaking::{Handshaking, Progress},
+    inbox::{Inbox, framed},
+};
+
+#[cfg(target_os = "linux")]
+pub(crate) use {accept_queue::Listener, accept_queue::Origin, dial::Address};
+
+use crate::handshake::{Purpose, Refusal, Status};
+#[cfg(target_os = "linux")]
+use crate::local::FdPassing;
+use crate::waker::{self, SelfPipe};
+use crate::{Birthplace, Secret, resources, socket};
+pub(crate) use accept_queue::AcceptQueue;
+pub(crate) use dial::Dialling;
+use handshaking::Failure;
+use phalanx_core::{Deadline, Error, Result};
+use rustix::event::{PollFd, PollFlags};
+pub(crate) use session::ServerSession;
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a handshake may take.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+/// Handshakes with callers under way at once; one more ends the oldest of the address that has most.
+const HALF_OPEN_MAX: usize = 256;
+/// How long the thread tries to deliver its last messages when it is stopped.
+const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
+
+type Call<S> = Box<dyn FnOnce(&mut S, &mut Outbox) + Send>;
+
+struct Shared<S> {
+    calls: Mutex<(Vec<Call<S>>, Stop)>,
+    waker: SelfPipe,
+}
+
+#[derive(PartialEq, Clone, Copy)]
+enum Stop {
+    Running,
+    Stopping,
+}
+
+/// The running thread. Dropping it delivers what is queued (for at most half a second), closes everything and joins.
+pub struct Endpoint<S: Service> {
+    shared: Arc<Shared<S>>,
+    birthplace: Birthplace,
+    addr: SocketAddr,
+    local_name: Option<String>,
+    strangers: Arc<Mutex<Strangers>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<S: Service> std::fmt::Debug for Endpoint<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Endpoint<S> {
+    /// Listens on exactly `bind` (port 0: any free one) and serves until dropped. A service that
+    /// [takes memory](Service::takes_memory) is open to processes of this host as well, where the system has abstract sockets.
+    /// The first one in a process raises its soft limit of open files to the hard one, or to 2²⁰ if that is more.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the address is taken or not ours, or descriptors run out.
+    pub fn start(bind: SocketAddr, secret: Secret, service: S) -> Result<Self> {
+        resources::raise_descriptor_limit();
+        let listener = socket::listen(bind)
+            .map_err(|e| Error::io(format!("listening on {bind} (is the port in use?)"), e))?;
+        let addr = listener.local_addr().map_err(|e| Error::io(format!("listening on {bind}"), e))?;
+        let waker = SelfPipe::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
+        let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), waker });
+        let mut event_loop = EventLoop::new(listener, secret, service, shared.clone());
+        let local_name = event_loop.open_door();
+        let strangers = event_loop.accept_queue.strangers.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("phalanx-event_loop-{}", addr.port()))
+            .spawn(move || event_loop.run())
+            .map_err(|e| Error::io("starting the endpoint thread", e))?;
+        Ok(Self { shared, birthplace: Birthplace::here(), addr, local_name, strangers, thread: Some(thread) })
+    }
+
+    /// Where it listens; the port is the real one.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Under which name processes of this host can pass memory to it, if they can.
+    pub fn local_name(&self) -> Option<&str> {
+        self.local_name.as_deref()
+    }
+
+    /// Who called so far and did not know the secret.
+    pub fn strangers(&self) -> Strangers {
+        *self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `call` on the endpoint's thread, soon and in order of calling.
+    /// Does nothing in a process that was forked from the one where that runs.
+    pub fn call(&self, call: impl FnOnce(&mut S, &mut Outbox) + Send + 'static) {
+        if !self.birthplace.is_here() {
+            return;
+        }
+        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).0.push(Box::new(call));
+        self.shared.waker.wake();
+    }
+}
+
+impl<S: Service> Drop for Endpoint<S> {
+    fn drop(&mut self) {
+        if !self.birthplace.is_here() {
+            // The thread is not here, and what it has is not for this process to end.
+            return std::mem::forget(self.thread.take());
+        }
+        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).1 = Stop::Stopping;
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A service may drop the last handle on its own endpoint: a thread cannot join itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Everything the thread owns.
+struct EventLoop<S: Service> {
+    accept_queue: AcceptQueue<TcpListener>,
+    #[cfg(target_os = "linux")]
+    fd_passing: Option<FdPassing>,
+    secret: Secret,
+    service: S,
+    shared: Arc<Shared<S>>,
+    dials: Vec<(Dial, Dialling<SocketAddr>)>,
+    sessions: BTreeMap<SessionId, ServerSession>,
+    next_session: SessionId,
+    outbox: Outbox,
+}
+
+impl<S: Service> EventLoop<S> {
+    fn new(listener: TcpListener, secret: Secret, service: S, shared: Arc<Shared<S>>) -> Self {
+        Self {
+            accept_queue: AcceptQueue::new(
+                listener,
+                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline, Purpose::Pulse],
+            ),
+            #[cfg(target_os = "linux")]
+            fd_passing: None,
+            secret,
+            service,
+            shared,
+            dials: Vec::new(),
+            sessions: BTreeMap::new(),
+            next_session: 1,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Lets processes of this host pass memory, if the service takes any; returns the name at which they can.
+    #[cfg(target_os = "linux")]
+    fn open_door(&mut self) -> Option<String> {
+        if !self.service.takes_memory() {
+            return None;
+        }
+        match FdPassing::open() {
+            Ok(fds) => Some(self.fd_passing.insert(fds).name().to_owned()),
+            Err(error) => {
+                tracing::warn!(%error, "no memory can be shared: the system refused an abstract unix socket");
+                None
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_door(&mut self) -> Option<String> {
+        None
+    }
+
+    fn run(mut self) {
+        let mut due = None;
+        loop {
+            self.sleep(due);
+            self.shared.waker.clear();
+            let (calls, stop) = {
+                let mut queue = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+                (std::mem::take(&mut queue.0), queue.1)
+            };
+            for call in calls {
+                call(&mut self.service, &mut self.outbox);
+            }
+            self.accept_queue.accept(&self.secret);
+            if let Some(why) = self.accept_queue.starved(Instant::now()) {
+                self.service.starved(&why);
+            }
+            self.greet();
+            self.serve();
+            self.dial();
+            #[cfg(target_os = "linux")]
+            self.pass();
+            due = self.service.poll(Instant::now(), &mut self.outbox);
+            self.deliver();
+            if stop == Stop::Stopping {
+                return self.last_words();
+            }
+        }
+    }
+
+    /// Passes memory to processes of this host, and takes theirs. Without a socket for that, whoever gives hears so by the drop.
+    #[cfg(target_os = "linux")]
+    fn pass(&mut self) {
+        let gifts = std::mem::take(&mut self.outbox.gifts);
+        if let Some(passing) = &mut self.fd_passing {
+            passing.advance(&self.secret, &mut self.service, gifts, Instant::now());
+        }
+    }
+
+    /// Sleeps until something can be done, or is `due`.
+    fn sleep(&self, due: Option<Instant>) {
+        let now = Instant::now();
+        let mut fds = vec![self.shared.waker.poll_fd()];
+        let longest = now + Duration::from_secs(60);
+        let mut until =
+            self.accept_queue.waits_for(&mut fds, now, due.map_or(longest, |due| due.min(longest)));
+        #[cfg(target_os = "linux")]
+        if let Some(passing) = &self.fd_passing {
+            until = passing.waits_for(&mut fds, now, until);
+        }
+        for session in self.sessions.values() {
+            let both = PollFlags::IN | if session.is_writing() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(session.stream(), both));
+        }
+        for (_, dialling) in &self.dials {
+            let (waits_for, at) = dialling.waits_for();
+            fds.extend(waits_for);
+            until = until.min(at);
+        }
+        let left = until.saturating_duration_since(now);
+        waker::sleep(&mut fds, left);
+    }
+
+    /// Takes in callers whose handshake is over.
+    fn greet(&mut self) {
+        let (sessions, next, outbox) = (&mut self.sessions, &mut self.next_session, &mut self.outbox);
+        self.accept_queue.greet(&mut self.service, Instant::now(), |service, hello, connection| {
+            if hello.purpose == Purpose::Data {
+                return service.linked(hello.rank as usize, &hello, connection);
+            }
+            let id = *next;
+            *next += 1;
+            sessions.insert(id, ServerSession::new(connection));
+            service.opened(id, &hello, outbox);
+        });
+    }
+
+    fn serve(&mut self) {
+        let mut ended = Vec::new();
+        for (&id, session) in &mut self.sessions {
+            let (messages, state) = session.receive();
+            for message in messages {
+                self.service.message(id, &message, &mut self.outbox);
+            }
+            session.flush();
+            if let Err(error) = state {
+                if error.kind() == ErrorKind::InvalidData {
+                    tracing::warn!(session = id, %error, "a session was ended");
+                }
+                ended.push(id);
+            }
+        }
+        self.end(ended);
+    }
+
+    fn end(&mut self, ended: Vec<SessionId>) {
+        for id in ended {
+            if self.sessions.remove(&id).is_some() {
+                self.service.closed(id, &mut self.outbox);
+            }
+        }
+    }
+
+    /// Sends what the service queued, until it queues no more.
+    fn deliver(&mut self) {
+        while !self.outbox.messages.is_empty() {
+            let mut ended = Vec::new();
+            for (id, message) in std::mem::take(&mut self.outbox.messages) {
+                let Some(session) = self.sessions.get_mut(&id) else { continue };
+                match session.queue(&message) {
+                    Ok(()) => session.flush(),
+                    Err(_) => ended.push(id),
+                }
+            }
+            self.end(ended);
+        }
+    }
+
+    fn last_words(&mut self) {
+        let deadline = Deadline::after(Instant::now(), LAST_WORDS_TIME);
+        while self.sessions.values().any(ServerSession::is_writing) && !deadline.has_passed(Instant::now()) {
+            self.sessions.values_mut().for_each(ServerSession::flush);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Advances the connections this side makes.
+    fn dial(&mut self) {
+        let now = Instant::now();
+        let new = std::mem::take(&mut self.outbox.dials);
+        self.dials.extend(new.into_iter().map(|dial| {
+            let dialling = Dialling::new(dial.addr, dial.hello, dial.deadline, now);
+            (dial, dialling)
+        }));
+        for (dial, mut dialling) in std::mem::take(&mut self.dials) {
+            match dialling.advance(&self.secret, now) {
+                Ok(None) => self.dials.push((dial, dialling)),
+                Ok(Some(link)) => self.service.linked(dial.peer, &dial.hello, link),
+                // The other side's connection is kept; it arrives through the acceptor.
+                Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
+                Err(why) => self.service.unreachable(&dial, why.of_link(&dial.addr)),
+            }
+        }
+    }
+}

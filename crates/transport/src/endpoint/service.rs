@@ -1,0 +1,108 @@
+//! What a endpoint serves: the trait, and what it may ask for.
+
+use crate::handshake::{Hello, Status};
+#[cfg(target_os = "linux")]
+use crate::local::FdOffer;
+use crate::{Connection, LinkFault};
+use phalanx_core::Deadline;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Names a session within its endpoint; never reused.
+pub type SessionId = u64;
+
+/// What to do with a caller that knows the secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Serve it here, message by message.
+    Serve,
+    /// Give the connection to [`Service::linked`].
+    Link,
+    /// Send it away.
+    Refuse(Status),
+}
+
+/// A connection to make: tried again and again until it stands or its time is over.
+#[derive(Debug, Clone)]
+pub struct Dial {
+    /// The peer's rank in the job, for [`Service::linked`].
+    pub peer: usize,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Who we are.
+    pub hello: Hello,
+    /// When to give up.
+    pub deadline: Deadline,
+}
+
+/// What a [`Service`] wants done.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub(super) messages: Vec<(SessionId, Vec<u8>)>,
+    pub(super) dials: Vec<Dial>,
+    #[cfg(target_os = "linux")]
+    pub(super) gifts: Vec<FdOffer>,
+}
+
+impl Outbox {
+    /// Sends `message` (at most [`MESSAGE_LEN_MAX`](crate::MESSAGE_LEN_MAX) bytes) to a session; nothing happens if it is gone.
+    pub fn send(&mut self, session: SessionId, message: Vec<u8>) {
+        self.messages.push((session, message));
+    }
+
+    /// What was sent, for who delivers it without a endpoint.
+    pub fn take_messages(&mut self) -> Vec<(SessionId, Vec<u8>)> {
+        std::mem::take(&mut self.messages)
+    }
+
+    /// Begins to connect; the outcome goes to [`Service::linked`] or [`Service::unreachable`].
+    pub fn dial(&mut self, dial: Dial) {
+        self.dials.push(dial);
+    }
+
+    /// Begins to pass memory to a process of this host; the gift says how that ends.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn give(&mut self, gift: FdOffer) {
+        self.gifts.push(gift);
+    }
+}
+
+/// What a endpoint does for those it lets in. All calls come from its one thread.
+pub trait Service: Send + 'static {
+    /// Decides about a caller that proved it knows the secret.
+    fn admit(&mut self, hello: &Hello) -> Admission;
+
+    /// Whether other processes of this host may pass memory to it. Asked once.
+    fn takes_memory(&self) -> bool {
+        false
+    }
+
+    /// Memory came, number `seq` of the group in `hello`. Returns whether it is wanted.
+    #[cfg(target_os = "linux")]
+    fn memory(&mut self, _hello: &Hello, _seq: u64, _memory: std::os::fd::OwnedFd) -> bool {
+        false
+    }
+
+    /// A session has begun.
+    fn opened(&mut self, _session: SessionId, _hello: &Hello, _outbox: &mut Outbox) {}
+
+    /// A message came.
+    fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox);
+
+    /// A session has ended, for whatever reason.
+    fn closed(&mut self, session: SessionId, outbox: &mut Outbox);
+
+    /// Called whenever all that arrived was handled, and when the time comes that it returned last: does what is due.
+    fn poll(&mut self, _now: Instant, _outbox: &mut Outbox) -> Option<Instant> {
+        None
+    }
+
+    /// A link with `peer` stands, whoever dialled. It is nonblocking.
+    fn linked(&mut self, _peer: usize, _hello: &Hello, _link: Connection) {}
+
+    /// This process has no descriptors or memory left for callers, and has had none for a while: whoever waits for one waits in vain.
+    fn starved(&mut self, _why: &str) {}
+
+    /// A dial was given up, or the peer refused it for good.
+    fn unreachable(&mut self, _dial: &Dial, _why: LinkFault) {}
+}

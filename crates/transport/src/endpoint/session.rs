@@ -1,0 +1,195 @@
+//! Sessions: messages over an authenticated stream.
+
+use super::inbox::{BACKLOG_MAX, Inbox, framed};
+use super::sender::{Sending, SessionSender};
+use crate::connection::{Connection, Reader};
+use crate::waker;
+use phalanx_core::{Deadline, Error, Result};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Reads of one session in a row.
+const READS_MAX: usize = 16;
+
+/// The server's end of a session; never blocks.
+#[derive(Debug)]
+pub(crate) struct ServerSession<S = TcpStream> {
+    connection: Connection<S>,
+    inbox: Inbox,
+    output: VecDeque<u8>,
+}
+
+impl<S> ServerSession<S>
+where
+    for<'a> &'a S: Read + Write,
+{
+    pub(crate) fn new(connection: Connection<S>) -> Self {
+        Self { connection, inbox: Inbox::default(), output: VecDeque::new() }
+    }
+
+    pub(super) fn stream(&self) -> &S {
+        self.connection.stream()
+    }
+
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    pub(crate) fn queue(&mut self, message: &[u8]) -> io::Result<()> {
+        if self.output.len() + message.len() > BACKLOG_MAX {
+            return Err(io::Error::other("it does not read what is sent to it"));
+        }
+        self.output.extend(framed(message));
+        Ok(())
+    }
+
+    /// Writes what the stream takes now. What a closed stream does not take is forgotten and no error: the peer may have
+    /// said something before it closed, so it is for [`receive`](Self::receive) to find the end.
+    pub(crate) fn flush(&mut self) {
+        while !self.output.is_empty() {
+            match self.connection.writer.write(self.output.as_slices().0) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.output.clear(),
+            }
+        }
+    }
+
+    /// Reads what is there, within reason, and returns the whole messages. An error ends the session, after
+    /// the messages that came before it.
+    pub(crate) fn receive(&mut self) -> (Vec<Vec<u8>>, io::Result<()>) {
+        let mut messages = Vec::new();
+        let mut buffer = [0; 16 << 10];
+        let mut reads = 0;
+        // A bounded number of reads, so that one busy session can't starve the others. What is here already must be read: the
+        // stream would not say again that it has come.
+        while reads < READS_MAX || self.connection.reader.is_ready() {
+            reads += 1;
+            match self.connection.reader.read(&mut buffer) {
+                Ok(0) => return (messages, Err(ErrorKind::UnexpectedEof.into())),
+                Ok(n) => self.inbox.push(&buffer[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return (messages, Err(e)),
+            }
+            loop {
+                match self.inbox.pop() {
+                    Ok(Some(message)) => messages.push(message),
+                    Ok(None) => break,
+                    Err(error) => return (messages, Err(error)),
+                }
+            }
+        }
+        (messages, Ok(()))
+    }
+}
+
+/// The client's end of a session: sending never waits, and receiving has a time limit.
+#[derive(Debug)]
+pub struct Session {
+    sender: SessionSender,
+    receiver: SessionReceiver,
+}
+
+/// The half of a [`Session`] that receives.
+#[derive(Debug)]
+pub struct SessionReceiver {
+    reader: Reader,
+    inbox: Inbox,
+    /// The other half: it knows why it closed the connection.
+    sending: Arc<Sending>,
+}
+
+impl Session {
+    /// The stream is nonblocking.
+    pub(crate) fn new(connection: Connection, peer: SocketAddr) -> Self {
+        let stream = connection.stream().clone();
+        let Connection { writer, reader } = connection;
+        Self::of(Sending::new(stream, writer, peer), reader)
+    }
+
+    pub(super) fn of(sending: Sending, reader: Reader) -> Self {
+        let sending = Arc::new(sending);
+        let receiver = SessionReceiver { reader, inbox: Inbox::default(), sending: sending.clone() };
+        Self { sender: SessionSender::new(sending), receiver }
+    }
+
+    #[cfg(test)]
+    pub(super) fn sender(&self) -> &SessionSender {
+        &self.sender
+    }
+
+    /// The address of this end: the one that routes to the other.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot say.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        let addr = self.receiver.reader.stream().local_addr();
+        addr.map_err(|e| Error::io("asking for the local address of a session", e))
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.sender.peer()
+    }
+
+    /// Its halves, for two threads. The connection is closed when both are dropped.
+    pub fn split(self) -> (SessionSender, SessionReceiver) {
+        (self.sender, self.receiver)
+    }
+
+    /// As [`SessionSender::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(&self, message: &[u8]) -> Result<()> {
+        self.sender.send(message)
+    }
+
+    /// As [`SessionReceiver::recv`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        self.receiver.recv(deadline)
+    }
+}
+
+impl SessionReceiver {
+    /// Receives one message; `None` if none came in time.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the other side is gone, or what came is not from it, or it was given up because it takes nothing.
+    pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            if let Some(message) = self.inbox.pop().map_err(|e| self.failed(e))? {
+                return Ok(Some(message));
+            }
+            let left = deadline.remaining(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            match self.reader.read(&mut buffer) {
+                Ok(0) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
+                Ok(n) => self.inbox.push(&buffer[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    waker::sleep(&mut [PollFd::new(self.reader.stream(), PollFlags::IN)], left);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.failed(e)),
+            }
+        }
+    }
+
+    /// Where the other half has closed the connection, its reason is the one to tell.
+    fn failed(&self, error: io::Error) -> Error {
+        let peer = self.sending.peer();
+        self.sending.why_broken().unwrap_or_else(|| Error::io(format!("receiving from {peer}"), error))
+    }
+}

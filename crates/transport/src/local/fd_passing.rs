@@ -1,0 +1,319 @@
+//! Where processes of this host pass memory to each other: the local part of the endpoint.
+
+use super::fd;
+use crate::connection::Connection;
+use crate::endpoint::{AcceptQueue, Address, Dialling, Listener, Origin, Service};
+use crate::handshake::{Hello, Purpose};
+use crate::secret::{Secret, random};
+use crate::{LinkFault, resources};
+use phalanx_core::Deadline;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    fn accept(&self) -> io::Result<(UnixStream, Origin)> {
+        Self::accept(self).map(|(stream, _)| (stream, Origin::HERE))
+    }
+
+    fn prepare(stream: &UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)
+    }
+}
+
+/// The abstract name of another door.
+#[derive(Debug)]
+struct Name(String);
+
+impl Address for Name {
+    type Stream = UnixStream;
+
+    fn connect(&self) -> io::Result<UnixStream> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // With its queue full this is `WouldBlock`, and there is another try.
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(self.0.as_bytes())?)?;
+        Ok(socket.into())
+    }
+
+    fn connected(_stream: &UnixStream) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// A door opens before its name is told to anybody, and never again under that name. Who has no descriptor left says so at once: it
+    /// can't make memory either.
+    fn is_final(error: &io::Error) -> bool {
+        matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::InvalidInput)
+            || resources::are_exhausted(error)
+    }
+}
+
+/// Memory on its way to another process.
+#[derive(Debug)]
+pub(crate) struct FdOffer {
+    /// Where that listens.
+    pub(crate) name: String,
+    /// Who gives, and for which group.
+    pub(crate) hello: Hello,
+    /// Which memory of that group it is.
+    pub(crate) seq: u64,
+    pub(crate) memory: Arc<OwnedFd>,
+    pub(crate) deadline: Deadline,
+    /// Hears how it ended.
+    pub(crate) outcome: Sender<Result<(), LinkFault>>,
+}
+
+/// A gift, and how far it is.
+struct OutgoingFd {
+    gift: FdOffer,
+    state: OfferState,
+}
+
+enum OfferState {
+    Dialling(Box<Dialling<Name>>),
+    /// An answer must come before the deadline of the gift: the taker may be stopped.
+    Handed(Connection<UnixStream>),
+}
+
+impl OutgoingFd {
+    fn new(gift: FdOffer, now: Instant) -> Self {
+        let dialling = Dialling::new(Name(gift.name.clone()), gift.hello, gift.deadline, now);
+        Self { gift, state: OfferState::Dialling(Box::new(dialling)) }
+    }
+
+    fn waits_for(&self, now: Instant) -> (Option<PollFd<'_>>, Instant) {
+        match &self.state {
+            OfferState::Dialling(dialling) => dialling.waits_for(),
+            OfferState::Handed(connection) => {
+                (Some(PollFd::new(connection.stream(), PollFlags::IN)), self.gift.deadline.until(now))
+            }
+        }
+    }
+
+    /// One step: `Some` when it is over.
+    fn advance(&mut self, secret: &Secret, now: Instant) -> Option<Result<(), LinkFault>> {
+        let failed = |why: String| Some(Err(LinkFault::Unreachable(why)));
+        loop {
+            match &mut self.state {
+                OfferState::Dialling(dialling) => match dialling.advance(secret, now) {
+                    Ok(None) => return None,
+                    Ok(Some(connection)) => {
+                        match fd::send(connection.stream(), self.gift.seq, &self.gift.memory) {
+                            Ok(()) => self.state = OfferState::Handed(connection),
+                            Err(error) => return failed(format!("passing a descriptor: {error}")),
+                        }
+                    }
+                    Err(why) => return Some(Err(why.of_link(&self.gift.name))),
+                },
+                OfferState::Handed(connection) => match connection.reader.read(&mut [0]) {
+                    Ok(1) => return Some(Ok(())),
+                    Ok(_) => return failed("it did not take the memory".into()),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && !self.gift.deadline.has_passed(now) => {
+                        return None;
+                    }
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        return failed(format!("it did not say that it has the memory: {error}"));
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// A caller that is about to pass memory. It has proved itself, and may be stopped: as a session, it lasts until it closes.
+#[derive(Debug)]
+struct IncomingFd {
+    hello: Hello,
+    connection: Connection<UnixStream>,
+}
+
+/// Callers who may be about to pass memory at once. A job's own are one for each group that is being made.
+const ARRIVING_MAX: usize = 256;
+
+/// See the [module](self).
+pub(crate) struct FdPassing {
+    name: String,
+    accept_queue: AcceptQueue<UnixListener>,
+    arriving: Vec<IncomingFd>,
+    giving: Vec<OutgoingFd>,
+}
+
+impl FdPassing {
+    /// Listens under a name that nobody could have foreseen.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut name = String::from("phalanx-");
+        for byte in random::<16>().map_err(io::Error::other)? {
+            write!(name, "{byte:02x}").expect("strings take everything");
+        }
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        let accept_queue = AcceptQueue::new(listener, &[Purpose::Memory]);
+        Ok(Self { name, accept_queue, arriving: Vec::new(), giving: Vec::new() })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
+    pub(crate) fn waits_for<'d>(
+        &'d self,
+        fds: &mut Vec<PollFd<'d>>,
+        now: Instant,
+        until: Instant,
+    ) -> Instant {
+        let mut until = self.accept_queue.waits_for(fds, now, until);
+        for arriving in &self.arriving {
+            fds.push(PollFd::new(arriving.connection.stream(), PollFlags::IN));
+        }
+        for giving in &self.giving {
+            let (waits_for, at) = giving.waits_for(now);
+            fds.extend(waits_for);
+            until = until.min(at);
+        }
+        until
+    }
+
+    /// Does what can be done now: takes memory for `service`, and gives `gifts` to others.
+    pub(crate) fn advance<S: Service>(
+        &mut self,
+        secret: &Secret,
+        service: &mut S,
+        gifts: Vec<FdOffer>,
+        now: Instant,
+    ) {
+        self.accept_queue.accept(secret);
+        let arriving = &mut self.arriving;
+        self.accept_queue.greet(service, now, |_, hello, connection| {
+            if arriving.len() == ARRIVING_MAX {
+                tracing::warn!("a caller that passed no memory for long was dropped");
+                arriving.remove(0);
+            }
+            arriving.push(IncomingFd { hello, connection });
+        });
+        self.arriving.retain_mut(|arriving| take(arriving, service));
+        self.giving.extend(gifts.into_iter().map(|gift| OutgoingFd::new(gift, now)));
+        self.giving.retain_mut(|giving| match giving.advance(secret, now) {
+            None => true,
+            Some(outcome) => {
+                // Whoever gave may wait no longer.
+                let _ = giving.gift.outcome.send(outcome);
+                false
+            }
+        });
+    }
+}
+
+/// Takes what a caller passes; whether it is still awaited.
+fn take<S: Service>(arriving: &mut IncomingFd, service: &mut S) -> bool {
+    let rank = arriving.hello.rank;
+    match fd::recv(arriving.connection.stream()) {
+        Ok((seq, memory)) => {
+            if service.memory(&arriving.hello, seq, memory) {
+                // A giver that is gone needs no answer.
+                let _ = arriving.connection.writer.write(&[1]);
+            } else {
+                tracing::warn!(rank, seq, "memory that nobody wants was dropped");
+            }
+            false
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => true,
+        Err(error) => {
+            tracing::warn!(rank, %error, "a caller that was to pass memory was dropped");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Admission, Outbox, SessionId};
+    use phalanx_core::WORLD;
+    use rustix::io::Errno;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Takes(usize);
+
+    impl Service for Takes {
+        fn admit(&mut self, _hello: &Hello) -> Admission {
+            Admission::Link
+        }
+
+        fn memory(&mut self, _hello: &Hello, _seq: u64, _memory: OwnedFd) -> bool {
+            self.0 += 1;
+            true
+        }
+
+        fn message(&mut self, _session: SessionId, _message: &[u8], _outbox: &mut Outbox) {}
+
+        fn closed(&mut self, _session: SessionId, _outbox: &mut Outbox) {}
+    }
+
+    #[test]
+    fn giver_and_taker_may_be_stopped_for_as_long_as_the_gift_has_time() {
+        give_with_pauses(Duration::from_secs(60), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_gift_may_have_more_time_than_clocks() {
+        give_with_pauses(Duration::MAX, Duration::from_secs(60));
+    }
+
+    /// A gift that has time until `limit`, of which either end lets a third of `time` pass.
+    fn give_with_pauses(limit: Duration, time: Duration) {
+        let secret = Secret::generate().unwrap();
+        let (mut giver, mut taker, mut service) =
+            (FdPassing::open().unwrap(), FdPassing::open().unwrap(), Takes(0));
+        let start = Instant::now();
+        let (outcome, ended) = channel();
+        let gift = FdOffer {
+            name: taker.name().to_owned(),
+            hello: Hello { purpose: Purpose::Memory, rank: 1, called: 0, world_size: 2, group: WORLD },
+            seq: 0,
+            memory: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+            deadline: Deadline::after(start, limit),
+            outcome,
+        };
+        giver.advance(&secret, &mut service, vec![gift], start);
+        for _ in 0..10_000 {
+            taker.advance(&secret, &mut service, Vec::new(), start);
+            if !taker.arriving.is_empty() {
+                break;
+            }
+            giver.advance(&secret, &mut service, Vec::new(), start);
+        }
+        assert!(!taker.arriving.is_empty(), "it was not let in");
+        // Here the giver is stopped: the descriptor does not come.
+        let later = start + time / 3;
+        taker.advance(&secret, &mut service, Vec::new(), later);
+        // Here the taker: nobody says that it has come.
+        for now in [later, start + time * 2 / 3] {
+            giver.advance(&secret, &mut service, Vec::new(), now);
+            assert!(giver.waits_for(&mut Vec::new(), now, now + time) > now);
+        }
+        assert_eq!(ended.try_recv().ok(), None, "given up");
+        taker.advance(&secret, &mut service, Vec::new(), later);
+        giver.advance(&secret, &mut service, Vec::new(), start + time * 2 / 3);
+        assert_eq!((ended.try_recv(), service.0), (Ok(Ok(())), 1));
+    }
+
+    #[test]
+    fn who_has_no_descriptor_left_tries_no_more() {
+        for (errno, is_final) in [(Errno::MFILE, true), (Errno::CONNREFUSED, true), (Errno::AGAIN, false)] {
+            assert_eq!(Name::is_final(&errno.into()), is_final, "{errno}");
+        }
+    }
+}
