@@ -19,8 +19,8 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod handshake;
-mod key_exchange;
 mod host_probe;
+mod key_exchange;
 mod keys;
 mod local;
 mod path;

@@ -58,8 +58,11 @@ pub(super) struct Departure {
     pub(super) after: Option<Cause>,
 }
 
-/// What is done with the cause, and with words for it, before anybody hears of it.
-pub(super) struct OnFailure(pub(super) Box<dyn Fn(&Cause, String) + Send + Sync>);
+/// Takes the cause of a failure, and words for it.
+type TakesCause = dyn Fn(&Cause, String) + Send + Sync;
+
+/// What is done with the cause before anybody hears of it.
+pub(super) struct OnFailure(pub(super) Box<TakesCause>);
 
 impl fmt::Debug for OnFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,7 +58,7 @@ impl ProcessBootstrap {
         match &outcome {
             Ok(_) if assignment.rank == 0 => init_notices.forget(),
             Err(error) if init_notices.give_up(&process_name(), error) && assignment.rank == 0 => {
-                self.stay_for(open)
+                self.stay_for(open);
             }
             _ => {}
         }
