@@ -28,7 +28,7 @@ impl Backoff {
         self.crowded
     }
 
-    /// Waits, from `began` on, until `ready`, which comes true before `bell` rings. `peer` is whom the lookout is told to look for.
+    /// Waits, from `began` on, until `ready`, which comes true before `waker` wakes it. `peer` is whom the lookout is told to look for.
     pub(crate) fn wait(
         &mut self,
         began: Instant,

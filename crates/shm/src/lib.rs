@@ -9,7 +9,7 @@
 //! Between any two of them there are byte pipes as well ([`ShmTransport`]), for messages and for schedules.
 //!
 //! `region` says what lies in the segment, `team` how ranks take steps together, `counter` how they tell each other how far
-//! they are, `patience` and `bell` how they wait, `reach` how they get at each other's memory, `lease` how one that gives up knows that nobody writes its memory any more.
+//! they are, `backoff` and `waker` how they wait, `process_vm` how they get at each other's memory, `lease` how one that gives up knows that nobody writes its memory any more.
 //! The operations: `all_reduce`, `reduce_scatter`, `pull`, `broadcast`, `barrier`. `pipe` is one pipe, `transport` all of a
 //! group.
 //!

@@ -4,7 +4,7 @@
 //! | closed | control of rank 0 | … | control of rank P-1 | staging of rank 0: SLOTS slots | … | staging of rank P-1 |
 //! ```
 //!
-//! Everything in a control is written by its rank alone (but for the sleepers of the bell) and read by all.
+//! Everything in a control is written by its rank alone (but for the sleepers of the waker) and read by all.
 
 use crate::counter::Counter;
 use crate::lease::{Closed, Lease};

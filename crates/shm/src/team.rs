@@ -357,7 +357,7 @@ impl Team {
         call: &mut Call<'_>,
         counter: impl Fn(&Self, usize) -> &Counter,
     ) -> Result<(), Fault> {
-        // What is about to come needs no clock and no bell: a line from another core takes 0.1 µs.
+        // What is about to come needs no clock and no waker: a line from another core takes 0.1 µs.
         let awaited = counter(self, peer);
         let here = || awaited.has_reached(value);
         let is_here = if self.is_crowded() {
@@ -432,7 +432,7 @@ impl Team {
     pub fn close(&mut self) {
         self.region.closed().close();
         for rank in 0..self.world_size {
-            // Everybody sleeps on somebody's bell.
+            // Each rank sleeps on the waker of another.
             self.region.control(rank).waker.wake();
         }
         let late = Instant::now() + DRAIN_TIME;

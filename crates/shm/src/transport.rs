@@ -243,7 +243,7 @@ impl Drop for ShmTransport {
             return;
         }
         self.segment.rank(self.rank).closed.store(1, Ordering::Release);
-        // Whoever has not seen it has not looked since its bell rings here.
+        // Whoever has not seen it has not looked since it is woken here.
         self.wakers.iter().for_each(|waker| waker.wake());
     }
 }

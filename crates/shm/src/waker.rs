@@ -1,10 +1,10 @@
-//! A bell in shared memory: how ranks that sleep learn that something they wait for has happened.
+//! How ranks that sleep on shared memory learn that something they wait for has happened.
 
 use crate::futex::Futex;
 use crate::sync::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// One rank's bell. Others sleep on it until that rank has published what they wait for.
+/// One rank's waker. Others sleep on it until that rank has published what they wait for.
 ///
 /// An event count: who waits registers, *then* looks again, then sleeps; who publishes stores, *then* looks for sleepers.
 /// With a fence between the two steps on both sides, either the sleeper sees the store or the publisher sees the sleeper.
@@ -25,7 +25,7 @@ impl Waker {
         }
     }
 
-    /// Sleeps until the bell rings, unless `ready` holds already, and not longer than `limit`. May wake for no reason.
+    /// Sleeps until it is woken, unless `ready` holds already, and not longer than `limit`. May wake for no reason.
     pub(crate) fn sleep(&self, ready: impl Fn() -> bool, limit: Duration) {
         let wakes = self.wakes.value();
         self.sleepers.fetch_add(1, Ordering::Relaxed);

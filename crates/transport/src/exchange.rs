@@ -47,7 +47,7 @@ impl Mailbox {
         std::mem::take(&mut contents.links)
     }
 
-    /// Rings `bell` when a link comes; true if one is there already.
+    /// Wakes `waker` when a link comes; true if one is there already.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         contents.waiting.push(waker.clone());

@@ -73,24 +73,24 @@ pub trait Transport: Send + 'static {
     /// Adds to `wait` what ends it when bytes can move; true if they can already (then don't sleep).
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
 
-    /// What peers ring when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
-    /// on a bell [at](Waker::at) this door.
+    /// What peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
+    /// on a waker [at](Waker::at) this source.
     fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
         None
     }
 }
 
-/// What a thread sleeps on while nothing can move: its bell, and any number of sockets.
+/// What a thread sleeps on while nothing can move: its waker, and any number of sockets.
 #[derive(Debug)]
 pub struct Wait {
     waker: Waker,
     sockets: Vec<(Arc<TcpStream>, PollFlags)>,
-    /// How often the door's bell had rung when this last looked; what came later ends the next sleep.
+    /// How often the source had been woken when this last looked; what came later ends the next sleep.
     heard: u32,
 }
 
 impl Wait {
-    /// A wait with a bell of its own.
+    /// A wait with a waker of its own.
     ///
     /// # Errors
     /// When the process has no file descriptors left.
@@ -98,16 +98,16 @@ impl Wait {
         Ok(Self::on(Waker::new()?))
     }
 
-    /// A wait that ends when `bell` rings.
+    /// A wait that ends when `waker` wakes it.
     pub fn on(waker: Waker) -> Self {
         let heard = match waker.kind() {
-            Kind::FdPassing(fds) => fds.wakes(),
+            Kind::Source(source) => source.wakes(),
             Kind::SelfPipe(_) => 0,
         };
         Self { waker, sockets: Vec::new(), heard }
     }
 
-    /// The bell that ends this wait.
+    /// The waker that ends this wait.
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -120,7 +120,7 @@ impl Wait {
     /// Ends when `socket` can be read or written.
     ///
     /// # Panics
-    /// If the bell is at a door: nothing sleeps there and on sockets at once.
+    /// If the waker is at a source: nothing sleeps there and on sockets at once.
     pub fn add(&mut self, socket: &Arc<TcpStream>, direction: Direction) {
         assert!(
             matches!(self.waker.kind(), Kind::SelfPipe(_)),
@@ -136,13 +136,13 @@ impl Wait {
         }
     }
 
-    /// Sleeps until something is ready, the bell rings, or `limit` has passed. May wake for no reason. Ends at once if the
-    /// bell has rung since the last sleep.
+    /// Sleeps until something is ready, it is woken, or `limit` has passed. May wake for no reason. Ends at once if the
+    /// waker has woken it since the last sleep.
     pub fn sleep(&mut self, limit: Duration) {
         match self.waker.kind() {
-            Kind::FdPassing(fds) => {
-                fds.sleep(self.heard, limit);
-                self.heard = fds.wakes();
+            Kind::Source(source) => {
+                source.sleep(self.heard, limit);
+                self.heard = source.wakes();
             }
             Kind::SelfPipe(waker) => {
                 let mut fds = Vec::with_capacity(1 + self.sockets.len());

@@ -1,4 +1,4 @@
-//! A bell: how one thread wakes another that sleeps.
+//! How one thread wakes another that sleeps.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
@@ -13,24 +13,24 @@ mod loops {
 
     #[derive(Debug)]
     pub(super) struct SelfPipe {
-        rope: UnixStream,
-        pub(super) clapper: UnixStream,
+        writer: UnixStream,
+        pub(super) reader: UnixStream,
     }
 
     impl SelfPipe {
         pub(super) fn new() -> io::Result<Self> {
-            let (rope, clapper) = UnixStream::pair()?;
-            rope.set_nonblocking(true)?;
-            clapper.set_nonblocking(true)?;
-            Ok(Self { rope, clapper })
+            let (writer, reader) = UnixStream::pair()?;
+            writer.set_nonblocking(true)?;
+            reader.set_nonblocking(true)?;
+            Ok(Self { writer, reader })
         }
 
         pub(super) fn put(&self) -> io::Result<usize> {
-            (&self.rope).write(&[1])
+            (&self.writer).write(&[1])
         }
 
         pub(super) fn take(&self) -> io::Result<usize> {
-            (&self.clapper).read(&mut [0; 64])
+            (&self.reader).read(&mut [0; 64])
         }
     }
 }
@@ -43,33 +43,33 @@ mod loops {
 
     #[derive(Debug)]
     pub(super) struct SelfPipe {
-        pub(super) clapper: UdpSocket,
+        pub(super) reader: UdpSocket,
     }
 
     impl SelfPipe {
         pub(super) fn new() -> io::Result<Self> {
-            let clapper = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-            clapper.connect(clapper.local_addr()?)?;
-            clapper.set_nonblocking(true)?;
-            Ok(Self { clapper })
+            let reader = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+            reader.connect(reader.local_addr()?)?;
+            reader.set_nonblocking(true)?;
+            Ok(Self { reader })
         }
 
         pub(super) fn put(&self) -> io::Result<usize> {
-            self.clapper.send(&[1])
+            self.reader.send(&[1])
         }
 
         pub(super) fn take(&self) -> io::Result<usize> {
-            self.clapper.recv(&mut [0; 64])
+            self.reader.recv(&mut [0; 64])
         }
     }
 }
 
-/// A bell for a thread that sleeps in `poll`.
+/// Wakes a thread that sleeps in `poll`.
 #[derive(Debug)]
 pub(crate) struct SelfPipe(loops::SelfPipe);
 
 impl SelfPipe {
-    /// A bell that has not rung.
+    /// One that has not been woken.
     ///
     /// # Errors
     /// When the process has no file descriptors left.
@@ -78,37 +78,37 @@ impl SelfPipe {
     }
 
     pub(crate) fn wake(&self) {
-        // A full pipe means it is ringing already.
+        // A full pipe means that it is awake already.
         let _ = self.0.put();
     }
 
-    /// Forgets all ringing so far.
+    /// Forgets all wake-ups so far.
     pub(crate) fn clear(&self) {
         while self.0.take().is_ok_and(|n| n > 0) {}
     }
 
     /// What to poll for.
     pub(crate) fn poll_fd(&self) -> PollFd<'_> {
-        PollFd::new(&self.0.clapper, PollFlags::IN)
+        PollFd::new(&self.0.reader, PollFlags::IN)
     }
 }
 
-/// A bell that other processes can ring as well, because it lies in memory that they share: an event count.
+/// What other processes can wake as well, because it lies in memory that they share: an event count.
 ///
-/// Who sleeps reads [`rung`](Self::rung), *then* looks whether there is anything to do, then sleeps for more than that.
-/// Who rings has changed something before. So either the sleeper sees the change or its sleep ends at once.
+/// A sleeper reads [`wakes`](Self::wakes), *then* looks whether there is anything to do, then sleeps until the count is another. A thread that
+/// wakes it has changed something before. So either the sleeper sees the change or its sleep ends at once.
 pub trait WakeSource: Send + Sync + fmt::Debug {
-    /// How often it has rung, modulo 2³². Sees all that was done before it rang.
+    /// How often it was woken, modulo 2³². Sees all that was done before.
     fn wakes(&self) -> u32;
 
     /// Wakes all who sleep on it.
     fn wake(&self);
 
-    /// Sleeps while it has rung `rung` times, and not longer than `limit`. May wake for no reason.
+    /// Sleeps while it has been woken `wakes` times, and not longer than `limit`. May wake for no reason.
     fn sleep(&self, wakes: u32, limit: Duration);
 }
 
-/// Wakes the thread whose [`Wait`](crate::Wait) is on it. Cheap to clone; ringing never blocks and is remembered
+/// Wakes the thread whose [`Wait`](crate::Wait) is on it. Cheap to clone; waking never blocks and is remembered
 /// until the next sleep.
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<Kind>);
@@ -116,11 +116,11 @@ pub struct Waker(Arc<Kind>);
 #[derive(Debug)]
 pub(crate) enum Kind {
     SelfPipe(SelfPipe),
-    FdPassing(Arc<dyn WakeSource>),
+    Source(Arc<dyn WakeSource>),
 }
 
 impl Waker {
-    /// A bell that has not rung.
+    /// One that has not been woken.
     ///
     /// # Errors
     /// When the process has no file descriptors left.
@@ -128,20 +128,20 @@ impl Waker {
         Ok(Self(Arc::new(Kind::SelfPipe(SelfPipe::new()?))))
     }
 
-    /// A bell that `door` rings too, and that rings it. Each thread that sleeps at one door has a bell of its own.
-    pub fn at(fds: Arc<dyn WakeSource>) -> Self {
-        Self(Arc::new(Kind::FdPassing(fds)))
+    /// One that wakes `source`, and that `source` wakes. Each thread that sleeps on one source has a waker of its own.
+    pub fn at(source: Arc<dyn WakeSource>) -> Self {
+        Self(Arc::new(Kind::Source(source)))
     }
 
     /// Wakes the sleeper now, or at its next attempt to sleep.
     pub fn wake(&self) {
         match &*self.0 {
             Kind::SelfPipe(waker) => waker.wake(),
-            Kind::FdPassing(fds) => fds.wake(),
+            Kind::Source(source) => source.wake(),
         }
     }
 
-    /// Whether both handles ring one bell.
+    /// Whether both handles wake one sleeper.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ringing_is_remembered_until_cleared() {
+    fn wake_ups_are_remembered_until_cleared() {
         let waker = SelfPipe::new().unwrap();
         let ready = |waker: &SelfPipe| {
             poll(&mut [waker.poll_fd()], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()

@@ -354,7 +354,7 @@ impl Wire {
         self.transport.wake_source()
     }
 
-    /// Rings `bell` when a thread sets aside something another may wait for.
+    /// Wakes `waker` when a thread sets aside something another may wait for.
     pub fn add_sleeper(&mut self, waker: &Waker) {
         self.sleepers.push(waker.clone());
     }

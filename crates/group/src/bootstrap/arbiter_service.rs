@@ -23,7 +23,7 @@ pub(crate) struct ArbiterService {
     arbiter: Arbiter,
     ranks: HashMap<SessionId, usize>,
     /// Asks hosts of which nothing is heard; `None` where there is no network.
-    knocker: Option<HostProber>,
+    prober: Option<HostProber>,
     /// Who knows how processes end.
     launcher: Option<Arc<dyn LauncherLink>>,
 }
@@ -37,12 +37,12 @@ impl ArbiterService {
         now: Instant,
     ) -> Self {
         let heartbeat = heartbeat.map(|limit| Heartbeat::new(limit, now));
-        Self { arbiter: Arbiter::new(world_size, heartbeat), ranks: HashMap::new(), knocker: None, launcher }
+        Self { arbiter: Arbiter::new(world_size, heartbeat), ranks: HashMap::new(), prober: None, launcher }
     }
 
     /// Asks the hosts of ranks that are silent whether they are cut off.
     pub(crate) fn asking(mut self, heartbeat: Option<Duration>) -> Self {
-        self.knocker = heartbeat.map(HostProber::new);
+        self.prober = heartbeat.map(HostProber::new);
         self
     }
 
@@ -112,12 +112,12 @@ impl Service for ArbiterService {
     }
 
     fn poll(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Instant> {
-        if let Some(knocker) = &self.knocker {
+        if let Some(prober) = &self.prober {
             let addrs = self.arbiter.in_doubt(now);
             if !addrs.is_empty() {
-                let answering = addrs.iter().map(SocketAddr::ip).filter(|&host| knocker.answers(host, now));
+                let answering = addrs.iter().map(SocketAddr::ip).filter(|&host| prober.answers(host, now));
                 self.arbiter.answered(answering.collect());
-                knocker.ask(addrs);
+                prober.ask(addrs);
             }
         }
         let launcher = self.launcher.as_ref();

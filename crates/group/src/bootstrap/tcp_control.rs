@@ -80,7 +80,7 @@ struct ControlThread {
 #[derive(Debug)]
 pub(crate) struct Doubt {
     caller: Recaller,
-    knocker: HostProber,
+    prober: HostProber,
     membership: Arc<Membership>,
 }
 
@@ -94,11 +94,7 @@ impl Doubt {
         limit: Duration,
     ) -> Self {
         let hello = Hello { purpose: Purpose::Pulse, ..hello };
-        Self {
-            caller: Recaller::new(addr, secret, hello, limit),
-            knocker: HostProber::new(limit),
-            membership,
-        }
+        Self { caller: Recaller::new(addr, secret, hello, limit), prober: HostProber::new(limit), membership }
     }
 
     fn own(&self, addrs: &[SocketAddr]) -> Option<IpAddr> {
@@ -111,7 +107,7 @@ impl Doubt {
         if is_in_doubt {
             let addrs = self.membership.addrs();
             let own = self.own(&addrs);
-            self.knocker.ask(addrs.into_iter().filter(|addr| Some(addr.ip()) != own));
+            self.prober.ask(addrs.into_iter().filter(|addr| Some(addr.ip()) != own));
         }
         self.caller.answered()
     }
@@ -121,7 +117,7 @@ impl Doubt {
         let addrs = self.membership.addrs();
         let (Some(own), Some(arbiter)) = (self.own(&addrs), addrs.first()) else { return Silence::Peer };
         let answers: Vec<_> =
-            addrs.iter().map(|addr| (addr.ip(), self.knocker.answers(addr.ip(), now))).collect();
+            addrs.iter().map(|addr| (addr.ip(), self.prober.answers(addr.ip(), now))).collect();
         judge(own, arbiter.ip(), &answers)
     }
 }

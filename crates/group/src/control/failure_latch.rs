@@ -197,7 +197,7 @@ impl FailureLatch {
         lock(&self.behind).clone().filter(|(of, _)| *of == seq).map(|(_, ranks)| ranks)
     }
 
-    /// Rings `bell` when anything changes, until [`hush`](Self::hush).
+    /// Wakes `waker` when anything changes, until [`hush`](Self::hush).
     pub(crate) fn listen(&self, waker: &Waker) {
         lock(&self.wakers).push(waker.clone());
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// who gives the core away earlier may lose it to a stranger for milliseconds.
 const ALONE_TIME: Duration = Duration::from_micros(50);
 thread_local! {
-    /// A thread's bell is made once and used for all its waits.
+    /// A thread's waker is made once and used for all its waits.
     static WAIT: RefCell<Option<Wait>> = const { RefCell::new(None) };
     static CORE: Cell<Core> = const { Cell::new(Core::UNKNOWN) };
 }
@@ -51,7 +51,7 @@ impl Backoff {
         Self { host_place, idle_since: None, ended: false, wait: None, is_kept: false }
     }
 
-    /// For the progress thread, whose bell others know. The rank's core is the program's.
+    /// For the progress thread, whose waker others know. The rank's core is the program's.
     pub(crate) fn sleeping_on(waker: &Waker, host_place: HostPlace) -> Self {
         Self { wait: Some(Wait::on(waker.clone())), ..Self::new(HostPlace { placement: None, ..host_place }) }
     }
@@ -93,14 +93,14 @@ impl Backoff {
         }
     }
 
-    /// What to sleep on, at the transport's door if it has one; `None` when the process has no descriptors left.
-    pub(crate) fn wait(&mut self, door: Option<&Arc<dyn WakeSource>>) -> Option<&mut Wait> {
+    /// What to sleep on, at the transport's wake source if it has one; `None` when the process has no descriptors left.
+    pub(crate) fn wait(&mut self, source: Option<&Arc<dyn WakeSource>>) -> Option<&mut Wait> {
         if self.wait.is_none() {
-            self.wait = match door {
-                Some(door) => Some(Wait::on(Waker::at(door.clone()))),
+            self.wait = match source {
+                Some(source) => Some(Wait::on(Waker::at(source.clone()))),
                 None => WAIT.with(|wait| wait.borrow_mut().take()).or_else(|| Wait::new().ok()),
             };
-            self.is_kept = door.is_none();
+            self.is_kept = source.is_none();
         }
         self.wait.as_mut()
     }

@@ -197,13 +197,13 @@ pub(crate) struct Engine {
     pub(crate) thread: OwnThread,
     host_place: HostPlace,
     /// The transport's: whoever sleeps for links sleeps there.
-    door: Option<Arc<dyn WakeSource>>,
+    source: Option<Arc<dyn WakeSource>>,
 }
 
 impl Engine {
     pub(crate) fn new(health: Arc<GroupHealth>, wire: Wire) -> Self {
         let world_size = health.members().len();
-        let door = wire.wake_source();
+        let source = wire.wake_source();
         let place = health.job.place();
         let placement = (place.local_world_size > 1).then_some(place.local_rank);
         let core = Core {
@@ -223,13 +223,13 @@ impl Engine {
             queue: Queue::default(),
             waker: Mutex::default(),
             thread: OwnThread::default(),
-            door,
+            source,
         }
     }
 
-    /// A bell for one thread that sleeps for links.
+    /// A waker for one thread that sleeps for links.
     fn waker(&self) -> std::io::Result<Waker> {
-        self.door.clone().map_or_else(Waker::new, |door| Ok(Waker::at(door)))
+        self.source.clone().map_or_else(Waker::new, |source| Ok(Waker::at(source)))
     }
 
     fn bell_of_progress(&self) -> MutexGuard<'_, Option<Waker>> {
@@ -447,7 +447,7 @@ impl Engine {
             // Whoever came in may have read for us: look again before sleeping.
             return core;
         }
-        let Some(wait) = backoff.wait(self.door.as_ref()) else {
+        let Some(wait) = backoff.wait(self.source.as_ref()) else {
             drop(core);
             std::thread::sleep(Duration::from_millis(1));
             return self.lock();

@@ -327,7 +327,7 @@ impl ProcessGroup {
     }
 
     /// As [`shrink`](Self::shrink), with replacements for the lost ranks: in a job that was started with
-    /// `phalanx run --elastic MIN:MAX`. Replacements, which come out of [`init`](crate::bootstrap::init), have the last ranks; the new rank 0 is a
+    /// `phalanx run --elastic MIN:MAX`. Replacements, which come out of [`init`](crate::init()), have the last ranks; the new rank 0 is a
     /// survivor if there is one. They know nothing of what was done before: send it from rank 0.
     ///
     /// Waits for all processes that the launcher has, replacements that it has just started included: these have half of the time of init

@@ -50,7 +50,7 @@ pub(super) struct Stop {
     pub(super) until: Duration,
 }
 
-/// Who knocks at the door of a rank.
+/// A stranger that connects to a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stranger {
     pub(super) at: Duration,

@@ -74,7 +74,7 @@ struct Connection {
 }
 
 #[derive(Debug, Default)]
-struct Door {
+struct Listening {
     listens: bool,
     callers: VecDeque<End>,
 }
@@ -89,7 +89,7 @@ pub(super) struct Network {
     /// Who answers in the place of the second rank of the impostor's pair.
     impostor: usize,
     connections: Vec<Connection>,
-    doors: Vec<Door>,
+    listening: Vec<Listening>,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     next: u64,
     /// The first bytes of the first caller of each process, for who says them again.
@@ -122,7 +122,7 @@ impl Network {
             faults,
             impostor: processes - 1,
             connections: Vec::new(),
-            doors: (0..processes).map(|_| Door::default()).collect(),
+            listening: (0..processes).map(|_| Listening::default()).collect(),
             events: BinaryHeap::new(),
             next: 0,
             taps: vec![Vec::new(); processes],
@@ -205,8 +205,8 @@ impl Network {
         if self.connections[id].closed[0] {
             return;
         }
-        let line = if self.doors[to].listens {
-            self.doors[to].callers.push_back(End { connection: id, side: 1 });
+        let line = if self.listening[to].listens {
+            self.listening[to].callers.push_back(End { connection: id, side: 1 });
             self.at(self.now, Event::Wake(to));
             Line::Open
         } else {
@@ -219,12 +219,12 @@ impl Network {
     }
 
     pub(super) fn listen(&mut self, process: usize) {
-        self.doors[process].listens = true;
+        self.listening[process].listens = true;
     }
 
     /// The next caller of a process.
     pub(super) fn accept(&mut self, process: usize) -> Option<End> {
-        self.doors[process].callers.pop_front()
+        self.listening[process].callers.pop_front()
     }
 
     /// How far the call has come whose end this is.
@@ -353,8 +353,8 @@ impl Network {
 
     /// A process is gone: its connections close, and nobody is let in.
     pub(super) fn leave(&mut self, process: usize) {
-        self.doors[process].listens = false;
-        self.doors[process].callers.clear();
+        self.listening[process].listens = false;
+        self.listening[process].callers.clear();
         for connection in 0..self.connections.len() {
             for side in 0..2 {
                 if self.connections[connection].processes[side] == process {

@@ -28,7 +28,7 @@ fn lost() -> Verdict {
 
 #[test]
 fn what_fails_at_once_is_written_once() {
-    let (membership, _alarms, folder) = rank("once");
+    let (membership, _latches, folder) = rank("once");
     membership.hear(lost(), Instant::now());
     membership.recorder.finish_writing();
     let text = std::fs::read(folder.join("trace_rank_0.json")).unwrap();
@@ -56,7 +56,7 @@ fn a_disk_that_hangs_is_waited_for_once() {
 
 #[test]
 fn what_cannot_be_written_leaves_nothing_behind() {
-    let (membership, _alarms, folder) = rank("nothing");
+    let (membership, _latches, folder) = rank("nothing");
     // In its place is what no file can take the place of.
     let file = folder.join("trace.json");
     std::fs::create_dir_all(file.join("a folder")).unwrap();

@@ -30,7 +30,7 @@ impl Listener for UnixListener {
     }
 }
 
-/// The abstract name of another door.
+/// The abstract name of another process's socket.
 #[derive(Debug)]
 struct Name(String);
 
@@ -49,7 +49,7 @@ impl Address for Name {
         Ok(true)
     }
 
-    /// A door opens before its name is told to anybody, and never again under that name. Who has no descriptor left says so at once: it
+    /// The socket listens before its name is told to anybody, and never again under that name. Who has no descriptor left says so at once: it
     /// can't make memory either.
     fn is_final(error: &io::Error) -> bool {
         matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::InvalidInput)
