@@ -29,7 +29,7 @@ impl Subject {
         }
     }
 
-    /// Who has this name; `None` for a peer.
+    /// The subject with this name; `None` for a peer.
     pub(crate) fn of(library: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|subject| subject.name() == library)
     }

@@ -28,11 +28,11 @@ pub enum Error {
         name: String,
         /// The rank the others are compared with.
         root: usize,
-        /// What it has there: `f32 [10, 128]`, or `none`.
+        /// That rank's version: `f32 [10, 128]`, or `none`.
         expected: String,
         /// The lowest rank that differs.
         rank: usize,
-        /// What it has there.
+        /// That rank's version.
         found: String,
     },
     /// Ranks have let different units of a sharded model work at the same time. No weights were mixed up; the ranks are at different
@@ -46,7 +46,7 @@ pub enum Error {
         expected: String,
         /// The lowest rank that gathers something else.
         rank: usize,
-        /// What it gathers.
+        /// The unit whose weights that rank needs.
         found: String,
     },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group

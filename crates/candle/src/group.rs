@@ -1,4 +1,4 @@
-//! Who works on tensors together, and where those may lie.
+//! The groups that work on tensors together, and where those may lie.
 
 use candle_core::Device;
 use phalanx::{Error, OpKind, ProcessGroup};

@@ -73,7 +73,7 @@ pub enum Error {
     OtherFormat {
         /// The checkpoint's folder.
         path: PathBuf,
-        /// What it is of.
+        /// Its format.
         found: u32,
         /// The newest that this program knows.
         known: u32,

@@ -1,4 +1,4 @@
-//! Who writes which elements: arithmetic on what all ranks have told each other.
+//! Which rank writes which elements: arithmetic on what all ranks have told each other.
 
 use crate::TensorInfo;
 use crate::state::{State, Whole};

@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 100;
 /// Bytes that are read of what another job has written.
 const HOLDER_BYTES_MAX: u64 = 4096;
 
-/// Who holds a folder.
+/// The job that holds a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     host: String,

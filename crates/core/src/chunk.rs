@@ -1,4 +1,4 @@
-//! Who owns which part of a buffer.
+//! Which rank owns which part of a buffer.
 
 use crate::Signature;
 use std::ops::Range;

@@ -34,7 +34,7 @@ pub struct Context {
     pub bytes: (u64, u64),
     /// Time since the operation began on this rank.
     pub elapsed: Duration,
-    /// Who of this group ended or left because of the cause, and how, where the cause itself is in another group.
+    /// The rank of this group that ended or left because of the cause, and how, where the cause itself is in another group.
     pub through: Option<(Peer, Loss)>,
 }
 
@@ -135,7 +135,7 @@ pub enum Error {
     /// The operation did not finish in time. The group is poisoned.
     #[error("{at}: {cause}{} (PHALANX_TIMEOUT_S, or with_timeout, sets another limit)", at.consequence())]
     Timeout {
-        /// Who had not arrived, as far as is known.
+        /// The ranks that had not arrived, as far as is known.
         missing: Vec<Peer>,
         /// The report of the rank whose deadline passed first.
         cause: Box<Cause>,
@@ -145,7 +145,7 @@ pub enum Error {
     /// Ranks wait for each other in a circle, and none of them can go on. The group is poisoned.
     #[error("{at}: {cause}{}", at.consequence())]
     Deadlock {
-        /// Who waits in which call for whom.
+        /// The ranks that wait for each other, and in which calls.
         cause: Box<Cause>,
         /// Which call on this rank.
         at: Box<Context>,
@@ -170,7 +170,7 @@ pub enum Error {
     Protocol {
         /// Who.
         peer: Peer,
-        /// What it sent.
+        /// What was wrong with what it sent.
         what: String,
         /// Which call on this rank.
         at: Box<Context>,
@@ -200,7 +200,7 @@ pub enum Error {
         rank: usize,
         /// Ranks expected; 0 where that is not known.
         world_size: usize,
-        /// Who is missing, or what did not answer.
+        /// The ranks that are missing, or the address that did not answer.
         what: String,
         /// How long it was tried.
         waited: Duration,
@@ -237,7 +237,7 @@ pub enum Error {
         library: String,
         /// Its function.
         call: Cow<'static, str>,
-        /// What it said.
+        /// The reason it gave.
         what: String,
     },
     /// The operating system refused.

@@ -27,7 +27,7 @@ pub enum Loss {
     Died,
     /// Its process ended with this exit code, without a farewell. Known where a launcher tells the ranks.
     Exited {
-        /// What it exited with.
+        /// Its exit code.
         code: i32,
     },
     /// A signal killed its process. Known where a launcher tells the ranks.
@@ -181,7 +181,7 @@ pub enum Cause {
     },
     /// Ranks wait for each other in a circle, each for the next and the last for the first.
     Deadlock {
-        /// Who waits in which call for whom, from the lowest rank on.
+        /// Each waiting rank, its call, and the rank it waits for, from the lowest rank on.
         waits: Vec<Wait>,
     },
     /// Two ranks called different things at the same place of the sequence, or performed the same in different [ways](crate::Method).
@@ -197,9 +197,9 @@ pub enum Cause {
     },
     /// A peer sent what no correct peer sends.
     Protocol {
-        /// Who sent it.
+        /// The rank that sent it.
         peer: Peer,
-        /// What it was.
+        /// What was wrong with it.
         what: String,
     },
     /// A rank called `abort`.

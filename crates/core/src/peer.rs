@@ -1,4 +1,4 @@
-//! Who a rank is, for people.
+//! A rank with its host and process, for people.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -7,7 +7,7 @@ use std::fmt;
 /// A call in which a rank waits, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Who waits.
+    /// The rank that waits.
     pub peer: Peer,
     /// In which call.
     pub call: Signature,

@@ -45,7 +45,7 @@ pub enum NamedBy {
 /// When and how the process of a rank ended.
 pub(crate) type Exits = [Option<(Instant, ExitKind)>];
 
-/// See the [module](self).
+/// What was seen and told so far of how the job's ranks failed.
 #[derive(Debug)]
 pub(crate) struct Blame {
     first: Option<(Instant, Stage, Told)>,
@@ -113,7 +113,7 @@ impl Blame {
         culprit.is_some_and(|rank| self.ranks[rank].confesses && exits[rank].is_none())
     }
 
-    /// Who is named, of a job in which some processes have `failed` by themselves (those of `exits`, except such as the job went on without).
+    /// The process to name, of a job in which some processes have `failed` by themselves (those of `exits`, except such as the job went on without).
     pub(crate) fn decide(&self, exits: &Exits, failed: &[usize]) -> (usize, NamedBy) {
         let exit = |rank: usize| exits[rank].expect("it has failed");
         let earliest = |ranks: &mut dyn Iterator<Item = usize>| {

@@ -52,7 +52,7 @@ pub struct Failure {
     /// What the launcher exits with: the rank's own exit code, or 128 + signal; where it ended with 0 or had to be ended, those of the first of the
     /// others that failed of it.
     pub exit_code: i32,
-    /// What it wrote to stderr when it panicked, without the backtrace.
+    /// Its panic message on stderr, without the backtrace.
     pub panic: Vec<String>,
     /// The end of its stderr, at most [`TAIL_LINES`] lines, oldest first.
     pub stderr_tail: Vec<String>,

@@ -21,7 +21,7 @@ pub(crate) struct Spares {
     pub(crate) left: usize,
 }
 
-/// See the [module](self).
+/// The places of an elastic job, and when the process of each may be replaced.
 #[derive(Debug)]
 pub(crate) struct Replacing {
     pub(crate) spares: Spares,

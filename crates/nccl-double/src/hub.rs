@@ -29,7 +29,7 @@ struct Meeting {
     /// Messages that nobody has asked for, and questions that nobody has answered, by source and destination.
     sent: HashMap<(usize, usize), VecDeque<Vec<u8>>>,
     asked: HashMap<(usize, usize), VecDeque<u64>>,
-    /// Who waits to be connected, by a way that not all have come to whom it concerns, and for which reply.
+    /// Callers that wait to be connected because others have not come yet, and the reply that each waits for.
     connecting: HashMap<Way, Vec<(usize, u64)>>,
     /// A rank has said that it is gone.
     has_lost: bool,
@@ -199,7 +199,7 @@ impl Meeting {
         }
     }
 
-    /// Who is gone needs none.
+    /// A process that is gone needs none.
     fn reply(&self, rank: usize, reply: Reply) {
         if let Some(Some(member)) = self.members.get(rank) {
             let _ = reply.write(&member.line);

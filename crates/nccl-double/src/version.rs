@@ -11,7 +11,7 @@ pub(crate) fn keeps_jobs_in_threads() -> bool {
     version() < 22_700
 }
 
-/// Who asks how a communicator is ends a job that is over; before that only the next use of the communicator does.
+/// Asking for a communicator's state ends a job that is over; before that only the next use of the communicator does.
 pub(crate) fn ends_jobs_when_asked() -> bool {
     version() >= 22_600
 }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// See the [module](self). It ends when this is dropped, and what it was asked is done.
+/// The thread that calls NCCL for one communicator. When this is dropped, the thread does what it was asked, and ends.
 pub(crate) struct Lane(Mutex<mpsc::Sender<Job>>);
 
 type Job = Box<dyn FnOnce() + Send>;

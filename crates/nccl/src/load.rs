@@ -248,7 +248,7 @@ fn file_from_environment(variable: &str) -> Option<OsString> {
     std::env::var_os(variable).filter(|value| !value.is_empty())
 }
 
-/// Who names a file wants no other.
+/// A file that the user names is the only one tried.
 fn candidates(named: Option<&OsStr>, usual: &[&str]) -> Vec<OsString> {
     named.map_or_else(|| usual.iter().map(OsString::from).collect(), |file| vec![file.to_owned()])
 }

@@ -35,7 +35,7 @@ impl ElementType {
     }
 }
 
-/// See the [module](self).
+/// One operation on raw device memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation {
     pub(crate) op: OpKind,

@@ -56,7 +56,7 @@ impl Pinned {
         unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Who copies has taken it from the device's staging, where it is free, or has waited for its last use.
+    /// The copying caller has taken it from the device's staging, where it is free, or has waited for its last use.
     fn for_copy(&self, len: usize) -> *mut u8 {
         assert!(len <= self.len, "staging is as long as what goes through it");
         self.memory.address() as *mut u8

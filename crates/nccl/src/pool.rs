@@ -19,7 +19,7 @@ const FREE_TIME: Duration = Duration::from_secs(60);
 /// How long a device that is closed waits for the copy of each piece.
 const LAST_COPIES: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// Pieces of pinned memory that copies take in turn.
 pub(crate) struct Pool {
     context: Arc<Context>,
     state: Mutex<State>,

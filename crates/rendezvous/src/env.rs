@@ -1,4 +1,4 @@
-//! Who this process is, from the environment.
+//! This process's place in its job, from the environment.
 
 use crate::foreign::{self, Asking};
 use crate::{BackendChoice, Elastic, StoreLocation, secret_file};

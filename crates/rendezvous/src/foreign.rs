@@ -96,7 +96,7 @@ const LAUNCHERS: &[Launcher] = &[
     },
 ];
 
-/// Who asks whether it is part of a foreign job.
+/// The program that asks whether it is part of a foreign job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asking {
     /// A process that no variable of ours, nor of torchrun's, tells its rank.

@@ -66,7 +66,7 @@ type Waiter = (SessionId, u64);
 #[derive(Debug, Default)]
 pub(crate) struct StoreCore {
     table: Table,
-    /// Who waits for a key that has no value. No list is empty.
+    /// Sessions that wait for a key without a value. No list is empty.
     waiters: HashMap<String, Vec<Waiter>>,
     /// How many requests of each client do. No number is 0.
     waiting: HashMap<SessionId, usize>,

@@ -34,7 +34,7 @@ fn is_private(path: &str, metadata: &std::fs::Metadata) -> Result<()> {
     )))
 }
 
-/// Who may read a file can't be told here.
+/// This system does not tell who may read a file.
 #[cfg(not(unix))]
 fn is_private(path: &str, _metadata: &std::fs::Metadata) -> Result<()> {
     Err(Error::config(format!("PHALANX_SECRET_FILE={path} works on Unix only; set PHALANX_SECRET here")))

@@ -46,7 +46,7 @@ impl TcpStoreServer {
         self.reception.addr()
     }
 
-    /// Who called so far and did not know the secret.
+    /// Callers so far that did not know the secret.
     pub fn strangers(&self) -> Strangers {
         self.reception.strangers()
     }

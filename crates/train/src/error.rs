@@ -24,11 +24,11 @@ pub enum Error {
         name: String,
         /// The rank the others are compared with.
         root: usize,
-        /// What it has there: `f32 [10, 128]`, or `none`.
+        /// That rank's version: `f32 [10, 128]`, or `none`.
         expected: String,
         /// The lowest rank that differs.
         rank: usize,
-        /// What it has there.
+        /// That rank's version.
         found: String,
     },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group
@@ -72,7 +72,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Who has said what, in one line: ranks next to each other that have said the same stand together.
+/// What each rank has said, in one line: ranks next to each other that have said the same stand together.
 fn by_rank(shares: &[String]) -> String {
     let mut runs: Vec<(usize, usize, &str)> = Vec::new();
     for (rank, share) in shares.iter().enumerate() {

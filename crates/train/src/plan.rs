@@ -13,7 +13,7 @@ pub type Gradients<T> = Vec<Option<T>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parameter<D> {
-    /// What it is called, for errors and for the order of a model.
+    /// The name, for errors and for the order of a model.
     pub name: String,
     /// What its gradients are made of.
     pub dtype: DType,

@@ -10,7 +10,7 @@ pub struct Version {
     pub kind: Option<String>,
     /// Of its bytes, in row-major order; 0 where there is none.
     pub hash: u64,
-    /// Who holds it, in rising order.
+    /// The ranks that hold it, in rising order.
     pub ranks: Vec<usize>,
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 /// One of the curves.
 #[derive(Debug)]
 pub struct Curve<'a> {
-    /// What it shows, for the legend.
+    /// The label in the legend.
     pub name: &'a str,
     /// Where along the axis, and the loss there.
     pub points: &'a [(f64, f64)],

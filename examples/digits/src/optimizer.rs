@@ -33,7 +33,7 @@ impl Sgd {
         Ok(Self { state: state.collect::<Result<_>>()?, learning_rate })
     }
 
-    /// What it remembers from step to step, under the names of the variables: a rank that goes on from another's weights
+    /// The velocities that go from step to step, under the names of the variables: a rank that goes on from another's weights
     /// needs this too.
     pub fn velocities(&self) -> VarMap {
         let velocities = VarMap::new();

@@ -30,7 +30,7 @@ pub(crate) fn memory(plan: &Arc<Plan<Place>>, sending: Sending) -> Result<Option
     Ok(Some(Gradients { plan: plan.clone(), sending, hybrid, grads, owners, flights }))
 }
 
-/// See the [module](self). Nothing here waits for a device.
+/// The gradients of one step on a GPU. Nothing here waits for a device.
 pub(crate) struct Gradients {
     plan: Arc<Plan<Place>>,
     sending: Sending,

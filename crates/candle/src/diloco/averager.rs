@@ -21,7 +21,7 @@ pub(super) struct Parcel {
     pub(super) site: CallSite,
 }
 
-/// Who forms means, and the memory that they travel in: registered, and large enough for any fragment.
+/// Forms means, and holds the memory that they travel in: registered, and large enough for any fragment.
 pub(super) struct Averager {
     /// Nobody else calls anything on it.
     group: ProcessGroup,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// See the [module](self).
+/// NCCL's communicator, and the group on the host that knows what has become of it.
 pub(crate) struct Connection {
     pub(super) fate: Fate,
     pub(super) comm: Communicator,

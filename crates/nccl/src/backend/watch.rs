@@ -8,7 +8,7 @@ use std::time::Duration;
 /// How often it looks while something is on its way. Who waits for an operation looks for himself.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// See the [module](self).
+/// A handle on the thread that looks after operations for which nobody waits.
 #[derive(Default)]
 pub(crate) struct Watch(Arc<Watched>);
 

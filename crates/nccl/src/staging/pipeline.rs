@@ -16,7 +16,7 @@ const CHUNK: usize = 4 << 20;
 /// Chunks on their way at a time: one comes, one is worked on, one goes.
 const SLOTS: usize = 3;
 
-/// See the [module](self).
+/// The chunks of one operation that are on their way.
 ///
 /// Where the data has a block for each rank, a chunk is the same part of every block. So each chunk is a whole operation, on less.
 pub(super) struct Pipeline<'a> {

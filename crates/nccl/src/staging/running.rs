@@ -5,7 +5,7 @@ use phalanx_core::{Cause, Deadline, Error, Result, Signature};
 use phalanx_group::ProcessGroup;
 use std::time::{Duration, Instant};
 
-/// See the [module](self).
+/// An operation that is performed, with its deadline and with what errors call it.
 pub(super) struct Running<'a> {
     pub(super) fate: &'a Fate,
     pub(super) signature: &'a Signature,

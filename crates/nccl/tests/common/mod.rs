@@ -175,7 +175,7 @@ fn ranks_once(name: &str, faults: &[String]) {
     children.into_iter().for_each(|child| done_well(name, child));
 }
 
-/// Who this process is, and the id that rank 0 has made.
+/// This process's rank and world size, and the id that rank 0 has made.
 pub(crate) fn me() -> (usize, usize, UniqueId) {
     let number = |name: &str| std::env::var(name).unwrap().parse::<usize>().unwrap();
     let (rank, size) = (number("RANK"), number("WORLD_SIZE"));

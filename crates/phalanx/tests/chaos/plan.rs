@@ -94,7 +94,7 @@ pub(crate) enum Moment {
     Finalize { after: usize },
 }
 
-/// See the [module](self).
+/// What happens in one round.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) kind: Kind,

@@ -13,7 +13,7 @@ const SESSIONS: u64 = 4;
 #[derive(Default)]
 struct Model {
     table: HashMap<String, Vec<u8>>,
-    /// Who waits for what, in the order in which they came.
+    /// Sessions that wait, and for what, in the order in which they came.
     waiters: Vec<(String, SessionId, u64)>,
 }
 
@@ -112,7 +112,7 @@ fn ask(core: &mut StoreCore, model: &mut Model, from: SessionId, message: &[u8])
 }
 
 impl Model {
-    /// Who should hear what: session, number of the request, encoded reply or `None` for any refusal.
+    /// The replies that are due: session, number of the request, encoded reply or `None` for any refusal.
     fn perform(&mut self, from: SessionId, request: &Request<'_>) -> Vec<(SessionId, u64, Option<Vec<u8>>)> {
         let Request { id, ref op } = *request;
         let say = |answer| vec![(from, id, Some(encode(&Reply { id, answer })))];

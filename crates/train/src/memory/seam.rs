@@ -61,7 +61,7 @@ pub struct Reduction<'a> {
     pub group: &'a ProcessGroup,
     /// What becomes of their gradients.
     pub op: ReduceOp,
-    /// Who adds up gradients of f32 instead. There is none with [`Sending::During`].
+    /// A hook that adds up gradients of f32 instead. There is none with [`Sending::During`].
     pub hook: Option<&'a mut dyn CommHook>,
 }
 

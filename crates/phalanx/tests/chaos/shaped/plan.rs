@@ -1,4 +1,4 @@
-//! Who is hurt in a round, how and when, and how the others end. All of it follows from shape, harm, backend and seed.
+//! Which rank is hurt in a round, how and when, and how the others end. All of it follows from shape, harm, backend and seed.
 
 use crate::plan::{Backend, named};
 use phalanx::launch::ExitKind;
@@ -53,7 +53,7 @@ named! {
     }
 }
 
-/// See the [module](self).
+/// What happens in one round, and how the others end.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) shape: Shape,

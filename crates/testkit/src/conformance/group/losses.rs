@@ -102,7 +102,7 @@ pub fn a_rank_that_leaves_one_group_is_named_there(world: &World) {
     }
 }
 
-/// Who has left a group holds up nobody who has no need of it.
+/// A rank that has left a group delays no rank that does not need it.
 pub fn what_a_rank_did_before_it_left_a_group_counts(world: &World) {
     at_once(&[1usize, 3000], |&len| {
         world.run(3, move |group| {
