@@ -6,8 +6,7 @@ use phalanx_core::{Error, Result};
 use phalanx_group::Encryption;
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -74,7 +73,9 @@ fn section(file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
     let no_elf = || io::Error::other("no ELF file of 64 bits");
     let read = |at: u64, len: u64| {
         let mut bytes = vec![0; usize::try_from(len.min(BYTES_MAX)).map_err(|_| no_elf())?];
-        file.read_exact_at(&mut bytes, at).map(|()| bytes)
+        let mut file = file;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut bytes).map(|()| bytes)
     };
     let number = |bytes: &[u8], at: usize, len: usize| {
         let bytes = bytes.get(at..at + len).unwrap_or_default();

@@ -15,6 +15,7 @@ use phalanx_core::{Deadline, GroupId, Peer};
 use phalanx_core::{Result, Signature};
 use phalanx_transport::Wire;
 use phalanx_transport::tcp::Exchange;
+#[cfg(target_os = "linux")]
 use std::collections::HashMap;
 use std::fmt::Debug;
 #[cfg(target_os = "linux")]

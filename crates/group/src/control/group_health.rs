@@ -183,6 +183,7 @@ impl GroupHealth {
     }
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
+    #[cfg(target_os = "linux")]
     pub(crate) fn fail(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
         self.accuse(cause, told.seq > 0);
         let error = self.failed(self.wait_for_verdict(), told);
@@ -302,6 +303,7 @@ impl GroupHealth {
     }
 
     /// Fails the group on all its ranks.
+    #[cfg(target_os = "linux")]
     pub(crate) fn abort(&self, reason: &str) {
         self.give_up(self.own_fault(reason));
     }

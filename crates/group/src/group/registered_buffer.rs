@@ -25,7 +25,7 @@ impl<T: Element> Deref for RegisteredBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        let bytes = match &self.region {
+        let bytes: &[u8] = match &self.region {
             #[cfg(target_os = "linux")]
             BufferMemory::Shared(window) => window.bytes(),
             BufferMemory::Private(words) => bytemuck::cast_slice(words),
@@ -36,7 +36,7 @@ impl<T: Element> Deref for RegisteredBuffer<T> {
 
 impl<T: Element> DerefMut for RegisteredBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        let bytes = match &mut self.region {
+        let bytes: &mut [u8] = match &mut self.region {
             #[cfg(target_os = "linux")]
             BufferMemory::Shared(window) => window.bytes_mut(),
             BufferMemory::Private(words) => bytemuck::cast_slice_mut(words),
