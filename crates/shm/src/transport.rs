@@ -25,6 +25,8 @@ use std::time::Duration;
 const RING_LEN_MAX: usize = 256 << 10;
 /// Bytes of the shortest ring.
 const RING_LEN_MIN: usize = 4 << 10;
+// What `Transport` asks for.
+const _: () = assert!(RING_LEN_MIN >= phalanx_transport::HEAD_LEN_MAX);
 /// Bytes of all rings that a rank writes, unless they would be shorter than the shortest.
 const RINGS_LEN_MAX: usize = 4 << 20;
 

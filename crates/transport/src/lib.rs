@@ -55,4 +55,4 @@ pub use socket::loopback;
 pub use tally::Tally;
 pub use transport::{Direction, LinkFault, Transport, Wait};
 pub use waker::{WakeSource, Waker};
-pub use wire::{Arrival, Outbound, Sent, Wire, WireFault};
+pub use wire::{Arrival, HEAD_LEN_MAX, Outbound, Sent, Wire, WireFault};

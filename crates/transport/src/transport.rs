@@ -45,6 +45,9 @@ pub enum Direction {
 ///
 /// Ranks here are ranks *of the group*. Nothing blocks: a call moves what can be moved now. Links are made
 /// on first use, in the background. To add a transport, implement this and run the conformance suite.
+///
+/// A link on which nothing waits takes at least [`HEAD_LEN_MAX`](crate::HEAD_LEN_MAX) bytes at once, whether or not its peer reads: all that
+/// stands before the payload of a frame. A farewell is a frame without payload, which is offered once.
 pub trait Transport: Send + 'static {
     /// Name for messages: `tcp`, `thread`, `shm`.
     fn name(&self) -> &'static str;

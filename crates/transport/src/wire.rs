@@ -9,7 +9,7 @@
 //! another rank, before that.
 
 use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
-use crate::frame::{Channel, HEADER_LEN, Header, Key, decode_signature};
+use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
 use crate::transport::{Direction, LinkFault, Transport, Wait};
@@ -18,6 +18,9 @@ use phalanx_core::Signature;
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
+
+/// Most bytes of a frame before its payload: its header, the checksum of the rest, and the signature of the call.
+pub const HEAD_LEN_MAX: usize = HEADER_LEN + BODY_SUM_LEN + SIGNATURE_LEN_MAX;
 
 /// Bytes of unmatched messages kept in memory; beyond this, links are left unread and their senders wait.
 const ASIDE_MAX: usize = 256 << 20;
