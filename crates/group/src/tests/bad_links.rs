@@ -6,10 +6,11 @@ use crate::control::group_health::{FAREWELL_TIME, GroupHealth};
 use crate::control::job_context::JobContext;
 use crate::control::notice::Notice;
 use crate::engine::Fault;
-use crate::engine::collective::Memory;
+use crate::engine::collective::{Collective as Running, Memory};
 use crate::engine::message::Payload;
 use crate::group::backend::{Address, Collective};
 use crate::host::scheduled::ScheduledBackend;
+use phalanx_algo::Selector;
 use phalanx_core::{CallSite, DType, Error, Layout, Loss, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::Pipes;
@@ -45,6 +46,16 @@ fn say(liar: &mut Wire, key: Key, fingerprint: u64, frames: &[usize], message_le
     for &len in frames {
         let message = Outbound { peer: 0, key, ordinal: 0, fingerprint, signature: &[], message_len };
         assert!(liar.send(&message, &vec![1; len]).unwrap().complete);
+    }
+}
+
+/// Message number `ordinal` of a collective, which says that it has so many bytes, in frames of these lengths.
+fn say_in_collective(liar: &mut Wire, running: &Running, ordinal: u32, message_len: u64, frames: &[usize]) {
+    let key = Key { channel: Channel::Collective, id: running.seq() };
+    let fingerprint = running.signature().fingerprint();
+    for &len in frames {
+        let message = Outbound { peer: 0, key, ordinal, fingerprint, signature: &[], message_len };
+        assert!(liar.send(&message, &vec![0; len]).unwrap().complete);
     }
 }
 
@@ -97,6 +108,61 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
             let memory = &mut bytemuck::cast_slice_mut(&mut buffer)[..len];
             let polled = collective.poll(&mut world.backend.engine.lock(), &mut Memory::InPlace(memory));
             assert!(polled.as_ref().is_err_and(is_nonsense), "{op} {frames:?}: {polled:?}");
+        }
+    }
+}
+
+/// The sum of ten elements a rank in a ring of three, of which rank 0 gets what the liar, rank 2, says. Messages are of 20 bytes, and of
+/// 40 where what was added up so far travels as `f32`; the third is a result.
+#[test]
+fn partial_sums_that_are_of_another_length_or_none_are_nonsense() {
+    let honest: [(u64, &[usize]); 4] = [(20, &[20]), (40, &[40]), (20, &[20]), (20, &[20])];
+    // Which message is a lie instead, and how.
+    let lies: [(usize, u64, &[usize]); 12] = [
+        (0, 60, &[40]),
+        (1, 80, &[40]),
+        (1, 30, &[30]),
+        (1, 10, &[10]),
+        (1, 41, &[41]),
+        (1, 40, &[0]),
+        (1, 40, &[16, 0]),
+        (1, 40, &[24, 40]),
+        (1, 40, &[36, 8]),
+        (2, 40, &[40]),
+        (3, 40, &[20, 20]),
+        (3, 10, &[10]),
+    ];
+    for dtype in [DType::F16, DType::BF16] {
+        for lie in [None].into_iter().chain(lies.map(Some)) {
+            let pipes = Pipes::new(3);
+            let job = ThreadJob::create(3, Duration::from_secs(60)).swap_remove(0);
+            let health = Arc::new(GroupHealth::new(Arc::new(job), WORLD, vec![0, 1, 2]));
+            let ring = Arc::new(Selector::forced_from("all_reduce=ring").unwrap());
+            let backend =
+                ScheduledBackend::over(Wire::new(Box::new(pipes.end(0))), health, BackendChoice::Auto, ring);
+            let (mut liar, _next) = (Wire::new(Box::new(pipes.end(2))), pipes.end(1));
+            let signature = signature(OpKind::AllReduce, dtype, 30);
+            let call = Collective { signature, layout: Layout::even(3, 30), recv_layout: None };
+            let mut running = backend.begin(&call).unwrap();
+            for (ordinal, (message_len, frames)) in honest.into_iter().enumerate() {
+                let (message_len, frames) = match lie {
+                    Some((at, message_len, frames)) if at == ordinal => (message_len, frames),
+                    _ => (message_len, frames),
+                };
+                say_in_collective(&mut liar, &running, ordinal as u32, message_len, frames);
+            }
+            let mut buffer = [0u8; 60];
+            let polled = running.poll(&mut backend.engine.lock(), &mut Memory::InPlace(&mut buffer));
+            let is_nonsense = |fault: &Fault| {
+                matches!(
+                    fault,
+                    Fault::Nonsense { peer: 2, .. } | Fault::Wire { peer: 2, fault: WireFault::Nonsense(_) }
+                )
+            };
+            match lie {
+                None => assert!(polled.is_ok(), "{dtype}: {polled:?}"),
+                Some(lie) => assert!(polled.as_ref().is_err_and(is_nonsense), "{dtype} {lie:?}: {polled:?}"),
+            }
         }
     }
 }
