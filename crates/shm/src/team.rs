@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
-const DRAIN_TIME: Duration = Duration::from_secs(1);
+pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// After so many parts of an operation for which nobody had to be waited for, the lookout looks around: each takes up to a few hundred KiB.
 const PARTS_UNWATCHED: u32 = 16;

@@ -2,6 +2,7 @@
 
 mod giving_up;
 mod namespaces;
+mod stopped;
 
 use crate::plan::{How, Kind, Plan};
 use crate::{
