@@ -1,10 +1,12 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `book`, `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `miri`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `book`,
+//! `ci`.
 
 mod abi;
 mod book;
 mod command;
 mod corpus;
 mod fuzz;
+mod miri;
 mod tidy;
 
 use clap::Parser;
@@ -24,6 +26,8 @@ enum Task {
     Tidy(tidy::Tidy),
     /// The protocols between threads and in shared memory, under every order in which threads can meet.
     Loom,
+    /// The code with raw pointers, under Miri (needs a nightly toolchain with it; skipped by name where there is none).
+    Miri,
     /// Real jobs whose ranks die in every way, many times over (see docs/design/chaos.md).
     Chaos(Chaos),
     /// Programs that end without `finalize()`, many jobs of each: none may fail or say anything.
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Task::Test => &[&["test", "--workspace"]],
         Task::Tidy(flags) => return tidy::run(&flags),
         Task::Loom => return loom(),
+        Task::Miri => return miri::run(),
         Task::Sim { seeds, seed } => return sim(seeds, seed),
         Task::Endings { jobs, ways } => return endings(&jobs, ways),
         Task::Chaos(flags) => return chaos(flags),

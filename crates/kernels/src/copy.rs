@@ -50,7 +50,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// # Safety
 /// As for [`copy`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 pub unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     let overlap = to.addr().abs_diff(from.addr()) < len;
@@ -74,11 +74,11 @@ pub unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy(from.wrapping_add(done), to.wrapping_add(done), len - done) };
 }
 
-/// As [`copy`]: no such stores are known here.
+/// As [`copy`]: no such stores are known here, nor to Miri.
 ///
 /// # Safety
 /// As for [`copy`].
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(miri, not(target_arch = "x86_64")))]
 pub unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: what the caller promised.
     unsafe { copy(from, to, len) }

@@ -79,6 +79,17 @@ impl Memory {
         Ok(Self { start, len })
     }
 
+    /// Memory of this process alone: Miri knows no other.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn private(len: usize) -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `map`.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE) };
+        let start = NonNull::new(start.expect("there is memory").cast()).expect("never at zero");
+        Self { start, len }
+    }
+
     /// Where `len` bytes from `offset` lie.
     ///
     /// # Panics

@@ -209,6 +209,36 @@ mod tests {
         }
     }
 
+    /// In memory that ends with the last slot.
+    #[test]
+    fn every_slot_is_inside_and_nobody_elses() {
+        let memory = Memory::private(segment_len(2));
+        let region = Region { memory, world_size: 2, slots: SLOTS.into() };
+        let all = || (0..2).flat_map(|rank| (0..u64::from(SLOTS)).map(move |piece| (rank, piece)));
+        for (rank, piece) in all() {
+            let (slot, line) = (region.staging(rank, piece), region.slot(rank, piece).line());
+            let mark = [(rank + 1) as u8, piece as u8];
+            for part in
+                [slot.part(0..2), slot.part(SLOT_LEN - 2..SLOT_LEN), line.part(LINE_LEN - 2..LINE_LEN)]
+            {
+                part.write(&mark);
+            }
+            region.slot(rank, piece).posted.publish(piece);
+        }
+        for (rank, piece) in all() {
+            let (slot, line) = (region.staging(rank, piece), region.slot(rank, piece).line());
+            for part in
+                [slot.part(0..2), slot.part(SLOT_LEN - 2..SLOT_LEN), line.part(LINE_LEN - 2..LINE_LEN)]
+            {
+                let mut mark = [0; 2];
+                part.read(&mut mark);
+                assert_eq!(mark, [(rank + 1) as u8, piece as u8]);
+            }
+            assert_eq!(region.slot(rank, piece).posted.value(), piece + 1);
+        }
+        assert!(!region.closed().is_closed());
+    }
+
     #[test]
     fn memory_of_a_team_is_bounded() {
         for (world_size, mib) in [(2, 5), (8, 17), (64, 130)] {

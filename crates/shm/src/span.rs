@@ -158,3 +158,6 @@ impl<T: Copy> List<T> {
         if self.len > SHORT { &self.many } else { &self.few[..self.len] }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -18,6 +18,16 @@ const PAGE: usize = 4096;
 /// The part is this rank's own, like a `Vec`: the others touch it only in operations that this rank takes part in with it.
 /// It is zero at first. When the last rank has dropped its window the memory is given back: by each rank as it begins the team's next
 /// operation, or drops the team.
+///
+/// What is read of it can't be kept while an operation has it:
+///
+/// ```compile_fail,E0502
+/// fn misuse(window: &mut phalanx_shm::Window, operation: impl Fn(&mut [u8])) {
+///     let read = window.bytes();
+///     operation(window.bytes_mut());
+///     println!("{read:?}");
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Window(Arc<Shared>);
 
@@ -166,5 +176,73 @@ impl Team {
         });
         self.windows.entries.push((self.windows.made, shared.clone()));
         Ok(Window(shared))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 5000;
+
+    /// A window of one of three ranks, as its number 1, in memory that ends where it ends.
+    fn windows(rank: usize) -> (Windows, Window) {
+        let mut windows = Windows::default();
+        let shared = Arc::new(Shared {
+            memory: Memory::private(window_len(3, LEN).unwrap()),
+            birthplace: Birthplace::here(),
+            rank,
+            world_size: 3,
+            len: LEN,
+            part_len: part_len(LEN).unwrap(),
+            idle: windows.idle.clone(),
+        });
+        windows.entries.push((1, shared.clone()));
+        (windows, Window(shared))
+    }
+
+    #[test]
+    fn what_a_peer_names_is_inside_its_part_or_nowhere() {
+        let (windows, mut own) = windows(2);
+        own.bytes_mut().fill(2);
+        for rank in 0..2 {
+            windows.part(1, rank, 0, LEN).unwrap().write(&[rank as u8; LEN]);
+        }
+        assert!(own.bytes().iter().all(|&byte| byte == 2), "the others' parts are others");
+        let mut last = [0];
+        windows.part(1, 2, LEN as u64 - 1, 1).unwrap().read(&mut last);
+        assert_eq!(last, [2]);
+        assert_eq!(windows.part(1, 0, LEN as u64, 0).unwrap().len(), 0);
+        for (offset, len) in
+            [(0, LEN + 1), (1, LEN), (LEN as u64, 1), (LEN as u64 + 1, 0), (u64::MAX, 1), (1, usize::MAX)]
+        {
+            assert!(windows.part(1, 0, offset, len).is_none(), "{len} bytes from {offset}");
+        }
+        assert!(windows.part(2, 0, 0, 1).is_none(), "there is no such window");
+    }
+
+    #[test]
+    fn only_what_lies_in_the_own_part_is_found() {
+        let (windows, mut own) = windows(1);
+        // SAFETY: the window lives, and nobody else touches it.
+        let own = unsafe { Span::new(own.bytes_mut().as_mut_ptr(), LEN) };
+        assert_eq!(windows.find(own), Some((1, 0)));
+        assert_eq!(windows.find(own.part(17..LEN)), Some((1, 17)));
+        assert_eq!(windows.find(windows.part(1, 0, 0, LEN).unwrap()), None, "another's");
+        // SAFETY: it is looked at, and nothing is touched.
+        let longer = unsafe { Span::new(own.as_ptr(), LEN + 1) };
+        assert_eq!(windows.find(longer), None);
+    }
+
+    #[test]
+    fn a_window_goes_when_all_have_dropped_theirs() {
+        let (mut windows, own) = windows(0);
+        drop(own);
+        windows.tidy();
+        assert_eq!(windows.len(), 1, "the others have theirs");
+        let shared = windows.entries[0].1.clone();
+        (0..3).for_each(|rank| shared.dropped(rank).store(1, Ordering::Relaxed));
+        windows.tidy();
+        assert_eq!(windows.len(), 0);
     }
 }

@@ -10,6 +10,20 @@ use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
 impl ProcessGroup {
     /// Begins an [`all_reduce`](Self::all_reduce) of a `Vec`, or of what [`alloc`](Self::alloc) returned.
     ///
+    /// # Examples
+    /// While it runs, nobody else has the buffer:
+    ///
+    /// ```compile_fail,E0382
+    /// use phalanx_core::{ReduceOp, Result};
+    /// use phalanx_group::ProcessGroup;
+    ///
+    /// fn misuse(group: &ProcessGroup, buffer: Vec<f32>) -> Result<Vec<f32>> {
+    ///     let work = group.all_reduce_async(buffer, ReduceOp::Sum)?;
+    ///     println!("{}", buffer[0]);
+    ///     work.wait()
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`Misuse`](Error::Misuse), [`Poisoned`](Error::Poisoned); what goes wrong later comes from [`Work::wait`].
     #[track_caller]
