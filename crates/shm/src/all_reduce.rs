@@ -26,8 +26,6 @@ const ONE_SHOT_BYTES: usize = 2 << 10;
 const ONE_SHOT_BYTES_CROWDED: usize = 256 << 10;
 /// From so many bytes on, copies between address spaces are cheaper than staging.
 const PUSH_BYTES: usize = 2 << 20;
-/// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
-pub(crate) const SLICE_BYTES: usize = 32 << 10;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]

@@ -30,6 +30,7 @@ mod foreign;
 mod futex;
 mod lease;
 mod memory;
+mod mix;
 mod pipe;
 mod plan;
 mod process_vm;

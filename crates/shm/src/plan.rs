@@ -1,6 +1,6 @@
 //! What the ranks of a team must do alike in one operation: all that decides which bytes go where. Each post is checked by it.
 
-use crate::team::mix;
+use crate::mix::mix;
 use phalanx_core::{Layout, Method};
 
 /// How an operation is performed, and on how much. All of it is the same on all ranks.

@@ -23,6 +23,8 @@ pub(crate) const SLOTS: u32 = 8;
 const SLOTS_CROWDED: u32 = 4;
 /// Bytes of one slot of staging.
 pub(crate) const SLOT_LEN: usize = 256 << 10;
+/// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
+pub(crate) const SLICE_BYTES: usize = 32 << 10;
 /// Words that travel in the lines of the flag itself, which come together: the smallest operations need no more from each
 /// rank.
 pub(crate) const LINE_WORDS: usize = 14;

@@ -5,18 +5,18 @@
 //! The others **await** what it posted, check that it belongs to the same call, and read. When a rank needs nobody's data of
 //! a piece any more, it says that it is **done**; a slot is used again when all are done with the piece it held.
 
-use crate::all_reduce::SLICE_BYTES;
 use crate::backoff::Backoff;
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::foreign::{Process, Processes, pid_namespace};
+use crate::mix::mix;
 use crate::plan::{How, Kind, Plan};
-use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, Slot, Words};
+use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::sync::Ordering;
-use crate::window::Windows;
+use crate::window::{Window, Windows};
 use crate::{Call, Fault};
 use phalanx_core::{Error, Method, Result, Signature};
 use phalanx_transport::Birthplace;
@@ -125,6 +125,15 @@ impl Team {
     #[doc(hidden)]
     pub fn plan_otherwise(&mut self, reads_memory: bool, slice_bytes: usize) {
         (self.reads_memory, self.slice_bytes) = (reads_memory, slice_bytes);
+    }
+
+    /// Maps a window of `len` bytes a rank: `file` was [`create`](crate::create)d with [`window_len`](crate::window_len) by one rank and
+    /// given to the others. Collective: all ranks make their windows in the same order, with equal `len`.
+    ///
+    /// # Errors
+    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
+    pub fn window(&mut self, file: impl AsFd, len: usize) -> Result<Window> {
+        self.windows.map(file, len, self.rank, self.world_size)
     }
 
     /// The processes of its ranks. Those that are known outlive the team.
@@ -485,10 +494,6 @@ struct Shown {
     planned: u64,
     /// … and its words.
     method: Method,
-}
-
-pub(crate) fn mix(state: u64, word: u64) -> u64 {
-    (state.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// An operation that others may be writing this rank's buffer for.

@@ -3,7 +3,6 @@
 use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
-use crate::team::Team;
 use phalanx_core::Result;
 use phalanx_transport::Birthplace;
 use std::os::fd::AsFd;
@@ -115,6 +114,28 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
+    /// Maps the next one, of `len` bytes a rank: `file` has [`window_len`].
+    ///
+    /// # Errors
+    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
+    pub(crate) fn map(
+        &mut self,
+        file: impl AsFd,
+        len: usize,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<Window> {
+        self.made += 1;
+        let all = window_len(world_size, len).unwrap_or(usize::MAX);
+        let part_len = part_len(len).unwrap_or(usize::MAX);
+        let memory = Memory::map(file, all)?;
+        memory.populate(rank * part_len, part_len);
+        let (birthplace, idle) = (Birthplace::here(), self.idle.clone());
+        let shared = Arc::new(Shared { memory, birthplace, rank, world_size, len, part_len, idle });
+        self.entries.push((self.made, shared.clone()));
+        Ok(Window(shared))
+    }
+
     /// In which window a span of this rank lies, and where in its part.
     pub(crate) fn find(&self, span: Span) -> Option<(u64, u64)> {
         let (start, len) = (span.addr(), span.len() as u64);
@@ -148,34 +169,6 @@ impl Windows {
         let before = self.entries.len();
         self.entries.retain(|(_, shared)| !shared.is_dropped_here() || !shared.is_dropped_everywhere());
         self.idle.fetch_sub((before - self.entries.len()) as u32, Ordering::Relaxed);
-    }
-}
-
-impl Team {
-    /// Maps a window of `len` bytes a rank: `file` was [`create`](crate::create)d with [`window_len`] by one rank and
-    /// given to the others. Collective: all ranks make their windows in the same order, with equal `len`.
-    ///
-    /// # Errors
-    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
-    pub fn window(&mut self, file: impl AsFd, len: usize) -> Result<Window> {
-        self.windows.made += 1;
-        let (rank, world_size) = (self.rank, self.world_size);
-        let all = window_len(world_size, len).unwrap_or(usize::MAX);
-        let part_len = part_len(len).unwrap_or(usize::MAX);
-        let memory = Memory::map(file, all)?;
-        memory.populate(rank * part_len, part_len);
-        let idle = self.windows.idle.clone();
-        let shared = Arc::new(Shared {
-            memory,
-            birthplace: Birthplace::here(),
-            rank,
-            world_size,
-            len,
-            part_len,
-            idle,
-        });
-        self.windows.entries.push((self.windows.made, shared.clone()));
-        Ok(Window(shared))
     }
 }
 

@@ -28,7 +28,7 @@
 //! State machines: bytes in, bytes out; nonces are arguments. Only Noise makes its key pairs itself.
 
 use crate::Secret;
-use crate::keys::{self, Agreement, Keys};
+use crate::keys::{self, Agreement, Keys, NoKeys};
 use crate::sabotage::{Mechanism, breaks};
 pub use crate::status::Status;
 use hmac::{Hmac, Mac};
@@ -147,6 +147,12 @@ impl fmt::Display for Refusal {
             Self::NoKeys => f.write_str("no keys for encryption could be agreed on with it"),
             Self::Status(status) => status.fmt(f),
         }
+    }
+}
+
+impl From<NoKeys> for Refusal {
+    fn from(_: NoKeys) -> Self {
+        Self::NoKeys
     }
 }
 

@@ -4,12 +4,10 @@
 //! recording. The pre-shared key comes from the job's secret; who they are and what for, both ends' nonces included, is
 //! bound in as the prologue. The two messages travel in the third and fourth of the [handshake](crate::handshake).
 
-use crate::handshake::Refusal;
 use crate::key_exchange::Resolver;
-use crate::seal::not_authentic;
 use snow::{Builder, HandshakeState, StatelessTransportState};
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -20,11 +18,15 @@ const RECORDS_PER_KEY: u64 = if cfg!(test) { 16 } else { 1 << 20 };
 
 pub(crate) type Message = [u8; MESSAGE];
 
+/// Nothing came of an agreement: no randomness, or a broken build.
+#[derive(Debug)]
+pub(crate) struct NoKeys;
+
 /// The dialer's half of an agreement that waits for the acceptor's.
 pub(crate) struct Agreement(Box<HandshakeState>);
 
 impl Agreement {
-    pub(crate) fn begin(psk: &[u8; 32], prologue: &[u8]) -> Result<(Self, Message), Refusal> {
+    pub(crate) fn begin(psk: &[u8; 32], prologue: &[u8]) -> Result<(Self, Message), NoKeys> {
         let begin = || {
             let mut noise = builder(psk, prologue)?.build_initiator()?;
             let mut message = [0; MESSAGE];
@@ -34,7 +36,7 @@ impl Agreement {
         begin().map_err(no_keys)
     }
 
-    pub(crate) fn finish(mut self, answer: &[u8]) -> Result<Keys, Refusal> {
+    pub(crate) fn finish(mut self, answer: &[u8]) -> Result<Keys, NoKeys> {
         let finish = || {
             self.0.read_message(answer, &mut [])?;
             Keys::new(*self.0)
@@ -44,7 +46,7 @@ impl Agreement {
 }
 
 /// The acceptor's half.
-pub(crate) fn agree(psk: &[u8; 32], prologue: &[u8], first: &[u8]) -> Result<(Keys, Message), Refusal> {
+pub(crate) fn agree(psk: &[u8; 32], prologue: &[u8], first: &[u8]) -> Result<(Keys, Message), NoKeys> {
     let agree = || {
         let mut noise = builder(psk, prologue)?.build_responder()?;
         noise.read_message(first, &mut [])?;
@@ -59,10 +61,10 @@ fn builder<'a>(psk: &'a [u8; 32], prologue: &'a [u8]) -> Result<Builder<'a>, sno
     Builder::with_resolver(PATTERN.parse()?, Box::new(Resolver)).psk(0, psk)?.prologue(prologue)
 }
 
-fn no_keys(error: snow::Error) -> Refusal {
+fn no_keys(error: snow::Error) -> NoKeys {
     // Says what went wrong with what it was given, and nothing of that.
     tracing::debug!(%error, "no keys were agreed on");
-    Refusal::NoKeys
+    NoKeys
 }
 
 /// One key for each direction. Clones are the same keys: a nonce is for one record of one of them.
@@ -91,6 +93,14 @@ impl Keys {
         }
         noise.read_message(nonce, record, out).map_err(|_| not_authentic())
     }
+}
+
+/// What a record that does not open is called.
+pub(crate) fn not_authentic() -> io::Error {
+    io::Error::new(
+        ErrorKind::InvalidData,
+        "its data did not authenticate: it was changed, repeated or left out on the way",
+    )
 }
 
 /// Whether record `nonce` is the first under a new key.

@@ -9,7 +9,7 @@
 //! of its own, so neither do records that are sent back. What cannot be seen from records is where the last one is: a connection
 //! that ends is for those above to judge, who say farewell inside.
 
-use crate::keys::Keys;
+use crate::keys::{Keys, not_authentic};
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
@@ -189,14 +189,6 @@ impl fmt::Debug for Opening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opening").field("count", &self.count).finish_non_exhaustive()
     }
-}
-
-/// What a record that does not open is called.
-pub(crate) fn not_authentic() -> io::Error {
-    io::Error::new(
-        ErrorKind::InvalidData,
-        "its data did not authenticate: it was changed, repeated or left out on the way",
-    )
 }
 
 #[cfg(test)]

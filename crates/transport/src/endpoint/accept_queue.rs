@@ -1,8 +1,8 @@
 //! Where callers prove themselves: a listener, and the handshakes of those who came to it.
 
 use super::handshaking::{Failure, Handshaking, Progress};
+use super::limits::{HALF_OPEN_MAX, HANDSHAKE_TIME};
 use super::service::{Admission, Service};
-use super::{HALF_OPEN_MAX, HANDSHAKE_TIME};
 use crate::connection::Connection;
 use crate::handshake::{Acceptor, Hello, Purpose, Refusal, Status};
 use crate::secret::random;

@@ -2,7 +2,8 @@
 
 use super::dial::pause;
 use super::handshaking::{Failure, Handshaking, Progress};
-use super::{HANDSHAKE_TIME, Session};
+use super::limits::HANDSHAKE_TIME;
+use super::session::Session;
 use crate::handshake::{Dialer, Hello, Refusal, Status};
 use crate::secret::random;
 use crate::{Secret, socket, waker};

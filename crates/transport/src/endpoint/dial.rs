@@ -1,7 +1,7 @@
 //! Connections that this side makes, without blocking: tried again until they stand or their time is over.
 
-use super::HANDSHAKE_TIME;
 use super::handshaking::{Failure, Handshaking, Progress};
+use super::limits::HANDSHAKE_TIME;
 use crate::connection::Connection;
 use crate::handshake::{Dialer, Hello};
 use crate::secret::random;

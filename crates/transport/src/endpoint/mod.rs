@@ -9,6 +9,7 @@ mod client;
 mod dial;
 mod handshaking;
 mod inbox;
+mod limits;
 mod sender;
 mod service;
 mod session;
@@ -46,10 +47,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a handshake may take.
-pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// Handshakes with callers under way at once; one more ends the oldest of the address that has most.
-const HALF_OPEN_MAX: usize = 256;
 /// How long the thread tries to deliver its last messages when it is stopped.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
 

@@ -1,21 +1,18 @@
 //! Where processes of this host pass memory to each other: the local part of the endpoint.
 
 use super::fd;
+use super::offer::FdOffer;
 use crate::connection::Connection;
 use crate::endpoint::{AcceptQueue, Address, Dialling, Listener, Origin, Service};
 use crate::handshake::{Hello, Purpose};
 use crate::secret::{Secret, random};
 use crate::{LinkFault, resources};
-use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 impl Listener for UnixListener {
@@ -55,21 +52,6 @@ impl Address for Name {
         matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::InvalidInput)
             || resources::are_exhausted(error)
     }
-}
-
-/// Memory on its way to another process.
-#[derive(Debug)]
-pub(crate) struct FdOffer {
-    /// Where that listens.
-    pub(crate) name: String,
-    /// Who gives, and for which group.
-    pub(crate) hello: Hello,
-    /// Which memory of that group it is.
-    pub(crate) seq: u64,
-    pub(crate) memory: Arc<OwnedFd>,
-    pub(crate) deadline: Deadline,
-    /// Hears how it ended.
-    pub(crate) outcome: Sender<Result<(), LinkFault>>,
 }
 
 /// A gift, and how far it is.
@@ -239,8 +221,10 @@ fn take<S: Service>(arriving: &mut IncomingFd, service: &mut S) -> bool {
 mod tests {
     use super::*;
     use crate::{Admission, Outbox, SessionId};
-    use phalanx_core::WORLD;
+    use phalanx_core::{Deadline, WORLD};
     use rustix::io::Errno;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 

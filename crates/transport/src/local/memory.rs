@@ -1,62 +1,17 @@
 //! Memory that ranks of one host give and take: what users of the exchange see of it.
 
-use super::FdOffer;
+use super::offer::FdOffer;
 use crate::LinkFault;
 use crate::handshake::{Hello, Purpose};
 use crate::tcp::Exchange;
 use phalanx_core::{Deadline, Error, GroupId, Result};
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Descriptors kept for groups that do not ask for them yet: the other ranks may be ahead.
-const EARLY_MEMORIES_MAX: usize = 256;
 /// How often a waiting thread asks whether to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
-
-/// For which group, from which rank of the job, and which of those.
-type Key = (GroupId, usize, u64);
-
-/// What has come and is not asked for, and what is asked for and has not come.
-#[derive(Debug, Default)]
-pub(crate) struct Memories(HashMap<Key, Slot>);
-
-#[derive(Debug)]
-enum Slot {
-    Here(OwnedFd),
-    Awaited(Sender<OwnedFd>),
-}
-
-impl Memories {
-    /// Takes what has come; whether it is wanted.
-    pub(crate) fn put(&mut self, key: Key, memory: OwnedFd) -> bool {
-        match self.0.remove(&key) {
-            // Whoever waited may have given up.
-            Some(Slot::Awaited(taker)) => taker.send(memory).is_ok(),
-            Some(here) => {
-                self.0.insert(key, here);
-                false
-            }
-            None if self.0.len() < EARLY_MEMORIES_MAX => self.0.insert(key, Slot::Here(memory)).is_none(),
-            None => false,
-        }
-    }
-
-    /// Nobody asks for memory of this group any more.
-    pub(crate) fn forget(&mut self, group: GroupId) {
-        self.0.retain(|(of, ..), _| *of != group);
-    }
-
-    fn ask(&mut self, key: Key, taker: Sender<OwnedFd>) {
-        match self.0.remove(&key) {
-            // Whoever asked may have given up.
-            Some(Slot::Here(memory)) => drop(taker.send(memory)),
-            _ => drop(self.0.insert(key, Slot::Awaited(taker))),
-        }
-    }
-}
 
 /// Memory on its way to another rank. Dropping this does not stop it.
 #[derive(Debug)]

@@ -22,8 +22,12 @@ mod fd;
 #[cfg(target_os = "linux")]
 mod fd_passing;
 #[cfg(target_os = "linux")]
+mod memories;
+#[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod offer;
 #[cfg(target_os = "linux")]
 pub use memory::OfferedFd;
 #[cfg(target_os = "linux")]
-pub(crate) use {fd_passing::FdOffer, fd_passing::FdPassing, memory::Memories};
+pub(crate) use {fd_passing::FdPassing, memories::Memories, offer::FdOffer};
