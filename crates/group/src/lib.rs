@@ -29,12 +29,13 @@ pub use bootstrap::init::{SimulatedBackend, init, join};
 pub use bootstrap::prices::{Measured, Prices};
 pub use bootstrap::tune::tune;
 pub use engine::eager::EAGER_LIMIT;
-pub use group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout};
+pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, Buffers, Collective, OnTimeout};
 pub use group::encryption::Encryption;
 pub use group::objects::OBJECT_LEN_MAX;
+pub use group::pending::{Bytes, Completion, Pending};
 pub use group::process_group::ProcessGroup;
 pub use group::registered_buffer::RegisteredBuffer;
-pub use group::work::{Buffer, Bytes, Completion, Pending, Work};
+pub use group::work::{Buffer, Work};
 pub use phalanx_core::{Error, ReduceOp, Result};
 #[doc(hidden)]
 pub use warning::warn;

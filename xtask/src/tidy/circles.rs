@@ -3,30 +3,11 @@
 use super::imports::{self, Arrows};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Packages that still have circles, and how many files stand in them. A number may only fall; with the last one this list goes.
-const STILL: &[(&str, usize)] = &[("crates/group", 29)];
-
-pub(super) fn check(package: &str, arrows: &Arrows, findings: &mut Vec<String>) {
-    let still = STILL.iter().find(|(known, _)| *known == package).map_or(0, |(_, files)| *files);
-    judge(package, still, arrows, findings);
-}
-
-fn judge(package: &str, still: usize, arrows: &Arrows, findings: &mut Vec<String>) {
+/// How many circles there are; each is a finding.
+pub(super) fn check(package: &str, arrows: &Arrows, findings: &mut Vec<String>) -> usize {
     let circles = circles(arrows);
-    let files: usize = circles.iter().map(BTreeSet::len).sum();
-    if files > still {
-        findings.extend(circles.iter().map(|circle| shown(package, circle, arrows)));
-    }
-    if still > 0 && files != still {
-        findings.push(format!(
-            "{package}: {files} files stand in circles, {still} are known: {}",
-            if files < still {
-                "lower the number in xtask/src/tidy/circles.rs"
-            } else {
-                "the number must fall"
-            }
-        ));
-    }
+    findings.extend(circles.iter().map(|circle| shown(package, circle, arrows)));
+    circles.len()
 }
 
 /// A circle, with the arrows of which it is made.
@@ -74,9 +55,9 @@ mod tests {
     use super::*;
     use crate::tidy::plants::arrows;
 
-    fn findings(files: &[(&str, &str)], still: usize) -> String {
+    fn findings(files: &[(&str, &str)]) -> String {
         let mut findings = Vec::new();
-        judge("crates/planted", still, &arrows(files), &mut findings);
+        check("crates/planted", &arrows(files), &mut findings);
         findings.join("\n")
     }
 
@@ -89,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_circle_is_found_behind_re_exports_and_its_arrows_are_named() {
-        let found = findings(&CIRCLE, 0);
+        let found = findings(&CIRCLE);
         assert!(found.starts_with("crates/planted: 3 files use each other in a circle"), "{found}");
         for arrow in [
             "src/ring.rs -> src/cost.rs: Cost",
@@ -111,7 +92,7 @@ mod tests {
             pair("src/d.rs", "use crate::c::C; pub struct D;"),
         ]
         .concat();
-        assert_eq!(findings(&files, 0).matches("2 files use each other in a circle").count(), 2);
+        assert_eq!(findings(&files).matches("2 files use each other in a circle").count(), 2);
     }
 
     #[test]
@@ -122,7 +103,7 @@ mod tests {
             ("src/b.rs", "use crate::c::C; pub struct B; pub fn b() {}"),
             ("src/c.rs", "pub struct C;"),
         ];
-        assert_eq!(findings(&files, 0), "");
+        assert_eq!(findings(&files), "");
     }
 
     #[test]
@@ -135,15 +116,6 @@ mod tests {
             ),
             ("src/engine/queue.rs", "use super::Fault; pub(super) struct Queue(Fault);"),
         ];
-        assert!(findings(&files, 0).contains("src/engine/queue.rs -> src/engine/mod.rs: Fault"));
-    }
-
-    #[test]
-    fn known_circles_may_only_shrink() {
-        assert_eq!(findings(&CIRCLE, 3), "");
-        assert!(findings(&CIRCLE, 4).contains("3 files stand in circles, 4 are known: lower the number"));
-        let grown = findings(&CIRCLE, 2);
-        assert!(grown.contains("src/ring.rs -> src/cost.rs: Cost"), "{grown}");
-        assert!(grown.contains("3 files stand in circles, 2 are known: the number must fall"), "{grown}");
+        assert!(findings(&files).contains("src/engine/queue.rs -> src/engine/mod.rs: Fault"));
     }
 }

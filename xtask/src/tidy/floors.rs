@@ -46,17 +46,10 @@ const FLOORS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-/// What still uses something above itself: the package, the file, and the file that it uses. With the last one this list goes.
-const STILL: &[(&str, &str, &str)] = &[
-    ("crates/group", "src/group/handles.rs", "src/bootstrap/generation/mod.rs"),
-    ("crates/group", "src/group/process_group.rs", "src/bootstrap/generation/mod.rs"),
-];
 
 pub(super) fn check(package: &str, arrows: &Arrows, findings: &mut Vec<String>) {
     if let Some((_, floors)) = FLOORS.iter().find(|(known, _)| *known == package) {
-        let still =
-            STILL.iter().filter(|(of, ..)| *of == package).map(|(_, user, definer)| (*user, *definer));
-        judge(package, floors, &still.collect::<Vec<_>>(), arrows, findings);
+        judge(package, floors, arrows, findings);
     }
 }
 
@@ -68,14 +61,8 @@ pub(super) fn shown() -> String {
     FLOORS.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn judge(
-    package: &str,
-    floors: &[&str],
-    still: &[(&str, &str)],
-    arrows: &Arrows,
-    findings: &mut Vec<String>,
-) {
-    let (mut nowhere, mut known) = (Vec::new(), still.to_vec());
+fn judge(package: &str, floors: &[&str], arrows: &Arrows, findings: &mut Vec<String>) {
+    let mut nowhere = Vec::new();
     for ((user, definer), items) in arrows {
         let (Some(user_name), Some(definer_name)) = (name(user), name(definer)) else { continue };
         let (Some(from), Some(to)) = (floor(user_name, floors), floor(definer_name, floors)) else {
@@ -89,9 +76,7 @@ fn judge(
             }
             continue;
         };
-        if to > from && still.contains(&(user, definer)) {
-            known.retain(|pair| *pair != (user, definer));
-        } else if to > from {
+        if to > from {
             let items: Vec<_> = items.iter().map(String::as_str).collect();
             findings.push(format!(
                 "{package}/{user} ({user_name}) uses {} of {definer} ({definer_name}), which stands above it: move it down, or hand it over \
@@ -100,11 +85,6 @@ fn judge(
                 floors.join(", ")
             ));
         }
-    }
-    for (user, definer) in known {
-        findings.push(format!(
-            "{package}/{user} uses nothing of {definer} any more: take that out of xtask/src/tidy/floors.rs"
-        ));
     }
 }
 
@@ -130,10 +110,6 @@ mod tests {
     const TABLE: &[&str] = &["words", "trace cost", "engine"];
 
     fn findings(more: &[(&str, &str)]) -> Vec<String> {
-        findings_but(&[], more)
-    }
-
-    fn findings_but(still: &[(&str, &str)], more: &[(&str, &str)]) -> Vec<String> {
         let mut files = vec![
             ("src/lib.rs", "mod words; mod trace; mod cost; mod engine; fn top() { engine::run() }"),
             (
@@ -148,7 +124,7 @@ mod tests {
         files.retain(|(file, _)| more.iter().all(|(other, _)| other != file));
         files.extend(more);
         let mut findings = Vec::new();
-        judge("crates/planted", TABLE, still, &arrows(&files), &mut findings);
+        judge("crates/planted", TABLE, &arrows(&files), &mut findings);
         findings
     }
 
@@ -178,15 +154,5 @@ mod tests {
         let root = "mod words; mod trace; mod cost; mod engine; mod new;";
         let found = findings(&[("src/lib.rs", root), ("src/new/mod.rs", "use crate::words::Word;")]);
         assert!(found[0].contains("src/new/mod.rs: new stands on no floor"), "{found:?}");
-    }
-
-    #[test]
-    fn a_known_upward_import_is_borne_while_it_is_there() {
-        let still = [("src/words.rs", "src/engine/queue.rs")];
-        let upward = ("src/words.rs", "use crate::engine::Queue; pub(crate) struct Word;");
-        assert_eq!(findings_but(&still, &[upward]), [""; 0]);
-        let found = findings_but(&still, &[]);
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains("src/words.rs uses nothing of src/engine/queue.rs any more"), "{found:?}");
     }
 }

@@ -18,9 +18,6 @@ use std::process::ExitCode;
 /// What to show besides findings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Tidy {
-    /// Also print the floors of each crate that has them, from the ground up.
-    #[arg(long)]
-    floors: bool,
     /// Also print what each file of this package (its folder, say crates/algo) uses of which.
     #[arg(long)]
     arrows: Option<String>,
@@ -30,7 +27,7 @@ pub(crate) struct Tidy {
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command reports to its user")]
 pub(crate) fn run(flags: &Tidy) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let mut findings = Vec::new();
+    let (mut findings, mut circles, mut packages) = (Vec::new(), 0, 0);
     crates::dependencies(root, &mut findings);
     publish::manifests(root, &mut findings);
     sources::headed_and_short(root, &mut findings);
@@ -45,15 +42,15 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
                 if flags.arrows.as_ref() == Some(&package) {
                     println!("{}", imports::shown(&arrows, |_| true));
                 }
-                circles::check(&package, &arrows, &mut findings);
+                packages += 1;
+                circles += circles::check(&package, &arrows, &mut findings);
                 floors::check(&package, &arrows, &mut findings);
             }
             Err(failure) => findings.push(failure),
         }
     }
-    if flags.floors {
-        println!("{}", floors::shown());
-    }
+    println!("{circles} circles between the files of {packages} packages. Floors:");
+    println!("{}", floors::shown());
     for finding in &findings {
         eprintln!("tidy: {finding}");
     }

@@ -1,17 +1,20 @@
 //! How the ranks of one host come to have memory in common.
 
-use crate::bootstrap::tcp_job::TcpJob;
 use crate::control::group_health::{ErrorContext, GroupHealth};
+use crate::control::notice::Member;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::LinkFault;
+use phalanx_transport::tcp::Exchange;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// One [`JobContext::share`](crate::control::job_context::JobContext::share) of a job of processes.
+/// One [`HostContext::share`](crate::host::host_context::HostContext::share) of a job of processes.
 #[derive(Debug)]
 pub(crate) struct FdExchange<'a> {
-    job: &'a TcpJob,
+    exchange: &'a Exchange,
+    /// The ranks of the job.
+    members: &'a [Member],
     health: &'a GroupHealth,
     /// The call that needs the memory.
     signature: &'a Signature,
@@ -21,19 +24,15 @@ pub(crate) struct FdExchange<'a> {
 }
 
 impl<'a> FdExchange<'a> {
+    /// The group's sharing number `seq`.
     pub(crate) fn new(
-        job: &'a TcpJob,
+        (exchange, members): (&'a Exchange, &'a [Member]),
         health: &'a GroupHealth,
         signature: &'a Signature,
+        seq: u64,
         deadline: Deadline,
     ) -> Self {
-        let seq = {
-            let mut shares = job.shares.lock().unwrap_or_else(PoisonError::into_inner);
-            let last = shares.entry(health.latch.group()).or_default();
-            *last += 1;
-            *last
-        };
-        Self { job, health, signature, seq, deadline }
+        Self { exchange, members, health, signature, seq, deadline }
     }
 
     pub(crate) fn run(&self, make: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
@@ -43,7 +42,7 @@ impl<'a> FdExchange<'a> {
 
     fn take(&self) -> Result<OwnedFd> {
         let (group, from) = (self.health.latch.group(), self.health.members()[0]);
-        let taken = self.job.exchange.take(group, self.seq, from, &self.deadline, || self.is_over(0));
+        let taken = self.exchange.take(group, self.seq, from, &self.deadline, || self.is_over(0));
         taken.map_err(|why| self.failed(0, &LinkFault::Unreachable(why.to_string())))
     }
 
@@ -52,9 +51,9 @@ impl<'a> FdExchange<'a> {
         let (group, memory) = (self.health.latch.group(), Arc::new(memory));
         let give = |to: usize| {
             let called = self.health.members()[to];
-            let local = self.job.members[called].local.as_ref();
+            let local = self.members[called].local.as_ref();
             let name = &local.expect("a rank of this host has a name here").name;
-            (to, self.job.exchange.give(group, self.seq, called, name, memory.clone(), self.deadline))
+            (to, self.exchange.give(group, self.seq, called, name, memory.clone(), self.deadline))
         };
         let given: Vec<_> = (1..self.health.members().len()).map(give).collect();
         for (to, given) in given {
@@ -106,8 +105,11 @@ mod tests {
     use super::*;
     use crate::bootstrap::assembly::meet_all;
     use crate::bootstrap::generation::Assignment;
+    use crate::bootstrap::tcp_job::TcpJob;
     use crate::control::job_context::JobContext;
-    use crate::host::choose_backend;
+    use crate::group::backend::BackendFactory;
+    use crate::host::choose_backend::HostBackends;
+    use crate::host::host_context::HostContext;
     use phalanx_core::{CallSite, GroupId, OpKind, WORLD};
     use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
     use phalanx_transport::Secret;
@@ -296,15 +298,8 @@ mod tests {
             if job.place.rank == 0 {
                 let (op, choice, soon) = (OpKind::Split, BackendChoice::Auto, Duration::from_millis(300));
                 let deadline = Deadline::after(begun, soon);
-                let made = choose_backend::backend(
-                    job.clone(),
-                    pair,
-                    vec![0, 1],
-                    op,
-                    choice,
-                    Arc::default(),
-                    &deadline,
-                );
+                let backends = HostBackends::new(job.clone(), choice, Arc::default());
+                let made = backends.create(pair, vec![0, 1], op, &deadline);
                 let error = made.unwrap_err();
                 let Error::Timeout { missing, at, .. } = &error else { panic!("{error}") };
                 assert_eq!(missing[0].rank, 1, "{error}");

@@ -9,6 +9,7 @@ use crate::control::group_health::GroupHealth;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::{Member, Notice};
+use crate::host::host_context::HostContext;
 use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
@@ -89,17 +90,6 @@ impl JobContext for TcpJob {
         self.exchange.close(group);
     }
 
-    #[cfg(target_os = "linux")]
-    fn share(
-        &self,
-        health: &GroupHealth,
-        signature: &Signature,
-        deadline: &Deadline,
-        make: &dyn Fn() -> Result<OwnedFd>,
-    ) -> Result<OwnedFd> {
-        FdExchange::new(self, health, signature, *deadline).run(make)
-    }
-
     fn leave(&self, deadline: &Deadline) {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *left, true) {
@@ -109,6 +99,25 @@ impl JobContext for TcpJob {
         if self.place.rank == 0 {
             self.membership.wait_left(|r| r != 0, self.place.world_size, deadline);
         }
+    }
+}
+
+impl HostContext for TcpJob {
+    #[cfg(target_os = "linux")]
+    fn share(
+        &self,
+        health: &GroupHealth,
+        signature: &Signature,
+        deadline: &Deadline,
+        make: &dyn Fn() -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        let seq = {
+            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = shares.entry(health.latch.group()).or_default();
+            *last += 1;
+            *last
+        };
+        FdExchange::new((&self.exchange, &self.members), health, signature, seq, *deadline).run(make)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::Notice;
+use crate::host::host_context::HostContext;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Deadline, GroupId, Peer};
 use phalanx_transport::thread::Pipes;
@@ -81,6 +82,8 @@ impl JobContext for ThreadJob {
         let _ = self.line.send(Notice::Leave);
     }
 }
+
+impl HostContext for ThreadJob {}
 
 impl Drop for ThreadJob {
     fn drop(&mut self) {

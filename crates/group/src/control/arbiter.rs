@@ -12,9 +12,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 mod circles;
+mod inquiry;
 mod late;
 
-use late::Inquiry;
+use inquiry::Inquiry;
 
 /// The first place at which two ranks called different things.
 fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Signature, &'c Signature)> {

@@ -1,17 +1,11 @@
 //! One rank's connection to its job: the other ranks, how to reach them, and the control plane.
 
 use super::Control;
-#[cfg(target_os = "linux")]
-use super::group_health::GroupHealth;
 use super::membership::Membership;
 use crate::warning::warn_aside;
 use phalanx_core::{Deadline, GroupId, Peer};
-#[cfg(target_os = "linux")]
-use phalanx_core::{Error, Result, Signature};
 use phalanx_transport::Wire;
 use std::fmt::Debug;
-#[cfg(target_os = "linux")]
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +21,7 @@ pub(crate) trait JobContext: Send + Sync + Debug {
     /// Says an orderly farewell; on rank 0, stays until all others have.
     fn leave(&self, deadline: &Deadline);
 
-    /// The host of a rank of the job, for shared memory: ranks with equal ones can [`share`](Self::share). `None`: it shares
+    /// The host of a rank of the job, for shared memory: ranks with equal ones can have memory in common. `None`: it shares
     /// with nobody.
     fn host_of(&self, _rank: usize) -> Option<&str> {
         None
@@ -36,28 +30,6 @@ pub(crate) trait JobContext: Send + Sync + Debug {
     /// Bytes of the longest memory that a rank of the job can make for those of its host.
     fn longest_memory(&self, _rank: usize) -> u64 {
         0
-    }
-
-    /// Memory that the members of `health` (members of a group, all on this host) have in common: the first of them `make`s a file, and
-    /// each gets a descriptor of it.
-    ///
-    /// Collective among them: each calls it equally often for a group, in the same order, with the same members. Takes
-    /// one handshake a member. Only size and seals of the file say what a peer made: check them before mapping it.
-    ///
-    /// # Errors
-    /// What `make` says, which aborts the group on the others; the first cause if the group fails meanwhile; [`PeerLost`](Error::PeerLost) if a rank that is waited for
-    /// left; [`Timeout`](Error::Timeout) at the deadline, with who was waited for.
-    /// [`Unavailable`](Error::Unavailable) for a job without hosts.
-    #[cfg(target_os = "linux")]
-    fn share(
-        &self,
-        _fate: &GroupHealth,
-        _signature: &Signature,
-        _deadline: &Deadline,
-        _make: &dyn Fn() -> Result<OwnedFd>,
-    ) -> Result<OwnedFd> {
-        let tried = "ranks that are threads of one process have it in common".into();
-        Err(Error::Unavailable { what: "memory shared between processes".into(), tried })
     }
 
     /// Forgets a group that has ended on this rank.

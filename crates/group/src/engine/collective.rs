@@ -6,6 +6,7 @@
 
 use super::partial::{Arithmetic, Operand, Partials, READ_LEN};
 use super::plan::{Plan, Transfer, clear_of};
+use super::scratch::SCRATCH_LEN;
 use super::{Core, Fault, Operation, Progress};
 use phalanx_algo::Action;
 use phalanx_core::{Method, Signature};
@@ -18,8 +19,6 @@ use std::sync::Arc;
 pub(super) const POLL_BYTES: usize = 4 << 20;
 /// How many messages each way may be under way at once.
 const WINDOW: usize = 8;
-/// Bytes received at a time for combining: small enough to stay in the cache until they are.
-pub(super) const SCRATCH_LEN: usize = 256 << 10;
 
 /// Where a collective's elements are.
 #[derive(Debug)]

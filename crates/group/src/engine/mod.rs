@@ -25,14 +25,13 @@ use crate::control::reminder::Reminder;
 use crate::control::standstill::Here;
 use crate::engine::own_thread::OwnThread;
 use backoff::{Backoff, HostPlace};
-use collective::SCRATCH_LEN;
 use eager::Eager;
 use message_queues::MessageQueues;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result, Signature};
 use phalanx_transport::sabotage::{Mechanism, breaks};
 use phalanx_transport::{Direction, LinkFault, WakeSource, Waker, Wire, WireFault};
-use progress_thread::Job;
 use queue::Queue;
+use scratch::SCRATCH_LEN;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -97,6 +96,15 @@ pub(crate) trait Operation {
     fn give_up(&self, _fate: &GroupHealth, _waited: Duration) -> Option<Error> {
         None
     }
+}
+
+/// An operation that owns its buffer and knows whom to tell.
+pub(crate) trait Job: Operation + Send {
+    fn complete(self: Box<Self>, outcome: Result<()>);
+    /// Whether somebody does nothing but wait for it.
+    fn is_awaited(&self) -> bool;
+    /// How long it may take, once its turn has come.
+    fn limit(&self) -> Duration;
 }
 
 /// What all operations of a group share.

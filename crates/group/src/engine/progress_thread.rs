@@ -1,20 +1,11 @@
 //! The progress thread of a group: drives what nobody waits for.
 
 use super::backoff::Backoff;
-use super::{Attempt, Engine, Operation, Outcome};
+use super::{Attempt, Engine, Job, Outcome};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Waker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// An operation that owns its buffer and knows whom to tell.
-pub(crate) trait Job: Operation + Send {
-    fn complete(self: Box<Self>, outcome: Result<()>);
-    /// Whether somebody does nothing but wait for it.
-    fn is_awaited(&self) -> bool;
-    /// How long it may take, once its turn has come.
-    fn limit(&self) -> Duration;
-}
 
 /// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
 /// submitted must not leave a gap.

@@ -3,6 +3,9 @@
 
 use std::cell::Cell;
 
+/// Bytes received at a time for combining: small enough to stay in the cache until they are.
+pub(super) const SCRATCH_LEN: usize = 256 << 10;
+
 /// An operation takes three at most.
 const KEPT_MAX: usize = 3;
 

@@ -119,12 +119,12 @@ impl ProcessGroup {
     ) -> Result<Work<R>> {
         let op = call.signature.op;
         let pending = self.backend.submit(call, Box::new(buffer), self.timeout())?;
-        Ok(Work::new(pending, finish).of(self, op))
+        Ok(Work::new(pending, finish).of(self.in_flight(op)))
     }
 
     fn submit_message<T: Element>(&self, address: Address, buffer: Vec<T>) -> Result<Work<Vec<T>>> {
         let op = address.signature.op;
         let pending = self.backend.submit_message(address, Box::new(buffer), self.timeout())?;
-        Ok(Work::new(pending, |buffer| buffer).of(self, op))
+        Ok(Work::new(pending, |buffer| buffer).of(self.in_flight(op)))
     }
 }

@@ -1,8 +1,8 @@
 //! The seam below a process group: who performs its operations.
 
-use crate::group::work::{Bytes, Pending};
+use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
-use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,14 +142,7 @@ pub trait Backend: Send + Sync + Debug {
         Ok(BufferMemory::Private(vec![0; len.div_ceil(8)]))
     }
 
-    /// A backend of the same kind for some of the members, of which this rank is one. Collective among those;
-    /// all give the same `id` and the same `members` (ranks of this group, in the new order). Ends at the deadline, if not before.
-    ///
-    /// # Errors
-    /// As [`Error`](phalanx_core::Error) says.
-    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>>;
-
-    /// The [`subgroup`](Self::subgroup) of this name will not have this rank, because of an error: those who wait for it there are told.
+    /// This rank failed to join the group `id`, which is split off this one: fails that group on its other members.
     fn forgo(&self, id: GroupId, why: &Error) {
         let _ = (id, why);
     }
@@ -170,6 +163,22 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Ends an orderly life, after a barrier.
     fn leave(&self);
+}
+
+/// Makes the backends of a job's groups on one rank: of the group of all ranks, and of those that are split off it.
+pub trait BackendFactory: Send + Sync + Debug {
+    /// The backend of the group `id`. `members` are ranks of the job, in group order, and this rank is one of them. Collective among the
+    /// members, which all give the same `id` and `members`; `op` is what they called. Ends at the deadline, if not before.
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn create(
+        &self,
+        id: GroupId,
+        members: Vec<usize>,
+        op: OpKind,
+        deadline: &Deadline,
+    ) -> Result<Arc<dyn Backend>>;
 }
 
 /// `3 ranks`, `1 host`.

@@ -1,7 +1,6 @@
 //! A group belongs to the process that made it, and to none that was forked from it later.
 
-use crate::ProcessGroup;
-use phalanx_core::{Error, OpKind, Result};
+use phalanx_core::{Error, OpKind};
 
 #[cfg(target_os = "linux")]
 pub(crate) use phalanx_shm::QuickBirthplace;
@@ -16,11 +15,4 @@ pub(crate) fn refusal(op: OpKind, rank: usize, birthplace: QuickBirthplace) -> E
          in the child, and its connections belong to the parent"
     );
     Error::misuse(op, what)
-}
-
-impl ProcessGroup {
-    /// Refuses in a process that was forked from the one that made the group.
-    pub(crate) fn check_process(&self, op: OpKind) -> Result<()> {
-        if self.birthplace.is_here() { Ok(()) } else { Err(refusal(op, self.rank(), self.birthplace)) }
-    }
 }

@@ -1,6 +1,5 @@
 //! What the handles on a group keep alive.
 
-use crate::bootstrap::generation::Generation;
 use crate::group::backend::Backend;
 use crate::group::birthplace::{QuickBirthplace, refusal};
 use phalanx_core::{Cause, Loss, OpKind, Result};
@@ -29,11 +28,14 @@ impl Drop for Handles {
     }
 }
 
+/// What lasts as long as any handle on a group, or any of its operations in flight.
+pub(crate) trait KeptAlive: Send + Sync + std::fmt::Debug {}
+
 /// What an operation in flight needs of its group: the group lasts at least as long.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) _generation: Option<Arc<Generation>>,
+    pub(crate) _generation: Option<Arc<dyn KeptAlive>>,
     pub(crate) birthplace: QuickBirthplace,
     pub(crate) op: OpKind,
 }

@@ -8,6 +8,7 @@ pub(crate) mod encryption;
 mod external;
 pub(crate) mod handles;
 pub(crate) mod objects;
+pub(crate) mod pending;
 pub(crate) mod process_group;
 pub(crate) mod registered_buffer;
 mod split;

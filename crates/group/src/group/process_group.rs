@@ -1,10 +1,9 @@
 //! What users hold.
 
-use crate::bootstrap::generation::Generation;
-use crate::group::backend::{Address, Backend, OnTimeout};
-use crate::group::birthplace::QuickBirthplace;
+use crate::group::backend::{Address, Backend, BackendFactory, OnTimeout};
+use crate::group::birthplace::{QuickBirthplace, refusal};
 use crate::group::encryption::Encryption;
-use crate::group::handles::Handles;
+use crate::group::handles::{Handles, InFlight, KeptAlive};
 use crate::trace::writer as trace;
 use phalanx_core::{
     CallSite, Cause, DType, Element, Error, GroupId, Method, OpKind, ReduceOp, Result, Signature,
@@ -12,6 +11,30 @@ use phalanx_core::{
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How the group of all ranks is made anew after a loss.
+pub(crate) trait Regroup: KeptAlive {
+    /// How long coming together may take.
+    fn init_timeout(&self) -> Duration;
+
+    /// How often the group has been made anew.
+    fn number(&self) -> u64;
+
+    /// What the group encrypts with, if it does.
+    fn encryption(&self) -> Option<Encryption>;
+
+    /// How many replacements wait to be let in.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn waiting(&self, limit: Duration) -> Result<usize>;
+
+    /// The group of those who go on. Those who live have so much time to come.
+    ///
+    /// # Errors
+    /// See [`ProcessGroup::shrink`] and [`ProcessGroup::rejoin`].
+    fn next(&self, op: OpKind, limit: Duration, site: CallSite) -> Result<ProcessGroup>;
+}
 
 /// Some ranks that work together: this rank's handle on them.
 ///
@@ -56,6 +79,8 @@ pub struct ProcessGroup {
     /// First: the last of them may have to say why it is dropped.
     _handles: Arc<Handles>,
     pub(crate) backend: Arc<dyn Backend>,
+    /// Makes the backends of groups that are split off this one.
+    pub(crate) factory: Option<Arc<dyn BackendFactory>>,
     /// Splits made so far, the same on all members: part of the names of the next ones.
     pub(crate) splits: Arc<std::sync::Mutex<u64>>,
     /// How long an operation that is called on this handle may take.
@@ -63,7 +88,7 @@ pub struct ProcessGroup {
     /// How long coming together may take, where that is another time.
     init_timeout: Option<Duration>,
     /// How the ranks came together and may again: known to the group of all of them only.
-    pub(crate) generation: Option<Arc<Generation>>,
+    pub(crate) generation: Option<Arc<dyn Regroup>>,
     encryption: Option<Encryption>,
     /// Where calls are made, if not where they are.
     site: Option<CallSite>,
@@ -71,13 +96,14 @@ pub struct ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// A group on any backend.
+    /// A group on any backend. It can't be [split](Self::split).
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let timeout = backend.timeout();
         let birthplace = QuickBirthplace::here();
         Self {
             _handles: Arc::new(Handles::new(backend.clone(), birthplace)),
             backend,
+            factory: None,
             splits: Arc::default(),
             timeout,
             init_timeout: None,
@@ -88,15 +114,41 @@ impl ProcessGroup {
         }
     }
 
-    pub(crate) fn of_all_ranks(backend: Arc<dyn Backend>, generation: Generation) -> Self {
+    /// As [`new`](Self::new), with what makes the backends of the groups that are [split](Self::split) off it.
+    pub fn with_factory(backend: Arc<dyn Backend>, factory: Arc<dyn BackendFactory>) -> Self {
+        Self { factory: Some(factory), ..Self::new(backend) }
+    }
+
+    pub(crate) fn of_all_ranks(
+        backend: Arc<dyn Backend>,
+        factory: Arc<dyn BackendFactory>,
+        generation: Arc<dyn Regroup>,
+    ) -> Self {
         let (encryption, init_timeout) = (generation.encryption(), Some(generation.init_timeout()));
-        Self { generation: Some(Arc::new(generation)), encryption, init_timeout, ..Self::new(backend) }
+        let group = Self::with_factory(backend, factory);
+        Self { generation: Some(generation), encryption, init_timeout, ..group }
     }
 
     /// A group of some of these ranks.
     pub(crate) fn of_some(&self, backend: Arc<dyn Backend>) -> Self {
         let (encryption, init_timeout) = (self.encryption.clone(), self.init_timeout);
-        Self { encryption, init_timeout, ..Self::new(backend) }.with_timeout(self.timeout)
+        let factory = self.factory.clone();
+        Self { encryption, init_timeout, factory, ..Self::new(backend) }.with_timeout(self.timeout)
+    }
+
+    /// What an operation of this group needs until it is over.
+    pub(crate) fn in_flight(&self, op: OpKind) -> InFlight {
+        InFlight {
+            backend: self.backend.clone(),
+            _generation: self.generation.clone().map(|generation| generation as Arc<dyn KeptAlive>),
+            birthplace: self.birthplace,
+            op,
+        }
+    }
+
+    /// Refuses in a process that was forked from the one that made the group.
+    pub(crate) fn check_process(&self, op: OpKind) -> Result<()> {
+        if self.birthplace.is_here() { Ok(()) } else { Err(refusal(op, self.rank(), self.birthplace)) }
     }
 
     /// This group with another time limit: of each operation that is called on the returned handle, or on groups that
@@ -366,7 +418,7 @@ impl ProcessGroup {
         Ok(self.origin(op)?.next(op, self.timeout, self.site())?.with_timeout(self.timeout))
     }
 
-    fn origin(&self, op: OpKind) -> Result<&Generation> {
+    fn origin(&self, op: OpKind) -> Result<&dyn Regroup> {
         self.check_process(op)?;
         self.generation.as_deref().ok_or_else(|| {
             let hint = "the group of all ranks can be made anew; split that again afterwards".to_owned();

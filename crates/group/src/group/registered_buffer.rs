@@ -2,7 +2,8 @@
 
 use crate::ProcessGroup;
 use crate::group::backend::BufferMemory;
-use crate::group::work::{Buffer, Bytes};
+use crate::group::pending::Bytes;
+use crate::group::work::Buffer;
 use phalanx_core::{Element, Error, OpKind, Result};
 use std::any::Any;
 use std::marker::PhantomData;

@@ -1,7 +1,7 @@
-//! Groups that come of groups.
+//! Splitting a group into subgroups.
 
 use crate::ProcessGroup;
-use phalanx_core::{CallSite, Deadline, GroupId, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Deadline, Error, GroupId, OpKind, Result, Signature};
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -39,10 +39,16 @@ impl ProcessGroup {
         let mut all = vec![0i64; 2 * self.world_size()];
         self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
         let Some((_, id)) = new else { return Ok(None) };
+        let factory = self.factory.as_ref().ok_or_else(|| Error::Unsupported {
+            op: OpKind::Split,
+            backend: self.backend_name(),
+            hint: "make the group by ProcessGroup::with_factory".to_owned(),
+        })?;
         let deadline = Deadline::after(Instant::now(), self.timeout());
         let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
-        Ok(Some(self.of_some(self.backend.subgroup(id, &members, &deadline)?)))
+        let of_job = members.iter().map(|&member| self.backend.members()[member]).collect();
+        Ok(Some(self.of_some(factory.create(id, of_job, OpKind::Split, &deadline)?)))
     }
 }
 

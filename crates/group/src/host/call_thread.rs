@@ -4,7 +4,7 @@
 use crate::control::group_health::GroupHealth;
 use crate::engine::own_thread::OwnThread;
 use crate::group::backend::{Buffers, Collective};
-use crate::group::work::{Bytes, Completion, Pending, another_length};
+use crate::group::pending::{Bytes, Completion, Pending, another_length};
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
 //! Which backend a group of this machine should have.
 
 use crate::control::group_health::GroupHealth;
-use crate::control::job_context::JobContext;
-use crate::group::backend::Backend;
+use crate::group::backend::{Backend, BackendFactory};
 #[cfg(target_os = "linux")]
 use crate::host::hierarchical::{HierarchicalBackend, Hosts};
+use crate::host::host_context::HostContext;
 use crate::host::neighbours::Neighbours;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::Selector;
@@ -12,67 +12,64 @@ use phalanx_core::{Deadline, Error, GroupId, OpKind, Result};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::Arc;
 
-/// The backend of a group whose `members` are ranks of the job, in group order. Collective among them; `op` is what they called.
-///
-/// At the deadline those that wait for others in it give up. After it was made, operations have deadlines of their own.
-///
-/// # Errors
-/// [`Config`](Error::Config) if shared memory is demanded where ranks can't share it; and what goes wrong in sharing it.
-pub(crate) fn backend(
-    job: Arc<dyn JobContext>,
-    id: GroupId,
-    members: Vec<usize>,
-    op: OpKind,
+/// Chooses the backend of each group on host memory, by where its members are.
+#[derive(Debug)]
+pub(crate) struct HostBackends {
+    job: Arc<dyn HostContext>,
     choice: BackendChoice,
     selector: Arc<Selector>,
-    deadline: &Deadline,
-) -> Result<Arc<dyn Backend>> {
-    let health = Arc::new(GroupHealth::new(job, id, members));
-    let members = health.latch.members();
-    let neighbours = Neighbours::new(&*health.job, members);
-    let host = |rank: usize| neighbours.host_of(rank);
-    let elsewhere = members.iter().find(|&&m| host(m).is_none() || host(m) != host(members[0]));
-    if let (BackendChoice::Auto, Some(why)) = (choice, neighbours.why_not()) {
-        tracing::warn!(group = %id, "{why}; ranks of that host go over TCP");
-    }
-    match (choice, elsewhere) {
-        #[cfg(target_os = "linux")]
-        (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
-            crate::host::shm::backend(health, op, choice, selector, deadline)
-        }
-        (BackendChoice::Shm, Some(&rank)) => {
-            let (first, other) = (health.job.peer(members[0]), health.job.peer(rank));
-            let why = neighbours
-                .why_not()
-                .unwrap_or_else(|| format!("{first} and {other} do not share a host's memory"));
-            let what = format!("PHALANX_BACKEND=shm, but {why}");
-            Err(Error::config(what))
-        }
-        #[cfg(target_os = "linux")]
-        (BackendChoice::Auto, Some(_))
-            if selector.forced.is_empty() && Hosts::of(members, host).is_worth_two_levels() =>
-        {
-            Ok(Arc::new(HierarchicalBackend::join(health, op, choice, selector, deadline)?))
-        }
-        _ => {
-            let _ = (op, deadline);
-            Ok(Arc::new(ScheduledBackend::new(health, choice, selector)))
-        }
+}
+
+impl HostBackends {
+    pub(crate) fn new(job: Arc<dyn HostContext>, choice: BackendChoice, selector: Arc<Selector>) -> Self {
+        Self { job, choice, selector }
     }
 }
 
-/// The backend of a group of some of the members of `whole`, named by their numbers in it. Collective among them.
-///
-/// # Errors
-/// As for [`backend`].
-pub(crate) fn subgroup(
-    whole: &GroupHealth,
-    id: GroupId,
-    members: &[usize],
-    choice: BackendChoice,
-    selector: &Arc<Selector>,
-    deadline: &Deadline,
-) -> Result<Arc<dyn Backend>> {
-    let of_job = members.iter().map(|&m| whole.latch.members()[m]).collect();
-    backend(whole.job.clone(), id, of_job, OpKind::Split, choice, selector.clone(), deadline)
+impl BackendFactory for HostBackends {
+    /// At the deadline the ranks that wait for others in it give up. After it was made, operations have deadlines of their own.
+    ///
+    /// # Errors
+    /// [`Config`](Error::Config) if shared memory is demanded where ranks can't share it; and what goes wrong in sharing it.
+    fn create(
+        &self,
+        id: GroupId,
+        members: Vec<usize>,
+        op: OpKind,
+        deadline: &Deadline,
+    ) -> Result<Arc<dyn Backend>> {
+        let (choice, selector) = (self.choice, self.selector.clone());
+        let health = Arc::new(GroupHealth::new(self.job.clone(), id, members));
+        let members = health.latch.members();
+        let neighbours = Neighbours::new(&*health.job, members);
+        let host = |rank: usize| neighbours.host_of(rank);
+        let elsewhere = members.iter().find(|&&m| host(m).is_none() || host(m) != host(members[0]));
+        if let (BackendChoice::Auto, Some(why)) = (choice, neighbours.why_not()) {
+            tracing::warn!(group = %id, "{why}; ranks of that host go over TCP");
+        }
+        match (choice, elsewhere) {
+            #[cfg(target_os = "linux")]
+            (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
+                crate::host::shm::backend(&self.job, health, op, choice, selector, deadline)
+            }
+            (BackendChoice::Shm, Some(&rank)) => {
+                let (first, other) = (health.job.peer(members[0]), health.job.peer(rank));
+                let why = neighbours
+                    .why_not()
+                    .unwrap_or_else(|| format!("{first} and {other} do not share a host's memory"));
+                let what = format!("PHALANX_BACKEND=shm, but {why}");
+                Err(Error::config(what))
+            }
+            #[cfg(target_os = "linux")]
+            (BackendChoice::Auto, Some(_))
+                if selector.forced.is_empty() && Hosts::of(members, host).is_worth_two_levels() =>
+            {
+                Ok(Arc::new(HierarchicalBackend::join(&self.job, health, op, choice, selector, deadline)?))
+            }
+            _ => {
+                let _ = (op, deadline);
+                Ok(Arc::new(ScheduledBackend::new(health, choice, selector)))
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ pub(crate) mod call_thread;
 pub(crate) mod choose_backend;
 #[cfg(target_os = "linux")]
 pub(crate) mod hierarchical;
+pub(crate) mod host_context;
 pub(crate) mod neighbours;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]

@@ -12,12 +12,12 @@ use crate::engine::partial::Arithmetic;
 #[cfg(target_os = "linux")]
 use crate::engine::partial::Partials;
 use crate::engine::plan::{Plan, Sums};
-use crate::engine::progress_thread::{self, Job};
+use crate::engine::progress_thread;
 use crate::engine::scratch;
 use crate::engine::task::Task;
-use crate::engine::{Attempt, Core, Engine, Fault, Operation, Progress};
+use crate::engine::{Attempt, Core, Engine, Fault, Job, Operation, Progress};
 use crate::group::backend::{Address, Backend, Buffers, Collective, OnTimeout, counted};
-use crate::group::work::{Bytes, Completion, Pending, another_length};
+use crate::group::pending::{Bytes, Completion, Pending, another_length};
 use crate::host::neighbours::Neighbours;
 use crate::trace::Trace;
 use phalanx_algo::{Algorithm, Selector, Shape};
@@ -398,17 +398,6 @@ impl Backend for ScheduledBackend {
         let job = self.owned(task, buffer, len, completion, timeout);
         progress_thread::submit(&self.engine, Box::new(job));
         Ok(pending)
-    }
-
-    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
-        crate::host::choose_backend::subgroup(
-            &self.engine.health,
-            id,
-            members,
-            self.choice,
-            &self.selector,
-            deadline,
-        )
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {

@@ -4,11 +4,11 @@ use crate::bootstrap::assembly::meet_all;
 use crate::bootstrap::generation::Assignment;
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::{GroupHealth, ParentCall};
-use crate::control::job_context::JobContext;
 use crate::engine::partial::Partials;
-use crate::group::backend::{Backend, Buffers, Collective};
-use crate::host::choose_backend;
+use crate::group::backend::{Backend, BackendFactory, Buffers, Collective};
+use crate::host::choose_backend::HostBackends;
 use crate::host::hierarchical::HierarchicalBackend;
+use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmBackend;
 use phalanx_algo::Selector;
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// One rank's part in a test.
 struct Part {
     rank: usize,
-    job: Arc<dyn JobContext>,
+    job: Arc<dyn HostContext>,
     choice: BackendChoice,
     deadline: Deadline,
     /// All have made what they perform the call with: who hears of the mismatch before that would give up there.
@@ -48,7 +48,8 @@ impl Part {
     fn two_levels(&self, algorithms: &str) -> HierarchicalBackend {
         let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
-        let made = HierarchicalBackend::join(health, OpKind::Init, self.choice, selector, &self.deadline);
+        let made =
+            HierarchicalBackend::join(&self.job, health, OpKind::Init, self.choice, selector, &self.deadline);
         self.when_all_have(made)
     }
 
@@ -56,6 +57,7 @@ impl Part {
     fn team(&self, reaches_memory: bool, slice_bytes: usize) -> ShmBackend {
         let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
         self.when_all_have(ShmBackend::planning_otherwise(
+            &self.job,
             health,
             &self.deadline,
             reaches_memory,
@@ -68,7 +70,7 @@ impl Part {
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
         let job = self.job.clone();
         let (op, choice) = (OpKind::Init, self.choice);
-        let made = choose_backend::backend(job, WORLD, self.members(), op, choice, selector, &self.deadline);
+        let made = HostBackends::new(job, choice, selector).create(WORLD, self.members(), op, &self.deadline);
         self.when_all_have(made)
     }
 }
@@ -102,7 +104,7 @@ fn all(world_size: usize, rank: impl Fn(usize) -> Error + Sync) -> Vec<Error> {
 
 /// Ranks as threads.
 fn threads(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
-    let jobs: Vec<Arc<dyn JobContext>> =
+    let jobs: Vec<Arc<dyn HostContext>> =
         ThreadJob::create(world_size, LIMIT).into_iter().map(|job| Arc::new(job) as _).collect();
     let deadline = Deadline::after(Instant::now(), LIMIT);
     let made = Arc::new(Barrier::new(world_size));

@@ -5,7 +5,8 @@
 use crate::ProcessGroup;
 use crate::bootstrap::assembly::meet_all;
 use crate::bootstrap::generation::Assignment;
-use crate::host::choose_backend;
+use crate::group::backend::BackendFactory;
+use crate::host::choose_backend::HostBackends;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Loss, OpKind, Result, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
@@ -117,15 +118,8 @@ fn tapped(encrypt: bool, meddle: Option<Meddle>) -> (Result<()>, Vec<Vec<u8>>) {
         *peer = tap.relay(*peer, rank == 1);
         let selector = Arc::new(Selector::forced_from("").unwrap());
         let choice = BackendChoice::Tcp;
-        let backend = choose_backend::backend(
-            Arc::new(job),
-            WORLD,
-            vec![0, 1],
-            OpKind::Init,
-            choice,
-            selector,
-            &deadline,
-        );
+        let backends = HostBackends::new(Arc::new(job), choice, selector);
+        let backend = backends.create(WORLD, vec![0, 1], OpKind::Init, &deadline);
         let group = ProcessGroup::new(backend.unwrap());
         let mut buffer = vec![0.0; LEN];
         let outcome = match rank {

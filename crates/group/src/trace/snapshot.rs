@@ -4,8 +4,7 @@ use super::clock;
 use super::format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};
 use super::log::Log;
 use super::log::{Call, End};
-use super::writer::Recorder;
-use phalanx_core::{Cause, GroupId, OpKind, Signature};
+use phalanx_core::{Cause, GroupId, OpKind, Peer, Signature};
 use std::time::Duration;
 
 /// What a rank remembers of one of its groups.
@@ -20,9 +19,11 @@ pub(crate) struct GroupRecord<'g> {
     pub(crate) messages: &'g Log,
 }
 
-/// All that this rank remembers of `groups`; `first` is what the arbiter said first of any group.
+/// All that rank `me` remembers of `groups`; `first` is what the arbiter said first of any group.
 pub(super) fn trace(
-    recorder: &Recorder,
+    me: &Peer,
+    world_size: usize,
+    timeout: Duration,
     groups: &[GroupRecord<'_>],
     first: Option<&Cause>,
     reason: &str,
@@ -31,9 +32,9 @@ pub(super) fn trace(
     let mut trace = Trace {
         version: "2.10".to_owned(),
         comm_lib_version: concat!("phalanx ", env!("CARGO_PKG_VERSION")).to_owned(),
-        rank: recorder.me.rank,
-        world_size: recorder.world_size,
-        host: recorder.me.host.clone(),
+        rank: me.rank,
+        world_size,
+        host: me.host.clone(),
         reason: reason.to_owned(),
         time_dumped_ns: epoch + clock::precise(),
         first_cause: first_cause(groups, first).map(ToString::to_string),
@@ -44,19 +45,10 @@ pub(super) fn trace(
     for (id, record) in groups.iter().enumerate() {
         let members = record.members;
         let name = record.group.to_string();
-        let desc = format!("{} of {} ranks", members.len(), recorder.world_size);
+        let desc = format!("{} of {} ranks", members.len(), world_size);
         let of_job = trace.rank;
         let rank = members.iter().position(|&member| member == of_job).unwrap_or(0);
-        let group = Group {
-            id,
-            name,
-            desc,
-            of_job,
-            rank,
-            world_size: members.len(),
-            epoch,
-            timeout: recorder.timeout,
-        };
+        let group = Group { id, name, desc, of_job, rank, world_size: members.len(), epoch, timeout };
         let failed = record.failed;
         let collectives = record.collectives.calls();
         trace.pg_status.insert(group.name.clone(), status(&collectives, failed, members));

@@ -46,7 +46,7 @@ impl Recorder {
     }
 
     pub(crate) fn trace(&self, groups: &[GroupRecord<'_>], first: Option<&Cause>, reason: &str) -> Trace {
-        snapshot::trace(self, groups, first, reason)
+        snapshot::trace(&self.me, self.world_size, self.timeout, groups, first, reason)
     }
 
     /// Begins to write what `next` gives until it gives nothing more, if there is a folder for it. `next` asks

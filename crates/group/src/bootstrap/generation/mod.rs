@@ -15,8 +15,12 @@ pub(crate) mod view;
 use crate::ProcessGroup;
 use crate::bootstrap::self_test;
 use crate::control::job_context::JobContext;
+use crate::group::backend::BackendFactory;
 use crate::group::encryption::Encryption;
-use crate::host::choose_backend;
+use crate::group::handles::KeptAlive;
+use crate::group::process_group::Regroup;
+use crate::host::choose_backend::HostBackends;
+use crate::host::host_context::HostContext;
 use crate::warning::warn_aside;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
@@ -84,7 +88,7 @@ impl Assignment {
 /// What the group of all ranks is made of.
 #[derive(Debug)]
 pub(crate) struct JobParts {
-    pub(crate) job: Arc<dyn JobContext>,
+    pub(crate) job: Arc<dyn HostContext>,
     pub(crate) choice: BackendChoice,
     pub(crate) selector: Arc<Selector>,
     /// Whether the new group is to show that it adds up right.
@@ -101,16 +105,18 @@ pub(crate) struct Generation {
     heartbeat: Option<Arc<StoreHeartbeat>>,
 }
 
-impl Generation {
-    pub(crate) fn init_timeout(&self) -> Duration {
+impl KeptAlive for Generation {}
+
+impl Regroup for Generation {
+    fn init_timeout(&self) -> Duration {
         self.bootstrap.init_timeout()
     }
 
-    pub(crate) fn number(&self) -> u64 {
+    fn number(&self) -> u64 {
         self.assignment.generation
     }
 
-    pub(crate) fn encryption(&self) -> Option<Encryption> {
+    fn encryption(&self) -> Option<Encryption> {
         self.bootstrap.secret().and_then(Encryption::of)
     }
 
@@ -119,7 +125,7 @@ impl Generation {
     ///
     /// # Errors
     /// Those of the store.
-    pub(crate) fn waiting(&self, limit: Duration) -> Result<usize> {
+    fn waiting(&self, limit: Duration) -> Result<usize> {
         let deadline = Deadline::after(Instant::now(), limit.min(self.bootstrap.init_timeout()));
         let open = self.bootstrap.open(&BTreeSet::new(), &deadline)?;
         roster::waiting(&open.store, self.assignment.generation + 1)
@@ -130,7 +136,7 @@ impl Generation {
     /// # Errors
     /// See [`ProcessGroup::shrink`] and [`ProcessGroup::rejoin`].
     #[track_caller]
-    pub(crate) fn next(&self, op: OpKind, limit: Duration, site: CallSite) -> Result<ProcessGroup> {
+    fn next(&self, op: OpKind, limit: Duration, site: CallSite) -> Result<ProcessGroup> {
         let admission = match (op, self.bootstrap.elastic()) {
             (OpKind::Rejoin, Some(elastic)) => Admission::Elastic(elastic),
             (OpKind::Rejoin, None) => {
@@ -282,15 +288,15 @@ pub(crate) fn found(
 ) -> Result<ProcessGroup> {
     let JobParts { job, choice, selector, self_test } = bootstrap.meet(&assignment, open, deadline)?;
     let members = (0..assignment.roster.len()).collect();
-    let backend =
-        choose_backend::backend(job.clone(), WORLD, members, OpKind::Init, choice, selector, deadline)?;
+    let factory: Arc<dyn BackendFactory> = Arc::new(HostBackends::new(job.clone(), choice, selector));
+    let backend = factory.create(WORLD, members, OpKind::Init, deadline)?;
     let heartbeat = bootstrap.heartbeat(assignment.roster[assignment.rank]).map(Arc::new);
     let latch = job.membership().groups().into_iter().find(|latch| latch.group() == WORLD);
     if let (Some(heartbeat), Some(latch)) = (&heartbeat, &latch) {
         heartbeat.beat_after(latch);
     }
     let generation = Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat };
-    let group = ProcessGroup::of_all_ranks(backend, generation);
+    let group = ProcessGroup::of_all_ranks(backend, factory, Arc::new(generation));
     if self_test {
         self_test::run(&group, deadline)?;
     }
@@ -340,17 +346,14 @@ mod tests {
     #[test]
     fn a_store_that_does_not_answer_is_given_up_before_the_other_ranks_are_late() {
         let limit = Duration::from_secs(60);
-        let job: Arc<dyn JobContext> = Arc::new(ThreadJob::create(1, limit).remove(0));
-        let selector = Arc::new(Selector::forced_from("").unwrap());
-        let health = Arc::new(crate::control::group_health::GroupHealth::new(job.clone(), WORLD, vec![0]));
-        let backend =
-            Arc::new(crate::host::scheduled::ScheduledBackend::new(health, BackendChoice::Auto, selector));
+        let job: Arc<dyn HostContext> = Arc::new(ThreadJob::create(1, limit).remove(0));
+        let backends = Arc::new(HostBackends::new(job.clone(), BackendChoice::Auto, Arc::default()));
+        let deadline = Deadline::after(Instant::now(), limit);
+        let backend = backends.create(WORLD, vec![0], OpKind::Init, &deadline).unwrap();
         let bootstrap = Arc::new(Silent::default());
         let (assignment, heartbeat) = (Assignment::new(0, 0, vec![0]), None);
-        let group = ProcessGroup::of_all_ranks(
-            backend,
-            Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat },
-        );
+        let generation = Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat };
+        let group = ProcessGroup::of_all_ranks(backend, backends, Arc::new(generation));
         group.waiting().unwrap_err();
         assert!(*bootstrap.0.lock().unwrap() < limit, "{bootstrap:?}");
         group.barrier().unwrap();

@@ -3,37 +3,12 @@
 //! Whoever is late sees only that others have not come. Those may wait themselves, in another group, for a rank that does nothing: that one is
 //! named. So all ranks are asked for what they wait, once for all calls that are late at that time.
 
+use super::inquiry::Inquiry;
 use super::{Arbiter, Mail};
 use crate::control::notice::{Through, Verdict};
 use crate::control::waits::blame;
 use phalanx_core::{Cause, GroupId, Loss, Peer};
 use std::collections::BTreeSet;
-
-/// A late call, while ranks are asked about it. The reporter waits for the verdict meanwhile.
-#[derive(Debug)]
-pub(super) struct Inquiry {
-    /// Who was late in it and has said so.
-    reporters: BTreeSet<usize>,
-    members: Vec<usize>,
-    /// As the first of them put it.
-    cause: Cause,
-    /// Who has not said where in the group it is.
-    unheard: BTreeSet<usize>,
-    /// Whether a reporter has said it again: it waits no longer.
-    insisted: bool,
-}
-
-impl Inquiry {
-    /// Whether this is a late call of which other ranks know more.
-    pub(super) fn is_worth(cause: &Cause) -> bool {
-        matches!(cause, Cause::TimedOut { seq: 1.., .. } | Cause::TimedOut { envelope: Some(_), .. })
-    }
-
-    /// `rank` has said where it is. Whether that was the last answer.
-    pub(super) fn heard(&mut self, rank: usize) -> bool {
-        self.unheard.remove(&rank) && self.unheard.is_empty()
-    }
-}
 
 impl Arbiter {
     /// A call was late. Who came to it, and what the others do instead, only the ranks know.

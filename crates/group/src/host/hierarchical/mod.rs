@@ -16,8 +16,9 @@ pub(crate) use hosts::Hosts;
 
 use crate::control::group_health::GroupHealth;
 use crate::group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout};
-use crate::group::work::{Bytes, Pending};
+use crate::group::pending::{Bytes, Pending};
 use crate::host::call_thread::{self, CallThread, Performer};
+use crate::host::host_context::HostContext;
 use crate::host::neighbours::Neighbours;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::{self, ShmTeam, window_len};
@@ -35,13 +36,12 @@ pub(crate) struct HierarchicalBackend {
     levels: Arc<Levels>,
     /// Carries messages between the members on this host, in their order there; `None` where this rank is the only one.
     messages_inside: Option<ScheduledBackend>,
-    choice: BackendChoice,
-    selector: Arc<Selector>,
 }
 
 impl HierarchicalBackend {
     /// Joins the ranks of this host. Collective among the members of a group.
     pub(crate) fn join(
+        job: &Arc<dyn HostContext>,
         health: Arc<GroupHealth>,
         op: OpKind,
         choice: BackendChoice,
@@ -57,8 +57,8 @@ impl HierarchicalBackend {
             1 => (None, None),
             _ => {
                 let health = Arc::new(health.part(neighbours));
-                let messages = shm::messages(health.clone(), op, choice, selector.clone(), deadline)?;
-                (Some(messages), Some(ShmTeam::join(health, op, deadline)?))
+                let messages = shm::messages(job, health.clone(), op, choice, selector.clone(), deadline)?;
+                (Some(messages), Some(ShmTeam::join(job, health, op, deadline)?))
             }
         };
         let across = (index == 0 || hosts.per_host().is_some()).then(|| {
@@ -67,10 +67,10 @@ impl HierarchicalBackend {
             let wire = health.job.open(links, &counterparts);
             ScheduledBackend::over(wire, Arc::new(health.part(counterparts)), choice, selector.clone())
         });
-        let flat = ScheduledBackend::new(health.clone(), choice, selector.clone());
+        let flat = ScheduledBackend::new(health.clone(), choice, selector);
         let (sliced_from, call_thread, seq) = (SLICED_BYTES_MIN, CallThread::default(), Mutex::default());
         let levels = Arc::new(Levels { health, hosts, inside, across, flat, sliced_from, call_thread, seq });
-        Ok(Self { levels, messages_inside, choice, selector })
+        Ok(Self { levels, messages_inside })
     }
 
     /// The same, with another idea of when to slice: no build has it.
@@ -169,17 +169,6 @@ impl Backend for HierarchicalBackend {
             }
             _ => Ok(BufferMemory::Private(vec![0; len.div_ceil(8)])),
         }
-    }
-
-    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
-        crate::host::choose_backend::subgroup(
-            &self.levels.health,
-            id,
-            members,
-            self.choice,
-            &self.selector,
-            deadline,
-        )
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {

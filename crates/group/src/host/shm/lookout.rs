@@ -1,5 +1,6 @@
 //! What a rank that waits for others of its host looks at: the clock, the latch, who left.
 
+use super::fault::cause;
 use crate::control::group_health::{ErrorContext, GroupHealth, ParentCall, stall_time};
 use crate::control::reminder::Reminder;
 use crate::control::standstill::Here;
@@ -82,13 +83,11 @@ impl<'a> Look<'a> {
                 self.health.abort(&error.to_string());
                 *error
             }
-            (fault @ Fault::Counts { .. }, _) => self.health.fail(super::cause(self.health, &fault), told),
+            (fault @ Fault::Counts { .. }, _) => self.health.fail(cause(self.health, &fault), told),
             // What happened, another rank knows; or all of them together, if they tell the arbiter what they called.
             (fault, _) => {
                 self.health.stalled();
-                self.health
-                    .heard(told)
-                    .unwrap_or_else(|| self.health.fail(super::cause(self.health, &fault), told))
+                self.health.heard(told).unwrap_or_else(|| self.health.fail(cause(self.health, &fault), told))
             }
         }
     }

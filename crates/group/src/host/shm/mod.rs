@@ -3,17 +3,19 @@
 //! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
 //! [`ScheduledBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
 
+mod fault;
 mod lookout;
 
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout, counted};
-use crate::group::work::{Bytes, Pending};
+use crate::group::pending::{Bytes, Pending};
 use crate::host::call_thread::{self, CallThread, Performer};
+use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::Trace;
 use lookout::Look;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, Loss, OpKind, Peer, Result, Signature};
+use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
@@ -29,8 +31,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct ShmBackend {
     shared: Arc<Shared>,
     messages: ScheduledBackend,
-    selector: Arc<Selector>,
-    choice: BackendChoice,
 }
 
 /// What the progress thread works on too.
@@ -43,6 +43,7 @@ struct Shared {
 /// The members of a group that are on this host, all or some of its members.
 #[derive(Debug)]
 pub(crate) struct ShmTeam {
+    job: Arc<dyn HostContext>,
     pub(crate) health: Arc<GroupHealth>,
     state: Mutex<State>,
 }
@@ -56,23 +57,26 @@ struct State {
 
 /// The backend of a group whose members are on this host. Collective among them.
 pub(crate) fn backend(
+    job: &Arc<dyn HostContext>,
     health: Arc<GroupHealth>,
     op: OpKind,
     choice: BackendChoice,
     selector: Arc<Selector>,
     deadline: &Deadline,
 ) -> Result<Arc<dyn Backend>> {
-    let messages = messages(health.clone(), op, choice, selector.clone(), deadline)?;
+    let is_forced = !selector.forced.is_empty();
+    let messages = messages(job, health.clone(), op, choice, selector, deadline)?;
     // Who forces an algorithm wants a schedule to be performed.
-    if !selector.forced.is_empty() {
+    if is_forced {
         return Ok(Arc::new(messages));
     }
-    Ok(Arc::new(ShmBackend::join(health, op, messages, choice, selector, deadline)?))
+    Ok(Arc::new(ShmBackend::join(job, health, op, messages, deadline)?))
 }
 
 /// What carries messages between those whose health this is, and performs forced algorithms: an engine over pipes in shared
 /// memory. Collective among them.
 pub(crate) fn messages(
+    job: &Arc<dyn HostContext>,
     health: Arc<GroupHealth>,
     op: OpKind,
     choice: BackendChoice,
@@ -80,7 +84,7 @@ pub(crate) fn messages(
     deadline: &Deadline,
 ) -> Result<ScheduledBackend> {
     let world_size = health.members().len();
-    let pipes = share(&health, &making(op), deadline, phalanx_shm::pipes_len(world_size))?;
+    let pipes = share(job, &health, &making(op), deadline, phalanx_shm::pipes_len(world_size))?;
     let pipes = health.alone(ShmTransport::join(pipes, health.rank, world_size))?;
     Ok(ScheduledBackend::over(Wire::new(Box::new(pipes)), health, choice, selector))
 }
@@ -88,32 +92,32 @@ pub(crate) fn messages(
 impl ShmBackend {
     /// Joins the team. Collective among those whose health this is.
     fn join(
+        job: &Arc<dyn HostContext>,
         health: Arc<GroupHealth>,
         op: OpKind,
         messages: ScheduledBackend,
-        choice: BackendChoice,
-        selector: Arc<Selector>,
         deadline: &Deadline,
     ) -> Result<Self> {
         health.latch.takes_messages.store(false, Ordering::Relaxed);
         let shared = Arc::new(Shared {
-            team: ShmTeam::join(health, op, deadline)?,
+            team: ShmTeam::join(job, health, op, deadline)?,
             call_thread: CallThread::default(),
         });
-        Ok(Self { shared, messages, selector, choice })
+        Ok(Self { shared, messages })
     }
 
     /// One whose rank plans otherwise than a build does.
     #[cfg(test)]
     pub(crate) fn planning_otherwise(
+        job: &Arc<dyn HostContext>,
         health: Arc<GroupHealth>,
         deadline: &Deadline,
         reaches_memory: bool,
         slice_bytes: usize,
     ) -> Result<Self> {
         let (op, choice) = (OpKind::Init, BackendChoice::Shm);
-        let messages = messages(health.clone(), op, choice, Arc::default(), deadline)?;
-        let backend = Self::join(health, op, messages, choice, Arc::default(), deadline)?;
+        let messages = messages(job, health.clone(), op, choice, Arc::default(), deadline)?;
+        let backend = Self::join(job, health, op, messages, deadline)?;
         backend.shared.team.lock().team.plan_otherwise(reaches_memory, slice_bytes);
         Ok(backend)
     }
@@ -125,16 +129,21 @@ impl ShmBackend {
 
 impl ShmTeam {
     /// Joins the team of those whose health this is. Collective among them.
-    pub(crate) fn join(health: Arc<GroupHealth>, op: OpKind, deadline: &Deadline) -> Result<Self> {
+    pub(crate) fn join(
+        job: &Arc<dyn HostContext>,
+        health: Arc<GroupHealth>,
+        op: OpKind,
+        deadline: &Deadline,
+    ) -> Result<Self> {
         let world_size = health.members().len();
         let signature = making(op);
-        let file = share(&health, &signature, deadline, phalanx_shm::segment_len(world_size))?;
+        let file = share(job, &health, &signature, deadline, phalanx_shm::segment_len(world_size))?;
         let mut look = Look::new(&health, &signature, 0, deadline.remaining(Instant::now()));
         let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
         let team = Team::join(file, health.rank, world_size, health.job.ranks_share_cores(), &mut call)
             .map_err(|fault| look.error(fault))?;
         health.know(team.processes());
-        Ok(Self { health, state: Mutex::new(State { team, seq: 0 }) })
+        Ok(Self { job: job.clone(), health, state: Mutex::new(State { team, seq: 0 }) })
     }
 
     /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
@@ -160,7 +169,7 @@ impl ShmTeam {
         deadline: &Deadline,
     ) -> Result<BufferMemory> {
         let all = window_len(self.health.members().len(), signature, len)?;
-        let file = share(&self.health, signature, deadline, all)?;
+        let file = share(&self.job, &self.health, signature, deadline, all)?;
         let window = self.lock().team.window(file, len);
         self.health.alone(window).map(BufferMemory::Shared)
     }
@@ -196,8 +205,14 @@ fn making(op: OpKind) -> Signature {
 }
 
 /// `len` bytes that all members have in common.
-fn share(health: &GroupHealth, signature: &Signature, deadline: &Deadline, len: usize) -> Result<OwnedFd> {
-    health.job.share(health, signature, deadline, &|| phalanx_shm::create(len))
+fn share(
+    job: &Arc<dyn HostContext>,
+    health: &GroupHealth,
+    signature: &Signature,
+    deadline: &Deadline,
+    len: usize,
+) -> Result<OwnedFd> {
+    job.share(health, signature, deadline, &|| phalanx_shm::create(len))
 }
 
 impl Performer for Shared {
@@ -406,17 +421,6 @@ impl Backend for ShmBackend {
         Ok(BufferMemory::Private(vec![0; len.div_ceil(8)]))
     }
 
-    fn subgroup(&self, id: GroupId, members: &[usize], deadline: &Deadline) -> Result<Arc<dyn Backend>> {
-        crate::host::choose_backend::subgroup(
-            self.health(),
-            id,
-            members,
-            self.choice,
-            &self.selector,
-            deadline,
-        )
-    }
-
     fn forgo(&self, id: GroupId, why: &Error) {
         self.health().forgo(id, why);
     }
@@ -450,47 +454,6 @@ impl Drop for ShmBackend {
                 health.panicked();
             }
             self.shared.call_thread.end(health);
-        }
-    }
-}
-
-/// What the team's trouble means, where the arbiter does not say.
-fn cause(health: &GroupHealth, fault: &Fault) -> Cause {
-    if let Some(peer) = health.anybody_gone(Instant::now()) {
-        return Cause::Lost { peer, how: Loss::Left };
-    }
-    match fault {
-        Fault::Mismatch { peer, seq, their_seq, theirs, method } => {
-            let called =
-                theirs.as_ref().map_or_else(|| "something unreadable".to_owned(), ToString::to_string);
-            let here = health.members()[health.rank];
-            let what = match theirs {
-                Some(_) if seq == their_seq => {
-                    format!(
-                        "its call #{seq} ({called}) is that of rank {here}, and performed as there, by {method}, but an earlier one differed"
-                    )
-                }
-                _ => format!(
-                    "rank {here} is at #{seq}, this one at #{their_seq} ({called}): it, or an earlier call, differed"
-                ),
-            };
-            Cause::Protocol { peer: health.peer(*peer), what }
-        }
-        Fault::Counts { peer, sent, expected } => {
-            let what = format!("it sends {sent} bytes, where {expected} are expected here");
-            Cause::Protocol { peer: health.peer(*peer), what }
-        }
-        Fault::Unreachable { peer, error } => {
-            tracing::warn!(peer = %health.peer(*peer), %error, "its memory cannot be reached");
-            Cause::Lost { peer: health.peer(*peer), how: health.unreachable() }
-        }
-        // Whoever gave up here has most likely done so for what ended rank 0, and the arbiter with it.
-        Fault::Stopped | Fault::Closed | Fault::Failed(_) if health.arbiter_ended_after_error() => {
-            Cause::Lost { peer: health.job.peer(0), how: Loss::LeftAfterError }
-        }
-        Fault::Stopped | Fault::Closed | Fault::Failed(_) => {
-            let reason = "a rank of this host gave up, and the arbiter did not say why".to_owned();
-            Cause::Aborted { peer: health.peer(health.rank), reason }
         }
     }
 }
