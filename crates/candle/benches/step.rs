@@ -118,7 +118,7 @@ fn transformer(vb: VarBuilder<'_>) -> Result<Sequential> {
 enum Kind {
     Alone(Sequential),
     Barrier(Sequential),
-    Ddp(DistributedDataParallel<Sequential>),
+    Ddp(Box<DistributedDataParallel<Sequential>>),
 }
 
 /// One model with its optimizer, which takes the steps of one kind.
@@ -143,8 +143,8 @@ impl Trainer {
         let kind = match name {
             "alone" => Kind::Alone(plain()?),
             "barrier" => Kind::Barrier(plain()?),
-            "after" => Kind::Ddp(ddp(Overlap::Off)?),
-            _ => Kind::Ddp(ddp(Overlap::On)?),
+            "after" => Kind::Ddp(Box::new(ddp(Overlap::Off)?)),
+            _ => Kind::Ddp(Box::new(ddp(Overlap::On)?)),
         };
         let parameters = varmap.all_vars().iter().map(|var| var.elem_count()).sum();
         let optimizer = SGD::new(varmap.all_vars(), 0.001)?;
