@@ -110,7 +110,7 @@ impl<'a> State<'a> {
 
     /// Adds what `fill` adds, as rank `rank`'s own: tensors and values of which every rank has other ones under the same name, such as the
     /// moments of an optimizer that has seen only this rank's data. Each rank writes its own, tensors as `name@rank`, and
-    /// finds them by [`Checkpoint::of_rank`].
+    /// finds them by [`Checkpoint::of_rank`](crate::Checkpoint::of_rank).
     ///
     /// # Errors
     /// Those of `fill`.

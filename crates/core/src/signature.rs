@@ -125,7 +125,7 @@ pub struct Signature {
     /// Hash of what else must agree (per-rank counts); zero when there is nothing.
     pub detail: u64,
     /// How it is performed. [`Method::UNSAID`] in what a program calls.
-    #[serde(default)]
+    #[serde(default, alias = "way")]
     pub method: Method,
     /// Where the program made the call. Not compared.
     pub site: CallSite,

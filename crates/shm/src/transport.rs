@@ -127,7 +127,7 @@ impl WakeSource for RankWaker {
 /// One rank's ends of the pipes between it and the others of a group on one host.
 ///
 /// Dropping it closes them: the others read what was written, then find them [`Closed`](LinkFault::Closed). A rank that is
-/// killed closes nothing; who waits for it must be told by others, who ring its [`wake_source`](Transport::wake_source).
+/// killed closes nothing; who waits for it must be told by others, who wake its [`wake_source`](Transport::wake_source).
 ///
 /// # Cost
 /// A message is copied twice. There is no system call unless the peer sleeps, which is woken with one.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0      1      2         4           8    16        20     24            32            40
-//!  | lane | zero | sig_len | frame_len | id | ordinal | zero | message_len | fingerprint | signature | payload
+//!  | chan | zero | sig_len | frame_len | id | ordinal | zero | message_len | fingerprint | signature | payload
 //! ```
 //! With checksums, bytes 20 to 24 hold the header's, and 8 bytes more behind the header that of signature and payload.
 //!

@@ -352,7 +352,7 @@ impl Wire {
         self.transport.watch(peer, direction, wait)
     }
 
-    /// The transport's, where the bells of all waits must be.
+    /// The transport's, on which the wakers of all waits must be.
     pub fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
         self.transport.wake_source()
     }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The arbiter of ranks that are threads of one process: who is stopped is stopped with all others, so no heartbeat beats.
+/// The arbiter of ranks that are threads of one process: who is stopped is stopped with all others, so there are no heartbeats.
 #[derive(Debug)]
 pub(crate) struct LocalArbiter {
     arbiter: Mutex<Arbiter>,

@@ -46,7 +46,7 @@ pub(crate) fn run(group: &ProcessGroup, deadline: &Deadline) -> Result<()> {
 }
 
 /// What rank `rank` adds at element `i`: another number for each of both, as if by chance, so that nothing that is left out, counted twice,
-/// or put elsewhere can cancel out. ParentCall, and so small that every sum of them is exact, in whatever order; and no smaller than that,
+/// or put elsewhere can cancel out. Whole, and so small that every sum of them is exact, in whatever order; and no smaller than that,
 /// so that few of their bits get lost in a sum.
 fn number(world_size: usize, rank: usize, i: usize) -> f32 {
     let half = ((1 << 23) / world_size as u32).max(1);

@@ -204,7 +204,7 @@ impl FailureLatch {
 
     /// Undoes [`listen`](Self::listen).
     pub(crate) fn hush(&self, waker: &Waker) {
-        lock(&self.wakers).retain(|b| !b.is(waker));
+        lock(&self.wakers).retain(|other| !other.is(waker));
     }
 
     fn wake(&self) {

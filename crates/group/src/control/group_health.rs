@@ -168,7 +168,7 @@ impl GroupHealth {
     /// Refuses if the group has failed.
     pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
         let Some(cause) = self.latch.cause() else {
-            if self.job.membership().stricken.goes_on(Instant::now) {
+            if self.job.membership().error_state.goes_on(Instant::now) {
                 let _ = self.job.control().send(Notice::GoesOn);
             }
             return Ok(());
@@ -231,7 +231,7 @@ impl GroupHealth {
 
     /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
     pub(crate) fn failed(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
-        if self.job.membership().stricken.strike(Instant::now()) {
+        if self.job.membership().error_state.strike(Instant::now()) {
             // If the program ends because of this error, the others hear why.
             let _ = self.job.control().send(Notice::Stricken { cause: cause.clone() });
         }
@@ -394,7 +394,7 @@ impl GroupHealth {
         let membership = self.job.membership();
         membership.recorder.finish_writing();
         let is_own = cause.culprit().is_some_and(|peer| peer.rank == 0);
-        if self.job.place().rank == 0 && !is_own && membership.stricken.is() {
+        if self.job.place().rank == 0 && !is_own && membership.error_state.is() {
             // With this process the arbiter ends: the others must know why, before.
             membership.wait_arbiter_stricken(&Deadline::after(Instant::now(), STRICKEN_TIME));
         }

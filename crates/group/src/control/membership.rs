@@ -50,7 +50,7 @@ pub(crate) struct Membership {
     state: Mutex<State>,
     changed: Condvar,
     /// An operation of this rank has failed, and it has not gone on since.
-    pub(crate) stricken: ErrorState,
+    pub(crate) error_state: ErrorState,
     pub(crate) recorder: Arc<Recorder>,
     /// Who is told what went wrong first, and knows how processes end.
     pub(crate) launcher: Option<Arc<dyn LauncherLink>>,
@@ -66,10 +66,10 @@ impl Membership {
     }
 
     pub(crate) fn with_launcher(recorder: Recorder, launcher: Option<Arc<dyn LauncherLink>>) -> Arc<Self> {
-        let (state, stricken) = Default::default();
+        let (state, error_state) = Default::default();
         let (waiting, program) = Default::default();
         let (changed, recorder) = (Condvar::new(), Arc::new(recorder));
-        Arc::new(Self { state, changed, stricken, recorder, launcher, waiting, program })
+        Arc::new(Self { state, changed, error_state, recorder, launcher, waiting, program })
     }
 
     /// What this rank did lately, in all its groups.

@@ -73,7 +73,7 @@ pub(crate) enum Verdict {
     Beat,
     /// Which collectives of this group did this rank call lately?
     WhereAreYou { group: GroupId },
-    /// This rank has left this group in order, or because of this cause. ErrorContext to the group's members.
+    /// This rank has left this group in order, or because of this cause. Told to the group's members.
     LeftGroup { group: GroupId, rank: usize, after: Option<Cause> },
     /// An operation of rank 0, where the arbiter is, has failed for this cause: if rank 0 ends now, that is why. `None`: it has gone on.
     Stricken { cause: Option<Cause> },

@@ -99,7 +99,7 @@ pub(crate) struct Collective {
 }
 
 impl Collective {
-    /// `way` is how it is performed, of which the signature need not say anything.
+    /// `method` is how it is performed, of which the signature need not say anything.
     pub(crate) fn new(
         seq: u64,
         signature: Signature,
@@ -308,7 +308,7 @@ impl Collective {
                 n
             }
             Action::Combine | Action::Finish => {
-                // ParentCall elements only: the rest of a cut one is needed by somebody still.
+                // Whole elements only: the rest of a cut one is needed by somebody still.
                 let whole = free.len() / self.element * self.element;
                 self.combine(core, memory, i, transfer, free.start..free.start + whole, arrival.left)?
             }

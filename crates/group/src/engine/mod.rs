@@ -93,7 +93,7 @@ pub(crate) trait Operation {
         None
     }
     /// The error with which it ends when it is late, where that is no failure of the group.
-    fn give_up(&self, _fate: &GroupHealth, _waited: Duration) -> Option<Error> {
+    fn give_up(&self, _health: &GroupHealth, _waited: Duration) -> Option<Error> {
         None
     }
 }
@@ -240,7 +240,7 @@ impl Engine {
         self.source.clone().map_or_else(Waker::new, |source| Ok(Waker::at(source)))
     }
 
-    fn bell_of_progress(&self) -> MutexGuard<'_, Option<Waker>> {
+    fn progress_waker(&self) -> MutexGuard<'_, Option<Waker>> {
         self.waker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -39,7 +39,7 @@ impl Transfer {
         if self.is_partial { 2 * self.len() } else { self.len() }
     }
 
-    /// ParentCall bytes of the buffer of which so many bytes of the message tell.
+    /// Whole bytes of the buffer of which so many bytes of the message tell.
     pub(crate) fn sent_of_buffer(&self, sent: usize) -> usize {
         if self.is_partial { sent / 2 } else { sent }
     }
@@ -198,12 +198,12 @@ mod tests {
 
     #[test]
     fn what_has_been_combined_is_partial_until_it_is_finished() {
-        let wake = plan(Algorithm::AllReduceRing, 1, 4, Sums::Kept);
+        let ring = plan(Algorithm::AllReduceRing, 1, 4, Sums::Kept);
         // Its own block, two partial sums; then results.
-        assert_eq!(partial(&wake.sends), [false, true, true, false, false, false]);
+        assert_eq!(partial(&ring.sends), [false, true, true, false, false, false]);
         // To what it receives it adds its own contribution, every time that of another block.
-        assert_eq!(partial(&wake.recvs), [false; 6]);
-        assert!(wake.has_partials && wake.widened.is_empty());
+        assert_eq!(partial(&ring.recvs), [false; 6]);
+        assert!(ring.has_partials && ring.widened.is_empty());
         assert!(!plan(Algorithm::AllReduceRing, 1, 4, Sums::InPlace).has_partials);
         let pair = plan(Algorithm::AllReduceRecursiveDoubling, 0, 2, Sums::Kept);
         assert!(!pair.has_partials, "two contributions are added once");

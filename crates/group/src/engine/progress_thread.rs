@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// [`Error::Io`] if no thread can be started.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
-    let mut known = engine.bell_of_progress();
+    let mut known = engine.progress_waker();
     if known.is_none() {
         let waker = engine.waker().map_err(|e| Error::io("making a wake-up pipe", e))?;
-        let (theirs, wake) = (engine.clone(), waker.clone());
-        engine.thread.start(move || run(&theirs, &wake))?;
+        let (theirs, its_waker) = (engine.clone(), waker.clone());
+        engine.thread.start(move || run(&theirs, &its_waker))?;
         *known = Some(waker);
     }
     Ok(())
@@ -33,7 +33,7 @@ pub(crate) fn end(engine: &Engine) {
 pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
     engine.queue.push(job);
     // It may sleep for links, with other jobs.
-    if let Some(waker) = &*engine.bell_of_progress() {
+    if let Some(waker) = &*engine.progress_waker() {
         waker.wake();
     }
 }

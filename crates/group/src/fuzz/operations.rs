@@ -137,7 +137,7 @@ impl World {
         let Some(Running { key, fingerprint, len, .. }) = &self.running else { return Ok(()) };
         let (frame, message): (u8, u8) = (input.arbitrary()?, input.arbitrary()?);
         let part = |of: usize| len / of;
-        // ParentCall, a rank's share, half, or anything.
+        // Whole, a rank's share, half, or anything.
         let message_len = match message % 4 {
             0 => *len,
             1 => part(RANKS),

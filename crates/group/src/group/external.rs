@@ -23,7 +23,7 @@ impl ProcessGroup {
     /// # use phalanx_group::SimulatedBackend;
     /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
     /// let (op, dtype, reduce) = (OpKind::AllReduce, Some(DType::F32), Some(ReduceOp::Sum));
-    /// let call = Signature { op, dtype, count: 1000, reduce, root: None, detail: 0, way: Method::UNSAID, site: CallSite::caller() };
+    /// let call = Signature { op, dtype, count: 1000, reduce, root: None, detail: 0, method: Method::UNSAID, site: CallSite::caller() };
     /// let agreement = group.agree_async(call)?;
     /// // … something that does all_reduce by other means …
     /// agreement.wait()

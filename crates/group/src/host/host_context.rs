@@ -23,7 +23,7 @@ pub(crate) trait HostContext: JobContext {
     #[cfg(target_os = "linux")]
     fn share(
         &self,
-        _fate: &GroupHealth,
+        _health: &GroupHealth,
         _signature: &Signature,
         _deadline: &Deadline,
         _make: &dyn Fn() -> Result<OwnedFd>,

@@ -1,6 +1,6 @@
 //! What must hold, whatever goes wrong: the promises of the library, checked when a run is over.
 
-use super::faults::Method;
+use super::faults::Misdeed;
 use super::process::{Process, Record};
 use super::run::Run;
 use crate::control::failure_report::SETTLE_TIME;
@@ -104,11 +104,11 @@ fn peace(run: &Run, found: &mut Vec<String>) {
 /// What is said of a rank is true, and nobody is blamed to whom nothing was done.
 fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
     let touched = |who: usize| run.faults.touch(who);
-    let strays = |who: usize, how: Method| run.faults.astray.is_some_and(|a| a.rank == who && a.how == how);
+    let strays = |who: usize, how: Misdeed| run.faults.astray.is_some_and(|a| a.rank == who && a.how == how);
     let lies = |who: usize| run.faults.lie.is_some_and(|lie| lie.rank == who);
     let is_true = match cause {
-        Cause::Lost { peer, how: Loss::Panicked } => strays(peer.rank, Method::Panics),
-        Cause::Aborted { peer, .. } => strays(peer.rank, Method::Aborts),
+        Cause::Lost { peer, how: Loss::Panicked } => strays(peer.rank, Misdeed::Panics),
+        Cause::Aborted { peer, .. } => strays(peer.rank, Misdeed::Aborts),
         Cause::Protocol { peer, .. } => lies(peer.rank),
         Cause::Mismatch { left, right, .. } => {
             let [left_strays, right_strays] = [left, right].map(|(peer, _)| touched(peer.rank));
@@ -155,7 +155,7 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
 
 /// Ranks that call different things are told so, where nothing else goes wrong.
 fn mismatch(run: &Run, found: &mut Vec<String>) {
-    let Some(astray) = run.faults.astray.filter(|a| matches!(a.how, Method::OtherOp | Method::OtherCount))
+    let Some(astray) = run.faults.astray.filter(|a| matches!(a.how, Misdeed::OtherOp | Misdeed::OtherCount))
     else {
         return;
     };

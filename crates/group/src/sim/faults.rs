@@ -98,11 +98,11 @@ pub(super) enum Falsehood {
 pub(super) struct Astray {
     pub(super) rank: usize,
     pub(super) call: usize,
-    pub(super) how: Method,
+    pub(super) how: Misdeed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum Misdeed {
     OtherOp,
     OtherCount,
     /// It leaves out one call.
@@ -187,7 +187,7 @@ impl Faults {
                     faults.lie = Some(Lie { rank: rank(random), frame: random.below(20), how });
                 }
                 _ => {
-                    use Method::{Aborts, Leaves, OtherCount, OtherOp, Panics, Skips};
+                    use Misdeed::{Aborts, Leaves, OtherCount, OtherOp, Panics, Skips};
                     let how = *random.pick(&[OtherOp, OtherCount, Skips, Aborts, Leaves, Panics]);
                     faults.astray = Some(Astray { rank: rank(random), call: random.below(calls), how });
                 }
@@ -229,7 +229,7 @@ impl Faults {
     pub(super) fn spare_line(&self, rank: usize) -> bool {
         let ends = [0, rank];
         let stays =
-            |astray: Astray| astray.rank != 0 || !matches!(astray.how, Method::Leaves | Method::Skips);
+            |astray: Astray| astray.rank != 0 || !matches!(astray.how, Misdeed::Leaves | Misdeed::Skips);
         let touches = |ranks: &[usize]| ranks.iter().all(|r| ends.contains(r));
         let itself = |r: &usize| ends.contains(r);
         self.astray.is_none_or(stays)

@@ -37,13 +37,13 @@ impl Control for Notices {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct SimRealm {
+pub(super) struct SimJob {
     pub(super) place: Place,
     pub(super) membership: Arc<Membership>,
     pub(super) notices: Arc<Notices>,
 }
 
-impl SimRealm {
+impl SimJob {
     pub(super) fn new(
         rank: usize,
         world_size: usize,
@@ -56,7 +56,7 @@ impl SimRealm {
     }
 }
 
-impl JobContext for SimRealm {
+impl JobContext for SimJob {
     fn open(&self, _group: GroupId, _members: &[usize]) -> Wire {
         unreachable!("the one group of a run is made over its transport")
     }

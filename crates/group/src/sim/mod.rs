@@ -1,4 +1,4 @@
-//! ParentCall jobs in one thread, under a simulated network and clock, from one seed.
+//! Whole jobs in one thread, under a simulated network and clock, from one seed.
 //!
 //! What runs is the real thing wherever it depends on events: the handshake, the arbiter, the membership, the meeting, the engine with
 //! its wire and frames, and how the first cause is settled. What is simulated is below and around: connections, time, the

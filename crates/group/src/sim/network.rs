@@ -152,7 +152,7 @@ impl Network {
             let Reverse((at, _, event)) = self.events.pop()?;
             self.now = at;
             let Event::Knock(connection) = event else { return Some(event) };
-            self.probe_hosts(connection);
+            self.arrive(connection);
         }
     }
 
@@ -200,7 +200,7 @@ impl Network {
         End { connection: id, side: 0 }
     }
 
-    fn probe_hosts(&mut self, id: usize) {
+    fn arrive(&mut self, id: usize) {
         let [from, to] = self.connections[id].processes;
         if self.connections[id].closed[0] {
             return;

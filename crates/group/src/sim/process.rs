@@ -2,8 +2,8 @@
 
 use super::desk::Desk;
 use super::doing::Doing;
-use super::faults::{Astray, Faults, Method};
-use super::job::{Notices, SimRealm, peer};
+use super::faults::{Astray, Faults, Misdeed};
+use super::job::{Notices, SimJob, peer};
 use super::network::Net;
 use super::program::Program;
 use super::random::Random;
@@ -258,7 +258,7 @@ impl Process {
                 let health = self.health.as_ref().expect("whoever aborts has a group");
                 match health.verdict(now) {
                     // Without a farewell.
-                    Ok(_) if self.strays(Method::Panics) => Stage::LastWords(now + LAST_WORDS_TIME),
+                    Ok(_) if self.strays(Misdeed::Panics) => Stage::LastWords(now + LAST_WORDS_TIME),
                     Ok(_) => self.failed(now),
                     Err(_) => return false,
                 }
@@ -308,7 +308,7 @@ impl Process {
     fn open(&mut self) {
         let (membership, notices) = (self.membership.clone(), self.notices.clone());
         let Program { world_size, limit, .. } = *self.program;
-        let job = Arc::new(SimRealm::new(self.me, world_size, limit, membership, notices));
+        let job = Arc::new(SimJob::new(self.me, world_size, limit, membership, notices));
         let health = Arc::new(GroupHealth::new(job, WORLD, (0..world_size).collect()));
         let transport = SimTransport::new(self.net.clone(), self.me, self.links.clone(), limit, self.lie);
         let selector = self.program.selector.clone();
@@ -321,7 +321,7 @@ impl Process {
         self.health = Some(health);
     }
 
-    fn strays(&self, how: Method) -> bool {
+    fn strays(&self, how: Misdeed) -> bool {
         self.astray.is_some_and(|astray| astray.call == self.at && astray.how == how)
     }
 
@@ -336,7 +336,7 @@ impl Process {
             let Some(line) = self.program.lines.get(self.at) else {
                 return self.leave(now + self.program.limit + SETTLE_TIME);
             };
-            if self.program.parts(self.at, self.me) > 0 && !self.strays(Method::Skips) {
+            if self.program.parts(self.at, self.me) > 0 && !self.strays(Misdeed::Skips) {
                 return Stage::Pausing(now + line.pauses[self.me]);
             }
             self.at += 1;
@@ -346,22 +346,22 @@ impl Process {
     /// Makes the next call.
     fn begin(&mut self, now: Instant) -> Stage {
         let health = self.health.clone().expect("the group was made");
-        if self.strays(Method::Leaves) {
+        if self.strays(Misdeed::Leaves) {
             return self.leave(now);
         }
-        if self.strays(Method::Panics) {
+        if self.strays(Misdeed::Panics) {
             let cause = Cause::Lost { peer: peer(self.me), how: Loss::Panicked };
             return if health.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
         }
-        if self.strays(Method::Aborts) {
+        if self.strays(Misdeed::Aborts) {
             let cause = Cause::Aborted { peer: peer(self.me), reason: "the seed says so".into() };
             return if health.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
         }
         let program = self.program.clone();
         let written = &program.lines[self.at];
         let line = match self.astray.filter(|astray| astray.call == self.at).map(|astray| astray.how) {
-            Some(Method::OtherOp) => written.other_op(),
-            Some(Method::OtherCount) => written.other_count(program.world_size),
+            Some(Misdeed::OtherOp) => written.other_op(),
+            Some(Misdeed::OtherCount) => written.other_count(program.world_size),
             _ => written.clone(),
         };
         let (at, part) = (self.at, self.part);

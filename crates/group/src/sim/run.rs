@@ -7,7 +7,7 @@ use super::network::{Event, Net, Network};
 use super::process::Process;
 use super::program::Program;
 use super::random::Random;
-use super::strangers::{Impostor, Recaller};
+use super::strangers::{Caller, Impostor};
 use phalanx_transport::Secret;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct World {
     secret: Secret,
     random: Random,
     run: Run,
-    callers: Vec<Option<Recaller>>,
+    callers: Vec<Option<Caller>>,
     impostor: Impostor,
     /// When each process looks again by itself.
     timers: Vec<Option<Instant>>,
@@ -122,8 +122,7 @@ impl World {
                 Event::Stranger(i) => {
                     let me = self.run.program.world_size + i;
                     let stranger = self.run.faults.strangers[i];
-                    let caller =
-                        Recaller::probe_hosts(me, stranger, &self.secret, &self.net, &mut self.random);
+                    let caller = Caller::arrive(me, stranger, &self.secret, &self.net, &mut self.random);
                     self.callers[i] = Some(caller);
                 }
             }

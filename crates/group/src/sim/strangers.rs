@@ -1,4 +1,4 @@
-//! Processes that do not belong to the job: some probe_hosts, one answers in the place of a rank.
+//! Processes that do not belong to the job: some arrive, one answers in the place of a rank.
 
 use super::faults::{Manner, Stranger};
 use super::network::{End, Line, Net};
@@ -6,9 +6,9 @@ use super::random::Random;
 use phalanx_transport::Secret;
 use phalanx_transport::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Purpose};
 
-/// Who knocks at one rank.
+/// A stranger's connection to one rank.
 #[derive(Debug)]
-pub(super) struct Recaller {
+pub(super) struct Caller {
     end: End,
     manner: Manner,
     /// What it says now, and what it will say when it is answered.
@@ -18,8 +18,8 @@ pub(super) struct Recaller {
     heard: Vec<u8>,
 }
 
-impl Recaller {
-    pub(super) fn probe_hosts(
+impl Caller {
+    pub(super) fn arrive(
         me: usize,
         stranger: Stranger,
         secret: &Secret,

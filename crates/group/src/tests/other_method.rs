@@ -44,7 +44,7 @@ impl Part {
         (0..self.job.place().world_size).collect()
     }
 
-    /// The world over two levels, whatever is choose_backend.
+    /// The world over two levels, whatever is recommended.
     fn two_levels(&self, algorithms: &str) -> HierarchicalBackend {
         let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// A timeline of all ranks, for ui.perfetto.dev or chrome://tracing.
 pub fn json(traces: &[Trace]) -> Value {
-    // ParentCall numbers of nanoseconds since 1970 are too large for the microseconds of the viewers, which count in doubles.
+    // Whole numbers of nanoseconds since 1970 are too large for the microseconds of the viewers, which count in doubles.
     let all = traces.iter().flat_map(|trace| &trace.entries);
     let origin = all.map(|entry| entry.time_created_ns).min().unwrap_or(0);
     let mut events = Vec::new();

@@ -127,7 +127,7 @@ pub enum State {
 /// A place in the program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frame {
-    /// The way that was called.
+    /// The method that was called.
     pub name: String,
     /// Source file.
     pub filename: String,

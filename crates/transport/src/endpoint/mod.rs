@@ -97,7 +97,7 @@ impl<S: Service> Endpoint<S> {
         let local_name = event_loop.open_door();
         let strangers = event_loop.accept_queue.strangers.clone();
         let thread = std::thread::Builder::new()
-            .name(format!("phalanx-event_loop-{}", addr.port()))
+            .name(format!("phalanx-endpoint-{}", addr.port()))
             .spawn(move || event_loop.run())
             .map_err(|e| Error::io("starting the endpoint thread", e))?;
         Ok(Self { shared, birthplace: Birthplace::here(), addr, local_name, strangers, thread: Some(thread) })
@@ -336,7 +336,7 @@ impl<S: Service> EventLoop<S> {
             match dialling.advance(&self.secret, now) {
                 Ok(None) => self.dials.push((dial, dialling)),
                 Ok(Some(link)) => self.service.linked(dial.peer, &dial.hello, link),
-                // The other side's connection is kept; it arrives through the acceptor.
+                // The other side's connection is kept; it arrives through the accept queue.
                 Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
                 Err(why) => self.service.unreachable(&dial, why.of_link(&dial.addr)),
             }

@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Who takes nothing of what waits for so long is given up.
 const STUCK_TIME: Duration = Duration::from_secs(10);
+/// How often the writing thread looks how long nothing has moved.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a flush tries again where there is no such thread.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The half of a [`Session`](crate::Session) that sends. Threads may share it.
 ///
@@ -70,9 +74,15 @@ impl SessionSender {
     pub fn flush(&self, deadline: &Deadline) {
         let mut state = self.sending.lock();
         while !state.unsent.is_empty() {
-            let left = deadline.remaining(Instant::now());
+            let mut left = deadline.remaining(Instant::now());
             if left.is_zero() {
                 return;
+            }
+            if !state.has_thread {
+                if let Err(error) = state.write() {
+                    self.sending.break_off(&mut state, error);
+                }
+                left = left.min(RETRY_INTERVAL);
             }
             let settled = &self.sending.settled;
             state = settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -124,11 +134,11 @@ impl Sending {
         match state.write() {
             Ok(_) if state.unsent.is_empty() => Ok(()),
             Ok(_) => {
-                state.has_thread = true;
                 let sending = self.clone();
                 let thread = std::thread::Builder::new().name("phalanx-sender".into());
-                let started = thread.spawn(move || sending.write_what_waits());
-                started.map(drop).map_err(|error| self.break_off(&mut state, error))
+                // Where the system starts no thread just now, what waits goes with the next message, or by a flush.
+                state.has_thread = thread.spawn(move || sending.write_what_waits()).is_ok();
+                Ok(())
             }
             Err(error) => Err(self.break_off(&mut state, error)),
         }
@@ -136,20 +146,26 @@ impl Sending {
 
     /// Runs until nothing waits any more.
     fn write_what_waits(&self) {
-        let mut moved_at = Instant::now();
+        // As far as this process ran: one that was stopped blames nobody for the time.
+        let mut stuck = Duration::ZERO;
         loop {
-            let left = self.stuck_after.saturating_sub(moved_at.elapsed());
-            waker::sleep(&mut [PollFd::new(&*self.stream, PollFlags::OUT)], left);
+            let slice = LOOK_INTERVAL.min(self.stuck_after.saturating_sub(stuck));
+            let began = Instant::now();
+            waker::sleep(&mut [PollFd::new(&*self.stream, PollFlags::OUT)], slice);
+            stuck += began.elapsed().min(slice);
             let mut state = self.lock();
+            if state.broken.is_some() {
+                return;
+            }
             match state.write() {
-                Ok(0) if moved_at.elapsed() >= self.stuck_after => {
+                Ok(0) if stuck >= self.stuck_after => {
                     let (waiting, time) = (state.unsent.len(), self.stuck_after);
                     let why = format!("it has taken nothing for {time:?}, and {waiting} bytes wait");
                     self.break_off(&mut state, io::Error::new(ErrorKind::TimedOut, why));
                     return;
                 }
                 Ok(0) => {}
-                Ok(_) => moved_at = Instant::now(),
+                Ok(_) => stuck = Duration::ZERO,
                 Err(error) => {
                     self.break_off(&mut state, error);
                     return;

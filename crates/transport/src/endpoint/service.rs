@@ -1,4 +1,4 @@
-//! What a endpoint serves: the trait, and what it may ask for.
+//! What an endpoint serves: the trait, and what it may ask for.
 
 use crate::handshake::{Hello, Status};
 #[cfg(target_os = "linux")]
@@ -50,7 +50,7 @@ impl Outbox {
         self.messages.push((session, message));
     }
 
-    /// What was sent, for who delivers it without a endpoint.
+    /// What was sent, for who delivers it without an endpoint.
     pub fn take_messages(&mut self) -> Vec<(SessionId, Vec<u8>)> {
         std::mem::take(&mut self.messages)
     }
@@ -67,7 +67,7 @@ impl Outbox {
     }
 }
 
-/// What a endpoint does for those it lets in. All calls come from its one thread.
+/// What an endpoint does for those it lets in. All calls come from its one thread.
 pub trait Service: Send + 'static {
     /// Decides about a caller that proved it knows the secret.
     fn admit(&mut self, hello: &Hello) -> Admission;

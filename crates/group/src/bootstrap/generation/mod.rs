@@ -338,7 +338,12 @@ mod tests {
             Err(Error::config("no answer"))
         }
 
-        fn meet(&self, _seat: &Assignment, _open: &Arc<OpenStore>, _deadline: &Deadline) -> Result<JobParts> {
+        fn meet(
+            &self,
+            _assignment: &Assignment,
+            _open: &Arc<OpenStore>,
+            _deadline: &Deadline,
+        ) -> Result<JobParts> {
             unreachable!("nobody meets there")
         }
     }

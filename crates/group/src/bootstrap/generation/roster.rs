@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long others are waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WaitLimits {
-    /// ProcessBootstrap that were started and have not called `init`, and so many that the group is large enough: half of this.
+    /// Processes that were started and have not called `init`, and so many that the group is large enough: half of this.
     pub(crate) start: Duration,
     /// Survivors that live, and compute.
     pub(crate) compute: Duration,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const LOOKS: u32 = 20;
 /// … but not more rarely.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
-/// Tells one beat of this process from the next, whichever of its hearts makes it.
+/// Tells one beat of this process from the next, whichever of its heartbeats makes it.
 static BEATS: AtomicU64 = AtomicU64::new(0);
 
 /// Opens the store once more.
@@ -175,7 +175,7 @@ fn key(worker: u64) -> String {
     format!("alive/{worker}")
 }
 
-/// Waits for an latch, without a thread.
+/// Waits for a latch, without a thread.
 #[derive(Debug)]
 struct FailureListener {
     latch: Weak<FailureLatch>,
@@ -201,5 +201,5 @@ impl WakeSource for FailureListener {
     }
 
     /// Nobody sleeps there.
-    fn sleep(&self, _rung: u32, _limit: Duration) {}
+    fn sleep(&self, _wakes: u32, _limit: Duration) {}
 }

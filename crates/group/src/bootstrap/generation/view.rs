@@ -65,7 +65,7 @@ pub(crate) struct View<'a> {
     pub(crate) waited: Duration,
     /// Those that live have had all the time of an operation.
     pub(crate) overdue: bool,
-    /// ProcessBootstrap had half of the time of init to start.
+    /// Processes had half of the time of init to start.
     pub(crate) started: bool,
     /// This worker is new, and others may have something to go on with.
     pub(crate) is_guest: bool,

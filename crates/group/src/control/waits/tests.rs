@@ -60,8 +60,8 @@ fn circles_of_any_length_and_of_all_operations_are_found() {
     let one = |wait: Pending| standing(&[wait]);
     assert_eq!(found(&[one(send(1)), one(send(0))]), Some(vec![(0, 1), (1, 0)]));
     assert_eq!(found(&[one(recv(1)), one(recv(0))]), Some(vec![(0, 1), (1, 0)]));
-    let wake = [one(send(1)), one(send(2)), one(send(0))];
-    assert_eq!(found(&wake), Some(vec![(0, 1), (1, 2), (2, 0)]));
+    let ring = [one(send(1)), one(send(2)), one(send(0))];
+    assert_eq!(found(&ring), Some(vec![(0, 1), (1, 2), (2, 0)]));
     // Rank 2 waits for those in the circle, and is in none.
     let tail = [one(send(1)), one(send(0)), one(recv(0))];
     assert_eq!(found(&tail), Some(vec![(0, 1), (1, 0)]));
