@@ -13,9 +13,9 @@ use crate::memory::Memory;
 use crate::pipe::{End, Pipe};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
-use phalanx_core::Result;
+use phalanx_core::{Error, Result};
 use phalanx_transport::{Birthplace, Direction, LinkFault, Transport, Wait, WakeSource};
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ const PAGE: usize = 4096;
 #[repr(C, align(128))]
 #[derive(Debug)]
 struct Rank {
+    /// Somebody has joined as this rank.
+    joined: AtomicU32,
     /// Its ends are closed; what it wrote can still be read.
     closed: AtomicU32,
     /// What its threads sleep on.
@@ -163,7 +165,7 @@ impl ShmTransport {
     /// others. Each rank joins once.
     ///
     /// # Errors
-    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped.
+    /// [`Io`](phalanx_core::Error::Io) if the memory cannot be mapped, or somebody has joined as `rank`.
     ///
     /// # Panics
     /// If `rank` is not below `world_size`.
@@ -171,6 +173,12 @@ impl ShmTransport {
         assert!(rank < world_size, "rank {rank} of {world_size}");
         let memory = Memory::map(file, pipes_len(world_size))?;
         let segment = Arc::new(Segment { memory, world_size });
+        // Two would both write what is one rank's alone.
+        if segment.rank(rank).joined.swap(1, Ordering::Relaxed) != 0 {
+            let error = std::io::Error::new(ErrorKind::AlreadyExists, "a rank joins once");
+            let doing = format!("joining the pipes in shared memory as rank {rank}, as another has");
+            return Err(Error::io(doing, error));
+        }
         let waker = |rank| Arc::new(RankWaker { segment: segment.clone(), rank });
         let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
         Ok(Self {
@@ -278,6 +286,15 @@ mod tests {
 
     fn on_door(end: &ShmTransport) -> Wait {
         Wait::on(Waker::at(end.wake_source().unwrap()))
+    }
+
+    #[test]
+    fn a_rank_joins_once() {
+        let file = create(pipes_len(2)).unwrap();
+        let _one = ShmTransport::join(&file, 1, 2).unwrap();
+        let error = ShmTransport::join(&file, 1, 2).unwrap_err();
+        assert!(error.to_string().contains("as rank 1, as another has"), "{error}");
+        let _zero = ShmTransport::join(&file, 0, 2).unwrap();
     }
 
     #[test]
