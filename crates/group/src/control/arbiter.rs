@@ -28,7 +28,7 @@ fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Sign
 /// What to send to whom.
 pub(crate) type Mail = Vec<(usize, Verdict)>;
 
-/// See the [module](self).
+/// Decides, from what all ranks report, what went wrong first.
 #[derive(Debug)]
 pub(crate) struct Arbiter {
     members: Vec<Option<Member>>,
@@ -41,12 +41,12 @@ pub(crate) struct Arbiter {
     told: Vec<Verdict>,
     lost: BTreeSet<usize>,
     panicked: BTreeSet<usize>,
-    /// Whose line has closed, and until when it is open how they ended. In that order.
+    /// The ranks whose line has closed, and until when it is open how they ended. In that order.
     ending: VecDeque<(usize, Instant)>,
     left: BTreeSet<usize>,
     /// The groups that each rank left while it stayed in the job; oldest first.
     left_groups: Vec<VecDeque<GroupId>>,
-    /// Who reported whose end, of which that rank had not said anything itself; and in which group, latest.
+    /// The rank that reported another's end, of which that one had not said anything itself; and in which group, latest.
     doubted: BTreeMap<(usize, usize), GroupId>,
     /// What each rank last said about its latest collectives, in the groups where it did so latest; oldest first.
     calls: Vec<VecDeque<(GroupId, Calls)>>,
@@ -54,11 +54,11 @@ pub(crate) struct Arbiter {
     inquiries: HashMap<GroupId, Inquiry>,
     /// For what an operation of each rank has failed. What becomes of the rank then follows from that, unless it goes on.
     stricken: Vec<Option<Cause>>,
-    /// Who waits for whom.
+    /// The graph of waits between ranks.
     waits: Waits,
     /// Of the ranks that are here; `None` where silence means nothing.
     heartbeat: Option<Heartbeat>,
-    /// Whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
+    /// The ranks whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
     answering: Option<BTreeSet<IpAddr>>,
 }
 
@@ -142,7 +142,7 @@ impl Arbiter {
                 if self.doubts(rank, group, &cause) {
                     return Vec::new();
                 }
-                let (cause, through) = self.origin(cause);
+                let (cause, through) = self.origin(self.insisted(group, cause));
                 self.fail(rank, group, cause, through)
             }
             Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
@@ -292,7 +292,7 @@ impl Arbiter {
         Some(self.members.get(rank)?.as_ref()?.addr)
     }
 
-    /// Whose trouble the silence of `rank` is.
+    /// The end that is in trouble when `rank` is silent.
     fn meaning(&self, rank: usize, now: Instant) -> Silence {
         let (Some(answering), Some(own), Some(peer)) = (&self.answering, self.addr(0), self.addr(rank))
         else {
@@ -449,6 +449,22 @@ impl Arbiter {
         let is_confirmed = self.lost.contains(&peer.rank) || self.has_left(group, peer.rank);
         let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left);
         is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), group).is_none()
+    }
+
+    /// What a report means that is made again. A rank that closed its links and has said itself why has not died: it has lost another,
+    /// which saw only the closed link. Whichever of the two insists first, the cause is the same.
+    fn insisted(&self, group: GroupId, cause: Cause) -> Cause {
+        let Cause::Lost { peer, how: Loss::Died } = &cause else { return cause };
+        if self.lost.contains(&peer.rank) || self.ending.iter().any(|(ending, _)| *ending == peer.rank) {
+            return cause;
+        }
+        let own_reports = (peer.rank, 0)..=(peer.rank, usize::MAX);
+        match self.doubted.range(own_reports).find(|(_, of)| **of == group) {
+            Some((&(from, lost), _)) => {
+                Cause::Lost { peer: self.peer(lost), how: Loss::Unreachable { from } }
+            }
+            None => cause,
+        }
     }
 
     /// `rank` says itself that it left this group, or the job: whoever has reported that was right, and waits for it no longer.

@@ -125,6 +125,25 @@ fn a_death_that_only_others_saw_is_believed_when_they_insist() {
 }
 
 #[test]
+fn two_ranks_that_are_cut_apart_are_named_whichever_insists_first() {
+    let failed = |rank, how| {
+        let cause = Cause::Lost { peer: peer(rank), how };
+        Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause }
+    };
+    // Rank 2 has lost rank 1 and closes its links. Rank 1 sees only that.
+    let saw = failed(1, Loss::Unreachable { from: 2 });
+    let heard = failed(2, Loss::Died);
+    for (insists, report) in [(1, &heard), (2, &saw)] {
+        let mut arbiter = joined(3);
+        assert!(arbiter.handle(2, saw.clone()).is_empty());
+        assert!(arbiter.handle(1, heard.clone()).is_empty());
+        let cause = Cause::Lost { peer: peer(1), how: Loss::Unreachable { from: 2 } };
+        let verdict = Verdict::Group { group: WORLD, cause, through: None };
+        assert_eq!(arbiter.handle(insists, report.clone()).last(), Some(&(0, verdict)), "{insists}");
+    }
+}
+
+#[test]
 fn the_first_report_of_a_group_wins() {
     let mut arbiter = joined(2);
     let cause = |rank| Cause::Aborted { peer: peer(rank), reason: "r".into() };
