@@ -29,7 +29,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Debug)]
 pub struct TcpStoreServer {
-    reception: Endpoint<Server>,
+    endpoint: Endpoint<Server>,
 }
 
 impl TcpStoreServer {
@@ -38,17 +38,17 @@ impl TcpStoreServer {
     /// # Errors
     /// [`Error::Io`](phalanx_core::Error::Io) if the port is taken, the address is not this host's, or the process has no descriptors left.
     pub fn start(bind: SocketAddr, secret: &Secret) -> Result<Self> {
-        Ok(Self { reception: Endpoint::start(bind, secret.clone(), Server::default())? })
+        Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), Server::default())? })
     }
 
     /// Where it listens; the port is the real one.
     pub fn addr(&self) -> SocketAddr {
-        self.reception.addr()
+        self.endpoint.addr()
     }
 
     /// Callers so far that did not know the secret.
     pub fn strangers(&self) -> Strangers {
-        self.reception.strangers()
+        self.endpoint.strangers()
     }
 
     /// Waits until at most `stay` clients are connected, or the deadline passes.
@@ -56,7 +56,7 @@ impl TcpStoreServer {
         loop {
             let (answer, clients) = channel();
             // A receiver that waits no longer needs no answer.
-            self.reception.call(move |server, _| {
+            self.endpoint.call(move |server, _| {
                 let _ = answer.send(server.clients);
             });
             let left = deadline.remaining(Instant::now());
@@ -112,7 +112,7 @@ mod tests {
         let deadline = Deadline::after(Instant::now(), Duration::from_secs(60));
         loop {
             let (answer, waiting) = channel();
-            server.reception.call(move |server, _| answer.send(server.core.waiting()).unwrap());
+            server.endpoint.call(move |server, _| answer.send(server.core.waiting()).unwrap());
             let waiting = waiting.recv().unwrap();
             if waiting == expected {
                 return;

@@ -34,7 +34,7 @@ pub struct Reduction {
     pub kernel: Kernel,
     /// Bytes of an element.
     pub element: usize,
-    /// Who gets the result; all, if nobody is named.
+    /// The rank that gets the result; all, if none is named.
     pub root: Option<usize>,
 }
 

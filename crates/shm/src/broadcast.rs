@@ -24,7 +24,7 @@ impl Team {
         let whole = |_| 0..len;
         let place: Option<&dyn Fn(usize) -> Range<usize>> =
             if self.rank == root { None } else { Some(&whole) };
-        let pull = Transfer {
+        let transfer = Transfer {
             same: true,
             gives: &|rank| rank == root,
             largest: len,
@@ -32,7 +32,7 @@ impl Team {
             place,
             layout: None,
         };
-        self.pull(call, Buffers::InPlace(buffer), pull)
+        self.pull(call, Buffers::InPlace(buffer), transfer)
     }
 
     /// Everybody copies the same number of bytes: the others read all but the end of the root's buffer, and the root

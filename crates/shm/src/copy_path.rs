@@ -29,7 +29,7 @@ pub(crate) enum CopyPath {
 }
 
 impl CopyPath {
-    /// What it makes of the plan of an operation.
+    /// The plan of an operation whose parts travel so.
     pub(crate) fn planned(self, plan: Plan<'_>) -> Plan<'_> {
         match self {
             Self::Staged(piece) => Plan { how: How::Staged, piece, ..plan },

@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// Of most pieces some counters hear nothing (only two phases are *combined*, only givers *post*), so one may be any number of pieces
 /// behind. With 64 bits it never comes round, so none that is behind is ever taken for one that is ahead.
 ///
-/// Who sees that it has reached a value sees all that its rank did before.
+/// A rank that sees that it has reached a value sees all that its rank did before.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);

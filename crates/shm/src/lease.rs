@@ -34,7 +34,7 @@ impl Closed {
     /// Whether what was just read of another's memory is what that rank gave. It is not if the rank gave up before and has put
     /// something else there.
     ///
-    /// Who gives up closes the team before its memory is its caller's again. Pairs with the fence in `close`: who has read any of what
+    /// A rank that gives up closes the team before its memory is its caller's again. Pairs with the fence in `close`: who has read any of what
     /// was written after that sees here that the team is closed.
     pub(crate) fn was_open(&self) -> bool {
         fence(Ordering::Acquire);

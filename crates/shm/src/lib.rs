@@ -66,7 +66,7 @@ pub struct Call<'a> {
     pub seq: u64,
     /// What all ranks must agree on.
     pub signature: &'a Signature,
-    /// Who decides how long to wait.
+    /// What decides how long to wait.
     pub lookout: &'a mut dyn Lookout,
 }
 
@@ -104,7 +104,7 @@ pub enum Fault {
     Closed,
     /// A rank of the team called something else, or performs it in another way, at this place or before.
     Mismatch {
-        /// Who.
+        /// The other rank.
         peer: usize,
         /// The place of the call in this rank's sequence …
         seq: u64,
@@ -117,7 +117,7 @@ pub enum Fault {
     },
     /// What a rank of the team sends is not what this one expects.
     Counts {
-        /// Who.
+        /// The other rank.
         peer: usize,
         /// Bytes they send.
         sent: usize,
@@ -126,7 +126,7 @@ pub enum Fault {
     },
     /// The memory of a rank could not be reached.
     Unreachable {
-        /// Who.
+        /// The other rank.
         peer: usize,
         /// Why.
         error: std::io::Error,

@@ -35,7 +35,7 @@ struct StorePath {
     hand_back: bool,
 }
 
-/// See the [module](self).
+/// What a rank has learnt of its stores: whether they are faster through the caches or past them.
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
     /// So many pieces more go past the caches.

@@ -170,7 +170,7 @@ impl Rank {
         let mut output = vec![0; len];
         output[own.clone()].copy_from_slice(&self.contribution(len, n)[own]);
         let largest = (0..self.world_size).map(|r| range(r).len()).max().unwrap();
-        let pull = Transfer {
+        let transfer = Transfer {
             same: true,
             gives: &|_| true,
             largest,
@@ -179,7 +179,7 @@ impl Rank {
             layout: None,
         };
         self.run(OpKind::AllGather, len, |team, call| {
-            team.pull(call, Buffers::InPlace(bytes_mut(&mut output)), pull)
+            team.pull(call, Buffers::InPlace(bytes_mut(&mut output)), transfer)
         })
         .unwrap();
         for giver in 0..self.world_size {
@@ -210,7 +210,7 @@ impl Rank {
         let range = |starts: &[usize], r: usize| starts[r] * 4..starts[r + 1] * 4;
         let place = |r: usize| range(&received, r);
         let part = |r: usize| range(&sent, r);
-        let pull = Transfer {
+        let transfer = Transfer {
             same: false,
             gives: &|_| true,
             largest: 0,
@@ -219,7 +219,7 @@ impl Rank {
             layout: None,
         };
         self.run(OpKind::AllToAll, len, |team, call| {
-            team.pull_uneven(call, Buffers::Separate(bytes(&input), bytes_mut(&mut output)), pull)
+            team.pull_uneven(call, Buffers::Separate(bytes(&input), bytes_mut(&mut output)), transfer)
         })
         .unwrap();
         for from in (0..world_size).filter(|&r| r != rank) {
@@ -398,7 +398,7 @@ fn another_call_is_named() {
     });
 }
 
-/// Whoever calls may give a buffer of another length than the signature says, on one rank.
+/// A caller may give a buffer of another length than the signature says, on one rank.
 #[test]
 fn nobody_writes_beyond_a_buffer_that_is_shorter_than_the_others() {
     const LEN: usize = 4 << 20;
@@ -459,7 +459,7 @@ fn parts_of_other_lengths_are_named() {
         let len = if rank.rank == 0 { 4 } else { 8 };
         let part = |_| 0..8;
         let place = |_| 0..len;
-        let pull = Transfer {
+        let transfer = Transfer {
             same: false,
             gives: &|_| true,
             largest: 0,
@@ -468,7 +468,7 @@ fn parts_of_other_lengths_are_named() {
             layout: None,
         };
         let result = rank.run(OpKind::AllToAll, 0, |team, call| {
-            team.pull_uneven(call, Buffers::Separate(&input, &mut output), pull)
+            team.pull_uneven(call, Buffers::Separate(&input, &mut output), transfer)
         });
         match (rank.rank, result) {
             (0, Err(Fault::Counts { peer: 1, sent: 8, expected: 4 })) | (1, Ok(()) | Err(Fault::Closed)) => {}

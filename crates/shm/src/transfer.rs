@@ -9,12 +9,12 @@ use crate::{Call, Fault};
 use phalanx_core::Layout;
 use std::ops::Range;
 
-/// Who gives what to whom. Ranges are in bytes; they are known where they are named and need not be elsewhere.
+/// A pattern of giving and taking. Ranges are in bytes; they are known where they are named and need not be elsewhere.
 #[derive(Clone, Copy)]
 pub struct Transfer<'a> {
     /// Whether a giver gives the same part to all.
     pub same: bool,
-    /// Who gives. The same on all ranks.
+    /// The ranks that give. The same on all ranks.
     pub gives: &'a dyn Fn(usize) -> bool,
     /// Bytes of the largest part that any rank gives another. The same on all ranks.
     pub largest: usize,

@@ -40,7 +40,7 @@ struct Rank {
     joined: AtomicU32,
     /// Its ends are closed; what it wrote can still be read.
     closed: AtomicU32,
-    /// What its threads sleep on.
+    /// Its threads sleep on this.
     waker: Futex,
 }
 

@@ -251,7 +251,7 @@ impl Exchange {
         self.endpoint.local_name()
     }
 
-    /// Who called so far and did not know the secret.
+    /// The addresses that called so far and did not know the secret.
     pub fn strangers(&self) -> Strangers {
         self.endpoint.strangers()
     }

@@ -43,7 +43,7 @@ pub struct Key {
 /// The fixed part of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it belongs to.
+    /// The operation or message that it belongs to.
     pub key: Key,
     /// Counts the messages of its operation from this sender to this receiver.
     pub ordinal: u32,

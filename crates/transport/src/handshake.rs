@@ -68,7 +68,7 @@ pub enum Purpose {
     Pulse = 6,
 }
 
-/// Who is calling whom, and what for.
+/// The caller, the rank that it calls, and what for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hello {
     /// What the connection is for.

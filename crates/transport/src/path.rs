@@ -11,7 +11,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Who waits looks at least so often.
+/// A waiting rank looks at least so often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How often another connection is tried: the system tries each again after pauses that double, and would notice late that a cut has healed.
 const TRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ pub enum Mechanism {
     Deadline,
     /// A frame is used only where the call that sent it was the same as the one that takes it.
     Fingerprint,
-    /// Who notices trouble asks the arbiter what came first.
+    /// A rank that notices trouble asks the arbiter what came first.
     FirstCause,
     /// A caller proves that it knows the secret.
     Handshake,

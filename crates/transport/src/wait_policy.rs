@@ -20,7 +20,7 @@ const BAN_MAX: Duration = Duration::from_millis(512);
 /// Losses that follow each other within so many bans are one foreign load; the ban grows.
 const BANS_APART: u32 = 8;
 
-/// Who else uses the core of a thread, as far as that shows when it gives the core away.
+/// The other users of a thread's core, as far as that shows when it gives the core away.
 #[derive(Debug, Clone, Copy)]
 pub struct Company {
     /// Above zero if another rank was seen here lately: the scheduler puts a woken rank next to its waker when the machine is

@@ -104,7 +104,7 @@ struct Aside {
 pub struct Outbound<'a> {
     /// To whom.
     pub peer: usize,
-    /// What it belongs to.
+    /// The operation or message that it belongs to.
     pub key: Key,
     /// Counts the operation's messages to this peer.
     pub ordinal: u32,

@@ -81,7 +81,7 @@ impl Address {
         }
     }
 
-    /// Whoever gave out a loopback address can't be reached from other hosts, and who gave out another may be on one.
+    /// A rank that gave out a loopback address can't be reached from other hosts, and one that gave out another may be on one.
     ///
     /// # Errors
     /// [`Error::Config`] says who.

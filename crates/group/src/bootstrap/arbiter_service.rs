@@ -24,7 +24,7 @@ pub(crate) struct ArbiterService {
     ranks: HashMap<SessionId, usize>,
     /// Asks hosts of which nothing is heard; `None` where there is no network.
     prober: Option<HostProber>,
-    /// Who knows how processes end.
+    /// The launcher, which knows how processes end.
     launcher: Option<Arc<dyn LauncherLink>>,
 }
 

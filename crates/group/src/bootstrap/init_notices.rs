@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Who gave up first.
+/// The rank that gave up first.
 const GAVE_UP: &str = "gave up";
 /// How often rank 0 was asked whether it is there, and up to which of these questions it has answered.
 const QUESTIONS: &str = "is rank 0 there";
@@ -162,7 +162,7 @@ impl<'a> InitNotices<'a> {
         })
     }
 
-    /// Who had given up before this rank came, in words for its error.
+    /// The rank that had given up before this one came, in words for its error.
     pub(crate) fn earlier(&self) -> String {
         let earlier = self.before.as_ref().and_then(|bytes| self.read(bytes));
         earlier.map_or_else(String::new, |gave_up| {

@@ -112,7 +112,7 @@ impl Doubt {
         self.caller.answered()
     }
 
-    /// Whose trouble the arbiter's silence is.
+    /// The end that is in trouble when the arbiter is silent.
     fn meaning(&self, now: Instant) -> Silence {
         let addrs = self.membership.addrs();
         let (Some(own), Some(arbiter)) = (self.own(&addrs), addrs.first()) else { return Silence::Peer };

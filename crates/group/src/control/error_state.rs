@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A rank that calls operations of other groups so long after an error has gone on. Ends that follow from the error come sooner.
 const GOES_ON_TIME: Duration = Duration::from_secs(5);
 
-/// See the [module](self).
+/// Whether an operation of this rank has failed, and the program has not gone on since.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorState {
     is: AtomicBool,

@@ -28,7 +28,7 @@ pub(crate) struct FailureLatch {
     heard: (Mutex<()>, Condvar),
     /// Whether the program has got the error for the cause; later calls say that the group is poisoned.
     pub(crate) returned: AtomicBool,
-    /// Who has not come to which collective, as the arbiter said last.
+    /// The ranks that have not come to a collective, and its number, as the arbiter said last.
     behind: Mutex<Option<(u64, Vec<usize>)>>,
     /// The group's latest operations on this rank.
     pub(crate) collectives: Log,
@@ -117,7 +117,7 @@ impl FailureLatch {
         if self.raised.load(Ordering::Acquire) { self.first_cause() } else { None }
     }
 
-    /// Who brought the cause into this group by leaving or ending, if it happened in another.
+    /// The rank that brought the cause into this group by leaving or ending, if it happened in another.
     pub(crate) fn through(&self) -> Through {
         self.cause.get()?.through.clone()
     }
@@ -192,7 +192,7 @@ impl FailureLatch {
         self.wake();
     }
 
-    /// Who has not come to this collective (ranks of the job), if the arbiter was asked and has answered.
+    /// The ranks of the job that have not come to this collective, if the arbiter was asked and has answered.
     pub(crate) fn behind(&self, seq: u64) -> Option<Vec<usize>> {
         lock(&self.behind).clone().filter(|(of, _)| *of == seq).map(|(_, ranks)| ranks)
     }

@@ -14,7 +14,7 @@ const TELLINGS: u32 = 2;
 /// How long it takes at most until a rank that noticed trouble knows what to say.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(VERDICT_TIME.as_secs() * TELLINGS as u64);
 
-/// See the [module](self).
+/// One trouble that this rank has noticed, and how often it has told the arbiter.
 #[derive(Debug)]
 pub(crate) struct FailureReport {
     cause: Cause,

@@ -56,12 +56,12 @@ pub(crate) struct ParentCall<'a> {
     pub(crate) limit: Duration,
 }
 
-/// See the [module](self).
+/// The health of one group on one rank, as the part of it that works together sees it.
 #[derive(Debug)]
 pub(crate) struct GroupHealth {
     pub(crate) job: Arc<dyn JobContext>,
     pub(crate) latch: Arc<FailureLatch>,
-    /// Who works together here, as ranks of the job: all members of the group, or some of them. Peers count in this order.
+    /// The ranks of the job that work together here: all members of the group, or some of them. Peers count in this order.
     members: Vec<usize>,
     /// This rank among them.
     pub(crate) rank: usize,
@@ -135,7 +135,7 @@ impl GroupHealth {
         self.shared.birthplace.is_here()
     }
 
-    /// Who works together here, as ranks of the job.
+    /// The ranks of the job that work together here.
     pub(crate) fn members(&self) -> &[usize] {
         &self.members
     }
@@ -388,7 +388,7 @@ impl GroupHealth {
         self.job.membership().trace("the program asked for it")
     }
 
-    /// Who hears that the group has failed may end the process: before that, what led to it is written. Sleeps, so without a lock.
+    /// Writes what led to the failure before the program hears of it and may end the process. Sleeps, so call it without a lock.
     pub(crate) fn finish_trace(&self) {
         let Some(cause) = self.latch.cause() else { return };
         let membership = self.job.membership();

@@ -11,7 +11,7 @@ const BEATS: u32 = 10;
 pub(crate) struct Due {
     /// To say something, to all.
     pub(crate) beat: bool,
-    /// Who has been silent for too long; each is told once.
+    /// The ranks that have been silent for too long; each is told once.
     pub(crate) silent: Vec<usize>,
 }
 
@@ -39,7 +39,7 @@ impl Heartbeat {
         self.limit / BEATS
     }
 
-    /// Who has been silent for so long that it is worth while to ask in another way.
+    /// The ranks that have been silent for so long that it is worth while to ask in another way.
     pub(crate) fn in_doubt(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
         let is_late = move |at: &Instant| now.saturating_duration_since(*at) >= self.limit / 2;
         self.heard.iter().filter(move |(_, at)| is_late(at)).map(|(&rank, _)| rank)

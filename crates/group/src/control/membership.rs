@@ -24,7 +24,7 @@ struct State {
     /// Verdicts in the order in which they came.
     verdicts: Vec<(Scope, Cause, Through)>,
     left: BTreeMap<usize, Departure>,
-    /// Who left which group, of those that are not here: others may be done with a group before it is made here.
+    /// Ranks that left groups which are not made here yet: others may be done with a group before.
     left_groups: VecDeque<(GroupId, usize, Departure)>,
     /// For what an operation of rank 0 has failed.
     arbiter_stricken: Option<Cause>,
@@ -52,7 +52,7 @@ pub(crate) struct Membership {
     /// An operation of this rank has failed, and it has not gone on since.
     pub(crate) error_state: ErrorState,
     pub(crate) recorder: Arc<Recorder>,
-    /// Who is told what went wrong first, and knows how processes end.
+    /// The launcher, which is told what went wrong first, and knows how processes end.
     pub(crate) launcher: Option<Arc<dyn LauncherLink>>,
     /// The program's threads that wait.
     pub(crate) waiting: Arc<Waiting>,
@@ -340,7 +340,7 @@ impl Membership {
 /// Not all ranks are there.
 #[derive(Debug)]
 pub(crate) struct Incomplete {
-    /// Who is not, as far as is known.
+    /// The ranks that are not there, as far as is known.
     pub(crate) missing: Vec<usize>,
     /// Why they never will be.
     pub(crate) hopeless: Option<Box<Cause>>,

@@ -28,7 +28,7 @@ pub(crate) struct Local {
 pub(crate) enum Notice {
     /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
     Join { host: String, addr: SocketAddr, local: Option<Local>, terms: String },
-    /// Who is not here yet?
+    /// Asks which ranks are not here yet.
     WhoIsMissing,
     /// My latest collectives of this group: I have been waiting for a while in the last, or was asked.
     Calls { group: GroupId, calls: Calls },
@@ -83,7 +83,7 @@ pub(crate) enum Verdict {
     WhatDoYouWaitFor { round: u64 },
 }
 
-/// Who carried a cause into a group where it did not happen, by leaving or ending because of it, and how.
+/// The rank that carried a cause into a group where it did not happen, by leaving or ending because of it, and how.
 pub(crate) type Through = Option<(Peer, Loss)>;
 
 /// Collectives and their places in the sequence, oldest first.

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-/// Whose trouble it is that `peer` is silent.
+/// The end that is in trouble when a peer is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Silence {
     /// The silent process is stopped, or its host is cut off.
@@ -16,7 +16,7 @@ pub(crate) enum Silence {
     Between,
 }
 
-/// What it means that a process at `peer` is silent. `answers` says of each host of the job, this one or not, whether its system, or a rank
+/// Judges the silence of a process at `peer`. `answers` says of each host of the job, this one or not, whether its system, or a rank
 /// there, has answered lately.
 pub(crate) fn judge(own: IpAddr, peer: IpAddr, answers: &[(IpAddr, bool)]) -> Silence {
     let answered = |ip: IpAddr| answers.iter().any(|(host, answers)| *host == ip && *answers);

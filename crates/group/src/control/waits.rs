@@ -1,4 +1,4 @@
-//! Who waits for whom: ranks that wait for each other in a circle are found, and are asked before anything is said of them.
+//! The graph of waits: ranks that wait for each other in a circle are found, and are asked before anything is said of them.
 //! A state machine without sockets, clock or threads.
 //!
 //! A rank that has waited for a while tells for what, in all its groups, and everything that tells whether it can go on. A set of
@@ -45,7 +45,7 @@ pub(crate) struct Pending {
     pub(crate) with: With,
 }
 
-/// Who must do something for an operation to end. Ranks are those of the job.
+/// The ranks of the job that must do something for an operation to end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum With {
     /// The other end of a message, and its tag.
@@ -153,7 +153,7 @@ fn circle(first: usize, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<L
 #[derive(Debug)]
 struct Asked {
     round: u64,
-    /// Who has not answered.
+    /// The ranks that have not answered.
     open: BTreeSet<usize>,
     answers: Standings,
     /// What they answered the first time.
@@ -166,7 +166,7 @@ struct Asked {
 #[derive(Debug)]
 struct Survey {
     round: u64,
-    /// Who has not answered.
+    /// The ranks that have not answered.
     open: BTreeSet<usize>,
     answers: Standings,
 }
@@ -186,7 +186,7 @@ pub(crate) enum Step {
     Surveyed,
 }
 
-/// See the [module](self).
+/// The waits of all ranks, as far as the arbiter has heard of them.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     /// What each rank told last.

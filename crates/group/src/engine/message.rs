@@ -198,7 +198,7 @@ pub(crate) fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
 pub(crate) struct Borrowed<'a> {
     pub(crate) message: Message,
     pub(crate) payload: Payload<'a>,
-    /// What it means that it did not come in time.
+    /// The cause of a receive that got nothing in time.
     pub(crate) on_timeout: OnTimeout,
 }
 

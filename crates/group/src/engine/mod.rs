@@ -148,7 +148,7 @@ pub(crate) struct Attempt {
     moves: u32,
     /// How many bytes it had received when that was looked at last, and since when.
     progress: Option<(u64, Instant)>,
-    /// Whose process had ended at the last look (a rank of the job).
+    /// The rank of the job whose process had ended at the last look.
     ended: Option<usize>,
     /// It has failed. For what is being settled with the other ranks.
     troubled: bool,
@@ -192,12 +192,12 @@ pub(crate) enum Outcome {
     Failed(Error),
 }
 
-/// See the [module](self).
+/// Drives the operations of one group on one rank.
 #[derive(Debug)]
 pub(crate) struct Engine {
     core: Mutex<Core>,
     /// Threads that want the core.
-    knocking: AtomicUsize,
+    contenders: AtomicUsize,
     pub(crate) health: Arc<GroupHealth>,
     pub(crate) queue: Queue<Box<dyn Job>>,
     /// Wakes the progress thread where it sleeps for links. There if the thread is.
@@ -225,7 +225,7 @@ impl Engine {
         };
         Self {
             core: Mutex::new(core),
-            knocking: AtomicUsize::new(0),
+            contenders: AtomicUsize::new(0),
             host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
             health,
             queue: Queue::default(),
@@ -248,9 +248,9 @@ impl Engine {
         if let Ok(core) = self.core.try_lock() {
             return core;
         }
-        self.knocking.fetch_add(1, Ordering::Relaxed);
+        self.contenders.fetch_add(1, Ordering::Relaxed);
         let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        self.knocking.fetch_sub(1, Ordering::Relaxed);
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
         core
     }
 
@@ -441,8 +441,8 @@ impl Engine {
         wants: &[(usize, Direction)],
         limit: Duration,
     ) -> MutexGuard<'e, Core> {
-        let knocked = self.knocking.load(Ordering::Relaxed) > 0;
-        if knocked {
+        let contended = self.contenders.load(Ordering::Relaxed) > 0;
+        if contended {
             drop(core);
             std::thread::yield_now();
             core = self.lock();
@@ -451,7 +451,7 @@ impl Engine {
             backoff.pause();
             return core;
         }
-        if knocked {
+        if contended {
             // Whoever came in may have read for us: look again before sleeping.
             return core;
         }

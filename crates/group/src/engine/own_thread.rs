@@ -17,7 +17,7 @@ pub(crate) const LAST_OPERATIONS_TIME: Duration = Duration::from_secs(5);
 /// How long the thread may take to end its operations once the group has failed.
 const END_TIME: Duration = SETTLE_TIME.saturating_add(Duration::from_secs(1));
 
-/// See the [module](self).
+/// A thread of one group, which is waited for within a bound when the group ends.
 #[derive(Debug, Default)]
 pub(crate) struct OwnThread(Mutex<Option<Running>>);
 

@@ -3,7 +3,7 @@
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::PoisonError;
 
-/// See the [module](self).
+/// Jobs for the progress thread, and their end.
 pub(crate) struct Queue<J> {
     state: Mutex<State<J>>,
     changed: Condvar,

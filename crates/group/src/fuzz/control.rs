@@ -217,7 +217,7 @@ impl Job {
         }
     }
 
-    /// Who has joined and not gone has heard of every failure, once, in one order.
+    /// Ranks that have joined and not gone have heard of every failure, once, in one order.
     fn check(&self) {
         let here = || self.ranks.iter().filter(|rank| rank.connected && rank.joined && !rank.was_condemned());
         let is_fate = |verdict: &&Verdict| matches!(verdict, Verdict::Group { .. } | Verdict::Lost { .. });

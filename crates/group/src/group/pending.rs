@@ -135,7 +135,7 @@ mod models {
     use super::*;
     use loom::thread;
 
-    /// Whoever waits is woken, however the other end goes.
+    /// The end that waits is woken, however the other end goes.
     fn who_waits_is_woken(end: fn(Completion), is_well: bool) {
         loom::model(move || {
             let (pending, completion) = Pending::new();

@@ -240,7 +240,7 @@ impl ProcessGroup {
         self.backend.id()
     }
 
-    /// Who performs the operations: `tcp`, `shm`, `two-level`, `thread`, …
+    /// The name of the backend that performs the operations: `tcp`, `shm`, `two-level`, `thread`, …
     pub fn backend_name(&self) -> &'static str {
         self.backend.name()
     }

@@ -17,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 /// back: by each rank as it begins the group's next collective, or drops the group.
 #[derive(Debug)]
 pub struct RegisteredBuffer<T> {
-    region: BufferMemory,
+    memory: BufferMemory,
     len: usize,
     element: PhantomData<T>,
 }
@@ -26,7 +26,7 @@ impl<T: Element> Deref for RegisteredBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        let bytes: &[u8] = match &self.region {
+        let bytes: &[u8] = match &self.memory {
             #[cfg(target_os = "linux")]
             BufferMemory::Shared(window) => window.bytes(),
             BufferMemory::Private(words) => bytemuck::cast_slice(words),
@@ -37,7 +37,7 @@ impl<T: Element> Deref for RegisteredBuffer<T> {
 
 impl<T: Element> DerefMut for RegisteredBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        let bytes: &mut [u8] = match &mut self.region {
+        let bytes: &mut [u8] = match &mut self.memory {
             #[cfg(target_os = "linux")]
             BufferMemory::Shared(window) => window.bytes_mut(),
             BufferMemory::Private(words) => bytemuck::cast_slice_mut(words),
@@ -94,7 +94,7 @@ impl ProcessGroup {
         };
         let signature = self.signature(OpKind::Alloc, Some(T::DTYPE), len, None, None, site)?;
         Ok(RegisteredBuffer {
-            region: self.backend.alloc(signature, bytes, self.timeout())?,
+            memory: self.backend.alloc(signature, bytes, self.timeout())?,
             len,
             element: PhantomData,
         })

@@ -8,7 +8,7 @@ use std::any::Any;
 /// A buffer of elements that an asynchronous operation can own: a `Vec`, or a [`RegisteredBuffer`](crate::RegisteredBuffer), of
 /// which it copies nothing between ranks of one host.
 pub trait Buffer: Bytes {
-    /// What it is made of.
+    /// The type of its elements.
     type Element: Element;
 }
 

@@ -27,7 +27,7 @@ struct Job {
     limit: Duration,
 }
 
-/// See the [module](self).
+/// A group's collectives that nobody waits for yet, and the thread that performs them.
 #[derive(Default)]
 pub(crate) struct CallThread {
     state: Mutex<State>,

@@ -62,7 +62,7 @@ fn in_time(run: &Run, rank: usize, process: &Process, found: &mut Vec<String>) {
     }
 }
 
-/// Whoever hears the arbiter names the same first cause.
+/// All ranks that hear the arbiter name the same first cause.
 fn agreement(run: &Run, found: &mut Vec<String>) {
     let hearing = run.processes.iter().enumerate().filter(|(rank, _)| run.faults.spare_line(*rank));
     let mut first: Option<(usize, Cause)> = None;

@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// See the [module](self).
+/// The endpoint of one simulated process.
 #[derive(Debug)]
 pub(super) struct Desk {
     me: usize,

@@ -9,7 +9,7 @@ use crate::host::scheduled::ScheduledBackend;
 use phalanx_core::{OpKind, Result, Signature};
 use phalanx_transport::Direction;
 
-/// See the [module](self).
+/// An operation that a simulated program has begun.
 #[derive(Debug)]
 pub(super) struct Doing {
     task: Task,

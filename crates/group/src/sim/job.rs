@@ -35,7 +35,7 @@ impl Control for Notices {
     }
 }
 
-/// See the [module](self).
+/// A simulated rank's connection to its job.
 #[derive(Debug)]
 pub(super) struct SimJob {
     pub(super) place: Place,

@@ -3,7 +3,7 @@
 use super::random::mix;
 use std::time::Instant;
 
-/// See the [module](self).
+/// Lines of what happened in a run.
 #[derive(Debug, Clone)]
 pub(super) struct Log {
     start: Instant,

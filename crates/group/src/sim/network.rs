@@ -79,14 +79,14 @@ struct Listening {
     callers: VecDeque<End>,
 }
 
-/// See the [module](self).
+/// The network between the simulated processes.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) now: Instant,
     start: Instant,
     random: Random,
     faults: Faults,
-    /// Who answers in the place of the second rank of the impostor's pair.
+    /// The impostor that answers in the place of the second rank of its pair.
     impostor: usize,
     connections: Vec<Connection>,
     listening: Vec<Listening>,

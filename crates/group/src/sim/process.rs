@@ -61,7 +61,7 @@ enum Stage {
     Over,
 }
 
-/// See the [module](self).
+/// One simulated process.
 #[derive(Debug)]
 pub(super) struct Process {
     me: usize,
@@ -174,7 +174,7 @@ impl Process {
         again.into_iter().chain(self.desk.until()).chain(client).chain(self.work_until(now)).min()
     }
 
-    /// Whoever has something to tell the arbiter writes it to the line himself.
+    /// A caller that has something to tell the arbiter writes it to the line itself.
     fn tell(&mut self) {
         let Some(line) = &mut self.desk.line else { return };
         for notice in self.notices.take() {

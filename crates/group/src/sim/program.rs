@@ -35,7 +35,7 @@ pub(super) struct Line {
     combined: OnceLock<Vec<i64>>,
 }
 
-/// See the [module](self).
+/// A random program, the same on all ranks.
 #[derive(Debug)]
 pub(super) struct Program {
     seed: u64,

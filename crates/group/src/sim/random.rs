@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// See the [module](self).
+/// A generator of random numbers from one seed.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 

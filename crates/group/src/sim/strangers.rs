@@ -11,7 +11,7 @@ use phalanx_transport::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, H
 pub(super) struct Caller {
     end: End,
     manner: Manner,
-    /// What it says now, and what it will say when it is answered.
+    /// The bytes that it sends now, and those that it will send when it is answered.
     says: Vec<u8>,
     then: Vec<u8>,
     dialer: Option<Dialer>,
@@ -92,7 +92,7 @@ impl Caller {
     }
 }
 
-/// Who answers in the place of a rank: it knows the protocol and not the secret.
+/// An impostor that answers in the place of a rank: it knows the protocol and not the secret.
 #[derive(Debug)]
 pub(super) struct Impostor {
     me: usize,

@@ -6,7 +6,7 @@ use phalanx_core::Error;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// See the [module](self).
+/// Counts of what happened in runs.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     runs: u64,

@@ -62,7 +62,7 @@ impl Links {
         }
     }
 
-    /// Whom to dial now, and until when.
+    /// The peers to dial now, and until when.
     pub(super) fn take_wanted(&mut self) -> Vec<(usize, Deadline)> {
         let mut dials = Vec::new();
         for (peer, link) in self.links.iter_mut().enumerate() {
@@ -84,7 +84,7 @@ struct Outgoing {
     header: Option<([u8; HEADER_LEN], usize)>,
 }
 
-/// See the [module](self).
+/// A link over the simulated network.
 #[derive(Debug)]
 pub(super) struct SimTransport {
     pub(super) net: Net,

@@ -81,7 +81,7 @@ fn first_causes(traces: &[Trace]) -> Vec<String> {
     told.into_iter().enumerate().map(line).collect()
 }
 
-/// Whose trace is not there, can't be used, is old, or was written for another reason.
+/// The ranks whose trace is not there, can't be used, is old, or was written for another reason.
 fn files(traces: &[Trace], unread: &[Unread]) -> Vec<String> {
     let mut lines: Vec<_> =
         unread.iter().map(|Unread { file, why, .. }| format!("{file} can't be used: {why}")).collect();

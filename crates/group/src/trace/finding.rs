@@ -7,7 +7,7 @@ use phalanx_core::Signature;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Who waits for less than this in a group that has not failed may be waiting for a rank that is on its way.
+/// A rank that has waited for less than this in a group that has not failed may wait for one that is on its way.
 pub(super) const STUCK_NS: u64 = 2_000_000_000;
 
 /// What the traces tell about one group.
@@ -162,7 +162,7 @@ impl<'t> Group<'t> {
         self.sides.iter().filter_map(move |side| Some((side.rank, *side.calls.get(&seq)?)))
     }
 
-    /// Whom ranks were told to be missing at an operation counts; else it is who has not come to where others wait.
+    /// The ranks that others were told to be missing at an operation; else those that have not come to where others wait.
     fn on_timeout(&self) -> Option<Finding> {
         let waits = |side: &&Side<'_>| side.is_unfinished(side.last());
         let seq = self.sides.iter().filter(waits).map(Side::last).min()?;
@@ -231,7 +231,7 @@ impl<'t> Group<'t> {
         Some(Finding::UnderWay { places })
     }
 
-    /// Who came last to operations that all remember.
+    /// The rank that came last to operations that all remember.
     pub(super) fn latest(&self) -> Option<Latest<'t>> {
         let all = |seq: u64| {
             let calls: Vec<_> = self.at(seq).collect();

@@ -11,7 +11,7 @@ pub struct Trace {
     pub version: String,
     /// `phalanx` and its version.
     pub comm_lib_version: String,
-    /// Whose it is: a rank of the job …
+    /// The rank of the job that wrote it …
     pub rank: usize,
     /// … of so many …
     pub world_size: usize,
@@ -37,7 +37,7 @@ pub struct Trace {
 pub struct GroupConfig {
     /// `world`, or the name that a split gave it; the same on all members.
     pub name: String,
-    /// Who has it in words.
+    /// The ranks that have it, in words.
     pub desc: String,
     /// The members as ranks of the job, in group order.
     pub ranks: Vec<usize>,

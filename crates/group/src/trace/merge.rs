@@ -21,7 +21,7 @@ pub struct Merged {
 pub struct Unread {
     /// Its path.
     pub file: String,
-    /// Whose it is, if its name says so: `trace_rank_4.json`.
+    /// The rank that wrote it, if its name says so: `trace_rank_4.json`.
     pub rank: Option<usize>,
     /// What is wrong with it.
     pub why: String,

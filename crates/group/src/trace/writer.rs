@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long a failing call waits for the trace to be written.
 pub(crate) const WRITING_TIME: Duration = Duration::from_secs(2);
 
-/// Whose operations are remembered, how many of each group, and where they are written.
+/// The rank whose operations are remembered, how many of each group are, and where they are written.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) me: Peer,

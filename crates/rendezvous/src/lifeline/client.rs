@@ -102,10 +102,10 @@ impl Lifeline {
         let (addr, process) = (addr.to_owned(), std::process::id());
         let lifeline = Arc::new(Self { addr, worker, process, sender, state: Mutex::default() });
         lifeline.say(&Word::Here { worker, pid: process });
-        let ear = lifeline.clone();
+        let listener = lifeline.clone();
         thread::Builder::new()
             .name("phalanx-lifeline".into())
-            .spawn(move || gone(&ear.listen(incoming)))
+            .spawn(move || gone(&listener.listen(incoming)))
             .map_err(|error| Error::io("starting the thread that notices the launcher's end", error))?;
         Ok(lifeline)
     }

@@ -59,7 +59,7 @@ pub enum Heard {
 /// ```
 #[derive(Debug)]
 pub struct LifelineServer {
-    reception: Endpoint<Lifelines>,
+    endpoint: Endpoint<Lifelines>,
 }
 
 impl LifelineServer {
@@ -73,17 +73,17 @@ impl LifelineServer {
         hear: impl FnMut(Heard) + Send + 'static,
     ) -> Result<Self> {
         let service = Lifelines { hear: Box::new(hear), workers: HashMap::new(), ended: Vec::new() };
-        Ok(Self { reception: Endpoint::start(bind, secret.clone(), service)? })
+        Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), service)? })
     }
 
     /// Where it listens; the port is the real one.
     pub fn addr(&self) -> SocketAddr {
-        self.reception.addr()
+        self.endpoint.addr()
     }
 
     /// Tells all ranks, and those that will come, that a process has ended.
     pub fn tell(&self, ended: Ended) {
-        self.reception.call(move |lifelines, outbox| lifelines.tell(ended, outbox));
+        self.endpoint.call(move |lifelines, outbox| lifelines.tell(ended, outbox));
     }
 
     /// Waits until all that ranks have said until now was heard; no longer than `limit`.
@@ -92,7 +92,7 @@ impl LifelineServer {
         // Calls are served before sessions are read: the second one comes when all that there was has been read.
         for _ in 0..2 {
             let (served, is_served) = channel();
-            self.reception.call(move |_, _| {
+            self.endpoint.call(move |_, _| {
                 let _ = served.send(());
             });
             let _ = is_served.recv_timeout(deadline.remaining(Instant::now()));

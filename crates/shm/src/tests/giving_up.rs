@@ -4,7 +4,7 @@
 use super::*;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Who gives up, who is stopped, and who comes only then.
+/// The rank that gives up, the one that is stopped, and the one that comes only then.
 const GIVER: usize = 0;
 const READER: usize = 1;
 const LATE: usize = 2;
@@ -102,7 +102,7 @@ fn who_gathers() {
         reader_is_stopped(window, false, |team, call, buffer| {
             let own = team.rank;
             let (part, largest) = (|_| block(own), LEN / 3);
-            let pull = Transfer {
+            let transfer = Transfer {
                 same: true,
                 gives: &|_| true,
                 largest,
@@ -110,7 +110,7 @@ fn who_gathers() {
                 place: Some(&block),
                 layout: None,
             };
-            team.pull(call, Buffers::InPlace(buffer), pull)
+            team.pull(call, Buffers::InPlace(buffer), transfer)
         });
     }
 }
@@ -124,9 +124,9 @@ fn who_only_takes() {
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if team.rank == GIVER { None } else { Some(&whole) };
             let gives = |rank| rank == GIVER;
-            let pull =
+            let transfer =
                 Transfer { same: false, gives: &gives, largest: LEN / 3, part: &block, place, layout: None };
-            team.pull(call, Buffers::InPlace(buffer), pull)
+            team.pull(call, Buffers::InPlace(buffer), transfer)
         });
     }
 }

@@ -25,7 +25,7 @@ impl Origin {
     #[cfg(target_os = "linux")]
     pub(crate) const HERE: Self = Self(0);
 
-    /// Who has one IPv6 address has 2⁶⁴ of them.
+    /// A host that has one IPv6 address has 2⁶⁴ of them.
     fn of(ip: IpAddr) -> Self {
         Self(match ip.to_canonical() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -73,7 +73,7 @@ const STARVED_TIME: Duration = Duration::from_secs(1);
 /// How often a log line says that nobody can be accepted.
 const REFUSALS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// See the [module](self).
+/// A listener, and callers in the middle of their handshakes.
 #[derive(Debug)]
 pub(crate) struct AcceptQueue<L: Listener> {
     listener: L,
@@ -97,7 +97,7 @@ pub(crate) struct AcceptQueue<L: Listener> {
 struct Caller<S> {
     half: Handshaking<S>,
     origin: Origin,
-    /// Who it is, once it is to come in.
+    /// The rank that it is, once it is to come in.
     admitted: Option<Hello>,
 }
 
@@ -287,22 +287,22 @@ mod tests {
         let secret = Secret::generate().unwrap();
         let listener = socket::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut acceptor = AcceptQueue::new(listener, &[Purpose::Data]);
+        let mut queue = AcceptQueue::new(listener, &[Purpose::Data]);
         let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: WORLD };
         let (mut dialer, opening) = Dialer::new(secret.clone(), hello, [7; 32]);
         caller.write_all(&opening).unwrap();
         let now = Instant::now();
-        while acceptor.callers.is_empty() {
-            acceptor.accept(&secret);
+        while queue.callers.is_empty() {
+            queue.accept(&secret);
         }
-        acceptor.greet(&mut Welcoming, now, |_, _, _| panic!("nothing is proved"));
+        queue.greet(&mut Welcoming, now, |_, _, _| panic!("nothing is proved"));
         let mut challenge = vec![0; dialer.wants()];
         caller.read_exact(&mut challenge).unwrap();
         let Ok(DialerStep::Send(proof)) = dialer.handle(&challenge) else { panic!("proof expected") };
         caller.write_all(&proof).unwrap();
         let mut welcome = 0;
-        acceptor.greet(&mut Welcoming, now + after, |_, _, _| welcome += 1);
-        assert!(acceptor.callers.is_empty(), "the proof has come");
+        queue.greet(&mut Welcoming, now + after, |_, _, _| welcome += 1);
+        assert!(queue.callers.is_empty(), "the proof has come");
         welcome == 1
     }
 
@@ -332,18 +332,18 @@ mod tests {
     fn a_process_without_descriptors_says_so_now_and_then_and_knows_it_after_a_while() {
         let (secret, start) = (Secret::generate().unwrap(), Instant::now());
         let listener = socket::listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut acceptor = AcceptQueue::new(Refusing(listener, true.into()), &[Purpose::Data]);
+        let mut queue = AcceptQueue::new(Refusing(listener, true.into()), &[Purpose::Data]);
         for _ in 0..10 {
-            acceptor.accept_after = start;
-            acceptor.accept(&secret);
+            queue.accept_after = start;
+            queue.accept(&secret);
         }
-        assert_eq!(acceptor.refusals.0, 9, "one line was said");
-        assert_eq!(acceptor.starved(start), None);
-        assert!(acceptor.starved(start + 60 * STARVED_TIME).is_some_and(|why| why.contains("open files")));
-        acceptor.listener.1.set(false);
-        acceptor.accept_after = start;
-        acceptor.accept(&secret);
-        assert_eq!(acceptor.starved(start + 60 * STARVED_TIME), None, "some were given back");
+        assert_eq!(queue.refusals.0, 9, "one line was said");
+        assert_eq!(queue.starved(start), None);
+        assert!(queue.starved(start + 60 * STARVED_TIME).is_some_and(|why| why.contains("open files")));
+        queue.listener.1.set(false);
+        queue.accept_after = start;
+        queue.accept(&secret);
+        assert_eq!(queue.starved(start + 60 * STARVED_TIME), None, "some were given back");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub fn open_session_if_listening(
 /// Why no session was opened.
 #[derive(Debug)]
 pub struct NoSession {
-    /// Whom it was tried with, and what the last try met: nobody there, a stranger, another secret, or a refusal.
+    /// The addresses that were tried, and what the last try met: nobody there, a stranger, another secret, or a refusal.
     pub what: String,
     /// What somebody who knows the secret said to that.
     pub refusal: Option<Status>,
@@ -68,7 +68,7 @@ pub fn try_to_open_session(
     })
 }
 
-/// Whoever said so will say so again.
+/// A peer that said so will say so again.
 fn is_final_word(met: &Failure) -> bool {
     matches!(met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. }))
 }

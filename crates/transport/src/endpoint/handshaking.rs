@@ -41,7 +41,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What it says of a connection that was to be made with whoever listens at `addr`.
+    /// The words for it, of a connection that was to be made with the listener at `addr`.
     pub(crate) fn of_link(&self, addr: &dyn std::fmt::Display) -> LinkFault {
         let why = format!("{addr}: {self}");
         match self {

@@ -94,7 +94,7 @@ impl<S: Service> Endpoint<S> {
         let waker = SelfPipe::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), waker });
         let mut event_loop = EventLoop::new(listener, secret, service, shared.clone());
-        let local_name = event_loop.open_door();
+        let local_name = event_loop.open_fd_passing();
         let strangers = event_loop.accept_queue.strangers.clone();
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-endpoint-{}", addr.port()))
@@ -113,7 +113,7 @@ impl<S: Service> Endpoint<S> {
         self.local_name.as_deref()
     }
 
-    /// Who called so far and did not know the secret.
+    /// The addresses that called so far and did not know the secret.
     pub fn strangers(&self) -> Strangers {
         *self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,12 +181,12 @@ impl<S: Service> EventLoop<S> {
 
     /// Lets processes of this host pass memory, if the service takes any; returns the name at which they can.
     #[cfg(target_os = "linux")]
-    fn open_door(&mut self) -> Option<String> {
+    fn open_fd_passing(&mut self) -> Option<String> {
         if !self.service.takes_memory() {
             return None;
         }
         match FdPassing::open() {
-            Ok(fds) => Some(self.fd_passing.insert(fds).name().to_owned()),
+            Ok(passing) => Some(self.fd_passing.insert(passing).name().to_owned()),
             Err(error) => {
                 tracing::warn!(%error, "no memory can be shared: the system refused an abstract unix socket");
                 None
@@ -195,7 +195,7 @@ impl<S: Service> EventLoop<S> {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn open_door(&mut self) -> Option<String> {
+    fn open_fd_passing(&mut self) -> Option<String> {
         None
     }
 

@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Who takes nothing of what waits for so long is given up.
+/// A peer that takes nothing of what waits for so long is given up.
 const STUCK_TIME: Duration = Duration::from_secs(10);
 /// How often the writing thread looks how long nothing has moved.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

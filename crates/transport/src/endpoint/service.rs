@@ -29,7 +29,7 @@ pub struct Dial {
     pub peer: usize,
     /// Where it listens.
     pub addr: SocketAddr,
-    /// Who we are.
+    /// What this side says of itself.
     pub hello: Hello,
     /// When to give up.
     pub deadline: Deadline,

@@ -50,7 +50,7 @@ struct Network {
     messages: Vec<Vec<u8>>,
 }
 
-/// Whoever is on the line between the two ends of a handshake. The first bit says whether the job encrypts.
+/// An attacker on the line between the two ends of a handshake. The first bit says whether the job encrypts.
 pub fn handshake(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let encrypts = input.arbitrary::<u8>().unwrap_or(0) & 1 == 1;

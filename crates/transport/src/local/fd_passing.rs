@@ -122,7 +122,7 @@ struct IncomingFd {
 /// Callers who may be about to pass memory at once. A job's own are one for each group that is being made.
 const ARRIVING_MAX: usize = 256;
 
-/// See the [module](self).
+/// The socket of a process for descriptors, what it gives, and what arrives.
 pub(crate) struct FdPassing {
     name: String,
     accept_queue: AcceptQueue<UnixListener>,

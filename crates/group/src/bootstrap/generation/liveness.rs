@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Liveness {
     heartbeat: Heartbeat,
-    /// Who is watched, and its beat as it was seen last.
+    /// The workers that are watched, and their beats as they were seen last.
     beats: BTreeMap<u64, Option<Vec<u8>>>,
     silent: BTreeSet<u64>,
 }
@@ -66,7 +66,7 @@ impl Liveness {
         due.beat
     }
 
-    /// Who has not beaten for the whole time. Whoever beats again is none of them.
+    /// The workers that have not beaten for the whole time. One that beats again is none of them.
     pub(crate) fn silent(&self) -> &BTreeSet<u64> {
         &self.silent
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// See the [module](self).
+/// How processes come together.
 #[derive(Debug)]
 pub(crate) struct ProcessBootstrap {
     pub(crate) config: Config,

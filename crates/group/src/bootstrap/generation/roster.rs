@@ -1,4 +1,4 @@
-//! Who is in the next generation: decided by whoever sees first that all are there, and followed by all.
+//! The workers of the next generation: decided by the one that sees first that all are there, and followed by all.
 //!
 //! Each worker announces itself under the generation's number, and looks. Once everybody who lives has come it proposes the roster
 //! that it sees; the store takes the first proposal, and that counts.
@@ -37,7 +37,7 @@ pub(crate) struct Party<'a> {
     /// The roster of the generation before, with each worker's name there; empty for a worker that was in none.
     pub(crate) before: Vec<u64>,
     pub(crate) names: BTreeMap<u64, String>,
-    /// Who is known to be lost by now.
+    /// The workers that are known to be lost by now.
     pub(crate) lost: &'a dyn Fn() -> Lost,
     pub(crate) heartbeat: Option<Arc<StoreHeartbeat>>,
     pub(crate) limits: WaitLimits,
@@ -48,7 +48,7 @@ pub(crate) struct Party<'a> {
 impl Party<'_> {
     /// Agrees with the others on `generation`. Returns what was decided, with or without this worker.
     ///
-    /// Whoever lives is waited for as long as an operation may take. A new worker waits as long: it must not begin a job of its own
+    /// Workers that live are waited for as long as an operation may take. A new worker waits as long: it must not begin a job of its own
     /// beside those who only take long to notice a loss.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Party<'_> {
         }
     }
 
-    /// Who shows no sign of life any more: of those who have announced themselves, and of the survivors before them.
+    /// The workers that show no sign of life any more: of those that have announced themselves, and of the survivors before them.
     fn look_at(&self, announced: &[Candidate], lost: &Lost) -> BTreeSet<u64> {
         let Some(heartbeat) = &self.heartbeat else { return BTreeSet::new() };
         let here: BTreeSet<u64> = announced.iter().map(|c| c.worker).collect();

@@ -68,8 +68,8 @@ impl StoreHeartbeat {
 
     /// Beats when `latch` is raised.
     pub(crate) fn beat_after(&self, latch: &Arc<FailureLatch>) {
-        let client = FailureListener { latch: Arc::downgrade(latch), heartbeat: Arc::downgrade(&self.0) };
-        latch.listen(&Waker::at(Arc::new(client)));
+        let listener = FailureListener { latch: Arc::downgrade(latch), heartbeat: Arc::downgrade(&self.0) };
+        latch.listen(&Waker::at(Arc::new(listener)));
         if latch.cause().is_some() {
             self.beat();
         }
@@ -93,7 +93,7 @@ impl StoreHeartbeat {
         workers.for_each(|worker| state.liveness.heard(worker, Instant::now()));
     }
 
-    /// Who of them has not beaten for the whole time.
+    /// The workers of these that have not beaten for the whole time.
     pub(crate) fn silent(&self) -> BTreeSet<u64> {
         self.0.lock().liveness.silent().clone()
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// See the [module](self).
+/// How threads of one process come together.
 #[derive(Debug)]
 pub(crate) struct ThreadBootstrap {
     store: MemoryStore,

@@ -15,7 +15,7 @@ pub(crate) struct Candidate {
     pub(crate) worker: u64,
     /// Where it stood in the roster before; `None`: it is new, and has nothing that the others could need.
     pub(crate) rank: Option<usize>,
-    /// Who it was there, and which call it made.
+    /// The rank that it had there, and the call that it made.
     pub(crate) call: Option<(Peer, Signature)>,
 }
 
@@ -28,16 +28,16 @@ pub(crate) enum Decision {
     Refused(Box<[(Peer, Signature); 2]>),
 }
 
-/// Who may be in the generation.
+/// The workers that may be in the generation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Admission {
-    /// Who was in the one before.
+    /// The workers that were in the one before.
     Survivors,
     /// Replacements too.
     Elastic(Elastic),
 }
 
-/// Who is lost, as the generation before knows.
+/// The workers that are lost, as the generation before knows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lost {
     /// Their lines have ended, whichever way.
@@ -48,7 +48,7 @@ pub(crate) struct Lost {
     pub(crate) arbiter: bool,
 }
 
-/// See the [module](self).
+/// What one worker sees of a generation that forms.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     pub(crate) admission: Admission,
@@ -58,9 +58,9 @@ pub(crate) struct View<'a> {
     /// What the launcher says, if it does.
     pub(crate) launcher: Option<&'a Workers>,
     pub(crate) lost: &'a Lost,
-    /// Who shows no sign of life any more.
+    /// The workers that show no sign of life any more.
     pub(crate) silent: &'a BTreeSet<u64>,
-    /// Who was started, and has not called `init` for so long that it never will.
+    /// The workers that were started, and have not called `init` for so long that they never will.
     pub(crate) stuck: &'a BTreeSet<u64>,
     pub(crate) waited: Duration,
     /// Those that live have had all the time of an operation.

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 /// A late call, while ranks are asked about it. The reporter waits for the verdict meanwhile.
 #[derive(Debug)]
 pub(super) struct Inquiry {
-    /// Who was late in it and has said so.
+    /// The ranks that were late in it and have said so.
     pub(super) reporters: BTreeSet<usize>,
     pub(super) members: Vec<usize>,
     /// As the first of them put it.
     pub(super) cause: Cause,
-    /// Who has not said where in the group it is.
+    /// The ranks that have not said where in the group they are.
     pub(super) unheard: BTreeSet<usize>,
     /// Whether a reporter has said it again: it waits no longer.
     pub(super) insisted: bool,

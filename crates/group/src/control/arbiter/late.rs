@@ -1,6 +1,6 @@
 //! What the arbiter says of calls that were late.
 //!
-//! Whoever is late sees only that others have not come. Those may wait themselves, in another group, for a rank that does nothing: that one is
+//! A rank that is late sees only that others have not come. Those may wait themselves, in another group, for a rank that does nothing: that one is
 //! named. So all ranks are asked for what they wait, once for all calls that are late at that time.
 
 use super::inquiry::Inquiry;
@@ -40,7 +40,7 @@ impl Arbiter {
         mail
     }
 
-    /// Who reports something twice waits no longer.
+    /// A rank that reports something twice waits no longer.
     pub(super) fn insist(&mut self, reporter: usize, group: GroupId) -> Mail {
         if let Some(inquiry) = self.inquiries.get_mut(&group) {
             inquiry.insisted |= !inquiry.reporters.insert(reporter);

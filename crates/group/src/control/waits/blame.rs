@@ -10,9 +10,9 @@ const TOLD_MAX: usize = 8;
 /// For whom a late call waits.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Blame {
-    /// Who waits for nobody, or has not answered.
+    /// A rank that waits for nobody, or has not answered.
     pub(crate) roots: Vec<usize>,
-    /// Who has an error of its own.
+    /// A rank that has an error of its own.
     pub(crate) fallen: Vec<usize>,
     /// What those do that wait for others, from the absent on.
     pub(crate) meanwhile: Vec<Link>,
@@ -61,7 +61,7 @@ pub(crate) fn blame(
     blame
 }
 
-/// Who has not done its part in an operation of `rank`. Of whom nothing is known, it is assumed.
+/// The ranks that have not done their part in an operation of `rank`. Of a rank of which nothing is known, it is assumed.
 fn behind(
     rank: usize,
     wait: &Pending,

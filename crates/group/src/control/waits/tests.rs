@@ -1,4 +1,4 @@
-//! Who is found to wait in a circle, and who is not.
+//! Ranks that are found to wait in a circle, and ranks that are not.
 
 use super::blame::Blame;
 use super::*;
@@ -157,7 +157,7 @@ fn while_a_survey_goes_on_only_those_are_asked_again_that_waited_for_nothing() {
     assert!(waits.is_surveyed() && waits.answers().unwrap().is_empty(), "nobody has answered");
 }
 
-/// Who is to blame for a call to which these ranks have not come; nobody has an error or has left.
+/// The ranks to blame for a call to which these have not come; nobody has an error or has left.
 fn blamed(absent: &[usize], ranks: &[Standing]) -> (Vec<usize>, Vec<(usize, usize)>) {
     let answers = ranks.iter().cloned().enumerate().collect();
     let Blame { roots, fallen, meanwhile, circle } = blame(absent, &answers, |_| false, |_, _| false);

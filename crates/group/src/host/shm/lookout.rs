@@ -22,7 +22,7 @@ pub(super) struct Look<'a> {
     /// The thread is known to wait.
     here: Option<Here>,
     reminder: Option<Reminder>,
-    /// Whose process had ended at the last look (a rank of the job).
+    /// The rank of the job whose process had ended at the last look.
     ended: Option<usize>,
     seen: Option<Seen>,
 }

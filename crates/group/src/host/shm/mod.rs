@@ -284,7 +284,7 @@ fn run(
             team.reduce_scatter(shm, to_shm(buffers), layout, reduction)
         }
         (OpKind::AllGather | OpKind::Split, buffers, None) => {
-            let pull = Transfer {
+            let transfer = Transfer {
                 same: true,
                 gives: &|_| true,
                 largest: largest(),
@@ -292,7 +292,7 @@ fn run(
                 place: Some(&block),
                 layout: Some(layout),
             };
-            team.pull(shm, to_shm(buffers), pull)
+            team.pull(shm, to_shm(buffers), transfer)
         }
         (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
         // The root has the blocks of all in its buffer; the others have their own alone.
@@ -301,7 +301,7 @@ fn run(
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if is_root(rank) { Some(&block) } else { None };
             let gives = |r| !is_root(r);
-            let pull = Transfer {
+            let transfer = Transfer {
                 same: true,
                 gives: &gives,
                 largest: largest(),
@@ -309,13 +309,13 @@ fn run(
                 place,
                 layout: Some(layout),
             };
-            team.pull(shm, to_shm(buffers), pull)
+            team.pull(shm, to_shm(buffers), transfer)
         }
         (OpKind::Scatter, buffers, None) => {
             let whole = |_| 0..block(rank).len();
             let place: Option<&dyn Fn(usize) -> Range<usize>> =
                 if is_root(rank) { None } else { Some(&whole) };
-            let pull = Transfer {
+            let transfer = Transfer {
                 same: false,
                 gives: &is_root,
                 largest: largest(),
@@ -323,14 +323,14 @@ fn run(
                 place,
                 layout: Some(layout),
             };
-            team.pull(shm, to_shm(buffers), pull)
+            team.pull(shm, to_shm(buffers), transfer)
         }
         (OpKind::AllToAll, buffers, None) => {
             let place = |rank: usize| bytes(recv_layout.as_ref().unwrap_or(layout).block(rank));
             // Where ranks agree on the count of all, all blocks are alike.
             let is_even = signature.count > 0;
             let layout = is_even.then_some(layout);
-            let pull = Transfer {
+            let transfer = Transfer {
                 same: false,
                 gives: &|_| true,
                 largest: largest(),
@@ -339,9 +339,9 @@ fn run(
                 layout,
             };
             if is_even {
-                team.pull(shm, to_shm(buffers), pull)
+                team.pull(shm, to_shm(buffers), transfer)
             } else {
-                team.pull_uneven(shm, to_shm(buffers), pull)
+                team.pull_uneven(shm, to_shm(buffers), transfer)
             }
         }
         _ => team.barrier(shm),
