@@ -1,6 +1,7 @@
 //! Splitting a group into subgroups.
 
 use crate::ProcessGroup;
+use crate::group::backend::BackendFactory;
 use phalanx_core::{CallSite, Deadline, Error, GroupId, OpKind, Result, Signature};
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -14,10 +15,16 @@ impl ProcessGroup {
     /// again as an operation may take. Links of the new group are made on first use.
     ///
     /// # Errors
-    /// As for any collective. Where a rank gets one, the new group that it was to be in fails too.
+    /// As for any collective; [`Unsupported`](Error::Unsupported) on a group that was made without a factory. Where a rank gets one, the new group that it was to be in fails too.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let site = self.site();
+        // Before anything is sent: on such a group no rank can split.
+        let factory = self.factory.as_ref().ok_or_else(|| Error::Unsupported {
+            op: OpKind::Split,
+            backend: self.backend_name(),
+            hint: "make the group by ProcessGroup::with_factory".to_owned(),
+        })?;
         let number = {
             let mut splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
             *splits += 1;
@@ -25,7 +32,7 @@ impl ProcessGroup {
         };
         let name = |color| Signature::detail_of(&[self.id().0 as usize, number as usize, color as usize]);
         let new = color.map(|color| (color, GroupId(name(color))));
-        let made = self.divide(new, key, site);
+        let made = self.divide(&**factory, new, key, site);
         if let (Some((_, id)), Err(error)) = (new, &made) {
             // The others may have all they need, and wait there for this rank.
             self.backend.forgo(id, error);
@@ -34,16 +41,17 @@ impl ProcessGroup {
     }
 
     /// Joins the new group of this color and name.
-    fn divide(&self, new: Option<(u32, GroupId)>, key: i64, site: CallSite) -> Result<Option<Self>> {
+    fn divide(
+        &self,
+        factory: &dyn BackendFactory,
+        new: Option<(u32, GroupId)>,
+        key: i64,
+        site: CallSite,
+    ) -> Result<Option<Self>> {
         let mine = [new.map_or(-1, |(color, _)| i64::from(color)), key];
         let mut all = vec![0i64; 2 * self.world_size()];
         self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
         let Some((_, id)) = new else { return Ok(None) };
-        let factory = self.factory.as_ref().ok_or_else(|| Error::Unsupported {
-            op: OpKind::Split,
-            backend: self.backend_name(),
-            hint: "make the group by ProcessGroup::with_factory".to_owned(),
-        })?;
         let deadline = Deadline::after(Instant::now(), self.timeout());
         let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
@@ -54,10 +62,27 @@ impl ProcessGroup {
 
 #[cfg(test)]
 mod tests {
-    use crate::SimulatedBackend;
+    use crate::{ProcessGroup, SimulatedBackend};
     use phalanx_core::{CallSite, Error, OpKind};
     use std::sync::Barrier;
     use std::time::Duration;
+
+    #[test]
+    fn a_group_without_a_factory_is_not_split_and_lives_on() {
+        let groups = SimulatedBackend::create_group(2);
+        std::thread::scope(|scope| {
+            for group in groups {
+                scope.spawn(move || {
+                    let group = ProcessGroup::new(group.backend.clone());
+                    // Neither the rank that would join nor the one that would not has sent anything.
+                    let color = (group.rank() == 0).then_some(7);
+                    let error = group.split(color, 0).unwrap_err();
+                    assert!(matches!(error, Error::Unsupported { op: OpKind::Split, .. }), "{error}");
+                    group.barrier().unwrap();
+                });
+            }
+        });
+    }
 
     /// A rank gives what the others need to divide the group, and then the group fails for it: they may be in a new one already,
     /// and must not wait there.
