@@ -237,15 +237,15 @@ struct Attendance<'a> {
 impl Attendance<'_> {
     /// Waits for all ranks, and says meanwhile who is missing.
     fn complete(&self) -> Result<Vec<Member>> {
-        let meeting =
+        let rendezvous =
             Rendezvous { me: self.me.clone(), world_size: self.world_size, deadline: *self.deadline };
         let wait = |limit| self.membership.wait_complete(&Deadline::after(Instant::now(), limit));
         loop {
-            let incomplete = match wait(meeting.pause(Instant::now())) {
+            let incomplete = match wait(rendezvous.pause(Instant::now())) {
                 Ok(members) => return Ok(members),
                 Err(incomplete) => incomplete,
             };
-            match meeting.step(incomplete, Instant::now()) {
+            match rendezvous.step(incomplete, Instant::now()) {
                 Step::Ask(notice) => {
                     if let Err(error) = self.init_notices.check() {
                         // The store may go because all have come, or with rank 0, of which the arbiter's line says more.
@@ -261,7 +261,7 @@ impl Attendance<'_> {
                 Step::End(notice, error) => {
                     // If nobody hears it, they have deadlines of their own.
                     let told = notice.is_some_and(|notice| self.line.send(notice).is_ok());
-                    if told && meeting.me.rank == 0 {
+                    if told && rendezvous.me.rank == 0 {
                         // The arbiter goes with this process, and would be taken for lost: its word has reached the others when it is heard here.
                         let _ = wait(LAST_WORD_TIME);
                     }

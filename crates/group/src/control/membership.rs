@@ -1,7 +1,7 @@
 //! What a rank knows of its groups' health, and the latches that stop running operations.
 
 use super::error_state::ErrorState;
-use super::failure_latch::{Departure, FailureLatch, OnFailure};
+use super::failure_latch::{Departure, FailureLatch, OnFailure, lock};
 use super::launcher_link::LauncherLink;
 use super::limits::{LEFT_MAX, VERDICTS_MAX};
 use super::notice::{Member, Notice, Through, Verdict};
@@ -12,7 +12,7 @@ use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 mod standing;
@@ -393,10 +393,6 @@ impl Scope {
             Self::Rank { rank, .. } => rank == 0 || latch.members().contains(&rank),
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
