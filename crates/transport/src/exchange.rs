@@ -91,7 +91,7 @@ impl Service for Links {
         }
         match hello.purpose {
             Purpose::Store | Purpose::Lifeline => Admission::Refuse(Status::Unwanted),
-            Purpose::Control | Purpose::Pulse => match &mut self.control {
+            Purpose::Control | Purpose::Heartbeat => match &mut self.control {
                 Some(control) => control.admit(hello),
                 None => Admission::Refuse(Status::Unwanted),
             },

@@ -65,7 +65,7 @@ pub enum Purpose {
     /// A rank's lifeline to the launcher that started it.
     Lifeline = 5,
     /// A sign of life: a rank whose line to the arbiter is silent asks whether it can be reached by another connection.
-    Pulse = 6,
+    Heartbeat = 6,
 }
 
 /// The caller, the rank that it calls, and what for.
@@ -99,7 +99,7 @@ impl Hello {
     pub fn objection(&self, rank: usize, world_size: usize) -> Option<Status> {
         let (caller, called) = (self.rank as usize, self.called as usize);
         // Rank 0 is a client of its own arbiter, but nobody links with itself.
-        let itself = caller == rank && !matches!(self.purpose, Purpose::Control | Purpose::Pulse);
+        let itself = caller == rank && !matches!(self.purpose, Purpose::Control | Purpose::Heartbeat);
         if self.world_size as usize != world_size {
             return Some(Status::OtherSize(world_size as u32));
         }
@@ -351,7 +351,7 @@ impl Acceptor {
                 3 => Purpose::Data,
                 4 => Purpose::Memory,
                 5 => Purpose::Lifeline,
-                6 => Purpose::Pulse,
+                6 => Purpose::Heartbeat,
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);

@@ -28,11 +28,11 @@ fn what_is_given_is_the_same_memory() {
     let early = [give(2), give(1)];
     early.into_iter().for_each(|given| given.wait(&within(20), || false).unwrap());
     let taken: Vec<_> = std::thread::scope(|scope| {
-        let taker = scope.spawn(|| {
+        let receiver = scope.spawn(|| {
             (0..3).map(|seq| ranks[1].take(WORLD, seq, 0, &within(20), || false).unwrap()).collect()
         });
         give(0).wait(&within(20), || false).unwrap();
-        taker.join().unwrap()
+        receiver.join().unwrap()
     });
     for ((seq, ours), theirs) in given.into_iter().zip(taken) {
         assert!(same_file(&ours, &theirs));
@@ -47,15 +47,15 @@ fn what_is_given_is_the_same_memory() {
 }
 
 #[test]
-fn groups_and_givers_are_told_apart() {
+fn groups_and_senders_are_told_apart() {
     let (_, ranks) = ranks(3);
     let name = ranks[2].local_name().unwrap();
     let files: Vec<_> = (0..3).map(|i| file(&[i])).collect();
-    let gifts = [(0, WORLD), (1, WORLD), (0, GroupId(7))];
-    for (&(from, group), file) in gifts.iter().zip(&files) {
+    let offers = [(0, WORLD), (1, WORLD), (0, GroupId(7))];
+    for (&(from, group), file) in offers.iter().zip(&files) {
         ranks[from].give(group, 1, 2, name, file.clone(), within(20)).wait(&within(20), || false).unwrap();
     }
-    for (&(from, group), file) in gifts.iter().zip(&files).rev() {
+    for (&(from, group), file) in offers.iter().zip(&files).rev() {
         let taken = ranks[2].take(group, 1, from, &within(20), || false).unwrap();
         assert!(same_file(file, &taken), "from {from} for {group}");
     }

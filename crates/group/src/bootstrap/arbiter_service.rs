@@ -75,7 +75,7 @@ impl ArbiterService {
 impl Service for ArbiterService {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let rank = hello.rank as usize;
-        if hello.purpose == Purpose::Pulse {
+        if hello.purpose == Purpose::Heartbeat {
             let has_line = self.ranks.values().any(|&r| r == rank);
             return if has_line { Admission::Serve } else { Admission::Refuse(Status::Unwanted) };
         }
@@ -87,7 +87,7 @@ impl Service for ArbiterService {
     }
 
     fn opened(&mut self, session: SessionId, hello: &Hello, _outbox: &mut Outbox) {
-        if hello.purpose == Purpose::Pulse {
+        if hello.purpose == Purpose::Heartbeat {
             // That it has come this far is all it wants to say, and to know.
             return self.arbiter.heard(hello.rank as usize, Instant::now());
         }

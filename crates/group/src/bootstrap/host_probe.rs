@@ -52,7 +52,7 @@ impl HostProber {
         known.until = Some(Instant::now() + self.limit / 2);
         if !known.is_asking && !known.addrs.is_empty() {
             let (shared, pause) = (self.known.clone(), try_time(self.limit));
-            let thread = std::thread::Builder::new().name("phalanx-knock".into());
+            let thread = std::thread::Builder::new().name("phalanx-probe".into());
             known.is_asking = thread.spawn(move || run(&shared, pause)).is_ok();
         }
     }
@@ -112,7 +112,7 @@ impl Recaller {
         if is_wanted && !state.is_calling {
             let (addr, secret, hello) = (self.addr.clone(), self.secret.clone(), self.hello);
             let (shared, limit) = (self.state.clone(), try_time(self.limit));
-            let thread = std::thread::Builder::new().name("phalanx-doubt".into());
+            let thread = std::thread::Builder::new().name("phalanx-recall".into());
             state.is_calling = thread.spawn(move || call(&addr, &secret, &hello, limit, &shared)).is_ok();
         }
     }

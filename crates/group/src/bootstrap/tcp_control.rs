@@ -93,7 +93,7 @@ impl Doubt {
         membership: Arc<Membership>,
         limit: Duration,
     ) -> Self {
-        let hello = Hello { purpose: Purpose::Pulse, ..hello };
+        let hello = Hello { purpose: Purpose::Heartbeat, ..hello };
         Self { caller: Recaller::new(addr, secret, hello, limit), prober: HostProber::new(limit), membership }
     }
 

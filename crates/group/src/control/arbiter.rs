@@ -53,7 +53,7 @@ pub(crate) struct Arbiter {
     /// Calls that were late, while ranks are asked about them.
     inquiries: HashMap<GroupId, Inquiry>,
     /// For what an operation of each rank has failed. What becomes of the rank then follows from that, unless it goes on.
-    stricken: Vec<Option<Cause>>,
+    errors: Vec<Option<Cause>>,
     /// The graph of waits between ranks.
     waits: Waits,
     /// Of the ranks that are here; `None` where silence means nothing.
@@ -78,7 +78,7 @@ impl Arbiter {
             doubted: BTreeMap::new(),
             calls: vec![VecDeque::new(); world_size],
             inquiries: HashMap::new(),
-            stricken: vec![None; world_size],
+            errors: vec![None; world_size],
             waits: Waits::default(),
             heartbeat,
             answering: None,
@@ -120,8 +120,8 @@ impl Arbiter {
                 vec![(rank, Verdict::Missing { ranks })]
             }
             Notice::Calls { group, calls } => self.called(rank, group, calls),
-            Notice::Stricken { cause } => self.strike(rank, Some(cause)),
-            Notice::GoesOn => self.strike(rank, None),
+            Notice::InError { cause } => self.set_error(rank, Some(cause)),
+            Notice::GoesOn => self.set_error(rank, None),
             // Who panics is about to lose all its groups, and the others must not take that for anything else.
             Notice::Failed { cause: Cause::Lost { peer, how: Loss::Panicked }, .. } if peer.rank == rank => {
                 self.panicked(rank)
@@ -151,7 +151,7 @@ impl Arbiter {
                 if !self.left.insert(rank) {
                     return Vec::new();
                 }
-                let after = self.stricken[rank].clone();
+                let after = self.errors[rank].clone();
                 let mut mail = self.tell_all(Verdict::Left { rank, after });
                 mail.extend(self.confirm(rank, None));
                 mail.extend(self.conclude_answered());
@@ -192,7 +192,7 @@ impl Arbiter {
 
     /// The line of `rank` has closed without a farewell. Somebody may say until then how its process ended; see [`settle`](Self::settle).
     pub(crate) fn closed(&mut self, rank: usize, until: Instant) -> Mail {
-        if self.left.contains(&rank) || self.lost.contains(&rank) || self.stricken[rank].is_some() {
+        if self.left.contains(&rank) || self.lost.contains(&rank) || self.errors[rank].is_some() {
             return self.disconnected(rank, Loss::Died);
         }
         self.ending.push_back((rank, until));
@@ -322,7 +322,7 @@ impl Arbiter {
     fn panicked(&mut self, rank: usize) -> Mail {
         let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Panicked });
         // That it ends after this is no news.
-        self.stricken[rank].get_or_insert_with(|| cause.clone());
+        self.errors[rank].get_or_insert_with(|| cause.clone());
         if !self.panicked.insert(rank) {
             return Vec::new();
         }
@@ -330,18 +330,18 @@ impl Arbiter {
     }
 
     /// What becomes of `rank` from now on has this cause. Rank 0 takes the arbiter with it, so the others must know before that.
-    fn strike(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
+    fn set_error(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
         // The panic of a rank stays its cause.
         if !self.panicked.contains(&rank) {
-            self.stricken[rank].clone_from(&cause);
+            self.errors[rank].clone_from(&cause);
         }
-        if rank == 0 { self.tell_all(Verdict::Stricken { cause }) } else { Vec::new() }
+        if rank == 0 { self.tell_all(Verdict::InError { cause }) } else { Vec::new() }
     }
 
     /// What led to `cause`: if that is the loss of a rank that had an error before, the cause of that error; and how it came from there.
     fn origin(&self, cause: Cause) -> (Cause, Through) {
         match cause {
-            Cause::Lost { peer, how } => match self.stricken.get(peer.rank).and_then(Option::as_ref) {
+            Cause::Lost { peer, how } => match self.errors.get(peer.rank).and_then(Option::as_ref) {
                 Some(first) => {
                     let how = if how == Loss::Left { Loss::LeftAfterError } else { how };
                     (first.clone(), Some((peer, how)))
@@ -374,7 +374,7 @@ impl Arbiter {
         }
         groups.push_back(group);
         let others = members.into_iter().filter(|other| *other != rank && !self.lost.contains(other));
-        let after = self.stricken[rank].clone();
+        let after = self.errors[rank].clone();
         let verdict = |other| (other, Verdict::LeftGroup { group, rank, after: after.clone() });
         let mut mail: Mail = others.map(verdict).collect();
         mail.extend(self.confirm(rank, Some(group)));
@@ -492,7 +492,7 @@ impl Arbiter {
     }
 
     fn tell_all(&mut self, verdict: Verdict) -> Mail {
-        let stays = !matches!(verdict, Verdict::Beat | Verdict::Trace { .. } | Verdict::Stricken { .. });
+        let stays = !matches!(verdict, Verdict::Beat | Verdict::Trace { .. } | Verdict::InError { .. });
         if stays && !self.is_complete() {
             self.told.push(verdict.clone());
         }

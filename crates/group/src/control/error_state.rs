@@ -1,4 +1,4 @@
-//! Whether a rank stands under an error that one of its operations has returned. What becomes of it then follows from that error.
+//! The error state of a rank: an operation has returned an error, and the program has not gone on since. What becomes of the rank then follows from that error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,12 +16,12 @@ pub(crate) struct ErrorState {
 
 impl ErrorState {
     /// An operation returns an error. Whether that is the first.
-    pub(crate) fn strike(&self, now: Instant) -> bool {
+    pub(crate) fn enter(&self, now: Instant) -> bool {
         self.is.store(true, Ordering::Relaxed);
         self.since.lock().unwrap_or_else(PoisonError::into_inner).replace(now).is_none()
     }
 
-    /// Whether the rank stands under an error.
+    /// Whether the rank is in the error state.
     pub(crate) fn is(&self) -> bool {
         self.is.load(Ordering::Relaxed)
     }
@@ -47,13 +47,13 @@ mod tests {
 
     #[test]
     fn whoever_works_long_after_an_error_has_gone_on_once() {
-        let (stricken, start) = (ErrorState::default(), Instant::now());
+        let (state, start) = (ErrorState::default(), Instant::now());
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
-        assert!(!stricken.goes_on(|| unreachable!("the clock is not asked")));
-        assert!(stricken.strike(at(0.0)) && !stricken.strike(at(1.0)));
-        assert!(!stricken.goes_on(|| at(5.9)), "five seconds after the last error");
-        assert!(stricken.goes_on(|| at(6.1)));
-        assert!(!stricken.goes_on(|| unreachable!("once")));
-        assert!(stricken.strike(at(7.0)), "the next error is a new one");
+        assert!(!state.goes_on(|| unreachable!("the clock is not asked")));
+        assert!(state.enter(at(0.0)) && !state.enter(at(1.0)));
+        assert!(!state.goes_on(|| at(5.9)), "five seconds after the last error");
+        assert!(state.goes_on(|| at(6.1)));
+        assert!(!state.goes_on(|| unreachable!("once")));
+        assert!(state.enter(at(7.0)), "the next error is a new one");
     }
 }

@@ -25,7 +25,7 @@ const STALL_TIME: Duration = Duration::from_millis(500);
 #[cfg(target_os = "linux")]
 const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long rank 0 waits at most until its own arbiter has told the others of its error.
-const STRICKEN_TIME: Duration = Duration::from_millis(500);
+const ARBITER_ERROR_TIME: Duration = Duration::from_millis(500);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
 pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
@@ -231,9 +231,9 @@ impl GroupHealth {
 
     /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
     pub(crate) fn failed(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
-        if self.job.membership().error_state.strike(Instant::now()) {
+        if self.job.membership().error_state.enter(Instant::now()) {
             // If the program ends because of this error, the others hear why.
-            let _ = self.job.control().send(Notice::Stricken { cause: cause.clone() });
+            let _ = self.job.control().send(Notice::InError { cause: cause.clone() });
         }
         // After that: who is asked meanwhile says either.
         self.latch.returned.store(true, Ordering::Release);
@@ -282,7 +282,7 @@ impl GroupHealth {
             Some(first) => (first, Some((peer, Loss::LeftAfterError))),
             None => (Cause::Lost { peer, how: Loss::Left }, None),
         };
-        match (report.cause().clone(), self.job.membership().arbiter_stricken()) {
+        match (report.cause().clone(), self.job.membership().arbiter_error()) {
             (Cause::Lost { .. } | Cause::TimedOut { .. }, _) if report.in_collective() && has_left(0) => {
                 left(self.job.peer(0))
             }
@@ -296,10 +296,10 @@ impl GroupHealth {
         }
     }
 
-    /// Whether rank 0, and with it the arbiter, stands under an error.
+    /// Whether rank 0, and with it the arbiter, is in the error state.
     #[cfg(target_os = "linux")]
     pub(crate) fn arbiter_ended_after_error(&self) -> bool {
-        self.job.membership().arbiter_stricken().is_some()
+        self.job.membership().arbiter_error().is_some()
     }
 
     /// Fails the group on all its ranks.
@@ -396,7 +396,7 @@ impl GroupHealth {
         let is_own = cause.culprit().is_some_and(|peer| peer.rank == 0);
         if self.job.place().rank == 0 && !is_own && membership.error_state.is() {
             // With this process the arbiter ends: the others must know why, before.
-            membership.wait_arbiter_stricken(&Deadline::after(Instant::now(), STRICKEN_TIME));
+            membership.wait_arbiter_error(&Deadline::after(Instant::now(), ARBITER_ERROR_TIME));
         }
     }
 

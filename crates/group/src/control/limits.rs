@@ -36,7 +36,7 @@ impl Notice {
                 check_members(members, world_size)?;
                 check_cause(cause, world_size)
             }
-            Self::Stricken { cause } => check_cause(cause, world_size),
+            Self::InError { cause } => check_cause(cause, world_size),
             Self::LeaveGroup { members, .. } | Self::WhoIsBehind { members, .. } => {
                 check_members(members, world_size)
             }
@@ -71,7 +71,7 @@ impl Verdict {
                 check_rank(*rank, world_size)?;
                 after.iter().try_for_each(|cause| check_cause(cause, world_size))
             }
-            Self::Stricken { cause } => cause.iter().try_for_each(|cause| check_cause(cause, world_size)),
+            Self::InError { cause } => cause.iter().try_for_each(|cause| check_cause(cause, world_size)),
             Self::Trace { by } => check_rank(*by, world_size),
             Self::Beat | Self::WhereAreYou { .. } | Self::WhatDoYouWaitFor { .. } => Ok(()),
         }

@@ -27,7 +27,7 @@ struct State {
     /// Ranks that left groups which are not made here yet: others may be done with a group before.
     left_groups: VecDeque<(GroupId, usize, Departure)>,
     /// For what an operation of rank 0 has failed.
-    arbiter_stricken: Option<Cause>,
+    arbiter_error: Option<Cause>,
     /// The line to the arbiter has ended: nothing more is heard.
     line_ended: bool,
     latches: Vec<Weak<FailureLatch>>,
@@ -125,7 +125,7 @@ impl Membership {
             Verdict::Lost { rank, is_gone, cause, through } => {
                 state.verdict(Scope::Rank { rank, is_gone }, cause, through);
             }
-            Verdict::Stricken { cause } => state.arbiter_stricken = cause,
+            Verdict::InError { cause } => state.arbiter_error = cause,
             Verdict::Beat | Verdict::WhereAreYou { .. } | Verdict::WhatDoYouWaitFor { .. } => return,
             Verdict::Behind { group, seq, ranks } => {
                 let mut latches = state.latches.iter().filter_map(Weak::upgrade);
@@ -159,16 +159,16 @@ impl Membership {
     }
 
     /// For what an operation of rank 0 has failed, before it left or its line broke.
-    pub(crate) fn arbiter_stricken(&self) -> Option<Cause> {
+    pub(crate) fn arbiter_error(&self) -> Option<Cause> {
         let state = lock(&self.state);
         let left = state.left.get(&0).and_then(|departure| departure.after.clone());
-        left.or_else(|| state.arbiter_stricken.clone())
+        left.or_else(|| state.arbiter_error.clone())
     }
 
     /// Waits until this rank, which has the arbiter, has heard what it said of its own error: so have the others.
-    pub(crate) fn wait_arbiter_stricken(&self, deadline: &Deadline) {
+    pub(crate) fn wait_arbiter_error(&self, deadline: &Deadline) {
         let mut state = lock(&self.state);
-        while state.arbiter_stricken.is_none() {
+        while state.arbiter_error.is_none() {
             let left = deadline.remaining(Instant::now());
             if left.is_zero() {
                 return;
@@ -184,7 +184,7 @@ impl Membership {
         let is_loss = !state.left.contains_key(&0);
         if is_loss {
             let peer = state.arbiter();
-            let (cause, through) = match state.arbiter_stricken.clone() {
+            let (cause, through) = match state.arbiter_error.clone() {
                 Some(first) => (first, Some((peer, how))),
                 None => (Cause::Lost { peer, how }, None),
             };

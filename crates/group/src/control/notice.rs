@@ -45,7 +45,7 @@ pub(crate) enum Notice {
     /// I leave this group in order, and stay in the job. `members` are ranks of the job.
     LeaveGroup { group: GroupId, members: Vec<usize> },
     /// One of my operations has returned an error, for this cause. If I leave or end now, that is why.
-    Stricken { cause: Cause },
+    InError { cause: Cause },
     /// I have gone on: long after that error I call operations of groups that work.
     GoesOn,
     /// I have waited for long in this collective of this group. Who of its members has not come to it?
@@ -76,7 +76,7 @@ pub(crate) enum Verdict {
     /// This rank has left this group in order, or because of this cause. Told to the group's members.
     LeftGroup { group: GroupId, rank: usize, after: Option<Cause> },
     /// An operation of rank 0, where the arbiter is, has failed for this cause: if rank 0 ends now, that is why. `None`: it has gone on.
-    Stricken { cause: Option<Cause> },
+    InError { cause: Option<Cause> },
     /// These have not come to this collective of this group, as far as is known.
     Behind { group: GroupId, seq: u64, ranks: Vec<usize> },
     /// What does this rank wait for? The answer bears this number.

@@ -81,8 +81,8 @@ mod threads {
     const OURS: [&str; 12] = [
         "phalanx-progres",
         "phalanx-control",
-        "phalanx-doubt",
-        "phalanx-knock",
+        "phalanx-recall",
+        "phalanx-probe",
         "phalanx-heartbe",
         "phalanx-trace",
         "phalanx-signals",

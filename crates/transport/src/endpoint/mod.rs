@@ -165,7 +165,7 @@ impl<S: Service> EventLoop<S> {
         Self {
             accept_queue: AcceptQueue::new(
                 listener,
-                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline, Purpose::Pulse],
+                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline, Purpose::Heartbeat],
             ),
             #[cfg(target_os = "linux")]
             fd_passing: None,
@@ -231,9 +231,9 @@ impl<S: Service> EventLoop<S> {
     /// Passes memory to processes of this host, and takes theirs. Without a socket for that, whoever gives hears so by the drop.
     #[cfg(target_os = "linux")]
     fn pass(&mut self) {
-        let gifts = std::mem::take(&mut self.outbox.gifts);
+        let offers = std::mem::take(&mut self.outbox.fd_offers);
         if let Some(passing) = &mut self.fd_passing {
-            passing.advance(&self.secret, &mut self.service, gifts, Instant::now());
+            passing.advance(&self.secret, &mut self.service, offers, Instant::now());
         }
     }
 

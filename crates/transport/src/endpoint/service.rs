@@ -41,7 +41,7 @@ pub struct Outbox {
     pub(super) messages: Vec<(SessionId, Vec<u8>)>,
     pub(super) dials: Vec<Dial>,
     #[cfg(target_os = "linux")]
-    pub(super) gifts: Vec<FdOffer>,
+    pub(super) fd_offers: Vec<FdOffer>,
 }
 
 impl Outbox {
@@ -60,10 +60,10 @@ impl Outbox {
         self.dials.push(dial);
     }
 
-    /// Begins to pass memory to a process of this host; the gift says how that ends.
+    /// Begins to pass memory to a process of this host; the offer hears how that ends.
     #[cfg(target_os = "linux")]
-    pub(crate) fn give(&mut self, gift: FdOffer) {
-        self.gifts.push(gift);
+    pub(crate) fn offer_fd(&mut self, offer: FdOffer) {
+        self.fd_offers.push(offer);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where processes of this host pass memory to each other: the local part of the endpoint.
 
 use super::fd;
-use super::offer::FdOffer;
+use super::fd_offer::FdOffer;
 use crate::connection::Connection;
 use crate::endpoint::{AcceptQueue, Address, Dialling, Listener, Origin, Service};
 use crate::handshake::{Hello, Purpose};
@@ -54,29 +54,29 @@ impl Address for Name {
     }
 }
 
-/// A gift, and how far it is.
+/// An offered descriptor, and how far it is.
 struct OutgoingFd {
-    gift: FdOffer,
+    offer: FdOffer,
     state: OfferState,
 }
 
 enum OfferState {
     Dialling(Box<Dialling<Name>>),
-    /// An answer must come before the deadline of the gift: the taker may be stopped.
+    /// An answer must come before the deadline of the offer: the receiver may be stopped.
     Handed(Connection<UnixStream>),
 }
 
 impl OutgoingFd {
-    fn new(gift: FdOffer, now: Instant) -> Self {
-        let dialling = Dialling::new(Name(gift.name.clone()), gift.hello, gift.deadline, now);
-        Self { gift, state: OfferState::Dialling(Box::new(dialling)) }
+    fn new(offer: FdOffer, now: Instant) -> Self {
+        let dialling = Dialling::new(Name(offer.name.clone()), offer.hello, offer.deadline, now);
+        Self { offer, state: OfferState::Dialling(Box::new(dialling)) }
     }
 
     fn waits_for(&self, now: Instant) -> (Option<PollFd<'_>>, Instant) {
         match &self.state {
             OfferState::Dialling(dialling) => dialling.waits_for(),
             OfferState::Handed(connection) => {
-                (Some(PollFd::new(connection.stream(), PollFlags::IN)), self.gift.deadline.until(now))
+                (Some(PollFd::new(connection.stream(), PollFlags::IN)), self.offer.deadline.until(now))
             }
         }
     }
@@ -89,17 +89,17 @@ impl OutgoingFd {
                 OfferState::Dialling(dialling) => match dialling.advance(secret, now) {
                     Ok(None) => return None,
                     Ok(Some(connection)) => {
-                        match fd::send(connection.stream(), self.gift.seq, &self.gift.memory) {
+                        match fd::send(connection.stream(), self.offer.seq, &self.offer.memory) {
                             Ok(()) => self.state = OfferState::Handed(connection),
                             Err(error) => return failed(format!("passing a descriptor: {error}")),
                         }
                     }
-                    Err(why) => return Some(Err(why.of_link(&self.gift.name))),
+                    Err(why) => return Some(Err(why.of_link(&self.offer.name))),
                 },
                 OfferState::Handed(connection) => match connection.reader.read(&mut [0]) {
                     Ok(1) => return Some(Ok(())),
                     Ok(_) => return failed("it did not take the memory".into()),
-                    Err(e) if e.kind() == ErrorKind::WouldBlock && !self.gift.deadline.has_passed(now) => {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && !self.offer.deadline.has_passed(now) => {
                         return None;
                     }
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -120,14 +120,14 @@ struct IncomingFd {
 }
 
 /// Callers who may be about to pass memory at once. A job's own are one for each group that is being made.
-const ARRIVING_MAX: usize = 256;
+const INCOMING_MAX: usize = 256;
 
-/// The socket of a process for descriptors, what it gives, and what arrives.
+/// The socket of a process for descriptors, what it sends, and what arrives.
 pub(crate) struct FdPassing {
     name: String,
     accept_queue: AcceptQueue<UnixListener>,
-    arriving: Vec<IncomingFd>,
-    giving: Vec<OutgoingFd>,
+    incoming: Vec<IncomingFd>,
+    outgoing: Vec<OutgoingFd>,
 }
 
 impl FdPassing {
@@ -140,7 +140,7 @@ impl FdPassing {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
         let accept_queue = AcceptQueue::new(listener, &[Purpose::Memory]);
-        Ok(Self { name, accept_queue, arriving: Vec::new(), giving: Vec::new() })
+        Ok(Self { name, accept_queue, incoming: Vec::new(), outgoing: Vec::new() })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -155,41 +155,41 @@ impl FdPassing {
         until: Instant,
     ) -> Instant {
         let mut until = self.accept_queue.waits_for(fds, now, until);
-        for arriving in &self.arriving {
-            fds.push(PollFd::new(arriving.connection.stream(), PollFlags::IN));
+        for incoming in &self.incoming {
+            fds.push(PollFd::new(incoming.connection.stream(), PollFlags::IN));
         }
-        for giving in &self.giving {
-            let (waits_for, at) = giving.waits_for(now);
+        for outgoing in &self.outgoing {
+            let (waits_for, at) = outgoing.waits_for(now);
             fds.extend(waits_for);
             until = until.min(at);
         }
         until
     }
 
-    /// Does what can be done now: takes memory for `service`, and gives `gifts` to others.
+    /// Does what can be done now: takes memory for `service`, and passes `offers` to others.
     pub(crate) fn advance<S: Service>(
         &mut self,
         secret: &Secret,
         service: &mut S,
-        gifts: Vec<FdOffer>,
+        offers: Vec<FdOffer>,
         now: Instant,
     ) {
         self.accept_queue.accept(secret);
-        let arriving = &mut self.arriving;
+        let incoming = &mut self.incoming;
         self.accept_queue.greet(service, now, |_, hello, connection| {
-            if arriving.len() == ARRIVING_MAX {
+            if incoming.len() == INCOMING_MAX {
                 tracing::warn!("a caller that passed no memory for long was dropped");
-                arriving.remove(0);
+                incoming.remove(0);
             }
-            arriving.push(IncomingFd { hello, connection });
+            incoming.push(IncomingFd { hello, connection });
         });
-        self.arriving.retain_mut(|arriving| take(arriving, service));
-        self.giving.extend(gifts.into_iter().map(|gift| OutgoingFd::new(gift, now)));
-        self.giving.retain_mut(|giving| match giving.advance(secret, now) {
+        self.incoming.retain_mut(|incoming| take(incoming, service));
+        self.outgoing.extend(offers.into_iter().map(|offer| OutgoingFd::new(offer, now)));
+        self.outgoing.retain_mut(|outgoing| match outgoing.advance(secret, now) {
             None => true,
             Some(outcome) => {
-                // Whoever gave may wait no longer.
-                let _ = giving.gift.outcome.send(outcome);
+                // Whoever offered it may wait no longer.
+                let _ = outgoing.offer.outcome.send(outcome);
                 false
             }
         });
@@ -197,13 +197,13 @@ impl FdPassing {
 }
 
 /// Takes what a caller passes; whether it is still awaited.
-fn take<S: Service>(arriving: &mut IncomingFd, service: &mut S) -> bool {
-    let rank = arriving.hello.rank;
-    match fd::recv(arriving.connection.stream()) {
+fn take<S: Service>(incoming: &mut IncomingFd, service: &mut S) -> bool {
+    let rank = incoming.hello.rank;
+    match fd::recv(incoming.connection.stream()) {
         Ok((seq, memory)) => {
-            if service.memory(&arriving.hello, seq, memory) {
-                // A giver that is gone needs no answer.
-                let _ = arriving.connection.writer.write(&[1]);
+            if service.memory(&incoming.hello, seq, memory) {
+                // A sender that is gone needs no answer.
+                let _ = incoming.connection.writer.write(&[1]);
             } else {
                 tracing::warn!(rank, seq, "memory that nobody wants was dropped");
             }
@@ -247,50 +247,50 @@ mod tests {
     }
 
     #[test]
-    fn giver_and_taker_may_be_stopped_for_as_long_as_the_gift_has_time() {
-        give_with_pauses(Duration::from_secs(60), Duration::from_secs(60));
+    fn sender_and_receiver_may_be_stopped_for_as_long_as_the_offer_has_time() {
+        pass_with_pauses(Duration::from_secs(60), Duration::from_secs(60));
     }
 
     #[test]
-    fn a_gift_may_have_more_time_than_clocks() {
-        give_with_pauses(Duration::MAX, Duration::from_secs(60));
+    fn an_offer_may_have_more_time_than_clocks() {
+        pass_with_pauses(Duration::MAX, Duration::from_secs(60));
     }
 
-    /// A gift that has time until `limit`, of which either end lets a third of `time` pass.
-    fn give_with_pauses(limit: Duration, time: Duration) {
+    /// An offer that has time until `limit`, of which either end lets a third of `time` pass.
+    fn pass_with_pauses(limit: Duration, time: Duration) {
         let secret = Secret::generate().unwrap();
-        let (mut giver, mut taker, mut service) =
+        let (mut sender, mut receiver, mut service) =
             (FdPassing::open().unwrap(), FdPassing::open().unwrap(), Takes(0));
         let start = Instant::now();
         let (outcome, ended) = channel();
-        let gift = FdOffer {
-            name: taker.name().to_owned(),
+        let offer = FdOffer {
+            name: receiver.name().to_owned(),
             hello: Hello { purpose: Purpose::Memory, rank: 1, called: 0, world_size: 2, group: WORLD },
             seq: 0,
             memory: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
             deadline: Deadline::after(start, limit),
             outcome,
         };
-        giver.advance(&secret, &mut service, vec![gift], start);
+        sender.advance(&secret, &mut service, vec![offer], start);
         for _ in 0..10_000 {
-            taker.advance(&secret, &mut service, Vec::new(), start);
-            if !taker.arriving.is_empty() {
+            receiver.advance(&secret, &mut service, Vec::new(), start);
+            if !receiver.incoming.is_empty() {
                 break;
             }
-            giver.advance(&secret, &mut service, Vec::new(), start);
+            sender.advance(&secret, &mut service, Vec::new(), start);
         }
-        assert!(!taker.arriving.is_empty(), "it was not let in");
-        // Here the giver is stopped: the descriptor does not come.
+        assert!(!receiver.incoming.is_empty(), "it was not let in");
+        // Here the sender is stopped: the descriptor does not come.
         let later = start + time / 3;
-        taker.advance(&secret, &mut service, Vec::new(), later);
-        // Here the taker: nobody says that it has come.
+        receiver.advance(&secret, &mut service, Vec::new(), later);
+        // Here the receiver: nobody says that it has come.
         for now in [later, start + time * 2 / 3] {
-            giver.advance(&secret, &mut service, Vec::new(), now);
-            assert!(giver.waits_for(&mut Vec::new(), now, now + time) > now);
+            sender.advance(&secret, &mut service, Vec::new(), now);
+            assert!(sender.waits_for(&mut Vec::new(), now, now + time) > now);
         }
         assert_eq!(ended.try_recv().ok(), None, "given up");
-        taker.advance(&secret, &mut service, Vec::new(), later);
-        giver.advance(&secret, &mut service, Vec::new(), start + time * 2 / 3);
+        receiver.advance(&secret, &mut service, Vec::new(), later);
+        sender.advance(&secret, &mut service, Vec::new(), start + time * 2 / 3);
         assert_eq!((ended.try_recv(), service.0), (Ok(Ok(())), 1));
     }
 

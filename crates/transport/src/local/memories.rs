@@ -25,7 +25,7 @@ impl Memories {
     pub(crate) fn put(&mut self, key: Key, memory: OwnedFd) -> bool {
         match self.0.remove(&key) {
             // Whoever waited may have given up.
-            Some(Slot::Awaited(taker)) => taker.send(memory).is_ok(),
+            Some(Slot::Awaited(reply)) => reply.send(memory).is_ok(),
             Some(here) => {
                 self.0.insert(key, here);
                 false
@@ -40,11 +40,11 @@ impl Memories {
         self.0.retain(|(of, ..), _| *of != group);
     }
 
-    pub(super) fn ask(&mut self, key: Key, taker: Sender<OwnedFd>) {
+    pub(super) fn ask(&mut self, key: Key, reply: Sender<OwnedFd>) {
         match self.0.remove(&key) {
             // Whoever asked may have given up.
-            Some(Slot::Here(memory)) => drop(taker.send(memory)),
-            _ => drop(self.0.insert(key, Slot::Awaited(taker))),
+            Some(Slot::Here(memory)) => drop(reply.send(memory)),
+            _ => drop(self.0.insert(key, Slot::Awaited(reply))),
         }
     }
 }

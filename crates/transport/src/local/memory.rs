@@ -1,6 +1,6 @@
 //! Memory that ranks of one host give and take: what users of the exchange see of it.
 
-use super::offer::FdOffer;
+use super::fd_offer::FdOffer;
 use crate::LinkFault;
 use crate::handshake::{Hello, Purpose};
 use crate::tcp::Exchange;
@@ -42,8 +42,8 @@ impl Exchange {
         let (outcome, given) = channel();
         let (rank, world_size) = (self.rank as u32, self.world_size as u32);
         let hello = Hello { purpose: Purpose::Memory, rank, called: to as u32, world_size, group };
-        let gift = FdOffer { name: name.to_owned(), hello, seq, memory, deadline, outcome };
-        self.endpoint.call(move |_, outbox| outbox.give(gift));
+        let offer = FdOffer { name: name.to_owned(), hello, seq, memory, deadline, outcome };
+        self.endpoint.call(move |_, outbox| outbox.offer_fd(offer));
         OfferedFd(given)
     }
 
@@ -61,8 +61,8 @@ impl Exchange {
         deadline: &Deadline,
         stop: impl Fn() -> bool,
     ) -> Result<OwnedFd> {
-        let (taker, taken) = channel();
-        self.endpoint.call(move |links, _| links.memories.ask((group, from, seq), taker));
+        let (reply, taken) = channel();
+        self.endpoint.call(move |links, _| links.memories.ask((group, from, seq), reply));
         receive(&taken, deadline, stop).map_err(|why| Error::Rendezvous {
             rank: self.rank,
             world_size: self.world_size,

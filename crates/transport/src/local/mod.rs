@@ -5,7 +5,7 @@
 //! namespace, nothing on disk), and begin with the same handshake as every other.
 //!
 //! ```text
-//! giver                                         taker
+//! sender                                     receiver
 //!   | handshake, purpose Memory, the group        |
 //!   |<------------------------------------------->|
 //!   | its number (8 bytes), and one descriptor    |
@@ -20,14 +20,14 @@ pub use host::HostKey;
 #[cfg(target_os = "linux")]
 mod fd;
 #[cfg(target_os = "linux")]
+mod fd_offer;
+#[cfg(target_os = "linux")]
 mod fd_passing;
 #[cfg(target_os = "linux")]
 mod memories;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
-mod offer;
-#[cfg(target_os = "linux")]
 pub use memory::OfferedFd;
 #[cfg(target_os = "linux")]
-pub(crate) use {fd_passing::FdPassing, memories::Memories, offer::FdOffer};
+pub(crate) use {fd_offer::FdOffer, fd_passing::FdPassing, memories::Memories};

@@ -100,7 +100,7 @@ impl Arbiter {
         if absent.is_empty() {
             let left = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned();
             // Whoever this rank waits for may itself wait for another, which left after an error.
-            let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.stricken[r].is_some();
+            let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.errors[r].is_some();
             let left = left.or_else(|| members.iter().find(has_fallen).map(|&r| self.peer(r)));
             if let Some(peer) = left {
                 return self.origin(Cause::Lost { peer, how: Loss::Left });
@@ -110,7 +110,7 @@ impl Arbiter {
         let answers = self.waits.answers().unwrap_or(&none);
         let error_of = |rank: usize| {
             let failing = || answers.get(&rank).and_then(|standing| standing.failing.as_ref());
-            self.stricken[rank].as_ref().or_else(failing)
+            self.errors[rank].as_ref().or_else(failing)
         };
         let has_left = |group, rank| self.has_left(group, rank);
         let mut blamed = blame(&absent, answers, |rank| error_of(rank).is_some(), has_left);

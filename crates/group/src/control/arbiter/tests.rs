@@ -348,8 +348,8 @@ fn died(rank: usize) -> Cause {
 fn what_becomes_of_a_rank_after_an_error_has_the_cause_of_that() {
     let mut arbiter = joined(9);
     arbiter.disconnected(4, Loss::Died);
-    assert!(arbiter.handle(3, Notice::Stricken { cause: died(4) }).is_empty());
-    assert!(arbiter.handle(1, Notice::Stricken { cause: died(4) }).is_empty());
+    assert!(arbiter.handle(3, Notice::InError { cause: died(4) }).is_empty());
+    assert!(arbiter.handle(1, Notice::InError { cause: died(4) }).is_empty());
     // One just ends …
     let through = Some((peer(3), Loss::Died));
     let lost = Verdict::Lost { rank: 3, is_gone: true, cause: died(4), through };
@@ -370,7 +370,7 @@ fn a_farewell_that_comes_before_its_reason_waits_for_that() {
     let farewell = Cause::Lost { peer: peer(1), how: Loss::Left };
     let report = Notice::Failed { group: ROW, members: vec![1, 2], cause: farewell };
     assert!(arbiter.handle(2, report).is_empty());
-    arbiter.handle(1, Notice::Stricken { cause: died(0) });
+    arbiter.handle(1, Notice::InError { cause: died(0) });
     let mail = arbiter.handle(1, Notice::LeaveGroup { group: ROW, members: vec![1, 2] });
     let through = Some((peer(1), Loss::LeftAfterError));
     assert_eq!(mail.last(), Some(&(0, Verdict::Group { group: ROW, cause: died(0), through })));
@@ -381,7 +381,7 @@ fn a_farewell_that_comes_before_its_reason_waits_for_that() {
 fn a_rank_that_goes_on_after_an_error_is_a_cause_of_its_own() {
     let mut arbiter = joined(9);
     arbiter.disconnected(4, Loss::Died);
-    arbiter.handle(1, Notice::Stricken { cause: died(4) });
+    arbiter.handle(1, Notice::InError { cause: died(4) });
     assert!(arbiter.handle(1, Notice::GoesOn).is_empty());
     assert_eq!(arbiter.disconnected(1, Loss::Died).last(), Some(&(0, lost(1, Loss::Died))));
 }
@@ -389,10 +389,10 @@ fn a_rank_that_goes_on_after_an_error_is_a_cause_of_its_own() {
 #[test]
 fn all_hear_of_an_error_of_rank_0_before_it_can_end() {
     let mut arbiter = joined(3);
-    let mail = arbiter.handle(0, Notice::Stricken { cause: died(2) });
-    let told = Verdict::Stricken { cause: Some(died(2)) };
+    let mail = arbiter.handle(0, Notice::InError { cause: died(2) });
+    let told = Verdict::InError { cause: Some(died(2)) };
     assert_eq!(mail, [2, 1, 0].map(|rank| (rank, told.clone())));
-    assert_eq!(arbiter.handle(0, Notice::GoesOn)[0].1, Verdict::Stricken { cause: None });
+    assert_eq!(arbiter.handle(0, Notice::GoesOn)[0].1, Verdict::InError { cause: None });
 }
 
 #[test]
@@ -403,14 +403,14 @@ fn a_panic_fails_all_groups_of_the_rank_at_once() {
     let lost = |is_gone, through| Verdict::Lost { rank: 4, is_gone, cause: panicked(), through };
     assert_eq!(arbiter.handle(4, report(ROW, panicked()))[0], (8, lost(false, None)));
     assert!(arbiter.handle(4, report(COLUMN, panicked())).is_empty(), "it is known");
-    arbiter.handle(4, Notice::Stricken { cause: died(7) });
+    arbiter.handle(4, Notice::InError { cause: died(7) });
     // That its process ends follows from that.
     let through = Some((peer(4), Loss::Died));
     assert_eq!(arbiter.disconnected(4, Loss::Died)[0], (8, lost(true, through)));
 
     // Whoever unwraps an error panics because of that.
     let mut arbiter = joined(9);
-    arbiter.handle(4, Notice::Stricken { cause: died(7) });
+    arbiter.handle(4, Notice::InError { cause: died(7) });
     let through = Some((peer(4), Loss::Panicked));
     let follows = Verdict::Lost { rank: 4, is_gone: false, cause: died(7), through };
     assert_eq!(arbiter.handle(4, report(ROW, panicked()))[0], (8, follows));

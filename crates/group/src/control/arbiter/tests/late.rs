@@ -189,7 +189,7 @@ fn calls_that_are_late_together_are_judged_together() {
 #[test]
 fn a_late_call_that_waited_for_ranks_with_errors_of_their_own_has_their_cause() {
     let mut arbiter = joined(3);
-    arbiter.handle(1, Notice::Stricken { cause: died(2) });
+    arbiter.handle(1, Notice::InError { cause: died(2) });
     arbiter.handle(0, late(3));
     arbiter.handle(2, calls(7));
     let mail = all_work(&mut arbiter, 0..3);
@@ -199,7 +199,7 @@ fn a_late_call_that_waited_for_ranks_with_errors_of_their_own_has_their_cause() 
     assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: died(2), through });
     // Rank 0 waits for rank 1, which has come and waits for rank 2.
     let mut arbiter = joined(3);
-    arbiter.handle(2, Notice::Stricken { cause: died(2) });
+    arbiter.handle(2, Notice::InError { cause: died(2) });
     arbiter.handle(2, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
     arbiter.handle(0, late(3));
     all_work(&mut arbiter, 0..3);
@@ -208,7 +208,7 @@ fn a_late_call_that_waited_for_ranks_with_errors_of_their_own_has_their_cause() 
     assert_eq!(mail[0].1, Verdict::Group { group: WORLD, cause: died(2), through });
     // One of two that are missing has no excuse.
     let mut arbiter = joined(3);
-    arbiter.handle(1, Notice::Stricken { cause: died(2) });
+    arbiter.handle(1, Notice::InError { cause: died(2) });
     arbiter.handle(0, late(3));
     arbiter.handle(2, calls(6));
     all_work(&mut arbiter, 0..3);

@@ -12,7 +12,7 @@ use std::sync::mpsc::Sender;
 pub(crate) struct FdOffer {
     /// Where that listens.
     pub(crate) name: String,
-    /// The rank that gives, and for which group.
+    /// The rank that sends, and for which group.
     pub(crate) hello: Hello,
     /// Which memory of that group it is.
     pub(crate) seq: u64,
