@@ -3,13 +3,13 @@
 use candle_core::Device;
 use phalanx::{Error, OpKind, ProcessGroup};
 #[cfg(feature = "cuda")]
-use phalanx_nccl::HybridBackend;
+use phalanx_nccl::HybridGroup;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 /// The ranks that work on tensors together: a [`ProcessGroup`], for tensors on the CPU.
 ///
-/// With the feature `cuda` a `HybridBackend` is one, too, for tensors on the CPU and on the GPU that it has given this rank; see `docs/reference/cuda.md`.
+/// With the feature `cuda` a `HybridGroup` is one, too, for tensors on the CPU and on the GPU that it has given this rank; see `docs/reference/cuda.md`.
 pub trait Group: sealed::Half {
     /// The group itself, which reaches memory of the host.
     fn host(&self) -> &ProcessGroup;
@@ -21,10 +21,10 @@ mod sealed {
     /// The half of a group that reaches memory of devices. Nobody outside can name it.
     pub trait Half {
         #[cfg(feature = "cuda")]
-        fn devices(&self) -> Option<&phalanx_nccl::HybridBackend>;
+        fn devices(&self) -> Option<&phalanx_nccl::HybridGroup>;
         /// The same, for who keeps it.
         #[cfg(feature = "cuda")]
-        fn kept(&self) -> Option<std::sync::Arc<phalanx_nccl::HybridBackend>> {
+        fn kept(&self) -> Option<std::sync::Arc<phalanx_nccl::HybridGroup>> {
             self.devices().cloned().map(Into::into)
         }
     }
@@ -42,13 +42,13 @@ impl Group for ProcessGroup {
 
 impl sealed::Half for ProcessGroup {
     #[cfg(feature = "cuda")]
-    fn devices(&self) -> Option<&HybridBackend> {
+    fn devices(&self) -> Option<&HybridGroup> {
         None
     }
 }
 
 #[cfg(feature = "cuda")]
-impl Group for HybridBackend {
+impl Group for HybridGroup {
     fn host(&self) -> &ProcessGroup {
         Self::host(self)
     }
@@ -59,8 +59,8 @@ impl Group for HybridBackend {
 }
 
 #[cfg(feature = "cuda")]
-impl sealed::Half for HybridBackend {
-    fn devices(&self) -> Option<&HybridBackend> {
+impl sealed::Half for HybridGroup {
+    fn devices(&self) -> Option<&HybridGroup> {
         Some(self)
     }
 }
@@ -69,7 +69,7 @@ impl sealed::Half for HybridBackend {
 pub(crate) enum Reach<'g> {
     Host(&'g ProcessGroup),
     #[cfg(feature = "cuda")]
-    Device(&'g HybridBackend),
+    Device(&'g HybridGroup),
 }
 
 impl<'g> Reach<'g> {
@@ -89,7 +89,7 @@ impl<'g> Reach<'g> {
         }
         let way = match device {
             Device::Cpu => return Ok(Self::Host(group.host())),
-            Device::Cuda(_) => "make a `HybridBackend` of the group for it, or move it",
+            Device::Cuda(_) => "make a `HybridGroup` of the group for it, or move it",
             Device::Metal(_) => "move it",
         };
         let hint = format!("the tensor is on {:?}; {way} with `to_device(&Device::Cpu)`", device.location());
@@ -102,7 +102,7 @@ impl<'g> Reach<'g> {
 pub(crate) struct Ranks {
     host: ProcessGroup,
     #[cfg(feature = "cuda")]
-    hybrid: Option<Arc<HybridBackend>>,
+    hybrid: Option<Arc<HybridGroup>>,
 }
 
 impl Ranks {
@@ -127,12 +127,12 @@ impl Group for Ranks {
 
 impl sealed::Half for Ranks {
     #[cfg(feature = "cuda")]
-    fn devices(&self) -> Option<&HybridBackend> {
+    fn devices(&self) -> Option<&HybridGroup> {
         self.hybrid.as_deref()
     }
 
     #[cfg(feature = "cuda")]
-    fn kept(&self) -> Option<Arc<HybridBackend>> {
+    fn kept(&self) -> Option<Arc<HybridGroup>> {
         self.hybrid.clone()
     }
 }
@@ -143,7 +143,7 @@ pub(crate) struct Place {
     device: Device,
     /// None where the host sees it, and for work on one rank alone.
     #[cfg(feature = "cuda")]
-    hybrid: Option<Arc<HybridBackend>>,
+    hybrid: Option<Arc<HybridGroup>>,
 }
 
 impl Place {
@@ -173,7 +173,7 @@ impl Place {
     }
 
     #[cfg(feature = "cuda")]
-    pub(crate) fn hybrid(&self) -> Option<&HybridBackend> {
+    pub(crate) fn hybrid(&self) -> Option<&HybridGroup> {
         self.hybrid.as_deref()
     }
 }

@@ -95,7 +95,7 @@ pub use parallel::{DistributedDataParallel, sync_gradients};
 pub use phalanx_compress as compress;
 /// A group for tensors on GPUs.
 #[cfg(feature = "cuda")]
-pub use phalanx_nccl::HybridBackend;
+pub use phalanx_nccl::HybridGroup;
 pub use phalanx_train::{
     Batch, DdpConfig, DistributedSampler, Epoch, MissingGradients, Overlap, SamplerState, Share, Tail,
     Version,

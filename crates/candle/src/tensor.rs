@@ -8,7 +8,7 @@
 //!
 //! # On a GPU
 //! An operation is put behind what candle has enqueued, and ahead of what it enqueues next; the call does not wait for it. What goes wrong later is
-//! an error of the next call, and of `HybridBackend::synchronize`.
+//! an error of the next call, and of `HybridGroup::synchronize`.
 //!
 //! # Errors
 //! Of all functions here, besides the group's own errors: [`phalanx::Error::Unsupported`] for a tensor on a device that the group does not

@@ -4,27 +4,23 @@
 use candle_core::{DType, Device, Tensor, WithDType};
 use phalanx::{ReduceOp, SimulatedBackend};
 use phalanx_candle::{
-    Error, HybridBackend, all_gather, all_reduce, broadcast, reduce, reduce_scatter, sync_model,
+    Error, HybridGroup, all_gather, all_reduce, broadcast, reduce, reduce_scatter, sync_model,
     verify_parameters,
 };
 use phalanx_nccl::Fallback;
 
 /// Runs `rank` once on each of as many GPUs.
-fn on_gpus<R: Send>(ranks: usize, rank: impl Fn(&HybridBackend, &Device) -> R + Sync) -> Vec<R> {
+fn on_gpus<R: Send>(ranks: usize, rank: impl Fn(&HybridGroup, &Device) -> R + Sync) -> Vec<R> {
     by_way(Fallback::Never, ranks, rank)
 }
 
 /// As [`on_gpus`], by a way for device memory.
-fn by_way<R: Send>(
-    way: Fallback,
-    ranks: usize,
-    rank: impl Fn(&HybridBackend, &Device) -> R + Sync,
-) -> Vec<R> {
+fn by_way<R: Send>(way: Fallback, ranks: usize, rank: impl Fn(&HybridGroup, &Device) -> R + Sync) -> Vec<R> {
     std::thread::scope(|s| {
         let rank = &rank;
         let start = |group: phalanx::ProcessGroup| {
             s.spawn(move || {
-                let hybrid = HybridBackend::with_fallback(&group, group.rank(), way).unwrap();
+                let hybrid = HybridGroup::with_fallback(&group, group.rank(), way).unwrap();
                 let outcome = rank(&hybrid, &Device::new_cuda(group.rank()).unwrap());
                 hybrid.synchronize().unwrap();
                 hybrid.finalize().unwrap();
@@ -50,7 +46,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     here.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
 }
 
-fn moves<T: WithDType>(all: &HybridBackend, gpu: &Device) {
+fn moves<T: WithDType>(all: &HybridGroup, gpu: &Device) {
     let mine = |rows| numbers::<T>(all.rank(), rows, gpu);
     let tensor = mine(2);
     broadcast(all, &tensor, 1).unwrap();
@@ -61,7 +57,7 @@ fn moves<T: WithDType>(all: &HybridBackend, gpu: &Device) {
     assert_eq!(values(&gathered), [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]);
 }
 
-fn reduces<T: WithDType>(all: &HybridBackend, gpu: &Device) {
+fn reduces<T: WithDType>(all: &HybridGroup, gpu: &Device) {
     let mine = |rows| numbers::<T>(all.rank(), rows, gpu);
     let tensor = mine(2);
     all_reduce(all, &tensor, ReduceOp::Sum).unwrap();
@@ -146,7 +142,7 @@ fn what_cannot_be_done_is_refused_and_the_group_works_on() {
     on_gpus(2, |all, gpu| {
         let tensor = numbers::<f32>(all.rank(), 3, gpu);
         let refused = all_reduce(all.host(), &tensor, ReduceOp::Sum).unwrap_err().to_string();
-        assert!(refused.contains("HybridBackend"), "{refused}");
+        assert!(refused.contains("HybridGroup"), "{refused}");
         let elsewhere = Tensor::zeros(3, DType::F32, &Device::new_cuda(1 - all.rank()).unwrap()).unwrap();
         let refused = all_reduce(all, &elsewhere, ReduceOp::Sum).unwrap_err().to_string();
         assert!(refused.contains("but this rank works on"), "{refused}");
@@ -193,7 +189,7 @@ fn ranks_that_differ_hear_of_it() {
         for group in SimulatedBackend::create_group(2) {
             let errors = &errors;
             s.spawn(move || {
-                let all = HybridBackend::new(&group, group.rank()).unwrap();
+                let all = HybridGroup::new(&group, group.rank()).unwrap();
                 let gpu = Device::new_cuda(group.rank()).unwrap();
                 let tensor = Tensor::zeros(4 + group.rank(), DType::F32, &gpu).unwrap();
                 // The call may return before it is known.
@@ -250,7 +246,7 @@ mod training {
             verify_parameters(&varmap, all).unwrap();
             assert_eq!(values(&var(&varmap, "a"))[..3], [10.0, 11.0, 12.0]);
             let refused = sync_model(&varmap, all.host(), 0).unwrap_err().to_string();
-            assert!(refused.contains("HybridBackend"), "{refused}");
+            assert!(refused.contains("HybridGroup"), "{refused}");
         });
     }
 
@@ -494,7 +490,7 @@ mod gradients {
         std::thread::scope(|s| {
             for group in SimulatedBackend::create_group(2) {
                 s.spawn(move || {
-                    let all = HybridBackend::new(&group, group.rank()).unwrap();
+                    let all = HybridGroup::new(&group, group.rank()).unwrap();
                     let gpu = Device::new_cuda(group.rank()).unwrap();
                     let varmap = VarMap::new();
                     let config = DdpConfig::default().overlap(Overlap::On);

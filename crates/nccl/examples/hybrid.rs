@@ -3,15 +3,15 @@
 //! `phalanx run -n 2 target/debug/examples/hybrid`, on a machine with a GPU for each rank and NCCL; without NCCL set `PHALANX_ENABLE_GPU_FALLBACK=1`.
 
 use phalanx_core::{ReduceOp, Result};
-use phalanx_nccl::{DeviceBuffer, HybridBackend};
+use phalanx_nccl::{DeviceBuffer, HybridGroup};
 
 fn main() -> Result<()> {
     let group = phalanx_group::init()?;
-    run(&HybridBackend::new(&group, group.local_rank())?)
+    run(&HybridGroup::new(&group, group.local_rank())?)
 }
 
 /// A step of a training in little: gradients stay on the devices, statistics and the plan of the next step on the hosts.
-pub(crate) fn run(all: &HybridBackend) -> Result<()> {
+pub(crate) fn run(all: &HybridGroup) -> Result<()> {
     let (rank, n) = (all.rank(), all.world_size());
     // On the devices, while the hosts go on.
     let mut grads = DeviceBuffer::from_host(all.stream(), &vec![rank as f32; 1000])?;

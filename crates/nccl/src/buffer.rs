@@ -78,8 +78,8 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// # Examples
     /// ```
     /// # use phalanx_core::{ReduceOp, Result};
-    /// # use phalanx_nccl::{DeviceBuffer, NcclBackend, Stream};
-    /// # fn example(devices: &NcclBackend, compute: &Stream, address: u64, len: usize) -> Result<()> {
+    /// # use phalanx_nccl::{DeviceBuffer, NcclGroup, Stream};
+    /// # fn example(devices: &NcclGroup, compute: &Stream, address: u64, len: usize) -> Result<()> {
     /// // SAFETY: the tensor lives until `compute` is past the sum.
     /// let mut tensor = unsafe { DeviceBuffer::<f32>::from_raw(compute, address, len)? };
     /// let work = devices.all_reduce(&mut tensor, ReduceOp::Avg)?; // behind what computes the tensor

@@ -4,8 +4,8 @@ use crate::abilities::Abilities;
 use crate::blocking;
 use crate::device::Device;
 use crate::id::UniqueId;
-use crate::lane::{Answer, Lane};
 use crate::load::Nccl;
+use crate::nccl_thread::{Answer, NcclThread};
 use crate::sys::nccl::{Code, IN_PROGRESS, NO_COLOR, RawComm, RawConfig, RawId, SUCCESS};
 use crate::wait::wait_until;
 use crate::words::WORDS;
@@ -29,7 +29,7 @@ const INSIDE_TIME: Duration = Duration::from_millis(200);
 ///
 /// Ranks are processes. Those that are threads of one process, on several devices, want `NCCL_P2P_DIRECT_DISABLE=1`: else NCCL lets devices use each other's
 /// buffers directly, and [`DeviceBuffer`](crate::DeviceBuffer)s are memory that only their own device reaches. An
-/// [`NcclBackend`](crate::NcclBackend) refuses such ranks; here nothing does.
+/// [`NcclGroup`](crate::NcclGroup) refuses such ranks; here nothing does.
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
     /// The least compute capability of the devices, as far as it is known.
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     rank: usize,
     world_size: usize,
     functions: Functions,
-    pub(crate) lane: Lane,
+    pub(crate) nccl_thread: NcclThread,
     /// Whose call it is: one at a time, until NCCL is ready for the next. Who ends the communicator does not wait for it.
     turn: Mutex<()>,
     state: Mutex<State>,
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
 struct State {
     /// None when it has been finalized or aborted.
     handle: Option<Handle>,
-    /// Since when the lane is in a call.
+    /// Since when the thread that calls NCCL is in a call.
     inside_since: Option<Instant>,
 }
 
@@ -137,7 +137,7 @@ impl Communicator {
         };
         blocking::refuse()?;
         let deadline = Deadline::after(Instant::now(), timeout);
-        let (lane, raw_id) = (Lane::start(device.context())?, id.0);
+        let (nccl_thread, raw_id) = (NcclThread::start(device.context())?, id.0);
         nccl.all_is_well(None);
         let begin = move || {
             let (mut raw, mut config) = (std::ptr::null_mut(), RawConfig::non_blocking());
@@ -145,7 +145,7 @@ impl Communicator {
             let code = unsafe { (functions.init)(&raw mut raw, c_size, raw_id, c_rank, &raw mut config) };
             (Handle(raw), code)
         };
-        let begun = lane.ask(begin).wait(deadline.remaining(Instant::now()), || false);
+        let begun = nccl_thread.ask(begin).wait(deadline.remaining(Instant::now()), || false);
         let Ok((Handle(raw), code)) = begun else {
             return Err(not_together(nccl, "ncclCommInitRankConfig", (rank, world_size), &deadline));
         };
@@ -154,7 +154,7 @@ impl Communicator {
         }
         // What is said from now on may be about this one.
         WORDS.forget(raw);
-        let comm = Self::around(raw, lane, nccl, device, (rank, world_size), functions);
+        let comm = Self::around(raw, nccl_thread, nccl, device, (rank, world_size), functions);
         blocking::refuse()?;
         comm.shared.begun("ncclCommInitRankConfig", code)?;
         comm.shared.come_about("ncclCommInitRankConfig", &deadline, is_wanted)?;
@@ -165,7 +165,7 @@ impl Communicator {
 
     fn around(
         raw: RawComm,
-        lane: Lane,
+        nccl_thread: NcclThread,
         nccl: Nccl,
         device: &Device,
         (rank, world_size): (usize, usize),
@@ -176,7 +176,7 @@ impl Communicator {
         let (is_ending, capability) = (AtomicBool::new(false), device.compute_capability());
         let whose = Handle(raw);
         let shared =
-            Shared { nccl, device, rank, world_size, functions, lane, turn, state, whose, is_ending };
+            Shared { nccl, device, rank, world_size, functions, nccl_thread, turn, state, whose, is_ending };
         Self { shared: Arc::new(shared), capability }
     }
 
@@ -257,8 +257,8 @@ impl Communicator {
         if child.is_null() {
             return Ok(None);
         }
-        let lane = Lane::start(shared.device.context())?;
-        let comm = Self::around(child, lane, shared.nccl, &shared.device, (0, 0), shared.functions);
+        let nccl_thread = NcclThread::start(shared.device.context())?;
+        let comm = Self::around(child, nccl_thread, shared.nccl, &shared.device, (0, 0), shared.functions);
         let mut comm = comm.among(self.capability);
         comm.shared.come_about("ncclCommSplit", &deadline, || shared.live(&shared.lock()).map(drop))?;
         let (mut rank, mut world_size) = (0, 0);
@@ -282,7 +282,7 @@ impl Communicator {
         call: impl FnOnce(RawComm) -> R + Send + 'static,
     ) -> Answer<Result<R>> {
         let shared = self.shared.clone();
-        self.shared.lane.ask(move || shared.inside(call))
+        self.shared.nccl_thread.ask(move || shared.inside(call))
     }
 
     /// Ends in order: waits until all that was launched is done on all ranks. Collective.
@@ -320,7 +320,7 @@ impl Communicator {
     /// thread of the program is in it.
     ///
     /// # Errors
-    /// [`Library`](Error::Library): it was not over after `timeout`. Its thread is left to its fate; end the process soon.
+    /// [`Library`](Error::Library): it was not over after `timeout`. Its thread is left running; end the process soon.
     pub fn abort(&self, timeout: Duration) -> Result<()> {
         self.end("ncclCommAbort", self.shared.functions.abort, timeout)
     }
@@ -337,9 +337,10 @@ impl Communicator {
         if shared.lock().handle.is_none() {
             return Ok(());
         }
-        let (deadline, lane) = (Deadline::after(Instant::now(), timeout), shared.clone());
+        let (deadline, nccl_thread) = (Deadline::after(Instant::now(), timeout), shared.clone());
         // SAFETY: who has taken it is the only one to use it.
-        let answer = shared.lane.ask(move || lane.take().map(|Handle(raw)| unsafe { function(raw) }));
+        let answer =
+            shared.nccl_thread.ask(move || nccl_thread.take().map(|Handle(raw)| unsafe { function(raw) }));
         let code = loop {
             let left = deadline.remaining(Instant::now());
             if let Some(code) = answer.within(left.min(INSIDE_TIME / 4)) {
@@ -349,7 +350,7 @@ impl Communicator {
                 shared.device.is_stuck();
                 return Err(shared.late(call, timeout));
             }
-            // The lane won't come out but by the abort.
+            // Only the abort ends the call in which that thread is.
             if let Some(handle) = shared.take_from_inside() {
                 let ended = self.abort_beside(handle)?.recv_timeout(left);
                 break Some(ended.map_err(|_| {
@@ -365,7 +366,7 @@ impl Communicator {
         }
     }
 
-    /// Aborts on a thread beside the lane, as NCCL wants it where a call blocks.
+    /// Aborts on another thread than the one that calls NCCL, as NCCL wants it where a call blocks.
     fn abort_beside(&self, handle: Handle) -> Result<mpsc::Receiver<Code>> {
         let (abort, (tell, hear)) = (self.shared.functions.abort, mpsc::channel());
         let context = self.shared.device.context().clone();
@@ -432,7 +433,7 @@ impl Shared {
         }
     }
 
-    /// Makes a call, on the lane.
+    /// Makes a call, on the thread that calls NCCL.
     fn inside<R>(&self, call: impl FnOnce(RawComm) -> R) -> Result<R> {
         let raw = {
             let mut state = self.lock();

@@ -20,7 +20,7 @@ const GONE_TIME: Duration = Duration::from_secs(2);
 /// Rank 0 writes NCCL's id there, in one piece, so that only its user can read it, and removes it when all have come, or it has given up. A file that is left of
 /// an earlier run does no harm: who has read it, and whatever came of that, goes on when rank 0 writes.
 ///
-/// In a job with a [`ProcessGroup`](phalanx_group::ProcessGroup) none of this is needed: [`NcclBackend::new`](crate::NcclBackend::new) sends the id over
+/// In a job with a [`ProcessGroup`](phalanx_group::ProcessGroup) none of this is needed: [`NcclGroup::new`](crate::NcclGroup::new) sends the id over
 /// the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DistributedConfig {

@@ -81,7 +81,7 @@ impl DataType {
 /// How NCCL combines the values of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reduction {
-    /// As elsewhere in phalanx, but for NaN in `Min` and `Max` and for `Avg` of floats: see [there](crate::NcclBackend#determinism). Operators on bits NCCL has not.
+    /// As elsewhere in phalanx, but for NaN in `Min` and `Max` and for `Avg` of floats: see [there](crate::NcclGroup#determinism). Operators on bits NCCL has not.
     Op(ReduceOp),
     /// Each value is multiplied by this before all are added; in the element type, so integers take what of it is whole.
     PreMulSum(f64),

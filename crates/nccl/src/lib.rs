@@ -1,6 +1,6 @@
 //! NVIDIA's NCCL and the CUDA driver: looked for at run time, so that programs build and start on machines that have neither.
 //!
-//! [`HybridBackend`] is one group for memory of the host and of devices. Its half for devices is [`NcclBackend`], which gives a process group collectives on
+//! [`HybridGroup`] is one group for memory of the host and of devices. Its half for devices is [`NcclGroup`], which gives a process group collectives on
 //! device memory, with the contract and the errors that it has on the host; or, without NCCL and only if that is [allowed](Fallback), the host itself. Below are
 //! [`Communicator`], NCCL's own with deadlines, and [`DeviceBuffer`], whose uses wait for each other on the device.
 //!
@@ -16,10 +16,10 @@
 //! ```
 //! use phalanx_core::{Error, Result};
 //! use phalanx_group::{ProcessGroup, ReduceOp};
-//! use phalanx_nccl::{DeviceBuffer, NcclBackend};
+//! use phalanx_nccl::{DeviceBuffer, NcclGroup};
 //!
 //! fn train(group: &ProcessGroup) -> Result<()> {
-//!     let devices = NcclBackend::new(group, group.local_rank())?; // this rank's GPU: always said, never guessed
+//!     let devices = NcclGroup::new(group, group.local_rank())?; // this rank's GPU: always said, never guessed
 //!     let mut grads = DeviceBuffer::from_host(devices.stream(), &[1.0f32; 1000])?;
 //!     let work = devices.all_reduce(&mut grads, ReduceOp::Avg)?; // the device goes on with it
 //!     // … more work for the device …
@@ -37,7 +37,6 @@
 //! ```
 
 mod abilities;
-mod backend;
 mod batch;
 mod blocking;
 mod buffer;
@@ -50,15 +49,16 @@ mod device_memory;
 mod element;
 mod encryption;
 mod fallback;
-mod fate;
+mod group;
 mod hybrid;
 mod id;
 mod in_order;
-mod lane;
+mod joint_health;
 mod launch;
 mod load;
 mod maps;
 mod memory;
+mod nccl_thread;
 mod on_host;
 mod operation;
 mod pinned;
@@ -75,7 +75,6 @@ mod text;
 mod wait;
 mod words;
 
-pub use backend::{NcclBackend, Work};
 pub use batch::Batch;
 pub use buffer::DeviceBuffer;
 pub use call::{Call, Kind};
@@ -84,7 +83,8 @@ pub use comm_file::DistributedConfig;
 pub use device::Device;
 pub use element::{DataType, DeviceElement, F8E4M3, F8E5M2, Reduction};
 pub use fallback::{ENABLE_FALLBACK, Fallback};
-pub use hybrid::{HybridBackend, Place};
+pub use group::{NcclGroup, Work};
+pub use hybrid::{HybridGroup, Place};
 pub use id::UniqueId;
 pub use load::{CUDA_LIBRARY, Cuda, NCCL_LIBRARY, Nccl, Version};
 pub use queue::Event;

@@ -10,7 +10,7 @@ mod common;
 
 use common::{LONG, done_well, double, job, nothing_is_left};
 use phalanx_core::{Error, ReduceOp};
-use phalanx_nccl::{DeviceBuffer, HybridBackend, Stream, Work};
+use phalanx_nccl::{DeviceBuffer, HybridGroup, Stream, Work};
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ fn operations_on_their_way_break_no_capture() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_captures() {
     let group = phalanx_group::init().unwrap();
-    let all = HybridBackend::new(&group, group.local_rank()).unwrap();
+    let all = HybridGroup::new(&group, group.local_rank()).unwrap();
     let mut sum = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
     let compute = Stream::new(all.device()).unwrap();
     common::delay(all.stream(), Duration::from_millis(100));
@@ -91,7 +91,7 @@ fn a_stream_that_captures_is_refused_before_the_others_hear_of_the_call() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_calls_while_it_captures() {
     let group = phalanx_group::init().unwrap();
-    let all = HybridBackend::new(&group, group.local_rank()).unwrap();
+    let all = HybridGroup::new(&group, group.local_rank()).unwrap();
     let compute = Stream::new(all.device()).unwrap();
     let there = all.on_stream(&compute).unwrap();
     let mut sum = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();

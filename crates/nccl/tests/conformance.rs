@@ -6,7 +6,7 @@ mod common;
 mod suite;
 
 use common::{count, delay, done_well, job, nothing_is_left};
-use phalanx_nccl::{DeviceBuffer, Fallback, HybridBackend};
+use phalanx_nccl::{DeviceBuffer, Fallback, HybridGroup};
 use std::time::Duration;
 
 #[test]
@@ -23,7 +23,7 @@ fn child_does_everything() {
     let group = phalanx_group::init().unwrap();
     for fallback in [Fallback::Never, Fallback::Always] {
         let part = group.split(Some(0), group.rank() as i64).unwrap().unwrap();
-        let all = HybridBackend::with_fallback(&part, part.local_rank(), fallback).unwrap();
+        let all = HybridGroup::with_fallback(&part, part.local_rank(), fallback).unwrap();
         assert_eq!(all.nccl().is_some(), fallback == Fallback::Never, "{all:?}");
         suite::everything(&all, |stream| delay(stream, Duration::from_millis(5)));
         each_by_its_way(&all);
@@ -39,7 +39,7 @@ fn child_does_everything() {
     group.finalize().unwrap();
 }
 
-fn each_by_its_way(all: &HybridBackend) {
+fn each_by_its_way(all: &HybridGroup) {
     let launches = count("launches");
     suite::one_by_one::<Vec<f32>>(all);
     assert_eq!(count("launches"), launches, "memory of the host went over NCCL");

@@ -7,7 +7,7 @@ mod common;
 use common::{double, job_with};
 use phalanx_core::{Error, ReduceOp};
 use phalanx_nccl::{
-    CUDA_LIBRARY, Cuda, Device, DeviceBuffer, HybridBackend, NCCL_LIBRARY, Nccl, NcclBackend, Work,
+    CUDA_LIBRARY, Cuda, Device, DeviceBuffer, HybridGroup, NCCL_LIBRARY, Nccl, NcclGroup, Work,
 };
 use phalanx_testkit::World;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ fn key() -> u64 {
 /// The keys of all ranks, after a sum over NCCL.
 fn keys() -> Vec<u64> {
     let group = phalanx_group::init().unwrap();
-    let all = NcclBackend::new(&group, group.local_rank()).unwrap();
+    let all = NcclGroup::new(&group, group.local_rank()).unwrap();
     let mut sum = DeviceBuffer::from_host(all.stream(), &[group.rank() as f32 + 1.0]).unwrap();
     all.all_reduce(&mut sum, ReduceOp::Sum).and_then(Work::wait).unwrap();
     assert_eq!(sum.to_host(all.stream(), common::LONG).unwrap(), [3.0]);
@@ -123,7 +123,7 @@ fn who_requires_encryption_has_no_nccl_that_sends_in_the_clear() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_is_refused() {
     let group = phalanx_group::init().unwrap();
-    let error = NcclBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = NcclGroup::new(&group, group.local_rank()).unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     let error = error.to_string();
     let wanted = format!("NCCL on {} is not available", group.peer(group.rank()));
@@ -138,7 +138,7 @@ fn child_is_refused() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_goes_over_the_host() {
     let group = phalanx_group::init().unwrap();
-    let all = HybridBackend::new(&group, group.local_rank()).unwrap();
+    let all = HybridGroup::new(&group, group.local_rank()).unwrap();
     assert!(all.nccl().is_none());
     all.finalize().unwrap();
     group.finalize().unwrap();
@@ -156,7 +156,7 @@ fn another_jobs_key_is_refused() {
 fn child_has_two_jobs() {
     let backend = |group: phalanx_group::ProcessGroup| {
         let device = Device::open(Cuda::load().unwrap(), group.rank());
-        NcclBackend::over(&group, Nccl::load(), device).and_then(NcclBackend::finalize)
+        NcclGroup::over(&group, Nccl::load(), device).and_then(NcclGroup::finalize)
     };
     World::tcp().encrypted().run(2, move |group| backend(group).unwrap());
     World::tcp().encrypted().run(2, move |group| {

@@ -10,7 +10,7 @@ mod example;
 use common::{LONG, done_well, done_well_but_one, job_with, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, ENABLE_FALLBACK, HybridBackend, NCCL_LIBRARY, Work};
+use phalanx_nccl::{DeviceBuffer, ENABLE_FALLBACK, HybridGroup, NCCL_LIBRARY, Work};
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -28,14 +28,14 @@ fn ranks(name: &str, faults: &[&str], timeout_s: &str) {
     children.into_iter().for_each(|child| done_well(name, child));
 }
 
-fn joined() -> (ProcessGroup, HybridBackend) {
+fn joined() -> (ProcessGroup, HybridGroup) {
     let group = phalanx_group::init().unwrap();
-    let all = HybridBackend::new(&group, group.local_rank()).unwrap();
+    let all = HybridGroup::new(&group, group.local_rank()).unwrap();
     assert!(all.nccl().is_none());
     (group, all)
 }
 
-fn sum(all: &HybridBackend, len: usize) -> Result<i64> {
+fn sum(all: &HybridGroup, len: usize) -> Result<i64> {
     let mut buffer = DeviceBuffer::from_host(all.stream(), &vec![all.rank() as i64 + 1; len])?;
     all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait)?;
     Ok(buffer.to_host(all.stream(), LONG)?[len - 1])
@@ -53,7 +53,7 @@ fn one_program_has_both_kinds_of_memory_and_messages() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_is_the_example() {
     let group = phalanx_group::init().unwrap();
-    example::run(&HybridBackend::new(&group, group.local_rank()).unwrap()).unwrap();
+    example::run(&HybridGroup::new(&group, group.local_rank()).unwrap()).unwrap();
     nothing_is_left();
 }
 
@@ -201,7 +201,7 @@ fn a_rank_without_a_device_is_named_by_all() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_lacks_a_device() {
     let group = phalanx_group::init().unwrap();
-    let said = HybridBackend::new(&group, group.local_rank()).unwrap_err().to_string();
+    let said = HybridGroup::new(&group, group.local_rank()).unwrap_err().to_string();
     let reasons = ["CUDA_ERROR_NO_DEVICE (100)", "there is no device 1: this machine has 1, from 0"];
     assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
     assert!(group.rank() == 1 || said.starts_with("a device on rank 1 ("), "{said}");

@@ -7,7 +7,7 @@ mod common;
 use common::{LONG, count, delay, device, nccl};
 use phalanx_core::{Cause, Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, Fallback, HybridBackend, Nccl, Stream, Work};
+use phalanx_nccl::{DeviceBuffer, Fallback, HybridGroup, Nccl, Stream, Work};
 use phalanx_testkit::World;
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 
 const BOTH_WAYS: [Fallback; 2] = [Fallback::Never, Fallback::Always];
 
-fn hybrid(group: &ProcessGroup, fallback: Fallback) -> HybridBackend {
-    HybridBackend::over(group, Ok(nccl()), Ok(device(group.rank())), fallback).unwrap()
+fn hybrid(group: &ProcessGroup, fallback: Fallback) -> HybridGroup {
+    HybridGroup::over(group, Ok(nccl()), Ok(device(group.rank())), fallback).unwrap()
 }
 
-fn on<T: phalanx_nccl::DeviceElement>(all: &HybridBackend, elements: &[T]) -> DeviceBuffer<T> {
+fn on<T: phalanx_nccl::DeviceElement>(all: &HybridGroup, elements: &[T]) -> DeviceBuffer<T> {
     DeviceBuffer::from_host(all.stream(), elements).unwrap()
 }
 
-fn read<T: phalanx_nccl::DeviceElement>(all: &HybridBackend, buffer: &DeviceBuffer<T>) -> Vec<T> {
+fn read<T: phalanx_nccl::DeviceElement>(all: &HybridGroup, buffer: &DeviceBuffer<T>) -> Vec<T> {
     buffer.to_host(all.stream(), LONG).unwrap()
 }
 
-fn sum(all: &HybridBackend) -> Result<i64> {
+fn sum(all: &HybridGroup) -> Result<i64> {
     let mut buffer = on(all, &[all.rank() as i64 + 1]);
     all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait)?;
     Ok(read(all, &buffer)[0])
@@ -76,9 +76,9 @@ fn child_counts_copies() {
 }
 
 /// The library is on rank 0 alone.
-fn with_half_of_nccl(group: &ProcessGroup, fallback: Fallback) -> Result<HybridBackend> {
+fn with_half_of_nccl(group: &ProcessGroup, fallback: Fallback) -> Result<HybridGroup> {
     let library = if group.rank() == 0 { Ok(nccl()) } else { Nccl::open("/nowhere/libnccl.so.2") };
-    HybridBackend::over(group, library, Ok(device(group.rank())), fallback)
+    HybridGroup::over(group, library, Ok(device(group.rank())), fallback)
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn one_rank_without_nccl_takes_all_over_the_host_if_they_may() {
 fn ranks_that_may_not_do_the_same_are_named() {
     World::thread().run(2, |group| {
         let fallback = BOTH_WAYS[group.rank()];
-        let error = HybridBackend::over(&group, Ok(nccl()), Ok(device(group.rank())), fallback).unwrap_err();
+        let error = HybridGroup::over(&group, Ok(nccl()), Ok(device(group.rank())), fallback).unwrap_err();
         let said = error.to_string();
         assert!(said.contains("has no fallback, but rank 1 ("), "{said}");
         group.barrier().unwrap();
@@ -118,7 +118,7 @@ fn ranks_that_may_not_do_the_same_are_named() {
 #[test]
 fn over_the_host_two_ranks_may_have_one_device() {
     World::thread().run(2, |group| {
-        let all = HybridBackend::over(&group, Ok(nccl()), Ok(device(3)), Fallback::Always).unwrap();
+        let all = HybridGroup::over(&group, Ok(nccl()), Ok(device(3)), Fallback::Always).unwrap();
         assert_eq!(sum(&all).unwrap(), 3);
     });
 }
@@ -279,7 +279,7 @@ fn messages_of_which_chunks_are_alike_are_told_apart() {
 }
 
 /// What fails one half, on which rank, and what the other says then.
-fn fails(fallback: Fallback, fail: fn(&HybridBackend) -> Error, is_it: fn(&Cause) -> bool) {
+fn fails(fallback: Fallback, fail: fn(&HybridGroup) -> Error, is_it: fn(&Cause) -> bool) {
     let all_is_well = Barrier::new(3);
     World::thread().timeout(LONG).run(3, move |group| {
         let all = hybrid(&group, fallback);
@@ -288,7 +288,7 @@ fn fails(fallback: Fallback, fail: fn(&HybridBackend) -> Error, is_it: fn(&Cause
         let first = fail(&all);
         assert!(!matches!(first, Error::Misuse { .. } | Error::Internal { .. }), "{first}");
         // Each half says why at its first call, and refuses the others.
-        for call in [|all: &HybridBackend| all.host().barrier(), |all: &HybridBackend| sum(all).map(drop)] {
+        for call in [|all: &HybridGroup| all.host().barrier(), |all: &HybridGroup| sum(all).map(drop)] {
             let errors = [call(&all), call(&all)].map(Result::unwrap_err);
             assert!(!matches!(errors[0], Error::Misuse { .. }), "{}", errors[0]);
             let Error::Poisoned { cause, .. } = &errors[1] else { panic!("not poisoned: {}", errors[1]) };
@@ -302,7 +302,7 @@ fn fails(fallback: Fallback, fail: fn(&HybridBackend) -> Error, is_it: fn(&Cause
 #[test]
 fn when_the_devices_fail_so_do_the_hosts() {
     for fallback in BOTH_WAYS {
-        let mismatch = |all: &HybridBackend| {
+        let mismatch = |all: &HybridGroup| {
             let mut buffer = on(all, &vec![1i64; if all.rank() == 1 { 3 } else { 4 }]);
             let first = all.all_reduce(&mut buffer, ReduceOp::Sum).and_then(Work::wait).unwrap_err();
             assert!(matches!(sum(all), Err(Error::Poisoned { .. })));
@@ -315,7 +315,7 @@ fn when_the_devices_fail_so_do_the_hosts() {
 #[test]
 fn when_the_hosts_fail_so_do_the_devices() {
     for fallback in BOTH_WAYS {
-        let mismatch = |all: &HybridBackend| {
+        let mismatch = |all: &HybridGroup| {
             let mut words = vec![1i64; if all.rank() == 1 { 3 } else { 4 }];
             all.all_reduce(&mut words[..], ReduceOp::Sum).and_then(Work::wait).unwrap_err()
         };

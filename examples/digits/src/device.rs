@@ -40,7 +40,7 @@ impl Place {
             #[cfg(feature = "cuda")]
             Self::Cuda(number) => {
                 let number = number.unwrap_or(group.local_rank());
-                let all = phalanx_candle::HybridBackend::new(&group, number)?;
+                let all = phalanx_candle::HybridGroup::new(&group, number)?;
                 train::train(&all, &Device::new_cuda(number)?, options, saving)?;
                 all.finalize()?;
             }

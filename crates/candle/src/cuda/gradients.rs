@@ -7,7 +7,7 @@ use crate::group::Place;
 use crate::sendable::{Candle, told};
 use candle_core::{Storage, Tensor};
 use phalanx::{CallSite, DType, Error, OpKind, ReduceOp};
-use phalanx_nccl::HybridBackend;
+use phalanx_nccl::HybridGroup;
 use phalanx_train::memory::{Memory, Reduction, Sending};
 use phalanx_train::{Plan, Result, Tensor as _};
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(crate) fn memory(plan: &Arc<Plan<Place>>, sending: Sending) -> Result<Option
 pub(crate) struct Gradients {
     plan: Arc<Plan<Place>>,
     sending: Sending,
-    hybrid: HybridBackend,
+    hybrid: HybridGroup,
     grads: Vec<Option<Candle>>,
     /// Whose memory is whose: no gradient may be reduced twice.
     owners: HashMap<usize, usize>,
@@ -121,7 +121,7 @@ struct Launched<T: OnGpu>(Vec<Loan<T>>);
 
 impl<T: OnGpu> Launched<T> {
     /// Begins to reduce all of them, behind what candle has enqueued.
-    fn new(tensors: &[Tensor], hybrid: &HybridBackend, op: ReduceOp, site: CallSite) -> Result<Self> {
+    fn new(tensors: &[Tensor], hybrid: &HybridGroup, op: ReduceOp, site: CallSite) -> Result<Self> {
         let lend = |tensor| Loan::<T>::of(tensor, hybrid).map_err(within);
         let mut loans = tensors.iter().map(lend).collect::<Result<Vec<_>>>()?;
         let mut batch = hybrid.batch();

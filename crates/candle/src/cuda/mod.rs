@@ -10,7 +10,7 @@ use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Tensor};
 use phalanx::{CallSite, OpKind, ReduceOp};
-use phalanx_nccl::{Batch, DeviceBuffer, DeviceElement, HybridBackend};
+use phalanx_nccl::{Batch, DeviceBuffer, DeviceElement, HybridGroup};
 use std::cell::RefCell;
 
 /// A type that candle, phalanx and devices carry.
@@ -32,7 +32,7 @@ pub(crate) struct Loan<T: OnGpu> {
 
 impl<T: OnGpu> Loan<T> {
     /// Takes the memory of `tensor`, whose elements lie in row-major order.
-    pub(crate) fn of(tensor: &Tensor, hybrid: &HybridBackend) -> Result<Self> {
+    pub(crate) fn of(tensor: &Tensor, hybrid: &HybridGroup) -> Result<Self> {
         let Some((start, end)) = tensor.layout().contiguous_offsets() else {
             return Err(candle_core::Error::msg("the elements do not lie in row-major order").into());
         };
@@ -94,7 +94,7 @@ impl<T: OnGpu> Drop for Loan<T> {
 
 /// Performs an operation in place, on the device: in candle's order, and without waiting for it here.
 pub(crate) fn in_place<T: OnGpu>(
-    hybrid: &HybridBackend,
+    hybrid: &HybridGroup,
     tensor: &Tensor,
     site: CallSite,
     put: impl for<'b> FnOnce(&mut Batch<'b>, &'b mut DeviceBuffer<T>) -> phalanx::Result<()>,
@@ -109,7 +109,7 @@ pub(crate) fn in_place<T: OnGpu>(
 
 /// The tensors of all ranks in new memory of this `shape`.
 pub(crate) fn all_gather(
-    hybrid: &HybridBackend,
+    hybrid: &HybridGroup,
     tensor: &Tensor,
     shape: Vec<usize>,
     site: CallSite,
@@ -127,7 +127,7 @@ pub(crate) fn all_gather(
 
 /// This rank's part, of this `shape`, of what the ranks' tensors are combined to.
 pub(crate) fn reduce_scatter(
-    hybrid: &HybridBackend,
+    hybrid: &HybridGroup,
     tensor: &Tensor,
     shape: Vec<usize>,
     op: ReduceOp,

@@ -4,12 +4,12 @@ use super::capture::Capture;
 use super::limit::LONG;
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, NcclBackend, Stream, Work};
+use phalanx_nccl::{DeviceBuffer, NcclGroup, Stream, Work};
 use std::process::Command;
 use std::time::Duration;
 
 /// The sum of the ranks' numbers from 1 on, of which each is `scale` times its rank's.
-fn sum(all: &NcclBackend, scale: usize) -> Result<()> {
+fn sum(all: &NcclGroup, scale: usize) -> Result<()> {
     let n = all.world_size();
     let mut sum = DeviceBuffer::from_host(all.stream(), &[(scale * (all.rank() + 1)) as u64; 1000])?;
     all.all_reduce(&mut sum, ReduceOp::Sum)?.wait()?;
@@ -20,7 +20,7 @@ fn sum(all: &NcclBackend, scale: usize) -> Result<()> {
 
 /// Rank 0 begins a sum on a thread, which ends, and aborts what it has begun. The others hear of that.
 pub(crate) fn abort(group: &ProcessGroup, device: usize) -> Result<()> {
-    let all = NcclBackend::new(group, device)?;
+    let all = NcclGroup::new(group, device)?;
     sum(&all, 1)?;
     group.barrier()?;
     let mut buffer = DeviceBuffer::from_host(all.stream(), &[1u64])?;
@@ -42,16 +42,15 @@ pub(crate) fn abort(group: &ProcessGroup, device: usize) -> Result<()> {
     assert!(all.stream().synchronize(LONG)?, "the device is still at work");
     drop((buffer, all));
     // Another communicator of this process works.
-    let all = NcclBackend::new(group, device)?;
+    let all = NcclGroup::new(group, device)?;
     sum(&all, 2)?;
     all.finalize()
 }
 
 /// Two communicators of all ranks, which call in one order on two streams of one device.
 pub(crate) fn two(group: &ProcessGroup, device: usize) -> Result<()> {
-    let (one, other) = (NcclBackend::new(group, device)?, NcclBackend::new(group, device)?);
-    let fresh =
-        |all: &NcclBackend| DeviceBuffer::from_host(all.stream(), &[all.rank() as f32 + 1.0; 1 << 16]);
+    let (one, other) = (NcclGroup::new(group, device)?, NcclGroup::new(group, device)?);
+    let fresh = |all: &NcclGroup| DeviceBuffer::from_host(all.stream(), &[all.rank() as f32 + 1.0; 1 << 16]);
     for _ in 0..50 {
         let (mut a, mut b) = (fresh(&one)?, fresh(&other)?);
         let first = one.all_reduce(&mut a, ReduceOp::Sum)?;
@@ -69,7 +68,7 @@ pub(crate) fn two(group: &ProcessGroup, device: usize) -> Result<()> {
 
 /// While another stream captures a graph, sums go on and leave it whole; on that stream they are refused.
 pub(crate) fn graph(group: &ProcessGroup, device: usize) -> Result<()> {
-    let all = NcclBackend::new(group, device)?;
+    let all = NcclGroup::new(group, device)?;
     sum(&all, 1)?;
     let (compute, mut buffer) = (Stream::new(all.device())?, DeviceBuffer::from_host(all.stream(), &[1u64])?);
     group.barrier()?;
@@ -86,7 +85,7 @@ pub(crate) fn graph(group: &ProcessGroup, device: usize) -> Result<()> {
 
 /// The last rank is killed after a sum. The others name it.
 pub(crate) fn killed(group: &ProcessGroup, device: usize) -> Result<()> {
-    let all = NcclBackend::new(group, device)?;
+    let all = NcclGroup::new(group, device)?;
     sum(&all, 1)?;
     group.barrier()?;
     let last = group.world_size() - 1;

@@ -13,7 +13,7 @@ use limit::LONG;
 use phalanx_core::{Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
 use phalanx_nccl::{
-    Call, Communicator, Cuda, DataType, Device, DeviceBuffer, Fallback, HybridBackend, Kind, Nccl, Stream,
+    Call, Communicator, Cuda, DataType, Device, DeviceBuffer, Fallback, HybridGroup, Kind, Nccl, Stream,
     UniqueId, Work,
 };
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) fn main() -> Result<()> {
         return outcome.and_then(|()| group.finalize());
     }
     let fallback = if part == "fallback" { Fallback::Always } else { Fallback::Never };
-    let all = HybridBackend::with_fallback(&group, device, fallback)?;
+    let all = HybridGroup::with_fallback(&group, device, fallback)?;
     match &*part {
         "suite" | "fallback" => suite::everything(&all, |_| ()),
         "times" => times(&group, &all)?,
@@ -62,7 +62,7 @@ fn facts() -> Result<()> {
 /// An all_reduce by our call, by NCCL's own on a communicator as ours is, and on one of NCCL's that blocks, in turns, on fresh data: a line `all_reduce BYTES OURS
 /// BARE BLOCKING`, in microseconds of the device's clock, each the median of `ROUNDS`.
 #[expect(clippy::print_stdout, reason = "a program for people")]
-fn times(group: &ProcessGroup, all: &HybridBackend) -> Result<()> {
+fn times(group: &ProcessGroup, all: &HybridGroup) -> Result<()> {
     let largest: usize =
         std::env::var("GPU_CHECK_BYTES").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(256 << 20);
     let (nccl, rank) = (Nccl::load()?, group.rank());
@@ -102,7 +102,7 @@ const ROUNDS: usize = 9;
 /// Calls of a round, one behind the other.
 const CALLS: usize = 20;
 
-fn ours(all: &HybridBackend, buffer: &mut DeviceBuffer<f32>) -> Result<Duration> {
+fn ours(all: &HybridGroup, buffer: &mut DeviceBuffer<f32>) -> Result<Duration> {
     let (time, works) = timed(all.stream(), || {
         (0..CALLS).map(|_| all.all_reduce(buffer, ReduceOp::Max)).collect::<Result<Vec<_>>>()
     })?;

@@ -5,11 +5,11 @@ mod place;
 
 pub use place::Place;
 
-use crate::backend::{NcclBackend, Work, meeting};
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::fallback::Fallback;
-use crate::fate::Fate;
+use crate::group::{NcclGroup, Work, connect};
+use crate::joint_health::JointHealth;
 use crate::load::{Cuda, Nccl};
 use crate::staging::Staging;
 use crate::stream::Stream;
@@ -20,15 +20,15 @@ use std::time::Duration;
 
 /// One group for data in memory of the host and of a device: each call goes by where its data is.
 ///
-/// Host memory, and messages between hosts, go over the [`ProcessGroup`]; device memory goes over [NCCL](NcclBackend), or, where there is none and
+/// Host memory, and messages between hosts, go over the [`ProcessGroup`]; device memory goes over [NCCL](NcclGroup), or, where there is none and
 /// a [`Fallback`] is allowed, through pinned memory over the host. Cheap to clone; usable from any thread.
 ///
 /// # Contract
-/// That of a [`ProcessGroup`](ProcessGroup#contract), for both halves, with one fate: when one fails, both have failed, on all ranks. The calls of each half
+/// That of a [`ProcessGroup`](ProcessGroup#contract), for both halves, and fail together: when one fails, both have failed, on all ranks. The calls of each half
 /// come in the same order on all ranks; between the halves there is no order, but that of [`barrier`](Self::barrier). Calls of the group that this was
 /// made from are calls of the host's half.
 ///
-/// Over NCCL a call on device memory returns before it is over, as [there](NcclBackend#contract), and the [first of a kind](NcclBackend#first-calls) when all
+/// Over NCCL a call on device memory returns before it is over, as [there](NcclGroup#contract), and the [first of a kind](NcclGroup#first-calls) when all
 /// ranks have come to it. Over the host it returns when it is over.
 ///
 /// # Cost
@@ -36,17 +36,17 @@ use std::time::Duration;
 /// on, one goes back. Pinned memory for them is kept as long as the device is open. Each use is a warning in the log.
 ///
 /// # Determinism
-/// Same bits on all ranks. Over the host they are those of the group's collective on each chunk; over NCCL those of [its arithmetic](NcclBackend#determinism), so
+/// Same bits on all ranks. Over the host they are those of the group's collective on each chunk; over NCCL those of [its arithmetic](NcclGroup#determinism), so
 /// a minimum with NaN, and an average, may be others than on the host.
 ///
 /// # Examples
 /// ```
 /// use phalanx_core::{Error, Result};
 /// use phalanx_group::{ProcessGroup, ReduceOp};
-/// use phalanx_nccl::{DeviceBuffer, HybridBackend};
+/// use phalanx_nccl::{DeviceBuffer, HybridGroup};
 ///
 /// fn train(group: &ProcessGroup) -> Result<()> {
-///     let all = HybridBackend::new(group, group.local_rank())?;
+///     let all = HybridGroup::new(group, group.local_rank())?;
 ///     let mut losses = [0.5f32; 2];
 ///     all.all_reduce(&mut losses[..], ReduceOp::Avg)?.wait()?; // over the process group
 ///     let mut grads = DeviceBuffer::from_host(all.stream(), &[1.0f32; 1000])?;
@@ -61,7 +61,7 @@ use std::time::Duration;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone)]
-pub struct HybridBackend {
+pub struct HybridGroup {
     host: ProcessGroup,
     devices: Devices,
 }
@@ -69,22 +69,22 @@ pub struct HybridBackend {
 /// By what way device memory goes.
 #[derive(Clone)]
 enum Devices {
-    Nccl(NcclBackend),
+    Nccl(NcclGroup),
     OverHost(Staging),
 }
 
-impl fmt::Debug for HybridBackend {
+impl fmt::Debug for HybridGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HybridBackend").field(&self.describe()).finish()
+        f.debug_tuple("HybridGroup").field(&self.describe()).finish()
     }
 }
 
-impl HybridBackend {
+impl HybridGroup {
     /// Gives each rank of `group` the device with its `ordinal`. Without NCCL that is an error, unless `PHALANX_ENABLE_GPU_FALLBACK` is 1. Collective, within the
     /// group's time limit.
     ///
     /// # Errors
-    /// Those of [`NcclBackend::new`]; [`Unavailable`](Error::Unavailable) says how to do without NCCL. Two ranks may have one device where data goes
+    /// Those of [`NcclGroup::new`]; [`Unavailable`](Error::Unavailable) says how to do without NCCL. Two ranks may have one device where data goes
     /// over the host.
     pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
         let fallback = Fallback::from_environment();
@@ -111,12 +111,12 @@ impl HybridBackend {
         device: Result<Device>,
         fallback: Fallback,
     ) -> Result<Self> {
-        let devices = match meeting::check(group, nccl, device, fallback)? {
-            (Some(common), device) => Devices::Nccl(NcclBackend::connect(group, common, &device)?),
+        let devices = match connect::check(group, nccl, device, fallback)? {
+            (Some(common), device) => Devices::Nccl(NcclGroup::connect(group, common, &device)?),
             (None, device) => Devices::OverHost(Staging::new(group, &device)?),
         };
         let hybrid = Self { host: group.clone(), devices };
-        hybrid.fate().share(group);
+        hybrid.health().share(group);
         tracing::info!(group = hybrid.describe(), "made");
         Ok(hybrid)
     }
@@ -127,7 +127,7 @@ impl HybridBackend {
     }
 
     /// The half for memory of devices; `None` where that goes over the host.
-    pub fn nccl(&self) -> Option<&NcclBackend> {
+    pub fn nccl(&self) -> Option<&NcclGroup> {
         match &self.devices {
             Devices::Nccl(nccl) => Some(nccl),
             Devices::OverHost(_) => None,
@@ -199,7 +199,7 @@ impl HybridBackend {
         }
     }
 
-    /// Begins everything in `batch` as one operation: see [`NcclBackend::launch`].
+    /// Begins everything in `batch` as one operation: see [`NcclGroup::launch`].
     ///
     /// # Errors
     /// Those of the [contract](Self#contract); [`Misuse`](Error::Misuse): nothing was begun.
@@ -226,7 +226,7 @@ impl HybridBackend {
     pub fn synchronize(&self) -> Result<()> {
         let timeout = self.host.timeout();
         let is_done = self.stream().synchronize(timeout)?;
-        match self.fate().failure() {
+        match self.health().failure() {
             Some(cause) => Err(Error::Poisoned { op: OpKind::Barrier, cause: Box::new(cause) }),
             None if is_done => Ok(()),
             None => {
@@ -275,7 +275,7 @@ impl HybridBackend {
             Devices::OverHost(staging) => staging.barrier_at(&CallSite::caller()),
         }
         // The others wait for this rank on the host, and hear why it does not come.
-        .inspect_err(|error| drop(self.fate().give_up(error)))?;
+        .inspect_err(|error| drop(self.health().give_up(error)))?;
         self.host.finalize()
     }
 
@@ -283,14 +283,14 @@ impl HybridBackend {
     pub fn abort(&self, reason: &str) {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.abort(reason),
-            Devices::OverHost(staging) => drop(staging.fate().abort(reason)),
+            Devices::OverHost(staging) => drop(staging.health().abort(reason)),
         }
     }
 
-    fn fate(&self) -> &Fate {
+    fn health(&self) -> &JointHealth {
         match &self.devices {
-            Devices::Nccl(nccl) => nccl.fate(),
-            Devices::OverHost(staging) => staging.fate(),
+            Devices::Nccl(nccl) => nccl.health(),
+            Devices::OverHost(staging) => staging.health(),
         }
     }
 }

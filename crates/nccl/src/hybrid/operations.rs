@@ -1,15 +1,15 @@
-//! The operations of a [`HybridBackend`], alike for all places.
+//! The operations of a [`HybridGroup`], alike for all places.
 
-use super::HybridBackend;
+use super::HybridGroup;
 use super::place::{Place, Request};
-use crate::backend::Work;
+use crate::group::Work;
 use phalanx_core::{CallSite, ReduceOp, Result};
 
 /// Each takes slices of the host's memory (`&mut x[..]`) and [`DeviceBuffer`](crate::DeviceBuffer)s alike, and sends them by the half that reaches them. All data of
 /// a call is in one place. Shapes are those of a [`ProcessGroup`](phalanx_group::ProcessGroup), errors those of the [contract](Self#contract).
 ///
 /// On memory of the host, and over it, a call returns when the operation is over; else the [`Work`] says when.
-impl HybridBackend {
+impl HybridGroup {
     /// Every rank ends with the combination of all.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Where data is, and by which half it goes.
 
-use super::HybridBackend;
-use crate::backend::Work;
+use super::HybridGroup;
 use crate::buffer::DeviceBuffer;
 use crate::element::DeviceElement;
+use crate::group::Work;
 use phalanx_core::{CallSite, Element, ReduceOp, Result};
 
 /// A place where elements are: `[T]` is memory of the host, [`DeviceBuffer<T>`](DeviceBuffer) of a device.
@@ -12,7 +12,7 @@ pub trait Place: Placed {}
 impl<T: Element> Place for [T] {}
 impl<T: DeviceElement> Place for DeviceBuffer<T> {}
 
-/// What is asked of a [`HybridBackend`]. Roots and peers stand last.
+/// What is asked of a [`HybridGroup`]. Roots and peers stand last.
 #[derive(Debug)]
 pub enum Request<'a, P: ?Sized> {
     AllReduce(&'a mut P, ReduceOp),
@@ -27,13 +27,13 @@ pub enum Request<'a, P: ?Sized> {
     Recv(&'a mut P, usize),
 }
 
-/// The half of a [`HybridBackend`] that can reach a place. Nobody outside can name it.
+/// The half of a [`HybridGroup`] that can reach a place. Nobody outside can name it.
 pub trait Placed {
-    fn perform(request: Request<'_, Self>, all: &HybridBackend, site: CallSite) -> Result<Work>;
+    fn perform(request: Request<'_, Self>, all: &HybridGroup, site: CallSite) -> Result<Work>;
 }
 
 impl<T: Element> Placed for [T] {
-    fn perform(request: Request<'_, Self>, all: &HybridBackend, site: CallSite) -> Result<Work> {
+    fn perform(request: Request<'_, Self>, all: &HybridGroup, site: CallSite) -> Result<Work> {
         let host = all.host().with_call_site(site);
         let outcome = match request {
             Request::AllReduce(buffer, op) => host.all_reduce(buffer, op),
@@ -48,12 +48,12 @@ impl<T: Element> Placed for [T] {
             Request::Recv(buffer, src) => host.recv(buffer, src, 0),
         };
         // Others may wait in the half that has not heard of it.
-        outcome.inspect_err(|_| drop(all.fate().failure())).map(|()| Work::over())
+        outcome.inspect_err(|_| drop(all.health().failure())).map(|()| Work::over())
     }
 }
 
 impl<T: DeviceElement> Placed for DeviceBuffer<T> {
-    fn perform(request: Request<'_, Self>, all: &HybridBackend, site: CallSite) -> Result<Work> {
+    fn perform(request: Request<'_, Self>, all: &HybridGroup, site: CallSite) -> Result<Work> {
         let mut batch = all.batch();
         match request {
             Request::AllReduce(buffer, op) => batch.all_reduce(buffer, op),

@@ -7,11 +7,11 @@ mod pipeline;
 mod running;
 mod shared;
 
-use crate::backend::Work;
 use crate::batch::Batch;
 use crate::device::Device;
-use crate::fate::Fate;
+use crate::group::Work;
 use crate::in_order::use_in_order;
+use crate::joint_health::JointHealth;
 use crate::memory::Memory;
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
@@ -35,7 +35,7 @@ pub(crate) struct Staging {
 
 impl fmt::Debug for Staging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let control = &self.shared.fate.control;
+        let control = &self.shared.health.control;
         write!(f, "Staging(rank {}/{} on {})", control.rank(), control.world_size(), self.shared.device)
     }
 }
@@ -43,14 +43,14 @@ impl fmt::Debug for Staging {
 impl Staging {
     /// For the devices of the ranks of `group`. Collective.
     pub(crate) fn new(group: &ProcessGroup, device: &Device) -> Result<Self> {
-        let fate = Fate::of(group)?;
+        let health = JointHealth::of(group)?;
         let [stream, to_host, to_device] = [Stream::new(device)?, Stream::new(device)?, Stream::new(device)?];
-        let shared = Shared { fate, device: device.clone(), to_host, to_device, turn: Mutex::default() };
+        let shared = Shared { health, device: device.clone(), to_host, to_device, turn: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), stream, timeout: group.timeout() })
     }
 
-    pub(crate) fn fate(&self) -> &Fate {
-        &self.shared.fate
+    pub(crate) fn health(&self) -> &JointHealth {
+        &self.shared.health
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -95,17 +95,17 @@ impl Staging {
     }
 
     fn place(&self) -> (usize, usize, Carrier) {
-        let control = &self.shared.fate.control;
+        let control = &self.shared.health.control;
         (control.rank(), control.world_size(), Carrier::Host)
     }
 
     fn run(&self, signature: &Signature, work: impl FnOnce(&Running<'_>) -> Result<()>) -> Result<()> {
-        let fate = &self.shared.fate;
-        if let Some(cause) = fate.failure() {
-            return Err(fate.refused(signature, cause));
+        let health = &self.shared.health;
+        if let Some(cause) = health.failure() {
+            return Err(health.refused(signature, cause));
         }
         let deadline = Deadline::after(Instant::now(), self.timeout);
-        let running = Running { fate, signature, deadline };
+        let running = Running { health, signature, deadline };
         work(&running).map_err(|error| running.failed(error))
     }
 

@@ -68,7 +68,7 @@ impl<'a> Pipeline<'a> {
         operation: &'a Operation,
         running: &'a Running<'a>,
     ) -> Result<Self> {
-        let (rank, world_size) = (running.fate.control.rank(), running.fate.control.world_size());
+        let (rank, world_size) = (running.health.control.rank(), running.health.control.world_size());
         let on_rank = OnRank::of(operation, rank, world_size);
         // The same on all ranks, whatever they have of it.
         let step = (CHUNK / operation.blocks(world_size) / operation.element.size).max(1);

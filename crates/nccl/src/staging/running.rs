@@ -1,13 +1,13 @@
 //! An operation that is performed: what errors call it, and until when it must be over.
 
-use crate::fate::Fate;
+use crate::joint_health::JointHealth;
 use phalanx_core::{Cause, Deadline, Error, Result, Signature};
 use phalanx_group::ProcessGroup;
 use std::time::{Duration, Instant};
 
 /// An operation that is performed, with its deadline and with what errors call it.
 pub(super) struct Running<'a> {
-    pub(super) fate: &'a Fate,
+    pub(super) health: &'a JointHealth,
     pub(super) signature: &'a Signature,
     pub(super) deadline: Deadline,
 }
@@ -19,7 +19,7 @@ impl Running<'_> {
 
     /// The group, for what of the time is left, called where the operation was.
     pub(super) fn group(&self) -> ProcessGroup {
-        self.fate.control.with_timeout(self.left()).with_call_site(self.signature.site.clone())
+        self.health.control.with_timeout(self.left()).with_call_site(self.signature.site.clone())
     }
 
     /// Waits for what the device does. Where that takes too long the group has failed, and this rank is who did not come.
@@ -28,7 +28,7 @@ impl Running<'_> {
             return Ok(());
         }
         let (op, waited) = (self.signature.op, self.deadline.elapsed(Instant::now()));
-        let reporter = self.fate.control.peer(self.fate.control.rank());
+        let reporter = self.health.control.peer(self.health.control.rank());
         let missing = vec![reporter.clone()];
         let (site, awaited) = (Some(self.signature.site.clone()), Vec::new());
         Err(self.fail(Cause::TimedOut {
@@ -46,16 +46,16 @@ impl Running<'_> {
 
     /// The error for what the group has failed of: this, or what came before.
     pub(super) fn fail(&self, cause: Cause) -> Error {
-        self.fate.error(self.signature, 0, &self.deadline, self.fate.fail(cause))
+        self.health.error(self.signature, 0, &self.deadline, self.health.fail(cause))
     }
 
     /// As all ranks are told it; the group's own errors they know.
     pub(super) fn failed(&self, error: Error) -> Error {
-        if self.fate.failure().is_some() {
-            self.fate.set_reported();
+        if self.health.failure().is_some() {
+            self.health.set_reported();
             return error;
         }
-        let cause = self.fate.give_up(&error);
-        self.fate.error(self.signature, 0, &self.deadline, cause)
+        let cause = self.health.give_up(&error);
+        self.health.error(self.signature, 0, &self.deadline, cause)
     }
 }

@@ -1,12 +1,12 @@
 //! What all handles share.
 
 use crate::device::Device;
-use crate::fate::Fate;
+use crate::joint_health::JointHealth;
 use crate::stream::Stream;
 use std::sync::Mutex;
 
 pub(super) struct Shared {
-    pub(super) fate: Fate,
+    pub(super) health: JointHealth,
     pub(super) device: Device,
     /// On which data comes to the host, and on which it goes back: devices do both at a time.
     pub(super) to_host: Stream,

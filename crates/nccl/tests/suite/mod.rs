@@ -4,7 +4,7 @@ mod small;
 
 use half::{bf16, f16};
 use phalanx_core::{Error, ReduceOp};
-use phalanx_nccl::{DataType, DeviceBuffer, F8E4M3, F8E5M2, HybridBackend, Place, Reduction, Stream, Work};
+use phalanx_nccl::{DataType, DeviceBuffer, F8E4M3, F8E5M2, HybridGroup, Place, Reduction, Stream, Work};
 use small::Small;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 const LEN: usize = 5;
 
 /// All of it. `keep_busy` gives a stream something to do for a while.
-pub(crate) fn everything(all: &HybridBackend, keep_busy: impl Fn(&Stream)) {
+pub(crate) fn everything(all: &HybridGroup, keep_busy: impl Fn(&Stream)) {
     macro_rules! each {
         ($($t:ty)*) => { $(types::<$t>(all);)* };
     }
@@ -32,7 +32,7 @@ pub(crate) fn everything(all: &HybridBackend, keep_busy: impl Fn(&Stream)) {
 }
 
 /// The number of `rank` at place `i`, such that what comes of them is small, too.
-fn number(all: &HybridBackend, reduction: Reduction, rank: usize, i: usize) -> u8 {
+fn number(all: &HybridGroup, reduction: Reduction, rank: usize, i: usize) -> u8 {
     let n = all.world_size();
     match reduction {
         Reduction::Op(ReduceOp::Sum) => ((rank + i) % 2) as u8,
@@ -46,7 +46,7 @@ fn number(all: &HybridBackend, reduction: Reduction, rank: usize, i: usize) -> u
     }
 }
 
-fn combined(all: &HybridBackend, reduction: Reduction, i: usize) -> u8 {
+fn combined(all: &HybridGroup, reduction: Reduction, i: usize) -> u8 {
     let numbers = (0..all.world_size()).map(|rank| number(all, reduction, rank, i));
     match reduction {
         Reduction::Op(ReduceOp::Sum) => numbers.sum(),
@@ -59,13 +59,13 @@ fn combined(all: &HybridBackend, reduction: Reduction, i: usize) -> u8 {
     }
 }
 
-fn buffer<T: Small>(all: &HybridBackend, numbers: impl IntoIterator<Item = u8>) -> DeviceBuffer<T> {
+fn buffer<T: Small>(all: &HybridGroup, numbers: impl IntoIterator<Item = u8>) -> DeviceBuffer<T> {
     let elements: Vec<T> = numbers.into_iter().map(T::of).collect();
     DeviceBuffer::from_host(all.stream(), &elements).unwrap()
 }
 
 fn check<T: Small>(
-    all: &HybridBackend,
+    all: &HybridGroup,
     found: &DeviceBuffer<T>,
     numbers: impl Iterator<Item = u8>,
     what: &str,
@@ -77,7 +77,7 @@ fn check<T: Small>(
 
 /// As [`check`], but for what an average on devices makes of it.
 fn check_about<T: Small>(
-    all: &HybridBackend,
+    all: &HybridGroup,
     found: &[T],
     numbers: impl Iterator<Item = u8>,
     reduction: Reduction,
@@ -98,7 +98,7 @@ fn check_about<T: Small>(
 }
 
 /// All operations in one type. Those of a kind are launched together.
-pub(crate) fn types<T: Small>(all: &HybridBackend) {
+pub(crate) fn types<T: Small>(all: &HybridGroup) {
     moved::<T>(all);
     let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
     let reductions = ops.map(Reduction::Op).into_iter().chain([Reduction::PreMulSum(2.0)]);
@@ -126,7 +126,7 @@ pub(crate) fn types<T: Small>(all: &HybridBackend) {
     }
 }
 
-fn reduced<T: Small>(all: &HybridBackend, reduction: Reduction) {
+fn reduced<T: Small>(all: &HybridGroup, reduction: Reduction) {
     let (rank, n, root) = (all.rank(), all.world_size(), all.world_size() - 1);
     let own = |len| (0..len).map(|i| number(all, reduction, rank, i));
     let result = |len| (0..len).map(|i| combined(all, reduction, i));
@@ -155,7 +155,7 @@ fn reduced<T: Small>(all: &HybridBackend, reduction: Reduction) {
     }
 }
 
-fn moved<T: Small>(all: &HybridBackend) {
+fn moved<T: Small>(all: &HybridGroup) {
     let (rank, n, root) = (all.rank(), all.world_size(), all.world_size() / 2);
     // What rank `r` has in its block for rank `to`.
     let has = |r: usize, to: usize| (0..LEN).map(move |i| ((2 * r + 3 * to + i) % 9) as u8);
@@ -190,7 +190,7 @@ fn moved<T: Small>(all: &HybridBackend) {
 }
 
 /// To the next and from the one before, together: else each would wait for the other.
-fn round_the_ring<T: Small>(all: &HybridBackend) {
+fn round_the_ring<T: Small>(all: &HybridGroup) {
     let (rank, n) = (all.rank(), all.world_size());
     let numbers = |r: usize| (0..LEN).map(move |i| ((r + i) % 9) as u8);
     let mine: DeviceBuffer<T> = buffer(all, numbers(rank));
@@ -212,16 +212,16 @@ fn round_the_ring<T: Small>(all: &HybridBackend) {
 /// Elements somewhere.
 pub(crate) trait Kept: Sized {
     type Place: Place + ?Sized;
-    fn new(all: &HybridBackend, elements: &[f32]) -> Self;
+    fn new(all: &HybridGroup, elements: &[f32]) -> Self;
     fn place(&self) -> &Self::Place;
     fn place_mut(&mut self) -> &mut Self::Place;
-    fn read(&self, all: &HybridBackend) -> Vec<f32>;
+    fn read(&self, all: &HybridGroup) -> Vec<f32>;
 }
 
 impl Kept for Vec<f32> {
     type Place = [f32];
 
-    fn new(_: &HybridBackend, elements: &[f32]) -> Self {
+    fn new(_: &HybridGroup, elements: &[f32]) -> Self {
         elements.to_vec()
     }
 
@@ -233,7 +233,7 @@ impl Kept for Vec<f32> {
         self
     }
 
-    fn read(&self, _: &HybridBackend) -> Self {
+    fn read(&self, _: &HybridGroup) -> Self {
         self.clone()
     }
 }
@@ -241,7 +241,7 @@ impl Kept for Vec<f32> {
 impl Kept for DeviceBuffer<f32> {
     type Place = Self;
 
-    fn new(all: &HybridBackend, elements: &[f32]) -> Self {
+    fn new(all: &HybridGroup, elements: &[f32]) -> Self {
         Self::from_host(all.stream(), elements).unwrap()
     }
 
@@ -253,13 +253,13 @@ impl Kept for DeviceBuffer<f32> {
         self
     }
 
-    fn read(&self, all: &HybridBackend) -> Vec<f32> {
+    fn read(&self, all: &HybridGroup) -> Vec<f32> {
         self.to_host(all.stream(), LONG).unwrap()
     }
 }
 
 /// The same calls on memory of the host and of a device, which give the same.
-pub(crate) fn one_by_one<K: Kept>(all: &HybridBackend) -> Vec<Vec<f32>> {
+pub(crate) fn one_by_one<K: Kept>(all: &HybridGroup) -> Vec<Vec<f32>> {
     let (rank, n, root) = (all.rank(), all.world_size(), all.world_size() - 1);
     let done = |work: phalanx_core::Result<Work>| work.and_then(Work::wait).unwrap();
     let mut results = Vec::new();
@@ -305,7 +305,7 @@ pub(crate) fn one_by_one<K: Kept>(all: &HybridBackend) -> Vec<Vec<f32>> {
 }
 
 /// On a stream of the caller: behind its work, and before what comes later.
-fn streams(all: &HybridBackend, keep_busy: impl Fn(&Stream)) {
+fn streams(all: &HybridGroup, keep_busy: impl Fn(&Stream)) {
     let compute = Stream::new(all.device()).unwrap();
     let on_compute = all.on_stream(&compute).unwrap();
     for round in 0..2 {

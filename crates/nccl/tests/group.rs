@@ -7,21 +7,21 @@ mod common;
 use common::{LONG, count, delay, device, double, nccl};
 use phalanx_core::{Cause, Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, Nccl, NcclBackend, Reduction, Stream, Work};
+use phalanx_nccl::{DeviceBuffer, Nccl, NcclGroup, Reduction, Stream, Work};
 use phalanx_testkit::World;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-fn backend(group: &ProcessGroup) -> NcclBackend {
-    NcclBackend::over(group, Ok(nccl()), Ok(device(group.rank()))).unwrap()
+fn backend(group: &ProcessGroup) -> NcclGroup {
+    NcclGroup::over(group, Ok(nccl()), Ok(device(group.rank()))).unwrap()
 }
 
-fn on(backend: &NcclBackend, elements: &[i64]) -> DeviceBuffer<i64> {
+fn on(backend: &NcclGroup, elements: &[i64]) -> DeviceBuffer<i64> {
     DeviceBuffer::from_host(backend.stream(), elements).unwrap()
 }
 
-fn read(backend: &NcclBackend, buffer: &DeviceBuffer<i64>) -> Vec<i64> {
+fn read(backend: &NcclGroup, buffer: &DeviceBuffer<i64>) -> Vec<i64> {
     buffer.to_host(backend.stream(), LONG).unwrap()
 }
 
@@ -34,7 +34,7 @@ fn every_operation_in_worlds_of_every_kind() {
     }
 }
 
-fn every_operation(all: &NcclBackend) {
+fn every_operation(all: &NcclGroup) {
     let (rank, n) = (all.rank() as i64, all.world_size() as i64);
     let (me, size) = (all.rank(), all.world_size());
     let ranks: Vec<i64> = (0..n).collect();
@@ -236,7 +236,7 @@ fn a_barrier_waits_for_all_hosts_and_all_devices() {
     });
 }
 
-type Call = fn(&NcclBackend, bool) -> (Result<Work>, u32);
+type Call = fn(&NcclGroup, bool) -> (Result<Work>, u32);
 
 /// One of three calls something else; all are told, with both lines, and NCCL is stopped.
 fn disagree(call: Call) {
@@ -355,7 +355,7 @@ fn a_message_that_does_not_come_is_no_fault_of_third_ranks() {
             let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
             assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [1], "{error}");
             let said = error.to_string();
-            assert!(said.contains(" in recv at crates/nccl/tests/backend.rs:"), "{error}");
+            assert!(said.contains(" in recv at crates/nccl/tests/group.rs:"), "{error}");
             assert!(said.contains(", but no message of rank 1 ("), "{error}");
         });
     }
@@ -385,7 +385,7 @@ fn refused(devices: [Result<usize>; 2], libraries: [Result<Nccl>; 2]) -> [Error;
         let mut take = |i: usize| std::mem::replace(&mut what[i][rank], Ok(0));
         let (ordinal, library) = (take(0), take(1));
         drop(what);
-        let error = NcclBackend::over(&group, library.map(|_| nccl()), ordinal.map(device)).unwrap_err();
+        let error = NcclGroup::over(&group, library.map(|_| nccl()), ordinal.map(device)).unwrap_err();
         group.barrier().unwrap();
         error
     });

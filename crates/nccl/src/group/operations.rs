@@ -1,12 +1,12 @@
 //! One operation at a time: a batch of one.
 
-use super::{NcclBackend, Work};
+use super::{NcclGroup, Work};
 use crate::buffer::DeviceBuffer;
 use crate::element::{DeviceElement, Reduction};
 use phalanx_core::Result;
 
 /// Each begins an operation and returns, but for [first calls](Self#first-calls); shapes and misuse are those of [`Batch`](crate::Batch), other errors those of the [contract](Self#contract).
-impl NcclBackend {
+impl NcclGroup {
     /// Every rank ends with the combination of all.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Before NCCL is asked, the ranks compare what they have: it would hang, or go wrong much later.
 
-use super::flight::HEARSAY_TIME;
+use super::in_flight::HEARSAY_TIME;
 use crate::comm::Communicator;
 use crate::device::Device;
 use crate::encryption;
@@ -186,7 +186,7 @@ fn compare(all: &[Facts], me: usize, peer: impl Fn(usize) -> Peer) -> Result<boo
             // Who has none himself needs not be told of others.
             let (rank, trouble) = nccls[me].as_ref().err().map_or(other, |own| (me, own));
             let hint =
-                format!("a HybridBackend can do without, over the host: {ENABLE_FALLBACK}=1 on all ranks");
+                format!("a HybridGroup can do without, over the host: {ENABLE_FALLBACK}=1 on all ranks");
             return lacks("NCCL", rank, format!("{trouble}; {hint}"));
         }
         (_, None) => {}
@@ -348,7 +348,7 @@ mod tests {
         let error = outcome(&[rank("a", "one", why), rank("b", "other", None)]).unwrap_err();
         assert_eq!(
             error,
-            "NCCL on rank 0 (node:1) is not available (tried: PHALANX_ENCRYPT=require refuses to send in the clear: why; a HybridBackend can \
+            "NCCL on rank 0 (node:1) is not available (tried: PHALANX_ENCRYPT=require refuses to send in the clear: why; a HybridGroup can \
              do without, over the host: PHALANX_ENABLE_GPU_FALLBACK=1 on all ranks)"
         );
         // Nobody refuses.
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(outcome(&all(Fallback::Always, true)), Ok(true));
         assert_eq!(
             outcome(&all(Fallback::Never, false)).unwrap_err(),
-            "NCCL on rank 1 (node:1) is not available (tried: why; a HybridBackend can do without, over the host: \
+            "NCCL on rank 1 (node:1) is not available (tried: why; a HybridGroup can do without, over the host: \
              PHALANX_ENABLE_GPU_FALLBACK=1 on all ranks)"
         );
         // Over the host two ranks may have one device.

@@ -1,14 +1,14 @@
 //! This rank's connection to the others: NCCL's, and the group on the host that knows what has become of it.
 
 use crate::comm::{ABORT_TIME, Communicator};
-use crate::fate::Fate;
+use crate::joint_health::JointHealth;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// NCCL's communicator, and the group on the host that knows what has become of it.
 pub(crate) struct Connection {
-    pub(super) fate: Fate,
+    pub(super) health: JointHealth,
     pub(super) comm: Communicator,
     is_aborted: AtomicBool,
     /// Since when NCCL knows of trouble of which the group does not.
@@ -16,8 +16,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(fate: Fate, comm: Communicator) -> Self {
-        Self { fate, comm, is_aborted: AtomicBool::new(false), trouble: Mutex::default() }
+    pub(super) fn new(health: JointHealth, comm: Communicator) -> Self {
+        Self { health, comm, is_aborted: AtomicBool::new(false), trouble: Mutex::default() }
     }
 
     pub(super) fn is_aborted(&self) -> bool {

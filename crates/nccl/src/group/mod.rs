@@ -1,28 +1,28 @@
 //! A process group's operations on device memory: NCCL moves the data, the group on the host knows who is there and what everybody means.
 
+pub(crate) mod connect;
 mod connection;
-mod flight;
-pub(crate) mod meeting;
+mod in_flight;
 mod operations;
 mod self_test;
-mod watch;
+mod watchdog;
 
-pub use flight::Work;
+pub use in_flight::Work;
 
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::fallback::Fallback;
-use crate::fate::Fate;
+use crate::joint_health::JointHealth;
 use crate::load::{Cuda, Nccl};
 use crate::stream::Stream;
 use connection::Connection;
-use flight::Flight;
+use in_flight::InFlight;
 use phalanx_core::{CallSite, Deadline, Error, Result};
 use phalanx_group::ProcessGroup;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use watch::Watch;
+use watchdog::Watchdog;
 
 /// Collectives and messages between devices, one on each rank of a [`ProcessGroup`].
 ///
@@ -54,7 +54,7 @@ use watch::Watch;
 /// # Cost
 /// The agreement costs a barrier on the host, on another thread; the call itself a few microseconds of the driver and of NCCL.
 #[derive(Clone)]
-pub struct NcclBackend {
+pub struct NcclGroup {
     _handles: Arc<Handles>,
     shared: Arc<Shared>,
     stream: Stream,
@@ -72,16 +72,16 @@ pub(crate) struct Shared {
     connection: Arc<Connection>,
     /// Collectives of the group on which the ranks agree, so far. Who has the lock gives a call its place, among those of NCCL and those of the host.
     seq: Mutex<u64>,
-    watch: Watch,
+    watchdog: Watchdog,
 }
 
-impl fmt::Debug for NcclBackend {
+impl fmt::Debug for NcclGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NcclBackend").field(&self.shared.connection.comm).finish()
+        f.debug_tuple("NcclGroup").field(&self.shared.connection.comm).finish()
     }
 }
 
-impl NcclBackend {
+impl NcclGroup {
     /// Gives each rank of `group` the device with its `ordinal`, and connects them, for which there is the [time](ProcessGroup::init_timeout) that ranks have to come
     /// together. Collective; `group` can be used
     /// as before afterwards.
@@ -99,24 +99,24 @@ impl NcclBackend {
     /// # Errors
     /// As for `new`.
     pub fn over(group: &ProcessGroup, nccl: Result<Nccl>, device: Result<Device>) -> Result<Self> {
-        match meeting::check(group, nccl, device, Fallback::Never)? {
+        match connect::check(group, nccl, device, Fallback::Never)? {
             (Some(common), device) => Self::connect(group, common, &device),
             (None, _) => Err(Error::Internal { what: "a fallback that nobody wanted".into() }),
         }
     }
 
-    /// As [`over`](Self::over), after the ranks have [compared](meeting::check) what they have.
-    pub(crate) fn connect(group: &ProcessGroup, common: meeting::Common, device: &Device) -> Result<Self> {
-        let (fate, least) = (Fate::of(group)?, common.capability);
-        let comm = meeting::connect(&fate.control, group, common, device)?.among(least);
+    /// As [`over`](Self::over), after the ranks have [compared](connect::check) what they have.
+    pub(crate) fn connect(group: &ProcessGroup, common: connect::Common, device: &Device) -> Result<Self> {
+        let (health, least) = (JointHealth::of(group)?, common.capability);
+        let comm = connect::connect(&health.control, group, common, device)?.among(least);
         let stream = Stream::new(device)?;
-        let connection = Arc::new(Connection::new(fate, comm));
-        let shared = Shared { connection, seq: Mutex::new(0), watch: Watch::default() };
+        let connection = Arc::new(Connection::new(health, comm));
+        let shared = Shared { connection, seq: Mutex::new(0), watchdog: Watchdog::default() };
         let shared = Arc::new(shared);
         let handles = Arc::new(Handles(shared.clone()));
-        let backend = Self { _handles: handles, shared, stream, timeout: group.timeout() };
-        backend.self_test()?;
-        Ok(backend)
+        let group = Self { _handles: handles, shared, stream, timeout: group.timeout() };
+        group.self_test()?;
+        Ok(group)
     }
 
     /// This rank.
@@ -144,8 +144,8 @@ impl NcclBackend {
         self.shared.connection.comm.nccl()
     }
 
-    pub(crate) fn fate(&self) -> &Fate {
-        &self.shared.connection.fate
+    pub(crate) fn health(&self) -> &JointHealth {
+        &self.shared.connection.health
     }
 
     /// One line for people.
@@ -154,7 +154,7 @@ impl NcclBackend {
         format!("nccl: {n} rank{}, here on {}, {}", if n == 1 { "" } else { "s" }, comm.device(), comm.nccl())
     }
 
-    /// The same backend, whose operations are put on `stream`.
+    /// The same group, whose operations are put on `stream`.
     ///
     /// # Errors
     /// [`Config`](Error::Config): it is a stream of another device, or on each thread [another](Stream::from_raw).
@@ -163,7 +163,7 @@ impl NcclBackend {
         Ok(Self { stream: stream.clone(), ..self.clone() })
     }
 
-    /// The same backend with another time limit.
+    /// The same group with another time limit.
     #[must_use = "this handle keeps its limit"]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
@@ -192,17 +192,17 @@ impl NcclBackend {
         self.stream.check_capture()?;
         let (collective, signature) = (batch.collective(&site), batch.signature(&site));
         let mut seq = shared.seq.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cause) = shared.connection.fate.failure() {
-            return Err(shared.connection.fate.refused(&signature, cause));
+        if let Some(cause) = shared.connection.health.failure() {
+            return Err(shared.connection.health.refused(&signature, cause));
         }
-        let control = shared.connection.fate.control.with_timeout(self.timeout);
+        let control = shared.connection.health.control.with_timeout(self.timeout);
         let agreement = collective.map(|call| control.agree_async(call)).transpose()?;
         *seq += u64::from(agreement.is_some());
         let number = if agreement.is_some() { *seq } else { 0 };
         let deadline = Deadline::after(Instant::now(), self.timeout);
         let call = (signature, number, batch.others());
-        let flight = Arc::new(Flight::new(shared.connection.clone(), call, deadline, agreement));
-        shared.watch.add(flight.clone())?;
+        let flight = Arc::new(InFlight::new(shared.connection.clone(), call, deadline, agreement));
+        shared.watchdog.add(flight.clone())?;
         // The locked sequence makes the order of NCCL that of the agreements.
         let launched = shared.connection.comm.launch(batch, &self.stream, self.timeout);
         let is_on_its_way = flight.launched(launched.and_then(|()| self.stream.record()));
@@ -214,7 +214,7 @@ impl NcclBackend {
         Ok(Work::new(flight))
     }
 
-    /// Divides the ranks: those that give the same `color` get a backend with their devices, ordered by `key`, then by rank here. Collective.
+    /// Divides the ranks: those that give the same `color` get a group with their devices, ordered by `key`, then by rank here. Collective.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -226,7 +226,7 @@ impl NcclBackend {
             *seq += 1;
             shared
                 .connection
-                .fate
+                .health
                 .control
                 .with_timeout(self.timeout)
                 .with_call_site(site)
@@ -248,7 +248,7 @@ impl NcclBackend {
 
     /// Fails the operations of all ranks at once, from any thread.
     pub fn abort(&self, reason: &str) {
-        self.shared.connection.fate.abort(reason);
+        self.shared.connection.health.abort(reason);
         self.shared.connection.abort();
     }
 }
@@ -256,13 +256,13 @@ impl NcclBackend {
 impl Drop for Handles {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.0.watch.settle(LAST_OPERATIONS_TIME);
+            self.0.watchdog.settle(LAST_OPERATIONS_TIME);
         }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.watch.close();
+        self.watchdog.close();
     }
 }

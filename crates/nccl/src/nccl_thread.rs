@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The thread that calls NCCL for one communicator. When this is dropped, the thread does what it was asked, and ends.
-pub(crate) struct Lane(Mutex<mpsc::Sender<Job>>);
+pub(crate) struct NcclThread(Mutex<mpsc::Sender<Job>>);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What will come of something that the lane was asked.
+/// What will come of something that the thread was asked to do.
 pub(crate) struct Answer<R> {
     hear: mpsc::Receiver<R>,
     stage: Arc<AtomicU8>,
@@ -34,7 +34,7 @@ pub(crate) enum Late {
     UnderWay,
 }
 
-impl Lane {
+impl NcclThread {
     /// One that has the context of `device`, for as long as it lives.
     pub(crate) fn start(context: &Arc<Context>) -> Result<Self> {
         let (jobs, work) = mpsc::channel::<Job>();
@@ -118,16 +118,16 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn lane() -> Lane {
+    fn nccl_thread() -> NcclThread {
         let file = std::env::current_exe().unwrap().with_file_name("libphalanx_nccl_double.so");
-        Lane::start(Device::open(Cuda::open(file).unwrap(), 0).unwrap().context()).unwrap()
+        NcclThread::start(Device::open(Cuda::open(file).unwrap(), 0).unwrap().context()).unwrap()
     }
 
     #[test]
     fn all_is_done_on_one_thread_and_in_order() {
-        let lane = lane();
+        let nccl_thread = nccl_thread();
         let me = || std::thread::current().id();
-        let answers: Vec<_> = (0..3).map(|i| lane.ask(move || (i, me()))).collect();
+        let answers: Vec<_> = (0..3).map(|i| nccl_thread.ask(move || (i, me()))).collect();
         let answers: Vec<_> =
             answers.into_iter().map(|answer| answer.wait(LONG, || false).unwrap()).collect();
         assert!(answers.iter().enumerate().all(|(i, (j, thread))| i == *j && *thread == answers[0].1));
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn what_was_given_up_is_not_begun() {
-        let lane = lane();
+        let nccl_thread = nccl_thread();
         let (go, gone) = mpsc::channel::<()>();
-        let busy = lane.ask(move || gone.recv());
-        let never = lane.ask(|| panic!("it was given up"));
+        let busy = nccl_thread.ask(move || gone.recv());
+        let never = nccl_thread.ask(|| panic!("it was given up"));
         assert_eq!(never.wait(Duration::from_millis(1), || false), Err::<(), _>(Late::Never));
         assert!(matches!(busy.wait(Duration::from_millis(1), || false), Err(Late::UnderWay)));
         go.send(()).unwrap();
-        assert_eq!(lane.ask(|| 1).wait(LONG, || false), Ok(1));
+        assert_eq!(nccl_thread.ask(|| 1).wait(LONG, || false), Ok(1));
     }
 
     /// What a hand-over costs on this machine.
@@ -151,11 +151,11 @@ mod tests {
     #[ignore = "a measurement: run it alone, with --nocapture"]
     #[expect(clippy::print_stdout, reason = "it is what it is for")]
     fn round_trip() {
-        let lane = lane();
+        let nccl_thread = nccl_thread();
         let mut times: Vec<_> = (0..20_000)
             .map(|_| {
                 let begun = Instant::now();
-                lane.ask(|| ()).wait(LONG, || false).unwrap();
+                nccl_thread.ask(|| ()).wait(LONG, || false).unwrap();
                 begun.elapsed()
             })
             .collect();

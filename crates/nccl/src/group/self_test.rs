@@ -1,13 +1,13 @@
 //! Whether the devices add up right, before anybody trusts them: libraries that don't fit each other have computed partial sums without a word.
 
-use super::NcclBackend;
+use super::NcclGroup;
 use crate::buffer::DeviceBuffer;
 use phalanx_core::{Error, ReduceOp, Result};
 
 /// Enough for several blocks of threads, and no multiple of anything: some versions forgot the last elements.
 const LEN: usize = 4099;
 
-impl NcclBackend {
+impl NcclGroup {
     /// A sum and an average that are known. Collective.
     pub(crate) fn self_test(&self) -> Result<()> {
         let ranks = (self.world_size() * (self.world_size() + 1) / 2) as f32;

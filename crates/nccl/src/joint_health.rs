@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) struct Fate {
+pub(crate) struct JointHealth {
     /// The ranks of the devices, on whose behalf alone something happens on this group.
     pub(crate) control: ProcessGroup,
     /// The group of the hosts, where the two halves of a hybrid fail together.
@@ -15,7 +15,7 @@ pub(crate) struct Fate {
     is_reported: AtomicBool,
 }
 
-impl Fate {
+impl JointHealth {
     /// For the devices of the ranks of `group`, which lives on when these fail. Collective.
     pub(crate) fn of(group: &ProcessGroup) -> Result<Self> {
         let control = group.split(Some(0), group.rank() as i64)?;

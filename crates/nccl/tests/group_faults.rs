@@ -8,7 +8,7 @@ mod common;
 use common::{LONG, at_versions, count, done_well, done_well_but_one, job, job_with, nothing_is_left};
 use phalanx_core::{Error, Loss, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, HybridBackend, Work};
+use phalanx_nccl::{DeviceBuffer, HybridGroup, Work};
 use std::time::{Duration, Instant};
 
 /// What the contract gives to those who survive a death.
@@ -34,22 +34,22 @@ fn as_text(faults: &[String]) -> Vec<&str> {
     faults.iter().map(String::as_str).collect()
 }
 
-fn joined() -> (ProcessGroup, HybridBackend) {
+fn joined() -> (ProcessGroup, HybridGroup) {
     let group = phalanx_group::init().unwrap();
-    let all = HybridBackend::new(&group, group.local_rank()).unwrap();
+    let all = HybridGroup::new(&group, group.local_rank()).unwrap();
     assert!(all.nccl().is_some());
     (group, all)
 }
 
 /// Why `all` has failed, `first` says; the host's half says so too.
-fn both_have_failed(all: &HybridBackend, first: &Error) {
+fn both_have_failed(all: &HybridGroup, first: &Error) {
     let of_host = all.host().barrier().unwrap_err();
     assert_eq!(std::mem::discriminant(&of_host), std::mem::discriminant(first), "{of_host}, but {first}");
     assert!(matches!(all.host().barrier(), Err(Error::Poisoned { .. })));
     assert!(matches!(all.barrier(), Err(Error::Poisoned { .. })));
 }
 
-fn sum(all: &HybridBackend) -> Result<i64> {
+fn sum(all: &HybridGroup) -> Result<i64> {
     let mut buffer = DeviceBuffer::from_host(all.stream(), &[all.rank() as i64 + 1])?;
     all.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()?;
     Ok(buffer.to_host(all.stream(), LONG)?[0])
@@ -169,7 +169,7 @@ fn child_meets_nobody() {
             common::die();
         });
     }
-    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridGroup::new(&group, group.local_rank()).unwrap_err();
     assert!(matches!(error, Error::PeerLost { ref peer, .. } if peer.rank == 1), "{error}");
 }
 
@@ -209,7 +209,7 @@ fn a_first_sum_that_does_not_come_ends_init() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_has_no_first_sum() {
     let group = phalanx_group::init().unwrap();
-    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridGroup::new(&group, group.local_rank()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     group.finalize().unwrap();
 }
@@ -235,7 +235,7 @@ fn child_is_late() {
     for (error, name) in outcomes.iter().zip(["all_reduce #5", "all_reduce #6"]) {
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert!(
-            error.to_string().contains(&format!(": {name} at crates/nccl/tests/backend_faults.rs:")),
+            error.to_string().contains(&format!(": {name} at crates/nccl/tests/group_faults.rs:")),
             "{error}"
         );
         assert!(error.to_string().contains("all ranks had arrived"), "{error}");
@@ -336,7 +336,7 @@ fn different_versions_are_named_before_nccl_is_asked() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_has_another_version() {
     let group = phalanx_group::init().unwrap();
-    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err().to_string();
+    let error = HybridGroup::new(&group, group.local_rank()).unwrap_err().to_string();
     assert!(
         error.starts_with("configuration: the ranks have different versions of NCCL: rank 0 ("),
         "{error}"
@@ -410,7 +410,7 @@ fn child_has_two_orders() {
     let mut buffer = DeviceBuffer::from_host(all.stream(), &[1i64]).unwrap();
     let error = first.broadcast(&mut buffer, 0).and_then(Work::wait).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    assert!(error.to_string().contains("broadcast #4 at crates/nccl/tests/backend_faults.rs"), "{error}");
+    assert!(error.to_string().contains("broadcast #4 at crates/nccl/tests/group_faults.rs"), "{error}");
     assert!(second.broadcast(&mut buffer, 0).and_then(Work::wait).is_err());
 }
 
@@ -418,7 +418,7 @@ fn child_has_two_orders() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_does_not_come_about() {
     let group = phalanx_group::init().unwrap();
-    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridGroup::new(&group, group.local_rank()).unwrap_err();
     // Whose time is over first tells the other.
     assert!(matches!(error, Error::Rendezvous { .. } | Error::Aborted { .. }), "{error}");
     assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
@@ -434,7 +434,7 @@ fn a_wrong_sum_is_found_before_anybody_trusts_it() {
 #[ignore = "run by another test, in processes of their own"]
 fn child_gets_wrong_sums() {
     let group = phalanx_group::init().unwrap();
-    let error = HybridBackend::new(&group, group.local_rank()).unwrap_err();
+    let error = HybridGroup::new(&group, group.local_rank()).unwrap_err();
     match group.rank() {
         0 => assert!(matches!(error, Error::Aborted { ref peer, .. } if peer.rank == 1), "{error}"),
         _ => assert!(matches!(error, Error::WrongSum { rank: 1, .. }), "{error}"),

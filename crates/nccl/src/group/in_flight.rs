@@ -14,7 +14,7 @@ pub(crate) const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long after the deadline the agreement may still say who is missing.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     connection: Arc<Connection>,
     signature: Signature,
     /// Its place among the group's collectives; 0 for messages.
@@ -35,7 +35,7 @@ struct State {
     outcome: Option<Result<()>>,
 }
 
-impl Flight {
+impl InFlight {
     pub(crate) fn new(
         connection: Arc<Connection>,
         (signature, seq, others): (Signature, u64, Vec<usize>),
@@ -74,11 +74,11 @@ impl Flight {
     fn judge(&self, state: &mut State, now: Instant) -> Option<Result<()>> {
         let connection = &self.connection;
         let failed =
-            |cause| Some(Err(connection.fate.error(&self.signature, self.seq, &self.deadline, cause)));
+            |cause| Some(Err(connection.health.error(&self.signature, self.seq, &self.deadline, cause)));
         if let Some(agreement) = state.agreement.take_if(|agreement| agreement.is_done())
             && let Err(error) = agreement.wait()
         {
-            return failed(connection.fate.give_up(&error));
+            return failed(connection.health.give_up(&error));
         }
         let trouble = state.refusal.clone().map_or_else(|| connection.comm.async_error(), Err);
         if let (None, Some(event), Ok(())) = (&state.agreement, &state.event, &trouble) {
@@ -86,10 +86,10 @@ impl Flight {
                 // An abort ends it too, without a result.
                 Ok(true) if !connection.is_aborted() => return Some(Ok(())),
                 Ok(_) => {}
-                Err(error) => return failed(connection.fate.give_up(&error)),
+                Err(error) => return failed(connection.health.give_up(&error)),
             }
         }
-        if let Some(cause) = connection.fate.failure() {
+        if let Some(cause) = connection.health.failure() {
             return failed(cause);
         }
         // Either may still say who is missing.
@@ -98,7 +98,7 @@ impl Flight {
             let mut trouble = connection.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             let since = *trouble.get_or_insert(now);
             if now.saturating_duration_since(since) >= HEARSAY_TIME {
-                return failed(connection.fate.give_up(&error));
+                return failed(connection.health.give_up(&error));
             }
         }
         let patience = if is_open { SETTLE_TIME } else { Duration::ZERO };
@@ -106,7 +106,7 @@ impl Flight {
         if elapsed < self.deadline.limit().saturating_add(patience) {
             return None;
         }
-        failed(connection.fate.late(&self.signature, self.seq, elapsed, &self.others))
+        failed(connection.health.late(&self.signature, self.seq, elapsed, &self.others))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -118,7 +118,7 @@ impl Flight {
 ///
 /// One that was over when its call returned, as on memory of the host, is one too.
 #[must_use = "whether it went well is in here"]
-pub struct Work(Option<Arc<Flight>>);
+pub struct Work(Option<Arc<InFlight>>);
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,7 +130,7 @@ impl fmt::Debug for Work {
 }
 
 impl Work {
-    pub(crate) fn new(flight: Arc<Flight>) -> Self {
+    pub(crate) fn new(flight: Arc<InFlight>) -> Self {
         Self(Some(flight))
     }
 
@@ -147,7 +147,7 @@ impl Work {
     /// Waits on the host until all ranks have agreed and this rank's device is done. It ends: every operation has a deadline.
     ///
     /// # Errors
-    /// Those of the backend's [contract](super::NcclBackend#contract).
+    /// Those of the group's [contract](super::NcclGroup#contract).
     pub fn wait(self) -> Result<()> {
         let Some(flight) = self.0 else { return Ok(()) };
         let without_end = Deadline::after(Instant::now(), Duration::MAX);
@@ -176,7 +176,7 @@ impl Work {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use crate::{Cuda, Device, DeviceBuffer, Nccl, NcclBackend};
+    use crate::{Cuda, Device, DeviceBuffer, Nccl, NcclGroup};
     use phalanx_core::{CallSite, Error, ReduceOp};
     use phalanx_group::ProcessGroup;
     use phalanx_testkit::World;
@@ -185,10 +185,10 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    fn backend(group: &ProcessGroup) -> NcclBackend {
+    fn backend(group: &ProcessGroup) -> NcclGroup {
         let file = std::env::current_exe().unwrap().with_file_name("libphalanx_nccl_double.so");
         let device = Cuda::open(&file).and_then(|cuda| Device::open(cuda, group.rank()));
-        NcclBackend::over(group, Nccl::open(file), device).unwrap()
+        NcclGroup::over(group, Nccl::open(file), device).unwrap()
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
                 let call = batch.collective(&CallSite::caller()).unwrap();
                 all.shared
                     .connection
-                    .fate
+                    .health
                     .control
                     .agree_async(call)
                     .and_then(phalanx_group::Work::wait)
@@ -261,7 +261,7 @@ mod tests {
                 let call = batch.collective(&CallSite::caller()).unwrap();
                 all.shared
                     .connection
-                    .fate
+                    .health
                     .control
                     .agree_async(call)
                     .and_then(phalanx_group::Work::wait)

@@ -1,6 +1,6 @@
 //! A thread that looks after operations for which nobody waits, and stops NCCL when the group has failed.
 
-use super::flight::Flight;
+use super::in_flight::InFlight;
 use phalanx_core::{Error, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 
 /// A handle on the thread that looks after operations for which nobody waits.
 #[derive(Default)]
-pub(crate) struct Watch(Arc<Watched>);
+pub(crate) struct Watchdog(Arc<Watched>);
 
 #[derive(Default)]
 struct Watched {
@@ -20,20 +20,20 @@ struct Watched {
 
 #[derive(Default)]
 struct State {
-    flights: Vec<Arc<Flight>>,
+    flights: Vec<Arc<InFlight>>,
     /// The thread holds some of them.
     is_busy: bool,
     is_started: bool,
     is_closed: bool,
 }
 
-impl Watch {
+impl Watchdog {
     /// Looks after `flight` until it is known what becomes of it.
-    pub(crate) fn add(&self, flight: Arc<Flight>) -> Result<()> {
+    pub(crate) fn add(&self, flight: Arc<InFlight>) -> Result<()> {
         let mut state = self.0.lock();
         if !state.is_started {
             let watched = self.0.clone();
-            let named = std::thread::Builder::new().name("phalanx-nccl-watch".into());
+            let named = std::thread::Builder::new().name("phalanx-nccl-watchdog".into());
             let started = named.spawn(move || watched.run());
             started.map_err(|e| Error::io("starting the thread that watches NCCL", e))?;
             state.is_started = true;
@@ -43,7 +43,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until the thread holds nothing of the backend, for as long as `limit`.
+    /// Waits until the thread holds nothing of the group, for as long as `limit`.
     pub(crate) fn settle(&self, limit: Duration) {
         let holds = |state: &mut State| state.is_busy || !state.flights.is_empty();
         drop(self.0.changed.wait_timeout_while(self.0.lock(), limit, holds));
@@ -70,7 +70,7 @@ impl Watched {
             let mut state = self.lock();
             state.flights.retain(|flight| flight.look().is_none());
             drop(state);
-            // The last to hold a backend may be this thread.
+            // The last to hold a group may be this thread.
             drop(flights);
             self.lock().is_busy = false;
             self.changed.notify_all();
@@ -79,7 +79,7 @@ impl Watched {
     }
 
     /// What is on its way; waits until something is. None when nothing will be.
-    fn next(&self) -> Option<Vec<Arc<Flight>>> {
+    fn next(&self) -> Option<Vec<Arc<InFlight>>> {
         let mut state = self.lock();
         loop {
             if !state.flights.is_empty() {
