@@ -1,8 +1,8 @@
 //! Gradients that are too large.
 
 use crate::Result;
+use crate::backward::put;
 use crate::model::parameters;
-use crate::reducer::put;
 use crate::sendable::Candle;
 use candle_core::Var;
 use candle_core::backprop::GradStore;

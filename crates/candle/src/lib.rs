@@ -63,6 +63,7 @@
 
 mod adamw;
 mod adapter;
+mod backward;
 pub mod checkpoint;
 mod clip;
 #[cfg(feature = "cuda")]
@@ -71,10 +72,8 @@ mod diloco;
 mod element;
 mod error;
 mod group;
-mod handout;
 mod model;
 mod parallel;
-mod reducer;
 mod saved;
 mod scaler;
 mod sendable;
@@ -83,6 +82,7 @@ mod sync_batch_norm;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod var_backend;
 
 pub use adamw::AdamW;
 pub use clip::clip_grad_norm;

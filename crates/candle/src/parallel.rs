@@ -1,9 +1,9 @@
 //! Data-parallel training: every rank has the whole model and a part of each batch.
 
+use crate::backward::{BackwardGradients, average};
 use crate::group::{Ranks, Reach};
-use crate::handout::{Copy, Ears, Handout};
 use crate::model::{self, Parameter, parameters};
-use crate::reducer::{Reducer, average};
+use crate::var_backend::{Copy, GradientListener, VarBackend};
 use crate::{DdpConfig, Group, Overlap, Result, Share, sync_model, verify_parameters};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
@@ -36,7 +36,7 @@ pub struct DistributedDataParallel<M = ()> {
     varmap: VarMap,
     pub(crate) group: Ranks,
     config: DdpConfig,
-    ears: Arc<Ears>,
+    listener: Arc<GradientListener>,
 }
 
 impl<M> fmt::Debug for DistributedDataParallel<M> {
@@ -44,7 +44,7 @@ impl<M> fmt::Debug for DistributedDataParallel<M> {
         f.debug_struct("DistributedDataParallel")
             .field("group", &self.group)
             .field("config", &self.config)
-            .field("reducer", &self.ears.reducer())
+            .field("gradients", &self.listener.get())
             .finish_non_exhaustive()
     }
 }
@@ -142,19 +142,23 @@ impl<M> DistributedDataParallel<M> {
             overlap => overlap,
         };
         let overlap = overlap.choose(ranks.host())?;
-        let (ears, copies) = (Arc::<Ears>::default(), Arc::<Mutex<_>>::default());
-        let handout =
-            Handout { varmap: varmap.clone(), overlap, ears: ears.clone(), copies: Arc::clone(&copies) };
-        let model = model(handout.var_builder(dtype, device))?;
+        let (listener, copies) = (Arc::<GradientListener>::default(), Arc::<Mutex<_>>::default());
+        let backend = VarBackend {
+            varmap: varmap.clone(),
+            overlap,
+            listener: listener.clone(),
+            copies: Arc::clone(&copies),
+        };
+        let model = model(backend.var_builder(dtype, device))?;
         let copies = std::mem::take(&mut *copies.lock().unwrap_or_else(PoisonError::into_inner));
-        Self::wrap(model, copies, ears, overlap, varmap, ranks, config)
+        Self::wrap(model, copies, listener, overlap, varmap, ranks, config)
     }
 
     #[track_caller]
     fn wrap(
         model: M,
         copies: BTreeMap<String, Copy>,
-        ears: Arc<Ears>,
+        listener: Arc<GradientListener>,
         overlap: bool,
         varmap: &VarMap,
         group: Ranks,
@@ -162,10 +166,10 @@ impl<M> DistributedDataParallel<M> {
     ) -> Result<Self> {
         sync_model(varmap, &group, 0)?;
         let wire = |p: &Parameter| copies.get(&p.name).map_or(p.var.dtype(), |copy| copy.tensor.dtype());
-        let reducer = Reducer::new(parameters(varmap), wire, config, overlap, &group)?;
-        ears.open(reducer);
+        let gradients = BackwardGradients::new(parameters(varmap), wire, config, overlap, &group)?;
+        listener.set(gradients);
         let copies = copies.into_values().collect();
-        Ok(Self { model, copies, varmap: varmap.clone(), group, config, ears })
+        Ok(Self { model, copies, varmap: varmap.clone(), group, config, listener })
     }
 
     /// Has `hook` add up the gradients of 32 bits instead of an all_reduce: in fewer bytes, for networks that are slower than the
@@ -192,18 +196,18 @@ impl<M> DistributedDataParallel<M> {
     #[doc(alias = "register_comm_hook")]
     #[must_use]
     pub fn with_hook(self, hook: impl CommHook + 'static) -> Self {
-        self.reducer().set_hook(Box::new(hook));
+        self.gradients().set_hook(Box::new(hook));
         self
     }
 
     /// What the hook has sent until now, if there is one.
     pub fn traffic(&self) -> Option<Traffic> {
-        self.reducer().traffic()
+        self.gradients().traffic()
     }
 
     /// Whether gradients are sent while the backward pass still runs.
     pub fn overlaps(&self) -> bool {
-        self.reducer().overlaps()
+        self.gradients().overlaps()
     }
 
     /// Has `work` done with the model, whose weights are what the variables are now. All use of the model goes through here, to
@@ -252,15 +256,15 @@ impl<M> DistributedDataParallel<M> {
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         // Candle makes some of the calls, and passes no call site on.
         let group = &self.group.host().with_call_site(CallSite::caller());
-        self.reducer().begin(share, loss)?;
+        self.gradients().begin(share, loss)?;
         let mut grads = match loss.backward() {
             Ok(grads) => grads,
             Err(error) => {
-                self.reducer().give_up(&format!("its backward pass failed: {error}"));
-                return Err(self.ears.take_error().unwrap_or_else(|| error.into()));
+                self.gradients().give_up(&format!("its backward pass failed: {error}"));
+                return Err(self.listener.take_error().unwrap_or_else(|| error.into()));
             }
         };
-        self.reducer().finish(&mut grads)?;
+        self.gradients().finish(&mut grads)?;
         self.sync_buffers_after_step(group)?;
         Ok(grads)
     }
@@ -296,7 +300,7 @@ impl<M> DistributedDataParallel<M> {
     #[doc(alias = "no_sync")]
     pub fn accumulate(&self, loss: &Tensor) -> Result<()> {
         let grads = loss.backward()?;
-        self.reducer().keep(grads)
+        self.gradients().keep(grads)
     }
 
     /// Replaces this rank's gradients by those of the global batch.
@@ -306,7 +310,7 @@ impl<M> DistributedDataParallel<M> {
     #[track_caller]
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
         let group = &self.group.host().with_call_site(CallSite::caller());
-        self.reducer().reduce(grads, share)?;
+        self.gradients().reduce(grads, share)?;
         self.sync_buffers_after_step(group)
     }
 
@@ -342,7 +346,7 @@ impl<M> DistributedDataParallel<M> {
     #[track_caller]
     pub fn join(&self) -> Result<Option<GradStore>> {
         let group = &self.group.host().with_call_site(CallSite::caller());
-        let joined = self.reducer().join()?;
+        let joined = self.gradients().join()?;
         if joined.is_some() {
             self.sync_buffers_after_step(group)?;
         }
@@ -384,8 +388,8 @@ impl<M> DistributedDataParallel<M> {
         model::sync_buffers(&self.varmap, self.group.host(), root)
     }
 
-    pub(crate) fn reducer(&self) -> MutexGuard<'_, Reducer> {
-        self.ears.reducer().expect("it was there when this was made")
+    pub(crate) fn gradients(&self) -> MutexGuard<'_, BackwardGradients> {
+        self.listener.get().expect("it was there when this was made")
     }
 
     /// Makes sure that all ranks hold the same weights, bit for bit: [`verify_parameters`] for the model that was wrapped,

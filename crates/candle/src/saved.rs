@@ -20,6 +20,6 @@ impl<M> Stateful for DistributedDataParallel<M> {
 
 impl<M> DistributedDataParallel<M> {
     fn hook(&self, work: impl FnOnce(&mut dyn CommHook, &phalanx::ProcessGroup) -> Result<()>) -> Result<()> {
-        self.reducer().hook_mut().map_or(Ok(()), |hook| work(hook, self.group.host()))
+        self.gradients().hook_mut().map_or(Ok(()), |hook| work(hook, self.group.host()))
     }
 }

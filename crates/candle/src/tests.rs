@@ -111,7 +111,7 @@ impl CustomOp1 for Witness {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let launched = self.ddp.get().unwrap().reducer().launched();
+        let launched = self.ddp.get().unwrap().gradients().launched();
         self.seen.lock().unwrap().push(launched);
         Ok(Some(grad.clone()))
     }

@@ -297,7 +297,7 @@ fn calls_that_candle_makes_are_told_where_the_program_made_them() {
         let (error, line) = if group.rank() == 0 {
             (ddp.backward(&net.loss(0..4).unwrap()).unwrap_err(), line!())
         } else {
-            let share = phalanx_train::Tally::of(Share::EQUAL).unwrap().words();
+            let share = phalanx_train::StepShares::of(Share::EQUAL).unwrap().words();
             group.all_reduce(&mut [&[1; 4], &share[..]].concat(), phalanx::ReduceOp::Sum).unwrap();
             (group.barrier().unwrap_err().into(), line!())
         };

@@ -54,7 +54,7 @@
 //! ```
 
 mod array;
-mod bucket;
+mod bucket_plan;
 mod clip;
 mod config;
 pub mod element;
@@ -67,15 +67,16 @@ mod plan;
 mod reducer;
 mod sampler;
 mod scaler;
+mod send_order;
 mod share;
 mod step;
-mod tally;
+mod step_shares;
 mod tensor;
 mod verify;
 mod version;
 
 pub use array::Array;
-pub use bucket::Bucket;
+pub use bucket_plan::Bucket;
 pub use clip::{clip_grad_norm, shorten, sum_of_squares};
 pub use config::{DdpConfig, Overlap};
 pub use error::{Error, Result};
@@ -88,7 +89,7 @@ pub use reducer::{Reducer, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::{LossScaler, are_finite};
 pub use share::{Part, Share};
-pub use tally::{Sums, Tally};
+pub use step_shares::{ShareSums, StepShares};
 pub use tensor::Tensor;
 pub use verify::verify_parameters;
 pub use version::Version;

@@ -25,12 +25,12 @@ pub enum MissingGradients {
 
 /// Looks after what [`MissingGradients`] asks for, from step to step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Watch {
+pub struct MissingCheck {
     choice: MissingGradients,
     has_warned: bool,
 }
 
-impl Watch {
+impl MissingCheck {
     /// For a training that has not made a step.
     pub fn new(choice: MissingGradients) -> Self {
         Self { choice, has_warned: false }

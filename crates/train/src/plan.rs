@@ -1,7 +1,7 @@
 //! What is trained, and in which buckets its gradients travel.
 
 use crate::Result;
-use crate::bucket::{Bucket, Item, plan};
+use crate::bucket_plan::{Bucket, Item, plan};
 use phalanx::{DType, Error, OpKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub struct Plan<D> {
 }
 
 impl<D> Plan<D> {
-    /// As [`plan`](crate::bucket::plan) deals the gradients, which are ready in `order`.
+    /// As [`plan`](crate::bucket_plan::plan) deals the gradients, which are ready in `order`.
     pub(crate) fn new(parameters: &Arc<[Parameter<D>]>, order: &[usize], cap_bytes: usize) -> Self {
         let items: Vec<_> = parameters.iter().map(Parameter::item).collect();
         let buckets = plan(&items, order, cap_bytes);

@@ -1,11 +1,11 @@
 //! Gradients of all ranks into gradients of the global batch.
 
 use crate::memory::{self, Memory, Sending};
-use crate::missing::{MissingGradients, Watch};
+use crate::missing::{MissingCheck, MissingGradients};
 use crate::plan::{self, Gradients, Parameter, Plan};
 use crate::share::{Part, Share};
 use crate::step::{Reduced, Step};
-use crate::{Result, Tally, Tensor};
+use crate::{Result, StepShares, Tensor};
 use phalanx::{CallSite, Error, OpKind, ProcessGroup};
 use phalanx_compress::{CommHook, Traffic};
 use std::fmt;
@@ -61,7 +61,7 @@ pub struct Reducer<T: Tensor> {
     kept: Gradients<T>,
     /// What adds up gradients of 32 bits, in place of an all_reduce.
     hook: Option<Box<dyn CommHook>>,
-    watch: Watch,
+    missing_check: MissingCheck,
 }
 
 /// The buckets, and where they are.
@@ -112,13 +112,23 @@ impl<T: Tensor> Reducer<T> {
         let (planned, step, hook) = (None, None, None);
         // Of what is made for one step, each would be the first.
         let missing = if sending == Sending::Once { MissingGradients::Allow } else { MissingGradients::Warn };
-        let watch = Watch::new(missing);
-        Ok(Self { group: group.clone(), parameters, cap_bytes, sending, planned, step, kept, hook, watch })
+        let missing_check = MissingCheck::new(missing);
+        Ok(Self {
+            group: group.clone(),
+            parameters,
+            cap_bytes,
+            sending,
+            planned,
+            step,
+            kept,
+            hook,
+            missing_check,
+        })
     }
 
     /// What steps do about parameters for which no rank has a gradient: they warn once, unless this is called. All ranks pass the same.
     pub fn set_missing_gradients(&mut self, choice: MissingGradients) {
-        self.watch = Watch::new(choice);
+        self.missing_check = MissingCheck::new(choice);
     }
 
     /// Has `hook` add up the gradients of f32 from the next step on, in fewer bytes. All ranks pass the same kind. It blocks, so
@@ -159,12 +169,12 @@ impl<T: Tensor> Reducer<T> {
     /// gradients overlap.
     #[track_caller]
     pub fn begin(&mut self, share: Share, coming: impl IntoIterator<Item = usize>) -> Result<()> {
-        self.start((share.part()?, Tally::of(share)?), coming, CallSite::caller())
+        self.start((share.part()?, StepShares::of(share)?), coming, CallSite::caller())
     }
 
     fn start(
         &mut self,
-        (part, tally): (Part, Tally),
+        (part, shares): (Part, StepShares),
         coming: impl IntoIterator<Item = usize>,
         site: CallSite,
     ) -> Result<()> {
@@ -193,7 +203,7 @@ impl<T: Tensor> Reducer<T> {
             mine.fill(false);
         }
         let (hooked, overlap) = (self.hook.is_some(), self.sending == Sending::During);
-        self.step = Some(Step::begin(group, (part, tally), mine, hooked, overlap, plan, &mut **memory)?);
+        self.step = Some(Step::begin(group, (part, shares), mine, hooked, overlap, plan, &mut **memory)?);
         Ok(())
     }
 
@@ -294,7 +304,7 @@ impl<T: Tensor> Reducer<T> {
                 let all = self.parameters.iter().zip(&grads);
                 let missing = all.filter(|(parameter, grad)| grad.is_none() && !parameter.optional);
                 let names = missing.map(|(parameter, _)| parameter.name.as_str());
-                self.watch.judge(names, T::NO_GRADIENT_HINT, &group)?;
+                self.missing_check.judge(names, T::NO_GRADIENT_HINT, &group)?;
             }
             Ok(Some(grads))
         });
@@ -322,7 +332,7 @@ impl<T: Tensor> Reducer<T> {
             grad.iter().try_for_each(|grad| parameter.check(grad))?;
         }
         let here = |(index, grad): (usize, &Option<T>)| grad.as_ref().map(|_| index);
-        let part = (share.part()?, Tally::of(share)?);
+        let part = (share.part()?, StepShares::of(share)?);
         self.start(part, grads.iter().enumerate().filter_map(here), CallSite::caller())?;
         for (index, grad) in grads.into_iter().enumerate() {
             if let Some(grad) = grad {
@@ -341,7 +351,7 @@ impl<T: Tensor> Reducer<T> {
     /// As of all steps: a timeout if the others neither make a step nor join in their turn.
     #[track_caller]
     pub fn join(&mut self) -> Result<Option<Gradients<T>>> {
-        self.start((Part::Done, Tally::default()), [], CallSite::caller())?;
+        self.start((Part::Done, StepShares::default()), [], CallSite::caller())?;
         self.end()
     }
 

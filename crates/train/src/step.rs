@@ -1,9 +1,9 @@
 //! One step: whose gradients are there, which buckets are on their way, and what comes of them.
 
-use crate::bucket::Launches;
 use crate::memory::{Memory, Reduction};
+use crate::send_order::SendOrder;
 use crate::share::Part;
-use crate::{Gradients, Plan, Result, Sums, Tally, Tensor};
+use crate::{Gradients, Plan, Result, ShareSums, StepShares, Tensor};
 use phalanx::{DType, Error, OpKind, ProcessGroup, ReduceOp, Work};
 use phalanx_compress::CommHook;
 
@@ -13,12 +13,12 @@ use phalanx_compress::CommHook;
 pub(crate) struct Step {
     group: ProcessGroup,
     part: Part,
-    tally: Tally,
+    shares: StepShares,
     /// Which gradients this rank has said it has.
     mine: Vec<bool>,
     /// Which of them have come.
     laid: Vec<bool>,
-    launches: Launches,
+    send_order: SendOrder,
     counts: Counts,
     /// Whether a hook adds up the gradients of 32 bits.
     hooked: bool,
@@ -49,7 +49,7 @@ struct Known {
     /// Of each variable: ranks with a gradient.
     users: Vec<u32>,
     /// Their shares.
-    sums: Sums,
+    sums: ShareSums,
 }
 
 impl Known {
@@ -59,12 +59,12 @@ impl Known {
 }
 
 /// What this rank says of itself: for a sum over the ranks.
-fn question(mine: &[bool], tally: &Tally) -> Vec<u32> {
-    mine.iter().map(|&yes| yes.into()).chain(tally.words()).collect()
+fn question(mine: &[bool], shares: &StepShares) -> Vec<u32> {
+    mine.iter().map(|&yes| yes.into()).chain(shares.words()).collect()
 }
 
 fn answer(mut words: Vec<u32>) -> Known {
-    let sums = Sums::new(&words.split_off(words.len().saturating_sub(Tally::WORDS)));
+    let sums = ShareSums::new(&words.split_off(words.len().saturating_sub(StepShares::WORDS)));
     Known { users: words, sums }
 }
 
@@ -72,7 +72,7 @@ impl Step {
     /// `mine`: the parameters of which this rank has a gradient. Where nothing overlaps, those count whose gradients come.
     pub(crate) fn begin<T: Tensor>(
         group: ProcessGroup,
-        (part, tally): (Part, Tally),
+        (part, shares): (Part, StepShares),
         mine: Vec<bool>,
         hooked: bool,
         overlap: bool,
@@ -82,7 +82,7 @@ impl Step {
         let mut counts = Counts::Later;
         let mut missing = vec![0; plan.buckets().len()];
         if overlap {
-            counts = Counts::Asked(group.all_reduce_async(question(&mine, &tally), ReduceOp::Sum)?);
+            counts = Counts::Asked(group.all_reduce_async(question(&mine, &shares), ReduceOp::Sum)?);
             for (index, &mine) in mine.iter().enumerate() {
                 if mine {
                     missing[plan.home(index).0] += 1;
@@ -92,7 +92,17 @@ impl Step {
             }
         }
         let laid = vec![false; mine.len()];
-        Ok(Self { group, part, tally, mine, laid, launches: Launches::new(missing), counts, hooked, overlap })
+        Ok(Self {
+            group,
+            part,
+            shares,
+            mine,
+            laid,
+            send_order: SendOrder::new(missing),
+            counts,
+            hooked,
+            overlap,
+        })
     }
 
     pub(crate) fn group(&self) -> &ProcessGroup {
@@ -129,7 +139,7 @@ impl Step {
         memory.lay(index, grad, scale)?;
         self.laid[index] = true;
         if self.overlap {
-            self.launches.arrived(plan.home(index).0);
+            self.send_order.arrived(plan.home(index).0);
         }
         self.launch(plan, memory)
     }
@@ -139,7 +149,7 @@ impl Step {
         if !self.overlap {
             return Ok(());
         }
-        while let Some(at) = self.launches.next() {
+        while let Some(at) = self.send_order.next() {
             let bucket = &plan.buckets()[at];
             // What is used here is sent. Whether the rest is, the others have to say.
             let is_used = bucket.members.iter().any(|&member| self.mine[member])
@@ -153,13 +163,13 @@ impl Step {
     }
 
     pub(crate) fn launched(&self) -> usize {
-        self.launches.launched()
+        self.send_order.launched()
     }
 
     fn known(&mut self) -> Result<&Known> {
         self.counts = match std::mem::replace(&mut self.counts, Counts::Later) {
             Counts::Later => {
-                let mut sums = question(&self.mine, &self.tally);
+                let mut sums = question(&self.mine, &self.shares);
                 self.group.all_reduce(&mut sums, ReduceOp::Sum)?;
                 Counts::Known(answer(sums))
             }
@@ -205,7 +215,7 @@ impl Step {
             if self.overlap && is_announced && !is_here {
                 // The backward pass had nothing for it.
                 memory.skip(index)?;
-                self.launches.arrived(plan.home(index).0);
+                self.send_order.arrived(plan.home(index).0);
             } else if !self.overlap && !is_here {
                 memory.skip(index)?;
             }
@@ -219,7 +229,7 @@ impl Step {
             return Ok(None);
         }
         if !self.overlap {
-            self.tally.check(sums, &self.group)?;
+            self.shares.check(sums, &self.group)?;
         }
         self.launch(plan, memory)?;
         // The mean over those that take part, where some do not any more.
@@ -245,7 +255,7 @@ impl Step {
             }
         }
         if self.overlap {
-            self.tally.check(sums, &self.group)?;
+            self.shares.check(sums, &self.group)?;
         }
         Ok(Some(Reduced { grads, had_samples: sums.counting > 0 }))
     }

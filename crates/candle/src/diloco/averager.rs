@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Pseudo-gradients that are averaged together.
 #[derive(Debug)]
-pub(super) struct Parcel {
+pub(super) struct FragmentGradients {
     /// Which fragment.
     pub(super) index: usize,
     pub(super) bytes: usize,
@@ -49,18 +49,18 @@ impl Averager {
     }
 
     /// Replaces what lies in the memory by its mean over the ranks.
-    fn average(&mut self, parcel: &Parcel) -> Result<()> {
-        let group = &self.group.with_call_site(parcel.site.clone());
-        let bytes = &mut bytemuck::cast_slice_mut(&mut self.memory)[..parcel.bytes];
+    fn average(&mut self, fragment: &FragmentGradients) -> Result<()> {
+        let group = &self.group.with_call_site(fragment.site.clone());
+        let bytes = &mut bytemuck::cast_slice_mut(&mut self.memory)[..fragment.bytes];
         match &mut self.hook {
             Some(hook) if self.dtype == DType::F32 => {
                 multiply(self.dtype, bytes, 1.0 / group.world_size() as f64);
-                let shapes: Vec<&[usize]> = parcel.shapes.iter().map(Vec::as_slice).collect();
+                let shapes: Vec<&[usize]> = fragment.shapes.iter().map(Vec::as_slice).collect();
                 let gradients = bytemuck::cast_slice_mut(bytes);
-                hook.reduce(Bucket { index: parcel.index, gradients, shapes: &shapes }, group)
+                hook.reduce(Bucket { index: fragment.index, gradients, shapes: &shapes }, group)
             }
             _ => {
-                self.sent += Traffic::of_all_reduce(parcel.bytes, group);
+                self.sent += Traffic::of_all_reduce(fragment.bytes, group);
                 all_reduce(group, self.dtype, bytes, ReduceOp::Avg)
             }
         }
@@ -68,80 +68,80 @@ impl Averager {
 }
 
 /// The averager, or the thread that it is on.
-pub(super) struct Desk {
-    place: Mutex<Place>,
+pub(super) struct AveragerHandle {
+    location: Mutex<Location>,
     /// The averager's: to fail it if the thread does not end.
     group: Box<ProcessGroup>,
     /// The process in which the thread is.
     process: u32,
 }
 
-/// How long a mean that nobody waits for may still take when the desk is dropped.
+/// How long a mean that nobody waits for may still take when the handle is dropped.
 const LAST_MEAN_TIME: Duration = Duration::from_secs(5);
 
-enum Place {
+enum Location {
     Here(Box<Averager>),
-    Away(JoinHandle<Result<Box<Averager>>>),
+    OnThread(JoinHandle<Result<Box<Averager>>>),
     /// It will not come back: a mean that was under way has failed.
     Lost(Error),
 }
 
-impl Desk {
+impl AveragerHandle {
     pub(super) fn new(averager: Averager) -> Self {
         let group = Box::new(averager.group.clone());
-        Self { place: Mutex::new(Place::Here(Box::new(averager))), group, process: std::process::id() }
+        Self { location: Mutex::new(Location::Here(Box::new(averager))), group, process: std::process::id() }
     }
 
     /// Has `work` done with the averager, and what it has averaged: waits if it is under way.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Averager) -> R) -> Result<R> {
-        let mut place = self.place();
-        *place = match std::mem::replace(&mut *place, panicked()) {
-            Place::Away(thread) => {
+        let mut location = self.location();
+        *location = match std::mem::replace(&mut *location, panicked()) {
+            Location::OnThread(thread) => {
                 let came_back = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-                came_back.map_or_else(Place::Lost, Place::Here)
+                came_back.map_or_else(Location::Lost, Location::Here)
             }
             settled => settled,
         };
-        match &mut *place {
-            Place::Here(averager) => Ok(work(averager)),
-            Place::Lost(error) => Err(error.clone()),
-            Place::Away(_) => unreachable!("it was waited for"),
+        match &mut *location {
+            Location::Here(averager) => Ok(work(averager)),
+            Location::Lost(error) => Err(error.clone()),
+            Location::OnThread(_) => unreachable!("it was waited for"),
         }
     }
 
     /// Has what lies in the averager's memory averaged.
-    pub(super) fn average(&self, parcel: Parcel) -> Result<()> {
-        self.with(|averager| averager.average(&parcel))?
+    pub(super) fn average(&self, fragment: FragmentGradients) -> Result<()> {
+        self.with(|averager| averager.average(&fragment))?
     }
 
     /// Begins to have it averaged. What goes wrong is told by the next call.
     ///
     /// Hooks block, so this takes a thread; an all_reduce goes the same way.
-    pub(super) fn begin(&self, parcel: Parcel) {
-        let mut place = self.place();
-        *place = match std::mem::replace(&mut *place, panicked()) {
-            Place::Here(mut averager) => {
-                let work = move || averager.average(&parcel).map(|()| averager);
+    pub(super) fn begin(&self, fragment: FragmentGradients) {
+        let mut location = self.location();
+        *location = match std::mem::replace(&mut *location, panicked()) {
+            Location::Here(mut averager) => {
+                let work = move || averager.average(&fragment).map(|()| averager);
                 let thread = thread::Builder::new().name("phalanx-diloco".into()).spawn(work);
                 thread.map_or_else(
-                    |e| Place::Lost(Error::io("starting a thread that averages", e)),
-                    Place::Away,
+                    |e| Location::Lost(Error::io("starting a thread that averages", e)),
+                    Location::OnThread,
                 )
             }
             busy => busy,
         };
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn location(&self) -> MutexGuard<'_, Location> {
+        self.location.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Ends with its thread, which has a handle on the group: a process that ended before that would not leave the group in order.
-impl Drop for Desk {
+impl Drop for AveragerHandle {
     fn drop(&mut self) {
-        let place = self.place.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Place::Away(thread) = std::mem::replace(place, panicked()) else { return };
+        let location = self.location.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Location::OnThread(thread) = std::mem::replace(location, panicked()) else { return };
         if self.process != std::process::id() {
             // This one was forked from it.
             return std::mem::forget(thread);
@@ -168,12 +168,12 @@ impl Drop for Desk {
 }
 
 /// What is left if nobody comes back.
-fn panicked() -> Place {
-    Place::Lost(Error::Internal { what: "the thread that averages panicked".into() })
+fn panicked() -> Location {
+    Location::Lost(Error::Internal { what: "the thread that averages panicked".into() })
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for AveragerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("AveragerHandle").finish_non_exhaustive()
     }
 }

@@ -10,14 +10,14 @@ pub use config::DiLoCoConfig;
 use crate::error::NO_GRADIENT_HINT;
 use crate::model::{self, Parameter, is_buffer, parameters};
 use crate::{AdamW, Group, Result, sync_model};
-use averager::{Averager, Desk, Parcel};
+use averager::{Averager, AveragerHandle, FragmentGradients};
 use candle_core::DType;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use fragment::Fragment;
 use phalanx::{CallSite, Error, OpKind, ProcessGroup, ReduceOp};
 use phalanx_compress::{CommHook, Traffic};
-use phalanx_train::missing::Watch;
+use phalanx_train::missing::MissingCheck;
 use std::fmt;
 
 /// What [`DiLoCo`] has the ranks train with: any optimizer of candle, ours, or one of your own.
@@ -99,12 +99,12 @@ pub struct DiLoCo<O> {
     group: ProcessGroup,
     config: DiLoCoConfig,
     fragments: Vec<Fragment>,
-    desk: Desk,
-    flight: Option<Flight>,
+    averager: AveragerHandle,
+    flight: Option<InFlight>,
     steps: u64,
     traffic: Traffic,
     /// Until the ranks know which weights have gradients.
-    watch: Option<Watch>,
+    missing_check: Option<MissingCheck>,
 }
 
 impl<O: fmt::Debug> fmt::Debug for DiLoCo<O> {
@@ -121,7 +121,7 @@ impl<O: fmt::Debug> fmt::Debug for DiLoCo<O> {
 
 /// A fragment whose mean is under way, and the step after which it is to be there.
 #[derive(Debug, Clone, Copy)]
-struct Flight {
+struct InFlight {
     fragment: usize,
     due: u64,
 }
@@ -152,21 +152,21 @@ impl<O: InnerOptimizer> DiLoCo<O> {
             dealt.into_iter().map(|members| Fragment::new(members, dtype)).collect::<Result<Vec<_>>>()?;
         let group = group.split(Some(0), 0)?.expect("all ranks gave one colour");
         let largest = fragments.iter().map(Fragment::bytes).max().unwrap_or(0);
-        let desk = Desk::new(Averager::new(group.clone(), dtype, largest)?);
+        let averager = AveragerHandle::new(Averager::new(group.clone(), dtype, largest)?);
         tracing::debug!(fragments = fragments.len(), largest, "outer weights made");
         let (flight, steps, traffic) = (None, 0, Traffic::default());
-        let watch = Some(Watch::new(config.missing_gradients)).filter(Watch::is_on);
+        let missing_check = Some(MissingCheck::new(config.missing_gradients)).filter(MissingCheck::is_on);
         Ok(Self {
             inner,
             varmap: varmap.clone(),
             group,
             config,
             fragments,
-            desk,
+            averager,
             flight,
             steps,
             traffic,
-            watch,
+            missing_check,
         })
     }
 
@@ -195,7 +195,7 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     #[must_use]
     pub fn with_hook(self, hook: impl CommHook + 'static) -> Self {
         // Nothing has been under way yet, so nothing has failed.
-        let _ = self.desk.with(|averager| averager.hook = Some(Box::new(hook)));
+        let _ = self.averager.with(|averager| averager.hook = Some(Box::new(hook)));
         self
     }
 
@@ -252,7 +252,7 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// Asks once, in the first step in which any rank has a batch, whether each weight has a gradient somewhere.
     fn look_for_gradients(&mut self, grads: &GradStore, site: CallSite) -> Result<()> {
         // While something is under way the group is not ours: later, then.
-        if self.watch.is_none() || self.flight.is_some() {
+        if self.missing_check.is_none() || self.flight.is_some() {
             return Ok(());
         }
         let group = self.group.with_call_site(site);
@@ -267,8 +267,8 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         let named = members().zip(&users[1..]).filter(|&(_, &users)| users == 0);
         let mut missing: Vec<&str> = named.map(|(member, _)| member.parameter.name.as_str()).collect();
         missing.sort_unstable();
-        match self.watch.take() {
-            Some(mut watch) => Ok(watch.judge(missing, NO_GRADIENT_HINT, &group)?),
+        match self.missing_check.take() {
+            Some(mut missing_check) => Ok(missing_check.judge(missing, NO_GRADIENT_HINT, &group)?),
             None => Ok(()),
         }
     }
@@ -277,23 +277,23 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     fn launch(&mut self, at: usize, delay: u64, site: CallSite) -> Result<()> {
         let fragment = &mut self.fragments[at];
         let gradients = fragment.pseudo_gradients()?;
-        self.desk.with(|averager| Fragment::pack(&gradients, averager.bytes()))??;
-        let parcel = Parcel { index: at, bytes: fragment.bytes(), shapes: fragment.shapes(), site };
+        self.averager.with(|averager| Fragment::pack(&gradients, averager.bytes()))??;
+        let sent = FragmentGradients { index: at, bytes: fragment.bytes(), shapes: fragment.shapes(), site };
         match delay {
-            0 => self.desk.average(parcel)?,
-            _ => self.desk.begin(parcel),
+            0 => self.averager.average(sent)?,
+            _ => self.averager.begin(sent),
         }
         fragment.sent_at = self.steps;
-        self.flight = Some(Flight { fragment: at, due: self.steps + delay });
+        self.flight = Some(InFlight { fragment: at, due: self.steps + delay });
         Ok(())
     }
 
     /// Makes the outer step by the mean that was under way, and lets the rank go on from there.
     fn land(&mut self) -> Result<()> {
-        let Some(Flight { fragment, .. }) = self.flight.take() else { return Ok(()) };
+        let Some(InFlight { fragment, .. }) = self.flight.take() else { return Ok(()) };
         let fragment = &mut self.fragments[fragment];
         let (means, sent) =
-            self.desk.with(|averager| (fragment.unpack(averager.bytes()), averager.sent()))?;
+            self.averager.with(|averager| (fragment.unpack(averager.bytes()), averager.sent()))?;
         self.traffic.sent = sent;
         fragment.step(&means?, &self.config)?;
         fragment.adopt(self.config.mix)

@@ -1,7 +1,7 @@
 //! What a training that communicates seldom remembers, for checkpoints: what all ranks hold alike, and what each has for itself.
 
 use super::fragment::{Fragment, Member};
-use super::{DiLoCo, Flight, InnerOptimizer};
+use super::{DiLoCo, InFlight, InnerOptimizer};
 use crate::checkpoint::{
     Checkpoint, Error, Result, State, Stateful, copied, info, load_vars, restored, save_vars,
 };
@@ -31,9 +31,9 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
         for (name, tensor) in self.outer(prefix) {
             state.tensor(name, info(tensor)?, copied(tensor));
         }
-        if let Some(Flight { fragment, .. }) = self.flight {
+        if let Some(InFlight { fragment, .. }) = self.flight {
             let fragment = &self.fragments[fragment];
-            let means = self.desk.with(|averager| fragment.unpack(averager.bytes()))?;
+            let means = self.averager.with(|averager| fragment.unpack(averager.bytes()))?;
             for (name, mean) in means_of(prefix, fragment, &means.map_err(tensors)?) {
                 state.tensor(name, info(mean)?, copied(mean));
             }
@@ -41,7 +41,7 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
         let sent_at = self.fragments.iter().map(|fragment| fragment.sent_at).collect();
         let flight = self.flight.map(|flight| (flight.fragment, flight.due));
         state.value(format!("{prefix}.place"), &Place { steps: self.steps, sent_at, flight })?;
-        self.desk.with(|averager| match &averager.hook {
+        self.averager.with(|averager| match &averager.hook {
             Some(hook) => hook.save(&format!("{prefix}.hook"), &self.group, state),
             None => Ok(()),
         })??;
@@ -60,17 +60,17 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
             return Err(Error::Value { name, what });
         }
         restored(from, self.outer(prefix))?;
-        self.flight = flight.map(|(fragment, due)| Flight { fragment, due });
-        if let Some(Flight { fragment, .. }) = self.flight {
+        self.flight = flight.map(|(fragment, due)| InFlight { fragment, due });
+        if let Some(InFlight { fragment, .. }) = self.flight {
             let fragment = &self.fragments[fragment];
             let means = fragment.pseudo_gradients().map_err(tensors)?;
             restored(from, means_of(prefix, fragment, &means))?;
-            self.desk.with(|averager| Fragment::pack(&means, averager.bytes()))?.map_err(tensors)?;
+            self.averager.with(|averager| Fragment::pack(&means, averager.bytes()))?.map_err(tensors)?;
         }
         for (fragment, sent_at) in self.fragments.iter_mut().zip(sent_at) {
             fragment.sent_at = sent_at;
         }
-        self.desk.with(|averager| match &mut averager.hook {
+        self.averager.with(|averager| match &mut averager.hook {
             Some(hook) => hook.load(&format!("{prefix}.hook"), &self.group, from),
             None => Ok(()),
         })??;

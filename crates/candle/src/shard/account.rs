@@ -4,14 +4,14 @@ use crate::error::NO_GRADIENT_HINT;
 use crate::shard::flat::Flat;
 use crate::{MissingGradients, Result, Share};
 use phalanx::{ProcessGroup, ReduceOp, Work};
-use phalanx_train::missing::Watch;
-use phalanx_train::{Sums, Tally};
+use phalanx_train::missing::MissingCheck;
+use phalanx_train::{ShareSums, StepShares};
 
 /// What this rank has to say of the step: what share it has, and which weights its losses depend on.
 #[derive(Debug)]
 pub(crate) struct Account {
-    watch: Watch,
-    tally: Tally,
+    missing_check: MissingCheck,
+    shares: StepShares,
     /// Of all members of all flats, in their order.
     used: Vec<bool>,
     /// Where those of each flat begin.
@@ -29,13 +29,13 @@ impl Account {
             start
         });
         let starts = starts.collect();
-        let (watch, tally) = (Watch::new(missing), Tally::default());
-        Self { watch, tally, used: vec![false; members], starts, asked: None }
+        let (missing_check, shares) = (MissingCheck::new(missing), StepShares::default());
+        Self { missing_check, shares, used: vec![false; members], starts, asked: None }
     }
 
     /// A pass begins, of a loss that depends on these members of these flats.
     pub(crate) fn note(&mut self, share: Share, reached: &[(usize, usize)]) -> Result<()> {
-        self.tally.add(share)?;
+        self.shares.add(share)?;
         if share.part()?.counts() {
             reached.iter().for_each(|&(flat, member)| self.used[self.starts[flat] + member] = true);
         }
@@ -44,8 +44,8 @@ impl Account {
 
     /// The last pass of the step begins: asks what the others say.
     pub(crate) fn ask(&mut self, group: &ProcessGroup) -> Result<()> {
-        let mut words = self.tally.words().to_vec();
-        if self.watch.is_on() {
+        let mut words = self.shares.words().to_vec();
+        if self.missing_check.is_on() {
             words.extend(self.used.iter().map(|&used| u32::from(used)));
         }
         self.asked = Some(group.all_reduce_async(words, ReduceOp::Sum)?);
@@ -56,23 +56,23 @@ impl Account {
     pub(crate) fn settle(&mut self, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
         let Some(asked) = self.asked.take() else { return Ok(()) };
         let words = asked.wait()?;
-        let (sums, users) = words.split_at(Tally::WORDS);
-        let (sums, tally) = (Sums::new(sums), std::mem::take(&mut self.tally));
+        let (sums, users) = words.split_at(StepShares::WORDS);
+        let (sums, shares) = (ShareSums::new(sums), std::mem::take(&mut self.shares));
         self.forget();
-        tally.check(&sums, group)?;
-        if sums.counting > 0 && self.watch.is_on() {
+        shares.check(&sums, group)?;
+        if sums.counting > 0 && self.missing_check.is_on() {
             let names = flats.iter().flat_map(|flat| flat.members.iter().map(|member| member.name.as_str()));
             let mut missing: Vec<&str> =
                 names.zip(users).filter(|&(_, &users)| users == 0).map(|(name, _)| name).collect();
             missing.sort_unstable();
-            self.watch.judge(missing, NO_GRADIENT_HINT, group)?;
+            self.missing_check.judge(missing, NO_GRADIENT_HINT, group)?;
         }
         Ok(())
     }
 
     /// Forgets the step.
     pub(crate) fn forget(&mut self) {
-        (self.tally, self.asked) = (Tally::default(), None);
+        (self.shares, self.asked) = (StepShares::default(), None);
         self.used.fill(false);
     }
 }

@@ -4,7 +4,7 @@ use crate::element::with_element;
 use crate::shard::account::Account;
 use crate::shard::flat::Flat;
 use crate::shard::gradients::{Gradients, Sender, Sending};
-use crate::shard::weights::{Way, Weights};
+use crate::shard::weights::{Pass, Weights};
 use crate::{Error, MissingGradients, Result, Share};
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId, WithDType};
 use phalanx::{CallSite, ProcessGroup};
@@ -50,7 +50,7 @@ impl Engine {
     pub(crate) fn begin_forward(&mut self, site: CallSite) -> Result<()> {
         self.called_at(site);
         self.weights.refresh(&self.flats, &self.sender.group)?;
-        self.weights.begin(Way::Forward, &self.flats, &self.sender.group)
+        self.weights.begin(Pass::Forward, &self.flats, &self.sender.group)
     }
 
     pub(crate) fn end_forward(&mut self) -> Result<()> {
@@ -73,7 +73,7 @@ impl Engine {
         if last {
             self.account.ask(&self.sender.group)?;
         }
-        self.weights.begin(Way::Backward, &self.flats, &self.sender.group)
+        self.weights.begin(Pass::Backward, &self.flats, &self.sender.group)
     }
 
     pub(crate) fn end_backward(&mut self) -> Result<()> {
@@ -97,8 +97,8 @@ impl Engine {
     }
 
     /// The unit of a flat begins to work: its weights are here.
-    fn enter(&mut self, at: usize, way: Way) -> Result<()> {
-        self.weights.enter(at, way, &self.flats, &self.sender.group)
+    fn enter(&mut self, at: usize, pass: Pass) -> Result<()> {
+        self.weights.enter(at, pass, &self.flats, &self.sender.group)
     }
 
     /// Work with a flat's weights may be done: if nothing needs them any more they go away.
@@ -118,13 +118,13 @@ impl Engine {
 
 /// Where candle's operations find the engine of their model, once that is built.
 #[derive(Debug, Default)]
-pub(crate) struct Hub {
+pub(crate) struct EngineHandle {
     engine: Mutex<Option<Engine>>,
     /// What went wrong where only candle's errors can be passed on.
     error: Mutex<Option<Error>>,
 }
 
-impl Hub {
+impl EngineHandle {
     pub(crate) fn open(&self, engine: Engine) {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
     }
@@ -139,7 +139,7 @@ impl Hub {
     }
 
     /// Keeps an error for whoever called candle, and returns one for candle.
-    pub(crate) fn told<R>(&self, outcome: Result<R>) -> candle_core::Result<R> {
+    pub(crate) fn reported<R>(&self, outcome: Result<R>) -> candle_core::Result<R> {
         outcome.map_err(|error| {
             let what = candle_core::Error::Msg(error.to_string());
             *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -152,7 +152,7 @@ impl Hub {
         let Some(outcome) = self.with(work) else {
             candle_core::bail!("the model is still being built: its weights are not those of rank 0 yet")
         };
-        self.told(outcome)
+        self.reported(outcome)
     }
 
     /// As [`amid`](Self::amid), of a backward pass of ours.
@@ -167,7 +167,7 @@ impl Hub {
 
     pub(crate) fn enter(&self, at: usize) -> candle_core::Result<()> {
         self.amid(|engine| {
-            engine.enter(at, Way::Forward)?;
+            engine.enter(at, Pass::Forward)?;
             engine.weights.count(at, 1);
             Ok(())
         })
@@ -182,15 +182,15 @@ impl Hub {
 }
 
 /// Finds the engine while the model lives.
-fn find(hub: &Weak<Hub>) -> candle_core::Result<Arc<Hub>> {
-    hub.upgrade().ok_or_else(|| candle_core::Error::Msg("the sharded model is gone".into()))
+fn find(handle: &Weak<EngineHandle>) -> candle_core::Result<Arc<EngineHandle>> {
+    handle.upgrade().ok_or_else(|| candle_core::Error::Msg("the sharded model is gone".into()))
 }
 
 /// Makes what the model has of a weight: of memory that is filled later, and whose gradient goes to the engine.
 pub(crate) struct Weight {
     pub(crate) shape: Shape,
     pub(crate) dtype: DType,
-    pub(crate) hub: Weak<Hub>,
+    pub(crate) handle: Weak<EngineHandle>,
 }
 
 impl CustomOp1 for Weight {
@@ -207,14 +207,14 @@ impl CustomOp1 for Weight {
     }
 
     fn bwd(&self, _: &Tensor, res: &Tensor, grad_res: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        find(&self.hub)?.amid_backward(|engine| engine.arrive(res, grad_res))?;
+        find(&self.handle)?.amid_backward(|engine| engine.arrive(res, grad_res))?;
         Ok(None)
     }
 }
 
 /// What goes into a unit, or comes out of it: a copy, by which the backward pass says that it has come here.
 pub(crate) struct Border {
-    pub(crate) hub: Weak<Hub>,
+    pub(crate) handle: Weak<EngineHandle>,
     /// Of the unit.
     pub(crate) flat: usize,
     pub(crate) side: Side,
@@ -246,10 +246,10 @@ impl CustomOp1 for Border {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, grad_res: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        find(&self.hub)?.amid_backward(|engine| {
+        find(&self.handle)?.amid_backward(|engine| {
             match self.side {
                 Side::Out { has_in } => {
-                    engine.enter(self.flat, Way::Backward)?;
+                    engine.enter(self.flat, Pass::Backward)?;
                     engine.weights.count(self.flat, has_in.into());
                 }
                 Side::In => {

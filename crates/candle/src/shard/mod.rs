@@ -5,16 +5,16 @@ mod config;
 mod engine;
 mod flat;
 mod gradients;
-mod handout;
 mod saved;
 mod sharded;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod var_backend;
 mod weights;
 
 pub use config::{ShardConfig, Stage};
-pub use handout::Units;
 pub(crate) use saved::Extent;
 pub use sharded::Sharded;
 pub use unit::Unit;
+pub use var_backend::Units;

@@ -2,9 +2,9 @@
 
 use crate::clip::{shorten, sum_of_squares};
 use crate::shard::config::{ShardConfig, Stage};
-use crate::shard::engine::{Engine, Hub};
+use crate::shard::engine::{Engine, EngineHandle};
 use crate::shard::gradients::Sending;
-use crate::shard::handout::Units;
+use crate::shard::var_backend::Units;
 use crate::{LossScaler, Result, Share, model, sync_model};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
@@ -66,7 +66,7 @@ use std::sync::Arc;
 #[doc(alias = "FullyShardedDataParallel")]
 pub struct Sharded<M> {
     model: M,
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) handle: Arc<EngineHandle>,
     pub(crate) buffers: VarMap,
     pub(crate) group: ProcessGroup,
     config: ShardConfig,
@@ -103,20 +103,20 @@ impl<M> Sharded<M> {
         model: impl FnOnce(&Units, VarBuilder<'static>) -> candle_core::Result<M>,
     ) -> Result<Self> {
         let overlap = config.overlap.choose(group)?;
-        let hub = Arc::<Hub>::default();
+        let handle = Arc::<EngineHandle>::default();
         let here = group.with_call_site(CallSite::caller());
-        let units = Units::new(config.stage, config.bucket_cap_bytes, &here, &hub)?;
+        let units = Units::new(config.stage, config.bucket_cap_bytes, &here, &handle)?;
         let model = model(&units, units.var_builder(dtype))
-            .map_err(|error| hub.take_error().unwrap_or_else(|| error.into()))?;
+            .map_err(|error| handle.take_error().unwrap_or_else(|| error.into()))?;
         let engine = Engine::new(units.close()?, group, overlap, config.missing_gradients);
-        hub.open(engine);
-        let buffers = units.shelf.buffers.clone();
+        handle.open(engine);
+        let buffers = units.builder.buffers.clone();
         sync_model(&buffers, &here, 0)?;
-        Ok(Self { model, hub, buffers, group: group.clone(), config })
+        Ok(Self { model, handle, buffers, group: group.clone(), config })
     }
 
     pub(crate) fn engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> R {
-        self.hub.with(work).expect("the model is built")
+        self.handle.with(work).expect("the model is built")
     }
 
     /// This rank's slices of the weights, for an optimizer. Whatever changes them, the next [`forward`](Self::forward) computes with what they
@@ -137,7 +137,7 @@ impl<M> Sharded<M> {
     #[track_caller]
     pub fn forward<R>(&self, work: impl FnOnce(&M) -> candle_core::Result<R>) -> Result<R> {
         let site = CallSite::caller();
-        self.hub.take_error(); // of a unit whose failure `work` went on from
+        self.handle.take_error(); // of a unit whose failure `work` went on from
         self.engine(|engine| engine.begin_forward(site))?;
         let outcome = work(&self.model);
         let has_gathered = self.engine(|engine| {
@@ -148,7 +148,7 @@ impl<M> Sharded<M> {
             if has_gathered {
                 self.group.abort(&format!("its forward pass failed: {error}"));
             }
-            self.hub.take_error().unwrap_or_else(|| error.into())
+            self.handle.take_error().unwrap_or_else(|| error.into())
         })
     }
 
@@ -218,7 +218,7 @@ impl<M> Sharded<M> {
             Ok(_) => self.engine(Engine::end_backward),
             Err(error) => {
                 self.group.abort(&format!("its backward pass failed: {error}"));
-                Err(self.hub.take_error().unwrap_or_else(|| error.into()))
+                Err(self.handle.take_error().unwrap_or_else(|| error.into()))
             }
         };
         if outcome.is_err() {

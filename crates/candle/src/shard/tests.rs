@@ -45,11 +45,11 @@ fn seen(stage: Stage, overlap: Overlap) -> Vec<[Vec<(usize, usize)>; 3]> {
             let x = Tensor::ones((1, 3), DType::F32, &Device::Cpu).unwrap();
             let step = || {
                 let seen: Arc<Mutex<Vec<(usize, usize)>>> = Arc::default();
-                let hub = zero.hub.clone();
+                let handle = zero.handle.clone();
                 let look = {
                     let seen = seen.clone();
                     move || {
-                        let state = hub.with(|engine| {
+                        let state = handle.with(|engine| {
                             (engine.weights.visiting(&engine.flats), engine.gradients.whole())
                         });
                         seen.lock().unwrap().push(state.unwrap());
@@ -105,11 +105,11 @@ fn nothing_is_left_of_a_model_that_is_dropped() {
     World::thread().run(1, |group| {
         let config = ShardConfig::default().stage(Stage::Weights);
         let zero = Sharded::build(DType::F32, &group, config, layers).unwrap();
-        let hub = Arc::downgrade(&zero.hub);
+        let handle = Arc::downgrade(&zero.handle);
         let x = Tensor::ones((1, 3), DType::F32, &Device::Cpu).unwrap();
         let loss = zero.forward(|layers| layers[0].forward(&x)?.sum_all()).unwrap();
         drop(zero);
-        assert!(hub.upgrade().is_none());
+        assert!(handle.upgrade().is_none());
         assert!(loss.backward().unwrap_err().to_string().contains("the sharded model is gone"));
     });
 }

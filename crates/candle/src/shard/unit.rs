@@ -1,6 +1,6 @@
 //! Parts of a model whose weights come and go together.
 
-use crate::shard::engine::{Border, Hub, Side};
+use crate::shard::engine::{Border, EngineHandle, Side};
 use candle_core::Tensor;
 use candle_nn::Module;
 use std::fmt;
@@ -13,27 +13,27 @@ use std::sync::Arc;
 pub struct Unit<M> {
     part: M,
     /// None if the weights stay.
-    home: Option<Home>,
+    weights: Option<UnitWeights>,
 }
 
 /// Where a unit's weights are.
 #[derive(Debug)]
-pub(crate) struct Home {
-    pub(crate) hub: Arc<Hub>,
+pub(crate) struct UnitWeights {
+    pub(crate) handle: Arc<EngineHandle>,
     pub(crate) flat: usize,
 }
 
 impl<M> fmt::Debug for Unit<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unit")
-            .field("flat", &self.home.as_ref().map(|home| home.flat))
+            .field("flat", &self.weights.as_ref().map(|weights| weights.flat))
             .finish_non_exhaustive()
     }
 }
 
 impl<M> Unit<M> {
-    pub(crate) fn new(part: M, home: Option<Home>) -> Self {
-        Self { part, home }
+    pub(crate) fn new(part: M, weights: Option<UnitWeights>) -> Self {
+        Self { part, weights }
     }
 
     /// Has `work` done with the part, whose weights are whole meanwhile: it makes the unit's output of its input. All ranks let the same
@@ -54,13 +54,13 @@ impl<M> Unit<M> {
         x: &Tensor,
         work: impl FnOnce(&M, &Tensor) -> candle_core::Result<Tensor>,
     ) -> candle_core::Result<Tensor> {
-        let Some(Home { hub, flat }) = &self.home else { return work(&self.part, x) };
-        let border = |side| Border { hub: Arc::downgrade(hub), flat: *flat, side };
+        let Some(UnitWeights { handle, flat }) = &self.weights else { return work(&self.part, x) };
+        let border = |side| Border { handle: Arc::downgrade(handle), flat: *flat, side };
         let has_in = x.track_op();
         let x = if has_in { x.apply_op1(border(Side::In))? } else { x.clone() };
-        hub.enter(*flat)?;
+        handle.enter(*flat)?;
         let y = work(&self.part, &x);
-        hub.leave(*flat)?;
+        handle.leave(*flat)?;
         let y = y?;
         if y.track_op() { y.apply_op1(border(Side::Out { has_in })) } else { Ok(y) }
     }

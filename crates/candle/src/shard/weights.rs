@@ -10,7 +10,7 @@ const HEADER: usize = size_of::<u64>();
 
 /// Which pass goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Pass {
     Forward,
     Backward,
 }
@@ -85,14 +85,20 @@ impl Weights {
     }
 
     /// A pass begins: what comes first is gathered, if that is known.
-    pub(crate) fn begin(&mut self, way: Way, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
+    pub(crate) fn begin(&mut self, pass: Pass, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
         self.has_gathered = false;
-        self.orders[way as usize].last = None;
-        self.look_ahead(way, flats, group)
+        self.orders[pass as usize].last = None;
+        self.look_ahead(pass, flats, group)
     }
 
     /// A unit begins its work in a pass: its weights are here after this.
-    pub(crate) fn enter(&mut self, at: usize, way: Way, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
+    pub(crate) fn enter(
+        &mut self,
+        at: usize,
+        pass: Pass,
+        flats: &[Flat],
+        group: &ProcessGroup,
+    ) -> Result<()> {
         self.has_gathered = true;
         self.ahead.take_if(|ahead| *ahead == at);
         let slices = match std::mem::replace(&mut self.presence[at], Presence::Away) {
@@ -104,14 +110,14 @@ impl Weights {
             land(at, flats, &slices, false)?;
         }
         self.presence[at] = Presence::Here;
-        let order = &mut self.orders[way as usize];
+        let order = &mut self.orders[pass as usize];
         order.after.insert(order.last, at);
         order.last = Some(at);
-        self.look_ahead(way, flats, group)
+        self.look_ahead(pass, flats, group)
     }
 
-    fn look_ahead(&mut self, way: Way, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
-        let order = &self.orders[way as usize];
+    fn look_ahead(&mut self, pass: Pass, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
+        let order = &self.orders[pass as usize];
         if let (true, None, Some(&next)) = (self.looks_ahead, self.ahead, order.after.get(&order.last))
             && matches!(self.presence[next], Presence::Away)
         {

@@ -19,7 +19,7 @@ const SAMPLES_MAX: u64 = (1 << (LIMB_BITS * LIMBS)) - 1;
 /// [`words`](Self::words) of all ranks are added up, by an `all_reduce` that the step makes anyway; [`check`](Self::check) judges the sums, alike on
 /// all ranks. All of it is integers: no rounding, so shares of thousands of ranks add up exactly or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct StepShares {
     /// Losses of the step. None: the rank has no more batches.
     passes: u32,
     weighted: bool,
@@ -34,7 +34,7 @@ pub struct Tally {
     is_open: bool,
 }
 
-impl Tally {
+impl StepShares {
     /// Words to be added up.
     pub const WORDS: usize = 6 + 2 * LIMBS + 2 * LIMBS;
 
@@ -43,9 +43,9 @@ impl Tally {
     /// # Errors
     /// As of [`Share::part`].
     pub fn of(share: Share) -> Result<Self> {
-        let mut tally = Self::default();
-        tally.add(share)?;
-        Ok(tally)
+        let mut step = Self::default();
+        step.add(share)?;
+        Ok(step)
     }
 
     /// Notes the share of one more loss of the step.
@@ -98,14 +98,14 @@ impl Tally {
     /// # Errors
     /// [`Error::ShareMismatch`] on all ranks; the group is fine. Those of the group.
     #[track_caller]
-    pub fn check(&self, sums: &Sums, group: &ProcessGroup) -> Result<()> {
+    pub fn check(&self, sums: &ShareSums, group: &ProcessGroup) -> Result<()> {
         let Some(what) = sums.trouble() else { return Ok(()) };
-        let tallies = group.all_gather_object(self)?;
-        Err(Error::ShareMismatch { what, shares: tallies.iter().map(Self::to_string).collect() })
+        let all = group.all_gather_object(self)?;
+        Err(Error::ShareMismatch { what, shares: all.iter().map(Self::to_string).collect() })
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for StepShares {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self { passes: 0, .. } => f.write_str("no more batches"),
@@ -123,7 +123,7 @@ impl fmt::Display for Tally {
 
 /// What all ranks together have said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sums {
+pub struct ShareSums {
     /// Ranks that take part: all but those without batches.
     pub working: u32,
     /// Ranks whose shares are not equal.
@@ -139,16 +139,16 @@ pub struct Sums {
     squares: u128,
 }
 
-impl Sums {
-    /// Of [`Tally::words`] that were added up.
+impl ShareSums {
+    /// Of [`StepShares::words`] that were added up.
     ///
     /// # Panics
     /// If these are not as many.
     pub fn new(words: &[u32]) -> Self {
         let &[working, weighted, counting, stating, constant, passes, ref limbs @ ..] = words else {
-            panic!("{} words, not {}", words.len(), Tally::WORDS)
+            panic!("{} words, not {}", words.len(), StepShares::WORDS)
         };
-        assert_eq!(words.len(), Tally::WORDS, "the sums are of as many words as were added up");
+        assert_eq!(words.len(), StepShares::WORDS, "the sums are of as many words as were added up");
         let (samples, limbs) = limbs.split_at(LIMBS);
         let (whole, squares) = limbs.split_at(LIMBS);
         let (samples, whole, squares) = (join(samples), join(whole), join(squares));
@@ -198,22 +198,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tally(shares: &[(usize, usize)]) -> Tally {
-        let mut tally = Tally::default();
-        shares.iter().for_each(|&(samples, whole)| tally.add(Share::new(samples, whole)).unwrap());
-        tally
+    fn step(shares: &[(usize, usize)]) -> StepShares {
+        let mut step = StepShares::default();
+        shares.iter().for_each(|&(samples, whole)| step.add(Share::new(samples, whole)).unwrap());
+        step
     }
 
-    fn sums(tallies: &[Tally]) -> Sums {
-        let mut sums = [0; Tally::WORDS];
-        for tally in tallies {
-            sums.iter_mut().zip(tally.words()).for_each(|(sum, word)| *sum += word);
+    fn sums(all: &[StepShares]) -> ShareSums {
+        let mut sums = [0; StepShares::WORDS];
+        for step in all {
+            sums.iter_mut().zip(step.words()).for_each(|(sum, word)| *sum += word);
         }
-        Sums::new(&sums)
+        ShareSums::new(&sums)
     }
 
     fn trouble(ranks: &[&[(usize, usize)]]) -> Option<String> {
-        sums(&ranks.iter().map(|shares| tally(shares)).collect::<Vec<_>>()).trouble()
+        sums(&ranks.iter().map(|shares| step(shares)).collect::<Vec<_>>()).trouble()
     }
 
     #[test]
@@ -247,17 +247,17 @@ mod tests {
         ] {
             assert_eq!(trouble(ranks).as_deref(), expected, "{ranks:?}");
         }
-        let equal = Tally::of(Share::EQUAL).unwrap();
-        assert_eq!(sums(&[equal.clone(), Tally::default(), equal.clone()]).trouble(), None);
-        assert_eq!(sums(&[tally(&[(5, 5)]), Tally::default()]).trouble(), None);
-        let mixed = sums(&[equal, tally(&[(5, 5)])]).trouble().unwrap();
+        let equal = StepShares::of(Share::EQUAL).unwrap();
+        assert_eq!(sums(&[equal.clone(), StepShares::default(), equal.clone()]).trouble(), None);
+        assert_eq!(sums(&[step(&[(5, 5)]), StepShares::default()]).trouble(), None);
+        let mixed = sums(&[equal, step(&[(5, 5)])]).trouble().unwrap();
         assert_eq!(mixed, "some shares are equal, and some are of a number of samples");
     }
 
     #[test]
-    fn a_tally_reads_well() {
-        assert_eq!(tally(&[(1, 8), (2, 8)]).to_string(), "3 of 8 samples, in 2 losses");
-        assert_eq!(tally(&[(1, 3), (5, 9)]).to_string(), "6 of 12 samples, in 2 losses of different batches");
+    fn shares_read_well() {
+        assert_eq!(step(&[(1, 8), (2, 8)]).to_string(), "3 of 8 samples, in 2 losses");
+        assert_eq!(step(&[(1, 3), (5, 9)]).to_string(), "6 of 12 samples, in 2 losses of different batches");
     }
 
     proptest! {
@@ -269,7 +269,7 @@ mod tests {
         ) {
             let whole: u64 = cuts.iter().sum();
             let said = whole.checked_add_signed(off).unwrap_or(whole);
-            let shares: Vec<_> = cuts.iter().map(|&cut| Tally {
+            let shares: Vec<_> = cuts.iter().map(|&cut| StepShares {
                 passes: 1, weighted: true, counting: cut > 0, samples: cut, whole: said, constant: Some(said), is_open: false,
             }).collect();
             prop_assert_eq!(sums(&shares).trouble().is_none(), said == whole);

@@ -1,9 +1,9 @@
 //! Variables as a model gets them, so that the backward pass says when the gradient of each is complete, or so that the
 //! model computes in another type than the one that its weights are kept in.
 
+use crate::backward::BackwardGradients;
 use crate::element::{assign, bytes_mut, read, with_element};
 use crate::model::is_buffer;
-use crate::reducer::Reducer;
 use crate::{Error, Result};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
@@ -35,22 +35,22 @@ impl Copy {
     }
 }
 
-/// The reducer of a model that is being built, and then is there.
+/// Takes gradients from the backward pass. The model's variables have it while the model is built, and what it passes them to comes last.
 #[derive(Default)]
-pub(crate) struct Ears {
-    reducer: OnceLock<Mutex<Reducer>>,
-    /// What went wrong while the backward pass ran: it can pass no error of ours on.
+pub(crate) struct GradientListener {
+    gradients: OnceLock<Mutex<BackwardGradients>>,
+    /// What went wrong while the backward pass ran: candle passes no error of ours on.
     error: Mutex<Option<Error>>,
 }
 
-impl Ears {
-    pub(crate) fn open(&self, reducer: Reducer) {
-        // There is one reducer for each model.
-        let _ = self.reducer.set(Mutex::new(reducer));
+impl GradientListener {
+    /// From now on gradients go to `gradients`. A model sets it once.
+    pub(crate) fn set(&self, gradients: BackwardGradients) {
+        let _ = self.gradients.set(Mutex::new(gradients));
     }
 
-    pub(crate) fn reducer(&self) -> Option<MutexGuard<'_, Reducer>> {
-        Some(self.reducer.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn get(&self) -> Option<MutexGuard<'_, BackwardGradients>> {
+        Some(self.gradients.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn take_error(&self) -> Option<Error> {
@@ -58,8 +58,8 @@ impl Ears {
     }
 
     /// The gradient of `var` is complete: it goes to the step that is being made, or back to candle.
-    fn hear(&self, var: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        match self.reducer().map_or(Ok(false), |mut reducer| reducer.arrive(var.id(), grad)) {
+    fn arrived(&self, var: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        match self.get().map_or(Ok(false), |mut gradients| gradients.arrive(var.id(), grad)) {
             Ok(true) => Ok(None),
             Ok(false) => Ok(Some(grad.to_dtype(var.dtype())?)),
             Err(error) => {
@@ -72,21 +72,21 @@ impl Ears {
 }
 
 /// Hands out variables of a `VarMap`, as copies where that is needed.
-pub(crate) struct Handout {
+pub(crate) struct VarBackend {
     pub(crate) varmap: VarMap,
-    /// Whether someone listens to each variable.
+    /// Whether each variable tells the listener of its gradient.
     pub(crate) overlap: bool,
-    pub(crate) ears: Arc<Ears>,
+    pub(crate) listener: Arc<GradientListener>,
     pub(crate) copies: Arc<Mutex<BTreeMap<String, Copy>>>,
 }
 
-impl Handout {
+impl VarBackend {
     pub(crate) fn var_builder(self, dtype: DType, device: &Device) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(self), dtype, device.clone())
     }
 }
 
-impl SimpleBackend for Handout {
+impl SimpleBackend for VarBackend {
     fn get(
         &self,
         shape: Shape,
@@ -117,7 +117,7 @@ impl SimpleBackend for Handout {
             }
             return Ok(copy.tensor.clone());
         }
-        let tensor = var.apply_op1(Identity { dtype, ears: self.ears.clone() })?;
+        let tensor = var.apply_op1(Identity { dtype, listener: self.listener.clone() })?;
         copies.insert(name.to_owned(), Copy { var: Var::from_tensor(&var)?, tensor: tensor.clone() });
         Ok(tensor)
     }
@@ -134,7 +134,7 @@ impl SimpleBackend for Handout {
 /// Copies a variable. When candle asks for its gradient, all that depends on the copy has been dealt with.
 struct Identity {
     dtype: DType,
-    ears: Arc<Ears>,
+    listener: Arc<GradientListener>,
 }
 
 impl CustomOp1 for Identity {
@@ -151,6 +151,6 @@ impl CustomOp1 for Identity {
     }
 
     fn bwd(&self, arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        self.ears.hear(arg, grad_res)
+        self.listener.arrived(arg, grad_res)
     }
 }

@@ -4,9 +4,9 @@ use crate::Result;
 use crate::element::replace;
 use crate::model::is_buffer;
 use crate::shard::config::Stage;
-use crate::shard::engine::{Hub, Weight};
+use crate::shard::engine::{EngineHandle, Weight};
 use crate::shard::flat::{Flat, Taken, cut, kept};
-use crate::shard::unit::{Home, Unit};
+use crate::shard::unit::{Unit, UnitWeights};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
@@ -23,14 +23,14 @@ pub struct Units {
     stage: Stage,
     cap_bytes: usize,
     group: ProcessGroup,
-    hub: Arc<Hub>,
-    pub(crate) shelf: Arc<Shelf>,
+    handle: Arc<EngineHandle>,
+    pub(crate) builder: Arc<ModelBuilder>,
 }
 
-/// What the model has taken.
-pub(crate) struct Shelf {
+/// What the model has taken so far.
+pub(crate) struct ModelBuilder {
     pub(crate) buffers: VarMap,
-    hub: Arc<Hub>,
+    handle: Arc<EngineHandle>,
     /// What all weights that the model has are made of, for candle: they have to depend on some variable.
     root: Var,
     state: Mutex<State>,
@@ -58,28 +58,33 @@ struct Open {
     taken: Vec<Taken>,
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for ModelBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shelf").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("ModelBuilder").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
-impl Shelf {
+impl ModelBuilder {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Units {
-    pub(crate) fn new(stage: Stage, cap_bytes: usize, group: &ProcessGroup, hub: &Arc<Hub>) -> Result<Self> {
+    pub(crate) fn new(
+        stage: Stage,
+        cap_bytes: usize,
+        group: &ProcessGroup,
+        handle: &Arc<EngineHandle>,
+    ) -> Result<Self> {
         let root = Var::zeros((), DType::F32, &Device::Cpu)?;
         let state = Mutex::default();
-        let shelf = Arc::new(Shelf { buffers: VarMap::new(), hub: hub.clone(), root, state });
-        Ok(Self { stage, cap_bytes, group: group.clone(), hub: hub.clone(), shelf })
+        let builder = Arc::new(ModelBuilder { buffers: VarMap::new(), handle: handle.clone(), root, state });
+        Ok(Self { stage, cap_bytes, group: group.clone(), handle: handle.clone(), builder })
     }
 
     pub(crate) fn var_builder(&self, dtype: DType) -> VarBuilder<'static> {
-        VarBuilder::from_backend(Box::new(Handout(self.shelf.clone())), dtype, Device::Cpu)
+        VarBuilder::from_backend(Box::new(VarBackend(self.builder.clone())), dtype, Device::Cpu)
     }
 
     /// Makes a unit of what `part` makes: the weights that it takes from its `VarBuilder`, which is `vb`, come and go together. A layer is a good
@@ -105,7 +110,7 @@ impl Units {
         }
         let name = vb.prefix();
         {
-            let mut state = self.shelf.state();
+            let mut state = self.builder.state();
             if let Some(Open { name: outer, .. }) = &state.unit {
                 candle_core::bail!(
                     "the unit `{name}` is made inside of the unit `{outer}`: make them side by side"
@@ -115,7 +120,7 @@ impl Units {
             state.unit = Some(Open { number: state.units, name: name.clone(), taken: Vec::new() });
         }
         let part = part(vb);
-        let Open { taken, .. } = self.shelf.state().unit.take().expect("only this function changes it");
+        let Open { taken, .. } = self.builder.state().unit.take().expect("only this function changes it");
         let part = part?;
         if let Some(other) = taken.iter().find(|one| one.tensor.dtype() != taken[0].tensor.dtype()) {
             let (ours, theirs) = (taken[0].tensor.dtype(), other.tensor.dtype());
@@ -124,18 +129,18 @@ impl Units {
                 other.name
             )
         }
-        let flat = self.hub.told(self.deal(name, taken, false))?;
-        Ok(Unit::new(part, flat.map(|flat| Home { hub: self.hub.clone(), flat })))
+        let flat = self.handle.reported(self.deal(name, taken, false))?;
+        Ok(Unit::new(part, flat.map(|flat| UnitWeights { handle: self.handle.clone(), flat })))
     }
 
     /// The model is built.
     pub(crate) fn close(&self) -> Result<Vec<Flat>> {
-        let loose = std::mem::take(&mut self.shelf.state().loose);
+        let loose = std::mem::take(&mut self.builder.state().loose);
         self.agree(&loose)?;
         for (at, taken) in cut(loose, self.cap_bytes).into_iter().enumerate() {
             self.make(format!("bucket {at}"), taken, true)?;
         }
-        let mut state = self.shelf.state();
+        let mut state = self.builder.state();
         state.is_closed = true;
         state.known.clear();
         Ok(std::mem::take(&mut state.flats))
@@ -160,16 +165,16 @@ impl Units {
         if !stays {
             flat.release()?;
         }
-        let mut state = self.shelf.state();
+        let mut state = self.builder.state();
         state.flats.push(flat);
         Ok(state.flats.len() - 1)
     }
 }
 
 /// The backend of the `VarBuilder` that the model gets.
-struct Handout(Arc<Shelf>);
+struct VarBackend(Arc<ModelBuilder>);
 
-impl SimpleBackend for Handout {
+impl SimpleBackend for VarBackend {
     fn get(
         &self,
         shape: Shape,
@@ -178,12 +183,12 @@ impl SimpleBackend for Handout {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Tensor> {
-        let shelf = &self.0;
+        let builder = &self.0;
         if is_buffer(name) || !dtype.is_float() {
             // The forward pass changes it, or nothing does: each rank has its own.
-            return shelf.buffers.get(shape, name, init, dtype, device);
+            return builder.buffers.get(shape, name, init, dtype, device);
         }
-        let mut state = shelf.state();
+        let mut state = builder.state();
         let unit = state.unit.as_ref().map(|unit| unit.number);
         if state.is_closed || !device.is_cpu() {
             candle_core::bail!(
@@ -206,8 +211,8 @@ impl SimpleBackend for Handout {
             return Ok(tensor.clone());
         }
         let var = init.var(shape.clone(), kept(dtype), device)?;
-        let weight = Weight { shape, dtype, hub: Arc::downgrade(&shelf.hub) };
-        let tensor = shelf.root.apply_op1(weight)?;
+        let weight = Weight { shape, dtype, handle: Arc::downgrade(&builder.handle) };
+        let tensor = builder.root.apply_op1(weight)?;
         let initial = if dtype == kept(dtype) {
             replace(&tensor, replace(&var, CpuStorage::F4(Vec::new()))?)?;
             tensor.clone()

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 /// The variables that can have a gradient, and what reduces these.
 #[derive(Debug)]
-pub(crate) struct Reducer {
+pub(crate) struct BackwardGradients {
     inner: phalanx_train::Reducer<Candle>,
     group: Ranks,
     variables: Variables,
@@ -54,7 +54,7 @@ fn differentiable(
     Ok(all)
 }
 
-impl Reducer {
+impl BackwardGradients {
     /// For the floating-point variables of `parameters`, which are in name order. `wire` says in what type the gradients of one travel.
     pub(crate) fn new(
         parameters: Vec<Parameter>,

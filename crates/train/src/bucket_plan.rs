@@ -81,40 +81,6 @@ fn deal(items: &[Item], order: &[usize], cap_bytes: usize) -> Vec<Bucket> {
     buckets
 }
 
-/// Which buckets may be sent. They are sent in the order of the plan, whichever is complete first: else ranks would
-/// send them in different orders.
-#[derive(Debug)]
-pub(crate) struct Launches {
-    /// Of each bucket, how many gradients are still to come.
-    missing: Vec<usize>,
-    next: usize,
-}
-
-impl Launches {
-    /// For buckets that wait for so many gradients each.
-    pub(crate) fn new(missing: Vec<usize>) -> Self {
-        Self { missing, next: 0 }
-    }
-
-    pub(crate) fn launched(&self) -> usize {
-        self.next
-    }
-
-    /// One of the gradients that `bucket` waits for is there.
-    pub(crate) fn arrived(&mut self, bucket: usize) {
-        self.missing[bucket] -= 1;
-    }
-
-    /// The next bucket, if it is complete: it counts as sent then.
-    pub(crate) fn next(&mut self) -> Option<usize> {
-        let next = self.next;
-        (*self.missing.get(next)? == 0).then(|| {
-            self.next += 1;
-            next
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,23 +135,6 @@ mod tests {
             for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
                 let of_type = buckets.iter().filter(|b| b.dtype == dtype).flat_map(|b| &b.members);
                 prop_assert!(of_type.is_sorted());
-            }
-        }
-
-        #[test]
-        fn buckets_are_sent_in_order_once_complete(
-            arrivals in prop::collection::vec(0usize..8, 0..40).prop_shuffle(),
-        ) {
-            let mut missing = vec![0; 8];
-            arrivals.iter().for_each(|&bucket| missing[bucket] += 1);
-            let mut launches = Launches::new(missing.clone());
-            let mut sent = Vec::new();
-            for bucket in arrivals {
-                launches.arrived(bucket);
-                missing[bucket] -= 1;
-                sent.extend(std::iter::from_fn(|| launches.next()));
-                let complete = missing.iter().take_while(|&&n| n == 0).count();
-                prop_assert_eq!(&sent, &(0..complete).collect::<Vec<_>>());
             }
         }
     }
