@@ -2,9 +2,8 @@
 
 use super::limits::CALLS_MAX;
 use super::notice::{Notice, Through};
-use crate::trace::log::Log;
-use crate::trace::snapshot::GroupRecord;
 use phalanx_core::{Cause, Deadline, GroupId};
+use phalanx_trace::{GroupRecord, Log};
 use phalanx_transport::{Tally, Waker};
 use std::collections::BTreeMap;
 use std::fmt;

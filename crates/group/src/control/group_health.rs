@@ -150,14 +150,14 @@ impl GroupHealth {
         Loss::Unreachable { from: self.members[self.rank] }
     }
 
-    /// This rank has begun a collective.
-    pub(crate) fn remember(&self, seq: u64, signature: &Signature) {
-        self.latch.collectives.begin(seq, signature);
+    /// This rank has begun a collective; `clock` is that of the log.
+    pub(crate) fn remember(&self, seq: u64, signature: &Signature, clock: impl FnOnce(&Signature) -> u64) {
+        self.latch.collectives.begin(seq, signature, clock);
     }
 
     /// A collective has ended well.
-    pub(crate) fn ended(&self, seq: u64, signature: &Signature) {
-        self.latch.collectives.end(seq, signature);
+    pub(crate) fn ended(&self, seq: u64, signature: &Signature, clock: impl FnOnce(&Signature) -> u64) {
+        self.latch.collectives.end(seq, signature, clock);
     }
 
     /// What this rank called at that place, if that was lately.

@@ -8,6 +8,7 @@ use super::partial::{Arithmetic, Operand, Partials, READ_LEN};
 use super::plan::{Plan, Transfer, clear_of};
 use super::scratch::SCRATCH_LEN;
 use super::{Core, Fault, Operation, Progress};
+use crate::trace::clock;
 use phalanx_algo::Action;
 use phalanx_core::{Method, Signature};
 use phalanx_transport::sabotage::{Mechanism, breaks};
@@ -149,7 +150,7 @@ impl Collective {
         if !self.begun {
             self.begun = true;
             self.in_place = memory.is_in_place();
-            core.health.remember(self.seq, &self.signature);
+            core.health.remember(self.seq, &self.signature, clock::now);
             self.begin_partials(memory);
         }
         let mut moved = false;

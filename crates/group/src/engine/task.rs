@@ -4,6 +4,7 @@ use super::collective::{Collective, Memory};
 use super::message::{Message, Payload};
 use super::{Core, Fault, Progress};
 use crate::control::group_health::GroupHealth;
+use crate::trace::clock;
 use phalanx_core::{OpKind, Signature};
 use phalanx_transport::Direction;
 
@@ -78,9 +79,11 @@ impl Task {
     /// It ended well.
     pub(crate) fn ended(&self, health: &GroupHealth) {
         match self {
-            Self::Collective(collective) => health.ended(collective.seq(), collective.signature()),
+            Self::Collective(collective) => {
+                health.ended(collective.seq(), collective.signature(), clock::now);
+            }
             Self::Message(message, number) => {
-                health.latch.messages.end_message(*number, message.signature(), true);
+                health.latch.messages.end_message(*number, message.signature(), true, clock::now);
             }
         }
     }

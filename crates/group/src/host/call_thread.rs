@@ -5,6 +5,7 @@ use crate::control::group_health::GroupHealth;
 use crate::engine::own_thread::OwnThread;
 use crate::group::backend::{Buffers, Collective};
 use crate::group::pending::{Bytes, Completion, Pending, another_length};
+use crate::trace::clock;
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,7 +89,7 @@ pub(crate) fn submit<P: Performer>(
     let theirs = performer.clone();
     call_thread.thread.start(move || run(&*theirs))?;
     // Not before: what never begins must not stand in the log.
-    performer.health().latch.collectives.schedule(&call.signature);
+    performer.health().latch.collectives.schedule(&call.signature, clock::now);
     let (pending, completion) = Pending::new();
     call_thread.unfinished.fetch_add(1, Ordering::Relaxed);
     state.jobs.push_back(Job { call, buffer, completion, limit });

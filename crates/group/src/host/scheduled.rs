@@ -19,7 +19,7 @@ use crate::engine::{Attempt, Core, Engine, Fault, Job, Operation, Progress};
 use crate::group::backend::{Address, Backend, Buffers, Collective, OnTimeout, counted};
 use crate::group::pending::{Bytes, Completion, Pending, another_length};
 use crate::host::neighbours::Neighbours;
-use crate::trace::Trace;
+use crate::trace::{Trace, clock};
 use phalanx_algo::{Algorithm, Selector, Shape};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
@@ -229,7 +229,7 @@ impl ScheduledBackend {
         self.engine.health.check(&address.signature)?;
         let health = &self.engine.health;
         let peer = health.members()[address.peer];
-        let number = health.latch.messages.begin_message(&address.signature, peer, address.tag);
+        let number = health.latch.messages.begin_message(&address.signature, peer, address.tag, clock::now);
         let key = message::queue_key(address.signature.op, address.peer, address.tag);
         let ticket: Ticket = self.engine.lock().queues.join(key);
         let message = Message::new(address.peer, address.tag, ticket, address.signature.clone(), len);
@@ -270,7 +270,7 @@ impl ScheduledBackend {
         if done.is_err() {
             operation.message.step_aside(&mut self.engine.lock());
         }
-        messages.end_message(number, operation.message.signature(), done.is_ok());
+        messages.end_message(number, operation.message.signature(), done.is_ok(), clock::now);
         done
     }
 }
@@ -353,14 +353,14 @@ impl Backend for ScheduledBackend {
         let running = self.begin(call)?;
         let seq = running.seq();
         self.finish(running, call, buffers, Attempt::new(Instant::now(), timeout))?;
-        self.engine.health.ended(seq, &call.signature);
+        self.engine.health.ended(seq, &call.signature, clock::now);
         Ok(())
     }
 
     fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         progress_thread::start(&self.engine)?;
         let running = self.begin(&call)?;
-        self.engine.health.latch.collectives.schedule(running.signature());
+        self.engine.health.latch.collectives.schedule(running.signature(), clock::now);
         let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();
         let job = self.owned(task, buffer, call.len_bytes(), completion, timeout);

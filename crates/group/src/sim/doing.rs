@@ -6,6 +6,7 @@ use crate::engine::task::Task;
 use crate::engine::{Core, Fault, Operation, Progress};
 use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
+use crate::trace::clock;
 use phalanx_core::{OpKind, Result, Signature};
 use phalanx_transport::Direction;
 
@@ -57,7 +58,7 @@ impl Doing {
     pub(super) fn failed(&self, backend: &ScheduledBackend) {
         if let Task::Message(message, number) = &self.task {
             message.step_aside(&mut backend.engine.lock());
-            backend.engine.health.latch.messages.end_message(*number, message.signature(), false);
+            backend.engine.health.latch.messages.end_message(*number, message.signature(), false, clock::now);
         }
     }
 }

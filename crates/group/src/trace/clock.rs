@@ -1,29 +1,23 @@
 //! When things happened, as cheaply as their length allows.
 
-use phalanx_core::{DType, Signature};
+use phalanx_core::Signature;
+use phalanx_trace::{Now, is_precise};
 
-/// From so many bytes on a call takes long enough to pay for a look at the precise clock, twice.
-const PRECISE_BYTES_MIN: u64 = 16 << 10;
-
-/// Whether a call is told by the precise clock; otherwise by the ticks of the kernel, 1 to 10 ms apart, for a quarter of the price.
-/// Both ends of a call come from one clock, so that no call seems longer than a tick more than it was.
-pub(super) fn is_precise(signature: &Signature) -> bool {
-    signature.count.saturating_mul(signature.dtype.map_or(0, DType::size) as u64) >= PRECISE_BYTES_MIN
-}
-
-/// Now, for such a call: nanoseconds since some moment, the same for all processes of a host.
-pub(super) fn now(signature: &Signature) -> u64 {
+/// Now, for a log of such a call: nanoseconds since some moment, the same for all processes of a host. Where that is precise enough, the ticks of
+/// the kernel, 1 to 10 ms apart, for a quarter of the price.
+pub(crate) fn now(signature: &Signature) -> u64 {
     if is_precise(signature) { precise() } else { ticks() }
 }
 
-/// What to add to such times to get nanoseconds since 1970.
-pub(super) fn since_1970() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    (now.as_nanos() as u64).saturating_sub(precise())
+/// Now, for a trace.
+pub(crate) fn of_trace() -> Now {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let at = precise();
+    Now { at, epoch: (since_1970.as_nanos() as u64).saturating_sub(at) }
 }
 
 #[cfg(target_os = "linux")]
-pub(super) fn precise() -> u64 {
+fn precise() -> u64 {
     nanoseconds(rustix::time::ClockId::Monotonic)
 }
 
@@ -39,7 +33,7 @@ fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn precise() -> u64 {
+fn precise() -> u64 {
     use std::{sync::LazyLock, time::Instant};
     static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
     // Never 0, which stands for a call that has not ended.

@@ -1,11 +1,11 @@
 //! Writes a rank's trace into a folder, on a thread of its own: who found out that a group has failed must not wait for a
 //! disk that hangs, nor lose the trace by ending the process at once.
 
-use super::Trace;
-use super::snapshot::{self, GroupRecord};
+use super::{Trace, clock};
 use crate::atomic_write::atomic_write;
 use crate::warning::warn;
 use phalanx_core::{Cause, Error, Peer, Result};
+use phalanx_trace::{GroupRecord, Recorded};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,7 +46,8 @@ impl Recorder {
     }
 
     pub(crate) fn trace(&self, groups: &[GroupRecord<'_>], first: Option<&Cause>, reason: &str) -> Trace {
-        snapshot::trace(&self.me, self.world_size, self.timeout, groups, first, reason)
+        let of = Recorded { me: self.me.clone(), world_size: self.world_size, timeout: self.timeout };
+        phalanx_trace::snapshot(&of, clock::of_trace(), groups, first, reason)
     }
 
     /// Begins to write what `next` gives until it gives nothing more, if there is a folder for it. `next` asks

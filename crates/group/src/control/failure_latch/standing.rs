@@ -2,8 +2,8 @@
 
 use super::{FailureLatch, lock};
 use crate::control::waits::{Pending, Standing, With};
-use crate::trace::log::Call;
 use phalanx_core::Cause;
+use phalanx_trace::Call;
 use std::sync::atomic::Ordering;
 
 impl FailureLatch {

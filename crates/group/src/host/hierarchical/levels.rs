@@ -8,6 +8,7 @@ use crate::group::backend::{Buffers, Collective};
 use crate::host::call_thread::{CallThread, Performer};
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmTeam;
+use crate::trace::clock;
 use phalanx_core::{DType, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +64,7 @@ impl Performer for Levels {
             // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
             inside.close();
         }
-        outcome.inspect(|()| self.health.ended(*seq, signature))
+        outcome.inspect(|()| self.health.ended(*seq, signature, clock::now))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::group::pending::{Bytes, Pending};
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
-use crate::trace::Trace;
+use crate::trace::{Trace, clock};
 use lookout::Look;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
@@ -154,7 +154,7 @@ impl ShmTeam {
         buffers: Buffers<'_>,
     ) -> Result<()> {
         let reduction = reduction(&part.signature)?;
-        self.health.remember(whole.seq, whole.signature);
+        self.health.remember(whole.seq, whole.signature, clock::now);
         let mut look = Look::of_part(&self.health, whole);
         let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, lookout: &mut look };
         let team = &mut self.lock().team;
@@ -231,16 +231,16 @@ impl Performer for Shared {
         let mut state = self.team.lock();
         let State { team, seq } = &mut *state;
         *seq += 1;
-        health.remember(*seq, signature);
+        health.remember(*seq, signature, clock::now);
         let mut look = Look::new(health, signature, *seq, limit);
         let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
         if let Err(fault) = run(team, shm_call, call, buffers, reduction, health.rank) {
             return Err(look.error(fault));
         }
         if look.has_waited() {
-            health.latch.collectives.end(*seq, signature);
+            health.latch.collectives.end(*seq, signature, clock::now);
         } else {
-            health.latch.collectives.end_at_once(*seq, signature);
+            health.latch.collectives.end_at_once(*seq, signature, clock::now);
         }
         Ok(())
     }

@@ -3,11 +3,19 @@
 //! Every call passes here, also those that take 200 ns: to begin one costs a lock that nobody else wants and a copy into a
 //! ring, to end a collective a store. Messages run side by side and may end much later, and look who has their place by then.
 
-use super::clock;
-use phalanx_core::Signature;
+use phalanx_core::{DType, Signature};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// From so many bytes on a call takes long enough to pay for a look at the precise clock, twice.
+const PRECISE_BYTES_MIN: u64 = 16 << 10;
+
+/// Whether a call is to be told by a precise clock; otherwise by a cheap one, whose ticks may be milliseconds apart. Both ends of a call come
+/// from one clock, so that no call seems longer than a tick more than it was.
+pub fn is_precise(signature: &Signature) -> bool {
+    signature.count.saturating_mul(signature.dtype.map_or(0, DType::size) as u64) >= PRECISE_BYTES_MIN
+}
 
 /// A call is running.
 const RUNNING: u64 = 0;
@@ -17,8 +25,11 @@ const AT_ONCE: u64 = 1;
 const IN_VAIN: u64 = 2;
 
 /// Calls of one kind, collectives or messages, in the order of their numbers.
+///
+/// Times are nanoseconds since some moment, the same for all processes of a host, and never less than 2. A method that needs one asks for it,
+/// and gives the call, of which it depends which clock is looked at: see [`is_precise`].
 #[derive(Debug)]
-pub(crate) struct Log {
+pub struct Log {
     begun: Mutex<Begun>,
     /// When each ended, at its number modulo their length. Apart from the calls: the end of a collective takes no lock.
     ends: Box<[AtomicU64]>,
@@ -33,30 +44,37 @@ struct Begun {
     scheduled: VecDeque<(Signature, u64)>,
 }
 
-/// A call that was begun. Times are those of the [`clock`].
+/// A call that was begun.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Call {
-    pub(crate) number: u64,
-    pub(crate) signature: Signature,
+pub struct Call {
+    /// Its place among the calls of its kind.
+    pub number: u64,
+    /// What was called.
+    pub signature: Signature,
     /// The other end of a message, a rank of the job, and its tag.
-    pub(crate) with: Option<(usize, u64)>,
+    pub with: Option<(usize, u64)>,
     /// When it was called: before its turn came, if nobody waits for it.
-    pub(crate) called: u64,
-    pub(crate) begun: u64,
+    pub called: u64,
+    /// When its turn came.
+    pub begun: u64,
 }
 
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// It waits for its turn.
     NotBegun,
+    /// It runs.
     NotYet,
+    /// It ended well, then.
     At(u64),
+    /// It ended in an error that left its group alive.
     InVain,
 }
 
 impl Log {
     /// Remembers the latest `len` calls, or a few more.
-    pub(crate) fn new(len: usize) -> Self {
+    pub fn new(len: usize) -> Self {
         let ends = (0..len.next_power_of_two()).map(|_| AtomicU64::default()).collect();
         let calls = VecDeque::with_capacity(len.next_power_of_two());
         Self { begun: Mutex::new(Begun { calls, ..Begun::default() }), ends }
@@ -72,12 +90,12 @@ impl Log {
     }
 
     /// A collective is called that begins when its turn comes.
-    pub(crate) fn schedule(&self, signature: &Signature) {
-        self.lock().scheduled.push_back((signature.clone(), clock::now(signature)));
+    pub fn schedule(&self, signature: &Signature, now: impl FnOnce(&Signature) -> u64) {
+        self.lock().scheduled.push_back((signature.clone(), now(signature)));
     }
 
     /// A collective begins. Once for each number, however many parts the call has.
-    pub(crate) fn begin(&self, number: u64, signature: &Signature) {
+    pub fn begin(&self, number: u64, signature: &Signature, now: impl FnOnce(&Signature) -> u64) {
         let mut begun = self.lock();
         if begun.calls.back().is_some_and(|last| last.number == number) {
             return;
@@ -86,15 +104,21 @@ impl Log {
         let called = begun
             .scheduled
             .pop_front_if(|(first, _)| first.calls_as(signature) && first.site == signature.site);
-        self.push(&mut begun.calls, number, signature, None, called.map(|(_, at)| at));
+        self.push(&mut begun.calls, number, signature, None, called.map(|(_, at)| at), now(signature));
     }
 
     /// A message begins; it gets a number.
-    pub(crate) fn begin_message(&self, signature: &Signature, peer: usize, tag: u64) -> u64 {
+    pub fn begin_message(
+        &self,
+        signature: &Signature,
+        peer: usize,
+        tag: u64,
+        now: impl FnOnce(&Signature) -> u64,
+    ) -> u64 {
         let begun = &mut *self.lock();
         begun.unfinished += 1;
         let number = begun.calls.back().map_or(1, |last| last.number + 1);
-        self.push(&mut begun.calls, number, signature, Some((peer, tag)), None);
+        self.push(&mut begun.calls, number, signature, Some((peer, tag)), None, now(signature));
         number
     }
 
@@ -105,33 +129,38 @@ impl Log {
         signature: &Signature,
         with: Option<(usize, u64)>,
         called: Option<u64>,
+        begun: u64,
     ) {
         if calls.len() == self.ends.len() {
             calls.pop_front();
         }
         self.end_of(number).store(RUNNING, Ordering::Relaxed);
-        let begun = clock::now(signature);
         let called = called.unwrap_or(begun);
         calls.push_back(Call { number, signature: signature.clone(), with, called, begun });
     }
 
     /// A collective ends well. It is among the latest: they run one after the other.
-    pub(crate) fn end(&self, number: u64, signature: &Signature) {
-        self.end_of(number).store(clock::now(signature), Ordering::Relaxed);
+    pub fn end(&self, number: u64, signature: &Signature, now: impl FnOnce(&Signature) -> u64) {
+        self.end_of(number).store(now(signature), Ordering::Relaxed);
     }
 
     /// As [`end`](Self::end), where nobody was waited for: a small call is over before it is worth a look at the clock.
-    #[cfg(any(test, target_os = "linux"))]
-    pub(crate) fn end_at_once(&self, number: u64, signature: &Signature) {
-        if clock::is_precise(signature) {
-            return self.end(number, signature);
+    pub fn end_at_once(&self, number: u64, signature: &Signature, now: impl FnOnce(&Signature) -> u64) {
+        if is_precise(signature) {
+            return self.end(number, signature, now);
         }
         self.end_of(number).store(AT_ONCE, Ordering::Relaxed);
     }
 
     /// A message ends, well or in an error.
-    pub(crate) fn end_message(&self, number: u64, signature: &Signature, well: bool) {
-        let end = if well { clock::now(signature) } else { IN_VAIN };
+    pub fn end_message(
+        &self,
+        number: u64,
+        signature: &Signature,
+        well: bool,
+        now: impl FnOnce(&Signature) -> u64,
+    ) {
+        let end = if well { now(signature) } else { IN_VAIN };
         // So many may have begun since that another has its place.
         let mut begun = self.lock();
         begun.unfinished = begun.unfinished.saturating_sub(1);
@@ -142,7 +171,7 @@ impl Log {
     }
 
     /// The messages that have begun and not ended; `None` if so many came after one of them that it is forgotten.
-    pub(crate) fn open_messages(&self) -> Option<Vec<Call>> {
+    pub fn open_messages(&self) -> Option<Vec<Call>> {
         let begun = self.lock();
         let open = begun.calls.iter().filter(|call| self.is_running(call.number)).cloned();
         let open: Vec<_> = open.collect();
@@ -150,7 +179,7 @@ impl Log {
     }
 
     /// The collective that has begun and not ended, and the number of the last that was called.
-    pub(crate) fn open_collective(&self) -> (Option<Call>, u64) {
+    pub fn open_collective(&self) -> (Option<Call>, u64) {
         let begun = self.lock();
         let last = begun.calls.back();
         let open = last.filter(|call| self.is_running(call.number)).cloned();
@@ -162,21 +191,21 @@ impl Log {
     }
 
     /// What was called with this number, if that was lately.
-    pub(crate) fn find(&self, number: u64) -> Option<Signature> {
+    pub fn find(&self, number: u64) -> Option<Signature> {
         let calls = &self.lock().calls;
         let at = calls.binary_search_by_key(&number, |call| call.number).ok()?;
         Some(calls[at].signature.clone())
     }
 
     /// The last `len`, or fewer, oldest first.
-    pub(crate) fn latest(&self, len: usize) -> Vec<(u64, Signature)> {
+    pub fn latest(&self, len: usize) -> Vec<(u64, Signature)> {
         let calls = &self.lock().calls;
         let first = calls.len().saturating_sub(len);
         calls.range(first..).map(|call| (call.number, call.signature.clone())).collect()
     }
 
     /// All that is remembered, oldest first, with times in order: those of two clocks may contradict each other by a tick.
-    pub(crate) fn calls(&self) -> Vec<(Call, End)> {
+    pub fn calls(&self) -> Vec<(Call, End)> {
         let (begun, scheduled) = {
             let begun = self.lock();
             (begun.calls.clone(), begun.scheduled.clone())
@@ -209,6 +238,12 @@ mod tests {
     use super::*;
     use phalanx_core::{CallSite, DType, Method, OpKind};
 
+    /// Every look at the clock is later than the one before.
+    fn now(_call: &Signature) -> u64 {
+        static LOOKS: AtomicU64 = AtomicU64::new(2);
+        LOOKS.fetch_add(1, Ordering::Relaxed)
+    }
+
     fn signature(count: u64) -> Signature {
         let site = CallSite { file: "a.rs".into(), line: 1 };
         Signature {
@@ -228,7 +263,7 @@ mod tests {
         let log = Log::new(64);
         // Each in two parts.
         for number in (1..=200).flat_map(|number| [number, number]) {
-            log.begin(number, &signature(u64::from(number == 190)));
+            log.begin(number, &signature(u64::from(number == 190)), now);
         }
         assert!(log.latest(20).iter().map(|(number, _)| *number).eq(181..=200));
         assert!(log.latest(100).iter().map(|(number, _)| *number).eq(137..=200));
@@ -242,11 +277,11 @@ mod tests {
         let log = Log::new(4);
         let [small, large] = [1, 1 << 20].map(signature);
         for (number, signature) in (1..=9).zip([&small, &large].into_iter().cycle()) {
-            log.begin(number, signature);
+            log.begin(number, signature, now);
         }
-        log.end(7, &small);
-        log.end_at_once(6, &large);
-        log.end_message(8, &large, false);
+        log.end(7, &small, now);
+        log.end_at_once(6, &large, now);
+        log.end_message(8, &large, false, now);
         let calls = log.calls();
         assert!(calls.iter().map(|(call, _)| call.number).eq(6..=9));
         let [(_, End::At(sixth)), (seven, End::At(seventh)), (_, End::InVain), (_, End::NotYet)] = &calls[..]
@@ -255,7 +290,7 @@ mod tests {
         };
         // Whatever the clocks say, nothing begins before what came before it ends.
         assert!(*sixth <= seven.begun && seven.begun <= *seventh, "{calls:?}");
-        log.begin(10, &small);
+        log.begin(10, &small, now);
         assert_eq!(log.calls()[3].1, End::NotYet, "not the end of 6, which was in its place");
     }
 
@@ -263,11 +298,11 @@ mod tests {
     fn what_was_scheduled_begins_in_its_turn() {
         let log = Log::new(4);
         let [first, second, blocking] = [1, 2, 3].map(signature);
-        log.schedule(&first);
-        log.schedule(&second);
-        log.begin(1, &first);
-        log.end(1, &first);
-        log.begin(2, &blocking);
+        log.schedule(&first, now);
+        log.schedule(&second, now);
+        log.begin(1, &first, now);
+        log.end(1, &first, now);
+        log.begin(2, &blocking, now);
         let calls = log.calls();
         assert!(calls.iter().map(|(call, _)| call.number).eq(1..=3));
         assert!(calls[0].0.called <= calls[0].0.begun);
@@ -278,9 +313,9 @@ mod tests {
     #[test]
     fn messages_are_numbered_here() {
         let log = Log::new(2);
-        let numbers = [5, 6, 7].map(|tag| log.begin_message(&signature(3), 1, tag));
+        let numbers = [5, 6, 7].map(|tag| log.begin_message(&signature(3), 1, tag, now));
         assert_eq!(numbers, [1, 2, 3]);
-        log.end_at_once(3, &signature(3));
+        log.end_at_once(3, &signature(3), now);
         let calls = log.calls();
         assert_eq!(calls.iter().map(|(call, _)| call.with).collect::<Vec<_>>(), [Some((1, 6)), Some((1, 7))]);
         assert!(matches!(calls[..], [(_, End::NotYet), (_, End::At(_))]));
@@ -290,10 +325,10 @@ mod tests {
     fn a_message_that_ends_late_ends_no_other() {
         let log = Log::new(2);
         for tag in 1..=4 {
-            log.begin_message(&signature(3), 1, tag);
+            log.begin_message(&signature(3), 1, tag, now);
         }
-        log.end_message(1, &signature(3), true);
-        log.end_message(2, &signature(3), false);
+        log.end_message(1, &signature(3), true, now);
+        log.end_message(2, &signature(3), false, now);
         assert!(log.calls().iter().all(|(_, end)| *end == End::NotYet), "{:?}", log.calls());
     }
 }

@@ -158,8 +158,8 @@ fn messages(traces: &[Trace], groups: &[(&str, Group<'_>)], names: &BTreeMap<&st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::finding::{Absent, Left};
-    use crate::trace::{Entry, GroupConfig, GroupStatus, State};
+    use crate::finding::{Absent, Left};
+    use crate::{Entry, GroupConfig, GroupStatus, State};
     use phalanx_core::{CallSite, Method, OpKind, Signature};
     use proptest::prelude::*;
 

@@ -1,6 +1,5 @@
 //! From what is remembered to what is written.
 
-use super::clock;
 use super::format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};
 use super::log::Log;
 use super::log::{Call, End};
@@ -9,26 +8,49 @@ use std::time::Duration;
 
 /// What a rank remembers of one of its groups.
 #[derive(Debug)]
-pub(crate) struct GroupRecord<'g> {
-    pub(crate) group: GroupId,
+pub struct GroupRecord<'g> {
+    /// The group.
+    pub group: GroupId,
     /// Ranks of the job, in group order.
-    pub(crate) members: &'g [usize],
+    pub members: &'g [usize],
     /// Why it has failed, if it has.
-    pub(crate) failed: Option<&'g Cause>,
-    pub(crate) collectives: &'g Log,
-    pub(crate) messages: &'g Log,
+    pub failed: Option<&'g Cause>,
+    /// Its latest collectives.
+    pub collectives: &'g Log,
+    /// Its latest messages.
+    pub messages: &'g Log,
 }
 
-/// All that rank `me` remembers of `groups`; `first` is what the arbiter said first of any group.
-pub(super) fn trace(
-    me: &Peer,
-    world_size: usize,
-    timeout: Duration,
+/// The rank of which a trace tells.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// The rank.
+    pub me: Peer,
+    /// Ranks of its job.
+    pub world_size: usize,
+    /// How long its operations may take.
+    pub timeout: Duration,
+}
+
+/// When a trace is made, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// By the clock of the logs.
+    pub at: u64,
+    /// What to add to times of that clock to get times since 1970.
+    pub epoch: u64,
+}
+
+/// All that a rank remembers of `groups`; `first` is what the arbiter said first of any group.
+pub fn snapshot(
+    of: &Recorded,
+    now: Now,
     groups: &[GroupRecord<'_>],
     first: Option<&Cause>,
     reason: &str,
 ) -> Trace {
-    let epoch = clock::since_1970();
+    let Recorded { me, world_size, timeout } = of;
+    let (epoch, world_size, timeout) = (now.epoch, *world_size, *timeout);
     let mut trace = Trace {
         version: "2.10".to_owned(),
         comm_lib_version: concat!("phalanx ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -36,7 +58,7 @@ pub(super) fn trace(
         world_size,
         host: me.host.clone(),
         reason: reason.to_owned(),
-        time_dumped_ns: epoch + clock::precise(),
+        time_dumped_ns: epoch + now.at,
         first_cause: first_cause(groups, first).map(ToString::to_string),
         pg_config: Default::default(),
         pg_status: Default::default(),
