@@ -10,6 +10,7 @@ mod plants;
 mod publish;
 mod sources;
 mod tree;
+mod variables;
 mod words;
 
 use std::path::Path;
@@ -35,6 +36,7 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
     pages::named_tests(root, &mut findings);
     pages::merges(root, &mut findings);
     crate::book::check(root, &mut findings);
+    variables::on_their_page(root, &mut findings);
     words::headless(root, &mut findings);
     for package in tree::packages(root) {
         match imports::arrows(root, &package, &|file| std::fs::read_to_string(file).ok()) {
