@@ -49,7 +49,7 @@ struct Slot {
     second: Tensor,
 }
 
-/// What a variable is of the model.
+/// Which part of the model a variable is.
 #[derive(Debug)]
 enum Of {
     /// The weight of this name; all ranks have it alike.
@@ -105,7 +105,7 @@ impl AdamW {
         Ok(Self { slots: vars.map(slot).collect::<Result<_>>()?, steps: 0, params })
     }
 
-    /// One step; variables without a gradient stay as they are, and so do their moments.
+    /// Makes one step. Variables without a gradient stay as they are, and so do their moments.
     ///
     /// # Cost
     /// One pass over variables, moments and gradients, in place; on a GPU the operations of candle's own, with new memory for moments.
@@ -199,7 +199,7 @@ struct Rates {
     decay: f64,
     first: f64,
     second: f64,
-    /// What makes up for moments that began as zero.
+    /// The factor that makes up for first moments that began as zero.
     first_scale: f64,
     second_scale: f64,
     eps: f64,

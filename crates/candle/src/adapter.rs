@@ -1,4 +1,4 @@
-//! What `phalanx-train` asks of tensors, for candle's.
+//! The implementation of `phalanx-train`'s trait `Tensor` for candle's tensors.
 
 use crate::element::{bytes_mut_anywhere, on_host, read, with_element};
 use crate::group::Place;

@@ -17,20 +17,20 @@ pub(crate) struct BackwardGradients {
     inner: phalanx_train::Reducer<Candle>,
     group: Ranks,
     variables: Variables,
-    /// What was accumulated for tensors that are none of our variables.
+    /// Accumulated gradients of tensors that are none of our variables.
     others: GradStore,
 }
 
-/// In the order of their names.
+/// The variables, in the order of their names.
 #[derive(Debug)]
 struct Variables {
     vars: Vec<Var>,
-    /// Where a variable stands among them.
+    /// The index of each variable in `vars`.
     places: HashMap<TensorId, usize>,
 }
 
 impl Variables {
-    /// Those that `loss` depends on, in the order in which the backward pass completes their gradients.
+    /// The variables that `loss` depends on, in the order in which the backward pass completes their gradients.
     fn reached(&self, loss: &Tensor) -> Vec<usize> {
         loss.sorted_nodes().iter().filter_map(|node| self.places.get(&node.id()).copied()).collect()
     }

@@ -52,7 +52,7 @@ pub(crate) fn vars(varmap: &VarMap) -> Vec<Var> {
     parameters(varmap).into_iter().map(|parameter| parameter.var).collect()
 }
 
-/// Has `work` done with the gradients of `vars`, in place.
+/// Calls `work` with the gradients of `vars`, which it may change in place.
 pub(crate) fn with_gradients<R>(
     vars: &[Var],
     grads: &mut GradStore,
@@ -69,7 +69,7 @@ fn local(vars: &[Var], grads: &GradStore) -> Result<Gradients<Candle>> {
     Ok(vars.iter().map(of).collect::<phalanx_train::Result<_>>()?)
 }
 
-/// Of the gradients of `vars`.
+/// The sum of the squares of all elements of the gradients of `vars`.
 pub(crate) fn sum_of_squares(vars: &[Var], grads: &GradStore) -> Result<f64> {
     Ok(phalanx_train::sum_of_squares(&local(vars, grads)?)?)
 }

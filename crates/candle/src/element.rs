@@ -1,4 +1,4 @@
-//! From candle's run-time element types to Rust's types, and from tensors to slices.
+//! Conversions from candle's run-time element types to Rust's types, and from tensors to slices.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, Tensor, WithDType};
 use phalanx::{Element, Error, OpKind, ProcessGroup};

@@ -1,10 +1,10 @@
-//! What can go wrong between candle and the group.
+//! The error of this crate: failures of candle, of the group, and between the two.
 
 use crate::Version;
 use phalanx_train::Error as Train;
 use std::fmt;
 
-/// What every fallible call of this crate returns.
+/// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the group, of candle, or a disagreement about the model.
@@ -28,11 +28,11 @@ pub enum Error {
         name: String,
         /// The rank the others are compared with.
         root: usize,
-        /// That rank's version: `f32 [10, 128]`, or `none`.
+        /// The root's version: `f32 [10, 128]`, or `none`.
         expected: String,
         /// The lowest rank that differs.
         rank: usize,
-        /// That rank's version.
+        /// The other rank's version.
         found: String,
     },
     /// Ranks have let different units of a sharded model work at the same time. No weights were mixed up; the ranks are at different
@@ -42,7 +42,7 @@ pub enum Error {
          units work in the same order"
     )]
     UnitMismatch {
-        /// What rank 0 gathers.
+        /// The weights that rank 0 gathers.
         expected: String,
         /// The lowest rank that gathers something else.
         rank: usize,
@@ -55,16 +55,16 @@ pub enum Error {
     ParameterMismatch {
         /// The first parameter, in name order, that is not the same on all ranks.
         name: String,
-        /// What there is of it, by the lowest rank that holds it; at least two versions.
+        /// The versions, each by the lowest rank that holds it; at least two.
         versions: Vec<Version>,
     },
     /// The shares of the ranks in a step do not make one batch: gradients weighed by them would be too large, or too small. Every rank gets this
     /// same error, no gradients are given, what was accumulated for the step is gone, and the group is fine.
     #[error("{}", told(what, shares))]
     ShareMismatch {
-        /// What does not fit.
+        /// How the shares do not fit together.
         what: String,
-        /// What each rank said, in rank order: `4 of 12 samples`.
+        /// Each rank's share, in rank order: `4 of 12 samples`.
         shares: Vec<String>,
     },
     /// No rank has a gradient for some variables, and [`MissingGradients::Error`](crate::MissingGradients::Error) refuses that. Every rank gets this
@@ -83,7 +83,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What to look at where no rank has a gradient for a variable. `docs/reference/ddp.md` has all such operations.
+/// Advice where no rank has a gradient for a variable. `docs/reference/ddp.md` has all operations that lose gradients.
 pub(crate) const NO_GRADIENT_HINT: &str = "Either the loss does not depend on them, or an operation between them and the loss loses gradients without a \
      word, as the fused ones of candle_nn do: LayerNorm and ops::layer_norm (use ops::layer_norm_slow), RmsNorm and ops::rms_norm \
      (RmsNorm::forward_diff, ops::rms_norm_slow), ops::softmax_last_dim (ops::softmax), rotary_emb::rope (rope_slow). If they are to stay as they \

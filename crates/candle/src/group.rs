@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub trait Group: sealed::Half {
     /// The group itself, which reaches memory of the host.
     fn host(&self) -> &ProcessGroup;
-    /// One line for people.
+    /// Describes the group in one line for people.
     fn describe(&self) -> String;
 }
 
@@ -22,7 +22,7 @@ mod sealed {
     pub trait Half {
         #[cfg(feature = "cuda")]
         fn devices(&self) -> Option<&phalanx_nccl::HybridGroup>;
-        /// The same, for who keeps it.
+        /// As [`devices`](Self::devices), as a handle to keep.
         #[cfg(feature = "cuda")]
         fn kept(&self) -> Option<std::sync::Arc<phalanx_nccl::HybridGroup>> {
             self.devices().cloned().map(Into::into)
@@ -65,7 +65,7 @@ impl sealed::Half for HybridGroup {
     }
 }
 
-/// By which half of a group a tensor is reached.
+/// The half of a group that reaches a tensor.
 pub(crate) enum Reach<'g> {
     Host(&'g ProcessGroup),
     #[cfg(feature = "cuda")]
@@ -137,11 +137,11 @@ impl sealed::Half for Ranks {
     }
 }
 
-/// Where a tensor is, and who reduces it there.
+/// The device of a tensor, and the group that reduces it there.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     device: Device,
-    /// None where the host sees it, and for work on one rank alone.
+    /// The group that reaches it; `None` where the host sees it, and for work on one rank alone.
     #[cfg(feature = "cuda")]
     hybrid: Option<Arc<HybridGroup>>,
 }

@@ -200,7 +200,7 @@ impl<M> DistributedDataParallel<M> {
         self
     }
 
-    /// What the hook has sent until now, if there is one.
+    /// The bytes that the hook has sent until now, if there is one.
     pub fn traffic(&self) -> Option<Traffic> {
         self.gradients().traffic()
     }

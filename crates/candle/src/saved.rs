@@ -1,4 +1,4 @@
-//! What data-parallel training remembers from step to step, for checkpoints: what its hook has left out.
+//! The state of data-parallel training in checkpoints: the parts of gradients that its hook has left out.
 
 use crate::DistributedDataParallel;
 use crate::Group;

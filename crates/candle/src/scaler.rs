@@ -50,7 +50,7 @@ impl LossScaler {
         Ok(Self(phalanx_train::LossScaler::new(scale)?))
     }
 
-    /// By what losses are multiplied now.
+    /// The factor by which losses are multiplied now.
     pub fn factor(&self) -> f64 {
         self.0.factor()
     }

@@ -33,7 +33,7 @@ impl Candle {
         &self.tensor
     }
 
-    /// The same in other memory.
+    /// Copies the tensor to memory of its own.
     #[cfg(feature = "cuda")]
     pub(crate) fn copied(self) -> Result<Self> {
         Ok(Self { tensor: self.tensor.force_contiguous().map_err(told)?, ..self })

@@ -61,7 +61,7 @@ use phalanx::{CallSite, OpKind, ProcessGroup, ReduceOp};
 pub struct SyncBatchNorm {
     norm: BatchNorm,
     remove_mean: bool,
-    /// Its calls count as made where the layer was.
+    /// The group of the statistics. Its calls count as made where the layer was made.
     group: ProcessGroup,
 }
 
@@ -129,7 +129,7 @@ impl SyncBatchNorm {
         x.broadcast_mul(&weight.reshape(shape.as_slice())?)?.broadcast_add(&bias.reshape(shape)?)
     }
 
-    /// Of the samples of all ranks; and the group of those that have any, for the backward pass, of which this rank may be none.
+    /// The moments of the samples of all ranks; and the group of those that have any, for the backward pass, of which this rank may be none.
     ///
     /// candle leaves operations on empty tensors out of its graph: who has no samples may have no backward pass.
     fn moments(&self, x: &Tensor, features: usize) -> Result<(Moments, Option<ProcessGroup>)> {
@@ -193,7 +193,7 @@ fn unsupported(dtype: DType) -> candle_core::Error {
     candle_core::Error::msg(format!("batch normalisation of {}; convert with `to_dtype`", dtype.as_str()))
 }
 
-/// What is known of some samples: values a feature; of each feature the mean, and the sum of squares around it.
+/// The moments of some samples: the number of values a feature, and of each feature the mean and the sum of squares around it.
 #[derive(Debug)]
 struct Moments {
     count: f64,
@@ -202,7 +202,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// Of this rank's samples. Without `remove_mean` means count as zero.
+    /// The moments of this rank's samples. Without `remove_mean`, means count as zero.
     fn of<T: Shared>(values: &[T], features: usize, inner: usize, remove_mean: bool) -> Self {
         let count = (values.len() / features.max(1)) as f64;
         let (mut mean, mut squares) = (vec![0.0; features], vec![0.0; features]);
@@ -218,7 +218,7 @@ impl Moments {
         Self { count, mean, squares }
     }
 
-    /// With other samples besides.
+    /// Adds other samples.
     fn add(&mut self, count: f64, mean: &[f64], squares: &[f64]) {
         let all = self.count + count;
         if count == 0.0 {
@@ -236,7 +236,7 @@ impl Moments {
 /// Takes the mean away and divides by the deviation, both of which depend on the input, on all ranks.
 struct Standardise {
     mean: Vec<f64>,
-    /// One over the deviation.
+    /// One divided by the standard deviation of each feature.
     inverse: Vec<f64>,
     count: f64,
     remove_mean: bool,

@@ -39,12 +39,12 @@ impl Copy {
 #[derive(Default)]
 pub(crate) struct GradientListener {
     gradients: OnceLock<Mutex<BackwardGradients>>,
-    /// What went wrong while the backward pass ran: candle passes no error of ours on.
+    /// The error of the backward pass that ran: candle passes no error of ours on.
     error: Mutex<Option<Error>>,
 }
 
 impl GradientListener {
-    /// From now on gradients go to `gradients`. A model sets it once.
+    /// Sets where gradients go. A model does so once.
     pub(crate) fn set(&self, gradients: BackwardGradients) {
         let _ = self.gradients.set(Mutex::new(gradients));
     }

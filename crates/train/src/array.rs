@@ -28,7 +28,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// The same numbers with other dimensions.
+    /// Gives the numbers other dimensions.
     ///
     /// # Errors
     /// [`Error::Tensors`] for dimensions of more or fewer numbers.

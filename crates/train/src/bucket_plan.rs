@@ -2,7 +2,7 @@
 
 use phalanx::DType;
 
-/// What planning needs to know of one parameter.
+/// One parameter, as far as planning needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) dtype: DType,
@@ -19,7 +19,7 @@ impl Item {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bucket {
-    /// What the gradients are made of while they travel.
+    /// The element type of the gradients while they travel.
     pub dtype: DType,
     /// Indices of the parameters, in the order of the plan.
     pub members: Vec<usize>,
@@ -34,7 +34,7 @@ impl Bucket {
     }
 }
 
-/// At both ends of a plan buckets are this small: so that something is under way soon, and so that little is still to be sent
+/// The size of buckets at both ends of a plan: so that something is under way soon, and so that little is still to be sent
 /// when the last gradient is ready.
 const SMALL_BYTES: usize = 1 << 20;
 

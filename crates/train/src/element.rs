@@ -163,7 +163,7 @@ pub fn shrink(dtype: DType, bytes: &mut [u8], by: f64) {
     );
 }
 
-/// In f64, in which no square of an f32 overflows. Integers, which no gradient is made of, count for nothing.
+/// The sum of the squares of all elements, in f64, in which no square of an f32 overflows. Integers, which no gradient is made of, count as zero.
 ///
 /// # Panics
 /// As [`all_reduce`].

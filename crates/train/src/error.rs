@@ -1,9 +1,9 @@
-//! What can go wrong between tensors and the group.
+//! The error of this crate: failures of tensors, of the group, and between the two.
 
 use crate::version::{self, Version};
 use std::fmt;
 
-/// What every fallible call of this crate returns.
+/// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the group, of the library that has the tensors, or a disagreement about the model.
@@ -24,11 +24,11 @@ pub enum Error {
         name: String,
         /// The rank the others are compared with.
         root: usize,
-        /// That rank's version: `f32 [10, 128]`, or `none`.
+        /// The root's version: `f32 [10, 128]`, or `none`.
         expected: String,
         /// The lowest rank that differs.
         rank: usize,
-        /// That rank's version.
+        /// The other rank's version.
         found: String,
     },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group
@@ -37,7 +37,7 @@ pub enum Error {
     ParameterMismatch {
         /// The first parameter, in name order, that is not the same on all ranks.
         name: String,
-        /// What there is of it, by the lowest rank that holds it; at least two versions.
+        /// The versions, each by the lowest rank that holds it; at least two.
         versions: Vec<Version>,
     },
     /// The shares of the ranks in a step do not make one batch: gradients weighed by them would be too large, or too small. Every rank gets this
@@ -48,9 +48,9 @@ pub enum Error {
         by_rank(shares)
     )]
     ShareMismatch {
-        /// What does not fit.
+        /// How the shares do not fit together.
         what: String,
-        /// What each rank said, in rank order: `4 of 12 samples`.
+        /// Each rank's share, in rank order: `4 of 12 samples`.
         shares: Vec<String>,
     },
     /// No rank has a gradient for some parameters, which the program did not allow: see
@@ -60,7 +60,7 @@ pub enum Error {
     NoGradient {
         /// The parameters, in name order.
         names: Vec<String>,
-        /// What may be the cause, and what to do.
+        /// The likely cause, and what to do.
         hint: &'static str,
     },
 }
@@ -72,7 +72,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What each rank has said, in one line: ranks next to each other that have said the same stand together.
+/// Lists each rank's share in one line; ranks next to each other with equal shares stand together.
 fn by_rank(shares: &[String]) -> String {
     let mut runs: Vec<(usize, usize, &str)> = Vec::new();
     for (rank, share) in shares.iter().enumerate() {

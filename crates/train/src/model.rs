@@ -1,4 +1,4 @@
-//! The same model everywhere: tensors by name, compared and then copied.
+//! Making models equal on all ranks: tensors are compared by name, and then copied.
 
 use crate::{Error, Result, Tensor, element};
 use phalanx::{CallSite, ProcessGroup};
@@ -86,13 +86,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Of a tensor of this type and shape.
+    /// The entry of a tensor of this type and shape.
     pub fn new(name: impl Into<String>, dtype: impl fmt::Display, dims: &[usize]) -> Self {
         Self { name: name.into(), kind: format!("{dtype} {dims:?}") }
     }
 }
 
-/// Where two models differ first, in name order, and what each has there.
+/// The first entry, in name order, in which two models differ, and what each has there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Difference {
     name: String,

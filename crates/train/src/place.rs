@@ -1,4 +1,4 @@
-//! What tensors have to do with their place in a plan: a weight's parameter, and what is a gradient of it.
+//! Tensors and parameters: the parameter of a weight, and which tensors can be its gradient.
 
 use crate::{Parameter, Plan, Result, Tensor};
 use phalanx::{Error, OpKind};

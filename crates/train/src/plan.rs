@@ -1,4 +1,4 @@
-//! What is trained, and in which buckets its gradients travel.
+//! The parameters of a training, and the plan of the buckets in which their gradients travel.
 
 use crate::Result;
 use crate::bucket_plan::{Bucket, Item, plan};
@@ -15,13 +15,13 @@ pub type Gradients<T> = Vec<Option<T>>;
 pub struct Parameter<D> {
     /// The name, for errors and for the order of a model.
     pub name: String,
-    /// What its gradients are made of.
+    /// The element type of its gradients.
     pub dtype: DType,
-    /// Its dimensions.
+    /// The dimensions.
     pub dims: Vec<usize>,
-    /// Where it is.
+    /// The device that holds it.
     pub device: D,
-    /// What its gradients are made of while they travel.
+    /// The element type of its gradients while they travel.
     pub wire: DType,
     /// Whether it is fine that no rank has a gradient for it.
     pub optional: bool,
@@ -89,7 +89,7 @@ impl<D> Plan<D> {
         Self { parameters: parameters.clone(), buckets, homes }
     }
 
-    /// All that has gradients, in name order.
+    /// The parameters, in name order.
     pub fn parameters(&self) -> &[Parameter<D>] {
         &self.parameters
     }

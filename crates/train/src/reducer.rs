@@ -59,7 +59,7 @@ pub struct Reducer<T: Tensor> {
     step: Option<Step>,
     /// Gradients of earlier losses that the next step sends, too.
     kept: Gradients<T>,
-    /// What adds up gradients of 32 bits, in place of an all_reduce.
+    /// The hook that adds up gradients of 32 bits, in place of an all_reduce.
     hook: Option<Box<dyn CommHook>>,
     missing_check: MissingCheck,
 }
@@ -126,7 +126,7 @@ impl<T: Tensor> Reducer<T> {
         })
     }
 
-    /// What steps do about parameters for which no rank has a gradient: they warn once, unless this is called. All ranks pass the same.
+    /// Sets what steps do about parameters for which no rank has a gradient: they warn once, unless this is called. All ranks pass the same.
     pub fn set_missing_gradients(&mut self, choice: MissingGradients) {
         self.missing_check = MissingCheck::new(choice);
     }
@@ -144,7 +144,7 @@ impl<T: Tensor> Reducer<T> {
         self.hook.as_mut().map(|hook| &mut **hook as &mut dyn CommHook)
     }
 
-    /// What the hook has sent until now, if there is one.
+    /// The bytes that the hook has sent until now, if there is one.
     pub fn traffic(&self) -> Option<Traffic> {
         self.hook.as_ref().map(CommHook::traffic)
     }
@@ -397,7 +397,7 @@ impl<T: Tensor> Reducer<T> {
         }
     }
 
-    /// Of the step that goes on, how many buckets have been sent, or, because no rank needs them, left out.
+    /// How many buckets of the step that goes on have been sent, or left out because no rank needs them.
     pub fn launched(&self) -> usize {
         self.step.as_ref().map_or(0, Step::launched)
     }

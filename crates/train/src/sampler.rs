@@ -6,14 +6,14 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// What happens to the last global batch of an epoch when the samples do not fill it.
+/// The choice what becomes of the last global batch of an epoch when the samples do not fill it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// It is left out: up to `global_batch - 1` samples are not seen in that epoch.
+    /// The batch is left out: up to `global_batch - 1` samples are not seen in that epoch.
     Drop,
-    /// It is filled up from the beginning of the epoch: these samples are seen twice.
+    /// The batch is filled up from the beginning of the epoch: these samples are seen twice.
     Pad,
-    /// It stays smaller: every sample is seen once. Use [`Batch::share`], since the mean over it weighs differently.
+    /// The batch stays smaller: every sample is seen once. Use [`Batch::share`], since the mean over it weighs differently.
     Uneven,
 }
 
@@ -119,7 +119,7 @@ impl DistributedSampler {
         Epoch { order: permutation(self.samples, self.seed, epoch), sampler: self.clone(), epoch, next: 0 }
     }
 
-    /// Where a training begins.
+    /// The state at the beginning of a training.
     pub fn start(&self) -> SamplerState {
         SamplerState { samples: self.samples, seed: self.seed, epoch: 0, next: 0 }
     }
@@ -176,7 +176,7 @@ pub struct Epoch {
     sampler: DistributedSampler,
     order: Vec<usize>,
     epoch: u64,
-    /// Where in the order the next global batch begins.
+    /// The index in the order at which the next global batch begins.
     next: usize,
 }
 

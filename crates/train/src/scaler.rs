@@ -31,7 +31,7 @@ const SCALES: RangeInclusive<f64> = 1.0 / (1 << 14) as f64..=(1u128 << 126) as f
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Saved")]
 pub struct LossScaler {
-    /// One of [`SCALES`].
+    /// The scale, one of [`SCALES`].
     scale: f64,
     /// Steps since the last overflow.
     good: u32,
@@ -46,7 +46,7 @@ impl LossScaler {
         if SCALES.contains(&scale) { Ok(Self { scale, good: 0 }) } else { Err(refused(scale)) }
     }
 
-    /// By what losses are multiplied now: in f32, or the scaled loss overflows itself.
+    /// The factor by which losses are multiplied now: in f32, or the scaled loss overflows itself.
     pub fn factor(&self) -> f64 {
         self.scale
     }
@@ -101,7 +101,7 @@ impl LossScaler {
     }
 }
 
-/// What a checkpoint has. Earlier versions let the scale fall to zero.
+/// The scaler's state in a checkpoint. Earlier versions let the scale fall to zero.
 #[derive(Deserialize)]
 struct Saved {
     scale: f64,

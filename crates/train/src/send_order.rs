@@ -3,7 +3,7 @@
 /// The buckets of one step: how many gradients each still waits for, and which is sent next.
 #[derive(Debug)]
 pub(crate) struct SendOrder {
-    /// Of each bucket, how many gradients are still to come.
+    /// How many gradients are still to come, for each bucket.
     missing: Vec<usize>,
     next: usize,
 }
@@ -18,7 +18,7 @@ impl SendOrder {
         self.next
     }
 
-    /// One of the gradients that `bucket` waits for is there.
+    /// Notes that one of the gradients that `bucket` waits for is there.
     pub(crate) fn arrived(&mut self, bucket: usize) {
         self.missing[bucket] -= 1;
     }

@@ -16,7 +16,7 @@ use std::ops::Mul;
 pub struct Share(Option<(usize, usize)>);
 
 impl Share {
-    /// One part of `world_size` equal ones.
+    /// An equal share: one of `world_size` equal parts.
     pub const EQUAL: Self = Self(None);
 
     /// `samples` of the `global` samples that all ranks have together. With no samples the gradients count for
@@ -58,7 +58,7 @@ impl Share {
         self.0
     }
 
-    /// What a rank with this share does in a step.
+    /// The part that a rank with this share takes in a step.
     ///
     /// # Errors
     /// [`Misuse`](phalanx::Error::Misuse) for a share of more than the whole.
@@ -77,14 +77,14 @@ impl Share {
     }
 }
 
-/// What a rank does in a step.
+/// The part that a rank takes in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Part {
-    /// Its gradients count as much as everybody's.
+    /// Its gradients count as much as every other rank's.
     Equal,
-    /// They count so much.
+    /// Its gradients are multiplied by this weight.
     Weighted(f64),
-    /// It has no more batches, and only answers the others.
+    /// The rank has no more batches, and only answers the others.
     Done,
 }
 

@@ -1,4 +1,4 @@
-//! One step: whose gradients are there, which buckets are on their way, and what comes of them.
+//! One step: counts which ranks have which gradients, sends buckets in their order, and gives the reduced gradients back.
 
 use crate::memory::{Memory, Reduction};
 use crate::send_order::SendOrder;
@@ -26,10 +26,10 @@ pub(crate) struct Step {
     overlap: bool,
 }
 
-/// What comes of a step in which some rank takes part.
+/// The result of a step in which some rank takes part.
 #[derive(Debug)]
 pub(crate) struct Reduced<T> {
-    /// Those that any rank has.
+    /// The reduced gradients of all parameters for which any rank has one.
     pub(crate) grads: Gradients<T>,
     /// Whether any rank had samples.
     pub(crate) had_samples: bool,
@@ -46,7 +46,7 @@ enum Counts {
 
 #[derive(Debug, Clone)]
 struct Known {
-    /// Of each variable: ranks with a gradient.
+    /// How many ranks have a gradient, for each variable.
     users: Vec<u32>,
     /// Their shares.
     sums: ShareSums,
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-/// What this rank says of itself: for a sum over the ranks.
+/// This rank's part of the sum over the ranks: which gradients it has, and its share.
 fn question(mine: &[bool], shares: &StepShares) -> Vec<u32> {
     mine.iter().map(|&yes| yes.into()).chain(shares.words()).collect()
 }
@@ -182,7 +182,7 @@ impl Step {
         }
     }
 
-    /// By what gradients are multiplied before they are combined, and how they are.
+    /// The factor by which gradients are multiplied before they are combined, and the operator.
     ///
     /// An average needs no pass of its own over the gradients. But a hook may send f32 in fewer bits, in which sums are soon infinite.
     fn operator(&self, dtype: DType) -> (Option<f64>, ReduceOp) {

@@ -14,7 +14,7 @@ const LIMBS: usize = 3;
 /// More samples than any batch has: the largest number of so many limbs.
 const SAMPLES_MAX: u64 = (1 << (LIMB_BITS * LIMBS)) - 1;
 
-/// What a rank has said of its shares in one step, to be compared with what the others say.
+/// One rank's shares in one step, to be compared with those of the other ranks.
 ///
 /// [`words`](Self::words) of all ranks are added up, by an `all_reduce` that the step makes anyway; [`check`](Self::check) judges the sums, alike on
 /// all ranks. All of it is integers: no rounding, so shares of thousands of ranks add up exactly or not at all.
@@ -38,7 +38,7 @@ impl StepShares {
     /// Words to be added up.
     pub const WORDS: usize = 6 + 2 * LIMBS + 2 * LIMBS;
 
-    /// Of one share, of a step with one loss.
+    /// The shares of a step with one loss.
     ///
     /// # Errors
     /// As of [`Share::part`].
@@ -72,7 +72,7 @@ impl StepShares {
         self.passes == 0
     }
 
-    /// What this rank adds to the sums that [`check`](Self::check) takes.
+    /// This rank's part of the sums that [`check`](Self::check) takes.
     pub fn words(&self) -> [u32; Self::WORDS] {
         let states = self.weighted && !self.is_open;
         let whole = if states { self.whole } else { 0 };
@@ -121,7 +121,7 @@ impl fmt::Display for StepShares {
     }
 }
 
-/// What all ranks together have said.
+/// The shares of all ranks, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareSums {
     /// Ranks that take part: all but those without batches.
@@ -140,7 +140,7 @@ pub struct ShareSums {
 }
 
 impl ShareSums {
-    /// Of [`StepShares::words`] that were added up.
+    /// Reads the sums of all ranks' [`StepShares::words`].
     ///
     /// # Panics
     /// If these are not as many.
@@ -155,7 +155,7 @@ impl ShareSums {
         Self { working, weighted, counting, stating, constant, passes, samples, whole, squares }
     }
 
-    /// What is wrong with the shares. The same on all ranks.
+    /// Says what is wrong with the shares. The same on all ranks.
     fn trouble(&self) -> Option<String> {
         if self.weighted == 0 {
             return None;
@@ -188,7 +188,7 @@ fn split(number: u128, limbs: &mut [u32]) {
     }
 }
 
-/// Of limbs that were added up, so that each may be larger than one.
+/// The number of limbs that were added up, so that each may be larger than a limb.
 fn join(limbs: &[u32]) -> u128 {
     limbs.iter().enumerate().map(|(at, &limb)| u128::from(limb) << (LIMB_BITS * at)).sum()
 }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of up to a thousand ranks, and of batches as large as they can be, to the last sample.
+        /// Tries up to a thousand ranks, and batches as large as they can be.
         #[test]
         fn one_sample_too_many_or_too_few_is_found(
             cuts in prop::collection::vec(0..1u64 << 38, 1..1000),

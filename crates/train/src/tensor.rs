@@ -1,4 +1,4 @@
-//! What data-parallel training needs of a tensor.
+//! The trait `Tensor`: what data-parallel training needs of a tensor library.
 
 use crate::memory::{Memory, Sending};
 use crate::{Plan, Result, element};
@@ -14,20 +14,20 @@ use std::sync::Arc;
 ///
 /// Errors of the library go into [`Error::Tensors`](crate::Error::Tensors), from which the adapter can take them out again.
 pub trait Tensor: Sized + Send + 'static {
-    /// Where tensors are. `()` where there is only one such place.
+    /// The type of devices. `()` where there is only one.
     type Device: Clone + fmt::Debug + Send + Sync + 'static;
 
-    /// What a user of the library has to look at where no rank has a gradient for a parameter: the end of a warning, and of an error.
+    /// Advice for users of the library where no rank has a gradient for a parameter: the end of a warning, and of an error.
     const NO_GRADIENT_HINT: &'static str = "Either the loss does not depend on them, or an operation between them and the loss has no backward \
          pass. If they are to stay as they are, set MissingGradients::Allow";
 
     /// The type of its elements.
     fn dtype(&self) -> DType;
 
-    /// Its dimensions.
+    /// The dimensions.
     fn dims(&self) -> &[usize];
 
-    /// Where it is.
+    /// The device that holds the tensor.
     fn device(&self) -> Self::Device;
 
     /// A tensor of zeros.
@@ -36,7 +36,7 @@ pub trait Tensor: Sized + Send + 'static {
     /// The library's.
     fn zeros(dtype: DType, dims: &[usize], device: &Self::Device) -> Result<Self>;
 
-    /// The same numbers in another type, rounded to the nearest, and in row-major order. If nothing has to be done, itself.
+    /// Converts the numbers to another type, rounded to the nearest, and in row-major order. If nothing has to be done, the tensor itself.
     ///
     /// # Errors
     /// The library's.
@@ -94,7 +94,7 @@ pub trait Tensor: Sized + Send + 'static {
         self.read(|bytes| element::is_finite(self.dtype(), bytes))
     }
 
-    /// Where gradients are reduced: the seam for memory that the host can't see. `None` reduces them [on the host](crate::memory::on_host).
+    /// The memory in which gradients are reduced: the seam for memory that the host can't see. `None` reduces them [on the host](crate::memory::on_host).
     /// Collective.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
-//! What ranks hold of a parameter, where they do not hold the same.
+//! The versions of a parameter that ranks hold, where they do not hold the same.
 
 use std::fmt;
 
-/// What some ranks hold of a parameter.
+/// One version of a parameter, which some ranks hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Version {
     /// Type and shape, as text: `f32 [10, 128]`. `None`: these ranks have no parameter of the name.
     pub kind: Option<String>,
-    /// Of its bytes, in row-major order; 0 where there is none.
+    /// The hash of its bytes, in row-major order; 0 where there is none.
     pub hash: u64,
     /// The ranks that hold it, in rising order.
     pub ranks: Vec<usize>,
@@ -27,7 +27,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// All of them, in one line.
+/// Lists the versions in one line.
 pub(crate) fn listed(versions: &[Version]) -> String {
     versions.iter().map(Version::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -13,7 +13,7 @@ use phalanx_train::{Plan, Result, Tensor as _};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the gradients of `plan` are reduced by, if all are on this rank's GPU; `None` if none is on a GPU.
+/// The memory in which the gradients of `plan` are reduced, if all are on this rank's GPU; `None` if none is on a GPU.
 pub(crate) fn memory(plan: &Arc<Plan<Place>>, sending: Sending) -> Result<Option<Gradients>> {
     let mut hybrids = plan.parameters().iter().map(|parameter| parameter.device.hybrid());
     let Some(Some(hybrid)) = hybrids.clone().find(Option::is_some) else { return Ok(None) };
@@ -36,9 +36,9 @@ pub(crate) struct Gradients {
     sending: Sending,
     hybrid: HybridGroup,
     grads: Vec<Option<Candle>>,
-    /// Whose memory is whose: no gradient may be reduced twice.
+    /// The gradient that each piece of memory belongs to: no gradient may be reduced twice.
     owners: HashMap<usize, usize>,
-    /// Of each bucket, what is under way.
+    /// The operation that is under way, for each bucket.
     flights: Vec<Option<Box<dyn Flight>>>,
 }
 
@@ -105,14 +105,14 @@ impl Memory<Candle> for Gradients {
     }
 }
 
-/// What tells the memory of one tensor from that of another, as long as both are there.
+/// The address of the tensor's memory, which differs between tensors that exist at the same time.
 fn address(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0) as usize
 }
 
 /// A bucket under way.
 trait Flight: Send {
-    /// From now on candle's stream is behind it, and the tensors have their memory.
+    /// Makes candle's stream wait for the operation, and gives the tensors their memory back.
     fn land(self: Box<Self>) -> Result<()>;
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Loan<T: OnGpu> {
     gpu: CudaDevice,
     /// Elements of the whole memory, of which the tensor may be a part.
     len: usize,
-    /// None once it is back.
+    /// The tensor's memory; `None` once the tensor has it again.
     buffer: Option<DeviceBuffer<T>>,
 }
 

@@ -17,13 +17,13 @@ pub(super) struct FragmentGradients {
     pub(super) index: usize,
     pub(super) bytes: usize,
     pub(super) shapes: Vec<Vec<usize>>,
-    /// Where the program wanted it.
+    /// The line of the program that asked for the mean.
     pub(super) site: CallSite,
 }
 
 /// Forms means, and holds the memory that they travel in: registered, and large enough for any fragment.
 pub(super) struct Averager {
-    /// Nobody else calls anything on it.
+    /// The averager's own group: nothing else calls operations on it.
     group: ProcessGroup,
     dtype: DType,
     memory: RegisteredBuffer<u64>,
@@ -82,7 +82,7 @@ const LAST_MEAN_TIME: Duration = Duration::from_secs(5);
 enum Location {
     Here(Box<Averager>),
     OnThread(JoinHandle<Result<Box<Averager>>>),
-    /// It will not come back: a mean that was under way has failed.
+    /// The averager is gone, because a mean that was under way has failed.
     Lost(Error),
 }
 
@@ -92,7 +92,7 @@ impl AveragerHandle {
         Self { location: Mutex::new(Location::Here(Box::new(averager))), group, process: std::process::id() }
     }
 
-    /// Has `work` done with the averager, and what it has averaged: waits if it is under way.
+    /// Waits for the mean that is under way, if there is one, and calls `work` with the averager.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Averager) -> R) -> Result<R> {
         let mut location = self.location();
         *location = match std::mem::replace(&mut *location, panicked()) {
@@ -109,7 +109,7 @@ impl AveragerHandle {
         }
     }
 
-    /// Has what lies in the averager's memory averaged.
+    /// Averages the contents of the averager's memory over the ranks.
     pub(super) fn average(&self, fragment: FragmentGradients) -> Result<()> {
         self.with(|averager| averager.average(&fragment))?
     }
@@ -167,7 +167,7 @@ impl Drop for AveragerHandle {
     }
 }
 
-/// What is left if nobody comes back.
+/// The state that stays behind if the thread panics.
 fn panicked() -> Location {
     Location::Lost(Error::Internal { what: "the thread that averages panicked".into() })
 }

@@ -56,13 +56,13 @@ impl DiLoCoConfig {
         Self { fragments, delay, mix: 0.5, ..Self::diloco(sync_every) }
     }
 
-    /// With another learning rate and momentum of the outer step.
+    /// Sets the learning rate and momentum of the outer step.
     #[must_use]
     pub fn outer(self, learning_rate: f64, momentum: f64) -> Self {
         Self { outer_learning_rate: learning_rate, outer_momentum: momentum, ..self }
     }
 
-    /// With another part of its own weights that a rank keeps.
+    /// Sets the part of its own weights that a rank keeps.
     #[must_use]
     pub fn mix(self, mix: f64) -> Self {
         Self { mix, ..self }
@@ -95,7 +95,7 @@ impl DiLoCoConfig {
         }
     }
 
-    /// What makes no sense in it.
+    /// Says what makes no sense in this configuration.
     fn nonsense(&self) -> Option<String> {
         let Self { sync_every, outer_learning_rate, outer_momentum, fragments, delay, mix, .. } = *self;
         let interval = sync_every.checked_div(fragments as u64).unwrap_or(0);

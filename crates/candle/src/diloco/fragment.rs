@@ -21,7 +21,7 @@ pub(super) struct Member {
     pub(super) parameter: Parameter,
     /// The outer weights.
     pub(super) anchor: Tensor,
-    /// Of the outer step.
+    /// The momentum of the outer step.
     pub(super) momentum: Tensor,
 }
 
@@ -46,7 +46,7 @@ impl Fragment {
         self.members.iter().map(|member| member.anchor.dims().to_vec()).collect()
     }
 
-    /// Where the rank has gone since the outer weights were set, backwards: one tensor a member.
+    /// The outer weights minus the rank's own: one tensor a member.
     pub(super) fn pseudo_gradients(&self) -> Result<Vec<Tensor>> {
         self.members.iter().map(|member| Ok((&member.anchor - member.local()?)?)).collect()
     }

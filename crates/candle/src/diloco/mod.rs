@@ -20,7 +20,7 @@ use phalanx_compress::{CommHook, Traffic};
 use phalanx_train::missing::MissingCheck;
 use std::fmt;
 
-/// What [`DiLoCo`] has the ranks train with: any optimizer of candle, ours, or one of your own.
+/// The optimizer with which each rank trains by itself: any of candle's, ours, or one of your own.
 pub trait InnerOptimizer {
     /// Changes the variables by this rank's gradients.
     ///
@@ -95,7 +95,7 @@ impl InnerOptimizer for AdamW {
 pub struct DiLoCo<O> {
     inner: O,
     varmap: VarMap,
-    /// Of our own: what is under way must not meet the program's calls.
+    /// A group of our own, so that a mean that is under way does not meet the program's calls.
     group: ProcessGroup,
     config: DiLoCoConfig,
     fragments: Vec<Fragment>,
@@ -199,7 +199,7 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         self
     }
 
-    /// One step of the rank's own optimizer; then, if it is their turn, what was under way arrives, and the next fragment is sent.
+    /// Makes one step of the rank's own optimizer. Then, if it is their turn, the mean that was under way arrives, and the next fragment is sent.
     ///
     /// # Errors
     /// Those of the optimizer, before anything is sent. Those of [`all_reduce`](ProcessGroup::all_reduce), of one that was under way too: the rank's
@@ -301,7 +301,7 @@ impl<O: InnerOptimizer> DiLoCo<O> {
 }
 
 impl<O> DiLoCo<O> {
-    /// What the averages that have arrived have cost this rank, beside an all_reduce of all gradients in each step.
+    /// The bytes that this rank has sent for the means that have arrived, beside those of an all_reduce of all gradients in each step.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }

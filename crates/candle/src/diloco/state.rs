@@ -1,4 +1,4 @@
-//! What a training that communicates seldom remembers, for checkpoints: what all ranks hold alike, and what each has for itself.
+//! The state of DiLoCo in checkpoints: the part that all ranks hold alike, and each rank's own.
 
 use super::fragment::{Fragment, Member};
 use super::{DiLoCo, InFlight, InnerOptimizer};
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 struct Place {
     steps: u64,
-    /// Of each fragment.
+    /// The step in which each fragment was sent last.
     sent_at: Vec<u64>,
-    /// What is under way: which fragment, and when it is due.
+    /// The fragment whose mean is under way, and the step in which it is due.
     flight: Option<(usize, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
 }
 
 impl<O> DiLoCo<O> {
-    /// What all ranks hold alike, by the names under which it is saved.
+    /// The tensors that all ranks hold alike, by the names under which they are saved.
     fn outer(&self, prefix: &str) -> impl Iterator<Item = (String, &Tensor)> {
         let members = self.fragments.iter().flat_map(|fragment| &fragment.members);
         members.flat_map(move |Member { parameter, anchor, momentum }| {
@@ -92,7 +92,7 @@ impl<O> DiLoCo<O> {
     }
 }
 
-/// What is under way, by name.
+/// The means that are under way, by name.
 fn means_of<'t>(
     prefix: &str,
     fragment: &Fragment,

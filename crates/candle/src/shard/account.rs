@@ -1,4 +1,4 @@
-//! What the ranks tell each other of a step as a whole.
+//! The sums that the ranks form once a step: of their shares, and of the weights that they use.
 
 use crate::error::NO_GRADIENT_HINT;
 use crate::shard::flat::Flat;
@@ -7,14 +7,14 @@ use phalanx::{ProcessGroup, ReduceOp, Work};
 use phalanx_train::missing::MissingCheck;
 use phalanx_train::{ShareSums, StepShares};
 
-/// What this rank has to say of the step: what share it has, and which weights its losses depend on.
+/// This rank's part of the sums of a step: its share, and the weights that its losses depend on.
 #[derive(Debug)]
 pub(crate) struct Account {
     missing_check: MissingCheck,
     shares: StepShares,
-    /// Of all members of all flats, in their order.
+    /// Whether a loss depends on it, for all members of all flats, in their order.
     used: Vec<bool>,
-    /// Where those of each flat begin.
+    /// The index in `used` at which the members of each flat begin.
     starts: Vec<usize>,
     /// The sums over all ranks, once the last pass of the step has begun.
     asked: Option<Work<Vec<u32>>>,

@@ -2,7 +2,7 @@
 
 use crate::{MissingGradients, Overlap};
 
-/// What each rank keeps a part of only, of as many as there are ranks: the stages of ZeRO (Rajbhandari et al., 2020).
+/// The part of training of which each rank keeps one slice only: the stages of ZeRO (Rajbhandari et al., 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// The optimizer's state: ZeRO-1.
@@ -21,7 +21,7 @@ pub enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShardConfig {
-    /// What is dealt out. Default: [`Stage::Gradients`].
+    /// The stage: what is dealt out. Default: [`Stage::Gradients`].
     pub stage: Stage,
     /// Most bytes of weights that are laid together and sent as one operation; a larger one is sent alone. The weights of a
     /// [`Unit`](crate::Unit) are always sent together. Default: 4 MiB.

@@ -1,4 +1,4 @@
-//! What a sharded model, its units and its operations in candle's graph have in common.
+//! The engine of a sharded model, which its units and its operations in candle's graph share.
 
 use crate::element::with_element;
 use crate::shard::account::Account;
@@ -20,7 +20,7 @@ pub(crate) struct Engine {
     pub(crate) gradients: Gradients,
     account: Account,
     sender: Sender,
-    /// Of each weight that the model has: its flat, and which of the members it is there.
+    /// The flat of each weight that the model has, and its index among the members there.
     places: HashMap<TensorId, (usize, usize)>,
 }
 
@@ -116,11 +116,11 @@ impl Engine {
     }
 }
 
-/// Where candle's operations find the engine of their model, once that is built.
+/// The engine of a model for candle's operations, which find it here once the model is built.
 #[derive(Debug, Default)]
 pub(crate) struct EngineHandle {
     engine: Mutex<Option<Engine>>,
-    /// What went wrong where only candle's errors can be passed on.
+    /// The error behind one of candle's: candle's operations can't pass ours on.
     error: Mutex<Option<Error>>,
 }
 
@@ -129,7 +129,7 @@ impl EngineHandle {
         *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
     }
 
-    /// Has `work` done with the engine, if there is one yet.
+    /// Calls `work` with the engine, if there is one yet.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(work)
     }
@@ -147,7 +147,7 @@ impl EngineHandle {
         })
     }
 
-    /// Has `work` done in the middle of one of candle's passes.
+    /// Calls `work` with the engine in the middle of one of candle's passes.
     fn amid<R>(&self, work: impl FnOnce(&mut Engine) -> Result<R>) -> candle_core::Result<R> {
         let Some(outcome) = self.with(work) else {
             candle_core::bail!("the model is still being built: its weights are not those of rank 0 yet")
@@ -212,10 +212,10 @@ impl CustomOp1 for Weight {
     }
 }
 
-/// What goes into a unit, or comes out of it: a copy, by which the backward pass says that it has come here.
+/// An operation at the border of a unit, which copies its input. Its backward tells the engine that the backward pass has come here.
 pub(crate) struct Border {
     pub(crate) handle: Weak<EngineHandle>,
-    /// Of the unit.
+    /// The flat of the unit.
     pub(crate) flat: usize,
     pub(crate) side: Side,
 }
@@ -223,7 +223,7 @@ pub(crate) struct Border {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     In,
-    /// Where the backward pass begins with the unit. Whether it comes to the other side, too, depends on what went in.
+    /// The output, at which the backward pass begins with the unit. Whether the pass comes to the input, too, depends on the unit's input.
     Out {
         has_in: bool,
     },

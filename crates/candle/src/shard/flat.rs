@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) tensor: Tensor,
-    /// Its elements in the flat.
+    /// The range of the member's elements in the flat.
     pub(crate) place: Range<usize>,
 }
 
@@ -21,9 +21,9 @@ pub(crate) struct Member {
 pub(crate) struct Flat {
     /// For people.
     pub(crate) name: String,
-    /// In the order in which the model took them.
+    /// The members, in the order in which the model took them.
     pub(crate) members: Vec<Member>,
-    /// What the model computes in, and what travels.
+    /// The type in which the model computes, and in which elements travel.
     pub(crate) dtype: DType,
     /// This rank's slice, as the optimizer has it.
     pub(crate) shard: Var,
@@ -40,7 +40,7 @@ pub(crate) struct Flat {
 pub(crate) struct Taken {
     pub(crate) name: String,
     pub(crate) tensor: Tensor,
-    /// What this rank begins with, in the type in which weights are kept.
+    /// The weight with which this rank begins, in the type in which weights are kept.
     pub(crate) initial: Tensor,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Piece {
     pub(crate) in_member: Range<usize>,
 }
 
-/// Where the elements `place` of a flat lie in slices of so many, in order.
+/// The pieces of `place`, a range of a flat, in slices of `slice` elements, in order.
 pub(crate) fn pieces(place: &Range<usize>, slice: usize) -> impl Iterator<Item = Piece> + use<> {
     let Range { start, end } = place.clone();
     let ranks = if start < end { start / slice..(end - 1) / slice + 1 } else { 0..0 };

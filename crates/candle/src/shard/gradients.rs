@@ -17,7 +17,7 @@ const IN_FLIGHT_MAX: usize = 2;
 /// The gradients of all flats.
 #[derive(Debug)]
 pub(crate) struct Gradients {
-    /// What this rank alone has found, in the type in which weights are kept. Not sent yet.
+    /// This rank's own gradients that are not sent yet, in the type in which weights are kept.
     whole: Vec<Option<Tensor>>,
     /// This rank's slices of what has been reduced.
     reduced: Vec<Option<Tensor>>,
@@ -31,9 +31,9 @@ pub(crate) struct Gradients {
 #[derive(Debug)]
 struct Pass {
     part: Part,
-    /// Of each flat, how many gradients are still to come.
+    /// How many gradients are still to come, for each flat.
     missing: Vec<usize>,
-    /// Of each flat, whether it is still to be sent in this pass: any rank has gradients.
+    /// Whether the flat is still to be sent in this pass, because any rank has gradients; for each flat.
     to_send: Vec<bool>,
     /// Whether a flat is sent as soon as it is complete.
     early: bool,
@@ -51,7 +51,7 @@ impl fmt::Debug for InFlight {
 /// When gradients of a pass are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sending {
-    /// In a later one.
+    /// Gradients are sent in a later pass.
     Not,
     /// After it.
     After,

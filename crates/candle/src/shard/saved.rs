@@ -21,7 +21,7 @@ pub(crate) struct Extent {
 }
 
 impl Flat {
-    /// What this rank's slice is of. All members are there; of those that are others' nothing is.
+    /// The ranges of all members that are in this rank's slice; empty for members that are others'.
     pub(crate) fn extents(&self) -> Vec<Extent> {
         let extent = |member: &crate::shard::flat::Member| {
             let own = pieces(&member.place, self.slice).find(|piece| piece.rank == self.rank);
@@ -74,7 +74,7 @@ impl Extent {
 }
 
 impl<M> Sharded<M> {
-    /// All weights and buffers, by name, on rank `root`; none elsewhere. For a file that candle reads, or for a model that is not dealt out.
+    /// Gathers all weights and buffers, by name, on rank `root`; `None` elsewhere. For a file that candle reads, or for a model that is not dealt out.
     /// Collective.
     ///
     /// # Cost

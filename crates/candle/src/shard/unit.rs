@@ -12,11 +12,11 @@ use std::sync::Arc;
 /// With the other stages it is the part itself and nothing more.
 pub struct Unit<M> {
     part: M,
-    /// None if the weights stay.
+    /// The unit's weights; `None` if they stay.
     weights: Option<UnitWeights>,
 }
 
-/// Where a unit's weights are.
+/// The flat that holds a unit's weights, in the engine that moves them.
 #[derive(Debug)]
 pub(crate) struct UnitWeights {
     pub(crate) handle: Arc<EngineHandle>,

@@ -27,11 +27,11 @@ pub struct Units {
     pub(crate) builder: Arc<ModelBuilder>,
 }
 
-/// What the model has taken so far.
+/// The weights and buffers that the model has taken so far.
 pub(crate) struct ModelBuilder {
     pub(crate) buffers: VarMap,
     handle: Arc<EngineHandle>,
-    /// What all weights that the model has are made of, for candle: they have to depend on some variable.
+    /// A variable that all weights depend on: candle computes gradients only of what depends on one.
     root: Var,
     state: Mutex<State>,
 }

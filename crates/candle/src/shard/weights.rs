@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use phalanx::{ProcessGroup, ReduceOp, Work};
 use std::collections::HashMap;
 
-/// What goes before each rank's slice: the number of the flat. Ranks that gather different ones find out, and mix nothing up.
+/// The bytes before each rank's slice: the number of the flat. By it, ranks that gather different flats notice.
 const HEADER: usize = size_of::<u64>();
 
 /// Which pass goes on.
@@ -15,7 +15,7 @@ pub(crate) enum Pass {
     Backward,
 }
 
-/// Of a flat.
+/// Whether the whole of a flat is in memory.
 #[derive(Debug)]
 enum Presence {
     Away,
@@ -23,7 +23,7 @@ enum Presence {
     Here,
 }
 
-/// What is gathered after what, as far as has been seen. All ranks see the same.
+/// The order in which flats were gathered so far; all ranks see the same.
 #[derive(Debug, Default)]
 struct Order {
     after: HashMap<Option<usize>, usize>,
@@ -37,10 +37,10 @@ pub(crate) struct Weights {
     /// Whether the next unit's weights are gathered while this one works.
     looks_ahead: bool,
     presence: Vec<Presence>,
-    /// Of each flat, how often its unit is at work at the moment.
+    /// How often the unit is at work at the moment, for each flat.
     at_work: Vec<usize>,
     orders: [Order; 2],
-    /// What is gathered for a unit whose work has not begun: one at most, so two units' weights are there.
+    /// The flat that is gathered for a unit whose work has not begun: one at most, so at most two units' weights are in memory.
     ahead: Option<usize>,
     /// Whether those that stay have been gathered, at least once and without trouble.
     have_come: bool,
@@ -128,7 +128,7 @@ impl Weights {
         Ok(())
     }
 
-    /// One more, or less, is at work with these weights.
+    /// Counts one more user of these weights, or one less.
     pub(crate) fn count(&mut self, at: usize, more: isize) {
         self.at_work[at] = self.at_work[at].saturating_add_signed(more);
     }
@@ -161,7 +161,7 @@ impl Weights {
     }
 }
 
-/// What this rank tells the others of a flat.
+/// This rank's message of a flat: its number, and this rank's slice.
 fn message(at: usize, flat: &Flat) -> Result<Vec<u8>> {
     let mut message = Vec::with_capacity(HEADER + flat.slice_bytes());
     message.extend_from_slice(&(at as u64).to_le_bytes());

@@ -6,11 +6,11 @@ use crate::{Plan, Result, Tensor, element};
 use std::ops::DerefMut;
 use std::sync::Arc;
 
-/// One small room for all buckets, which stays in the cache. What is alone in its bucket is reduced where it lies.
+/// One small buffer for all buckets, which stays in the cache. A gradient that is alone in its bucket is reduced where it lies.
 pub(super) struct Alone<T: Tensor, R> {
     plan: Arc<Plan<T::Device>>,
     room: R,
-    /// What was laid, and by what it is to be multiplied.
+    /// The gradients of the bucket, and the factor of each.
     grads: Vec<Option<(T, Option<f64>)>>,
 }
 

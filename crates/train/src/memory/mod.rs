@@ -1,4 +1,4 @@
-//! Where gradients are while they are reduced.
+//! The memory in which gradients are reduced.
 
 mod alone;
 mod bytes;

@@ -1,4 +1,4 @@
-//! What is asked of the place where gradients are while they are reduced.
+//! The trait `Memory`: what a step asks of the memory in which gradients are reduced.
 
 use crate::Result;
 use phalanx::{ProcessGroup, ReduceOp};
@@ -7,15 +7,15 @@ use phalanx_compress::CommHook;
 /// When buckets are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// One after the other, once: nothing is kept for a next step.
+    /// Buckets are sent one after the other, once: nothing is kept for a next step.
     Once,
-    /// One after the other, when all gradients are there.
+    /// Buckets are sent one after the other, when all gradients are there.
     After,
-    /// Each as soon as it is complete, so that several are under way.
+    /// Each bucket is sent as soon as it is complete, so several are under way at once.
     During,
 }
 
-/// Where the gradients of a [`Plan`](crate::Plan) are while they are reduced.
+/// The memory in which the gradients of a [`Plan`](crate::Plan) are reduced.
 ///
 /// In each step each parameter's gradient is [laid](Self::lay) or [skipped](Self::skip). A bucket is [launched](Self::launch) then, unless nobody
 /// has a gradient for it; it [lands](Self::land), and its gradients are [lifted](Self::lift), those that any rank had. Buckets are
@@ -59,7 +59,7 @@ pub trait Memory<T>: Send {
 pub struct Reduction<'a> {
     /// The ranks. Where there are other ways between them, these are which ranks they are, and where the program made the call.
     pub group: &'a ProcessGroup,
-    /// What becomes of their gradients.
+    /// The operator that combines the ranks' gradients.
     pub op: ReduceOp,
     /// A hook that adds up gradients of f32 instead. There is none with [`Sending::During`].
     pub hook: Option<&'a mut dyn CommHook>,
