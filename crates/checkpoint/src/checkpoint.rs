@@ -39,7 +39,7 @@ impl Checkpoint {
         Ok(Self { path, manifest })
     }
 
-    /// What is wrong with the files, as seen by one rank: each is hashed by one of them, and looked at by all.
+    /// Checks the files on behalf of one rank: each file is hashed by one of the ranks, and looked at by all.
     pub(crate) fn findings(&self, rank: usize, world_size: usize) -> Vec<Finding> {
         let check = |(i, info)| match i % world_size == rank {
             true => file::verify(&self.path, info),
@@ -92,7 +92,7 @@ impl Checkpoint {
         self.manifest.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
 
-    /// All elements of a tensor, in row-major order.
+    /// Reads all elements of a tensor, in row-major order.
     ///
     /// # Errors
     /// [`Missing`](Error::Missing); [`OtherTensor`](Error::OtherTensor) if its elements are of another type; [`Io`](Error::Io).

@@ -71,10 +71,10 @@ pub struct Checkpoints {
     lock: Option<Arc<Lock>>,
 }
 
-/// What rank 0 finds when it claims the folder.
+/// The result of rank 0's attempt to claim the folder.
 #[derive(Serialize, Deserialize)]
 enum Claim {
-    /// It has it now, under this token.
+    /// The folder is claimed, under this token.
     Ours(u64),
     /// The file system has no locks.
     Unlocked,
@@ -286,7 +286,7 @@ impl Checkpoints {
         self.group.with_timeout(timeout).with_call_site(CallSite::caller())
     }
 
-    /// What rank 0 finds or does for all.
+    /// Has rank 0 do something, and tells all ranks what came of it.
     fn by_rank_0<V: Serialize + DeserializeOwned>(
         &self,
         group: &ProcessGroup,
@@ -311,7 +311,7 @@ impl Checkpoints {
     }
 }
 
-/// What findings of the ranks come to. What can't be read outweighs damage, which there may be because of it.
+/// The error that the ranks' findings come to. A file that can't be read outweighs damage, which may follow from it.
 fn judged(path: PathBuf, findings: Vec<(usize, Finding)>) -> Error {
     let unread = findings.iter().filter(|(_, finding)| finding.is_unreadable);
     let causes: Vec<_> = unread.map(|(rank, finding)| (*rank, finding.what.clone())).collect();
@@ -324,7 +324,7 @@ fn judged(path: PathBuf, findings: Vec<(usize, Finding)>) -> Error {
     Error::Damaged { path, findings }
 }
 
-/// What rank 0 does to have a folder for its job.
+/// Claims the folder for this job, on rank 0.
 fn claim(folder: &Path) -> (Option<Arc<Lock>>, Claim) {
     let mut attempts = 1;
     loop {

@@ -1,11 +1,11 @@
-//! What can go wrong with a checkpoint, and what a person reading the log needs.
+//! The error of this crate: what went wrong with a checkpoint, and what a person reading the log needs.
 
 use crate::TensorInfo;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// What every fallible call of this crate returns.
+/// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of the group, of the file system, or of what is in a checkpoint.
@@ -18,23 +18,23 @@ pub enum Error {
     /// The file system could not do it.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done to which path.
+        /// The attempt that failed, with its path.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Rank 0, which keeps the folder in order, could not do it. Every rank gets this same error, and the group is fine.
     #[error("rank 0: {what}")]
     Refused {
-        /// What was being done to which path, and what the system said.
+        /// The attempt that failed, with its path and the system's error.
         what: String,
     },
-    /// What the ranks gave does not make one state. Every rank gets this same error, nothing was written, and the group is fine.
+    /// The states that the ranks gave do not fit together. Every rank gets this same error, nothing was written, and the group is fine.
     #[error("step {step} was not saved: {what}")]
     State {
         /// The step that was to be saved.
         step: u64,
-        /// What does not fit together.
+        /// How they do not fit together.
         what: String,
     },
     /// Some ranks could not write their part. Every rank gets this same error; older checkpoints are as they were, and the
@@ -73,7 +73,7 @@ pub enum Error {
     OtherFormat {
         /// The checkpoint's folder.
         path: PathBuf,
-        /// Its format.
+        /// The format of the checkpoint.
         found: u32,
         /// The newest that this program knows.
         known: u32,
@@ -91,13 +91,13 @@ pub enum Error {
         /// Job, process, host, and since when: as far as it is known.
         holder: String,
     },
-    /// There are checkpoints, but each is damaged. To begin from scratch, give a new folder. Every rank gets this same error, and
+    /// Every checkpoint of the folder is damaged. To begin from scratch, give a new folder. Every rank gets this same error, and
     /// the group is fine.
     #[error("no checkpoint in {} is whole; {}", folder.display(), damaged.join("; "))]
     NoneGood {
         /// The folder of all checkpoints.
         folder: PathBuf,
-        /// What is wrong with each, newest first.
+        /// The damage of each, newest first.
         damaged: Vec<String>,
     },
     /// The checkpoint does not have what it was asked for.
@@ -113,9 +113,9 @@ pub enum Error {
     OtherTensor {
         /// Its name.
         name: String,
-        /// What the program has.
+        /// The program's type and shape.
         expected: TensorInfo,
-        /// What the checkpoint has.
+        /// The checkpoint's type and shape.
         found: TensorInfo,
     },
     /// A value could not be made JSON, or what the checkpoint has of this name is not of the type that was asked for.
@@ -123,7 +123,7 @@ pub enum Error {
     Value {
         /// Its name.
         name: String,
-        /// What serde says.
+        /// The error of serde.
         what: String,
     },
     /// The library that holds the tensors could not do it.

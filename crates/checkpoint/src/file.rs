@@ -63,12 +63,12 @@ pub(crate) fn write(path: &Path, runs: &[Run]) -> Result<(FileInfo, Vec<u64>)> {
     Ok((write().map_err(Error::io(doing()))?, offsets))
 }
 
-/// What a file begins with, and what follows.
+/// The header of a file, and the lengths of what follows.
 struct Header {
     bytes: Vec<u8>,
     /// The runs as they stand in the file.
     order: Vec<usize>,
-    /// Where each of them begins.
+    /// The offset of each run in the file.
     offsets: Vec<u64>,
 }
 
@@ -94,7 +94,7 @@ fn header(runs: &[Run]) -> Result<Header, String> {
     Ok(Header { bytes, order, offsets })
 }
 
-/// What is wrong with a file.
+/// A file that is damaged or can't be read, and how.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// Whether it may be good, and only can't be read.
@@ -129,7 +129,7 @@ pub(crate) fn verify(folder: &Path, expected: &FileInfo) -> Result<(), Finding> 
     Err(Finding::damage(format!("{name} has hash {found}, and should have {}", expected.xxh3)))
 }
 
-/// Of all that is left to read.
+/// The hash of everything that is left to read.
 fn hash(mut file: impl Read) -> io::Result<Hash> {
     let (mut hash, mut block) = (XxHash3_64::with_seed(0), vec![0; BLOCK]);
     loop {

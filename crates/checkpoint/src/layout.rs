@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Range;
 
-/// What one rank gives: names, types and shapes of its [`State`], and what is wrong with it.
+/// One rank's part: names, types and shapes of its [`State`], and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Table {
     wholes: Vec<(String, TensorInfo)>,
@@ -48,7 +48,7 @@ pub(crate) struct Parts {
 pub(crate) struct Layout(pub(crate) BTreeMap<String, Parts>);
 
 impl Layout {
-    /// What the ranks' tables make together, or what does not fit.
+    /// Puts the ranks' tables together, or says what does not fit.
     pub(crate) fn agreed(tables: &[Table]) -> Result<Self, String> {
         let first = &tables[0];
         for (rank, table) in tables.iter().enumerate() {
@@ -87,7 +87,7 @@ impl Layout {
         Ok(Self(tensors))
     }
 
-    /// What `rank` writes, by name.
+    /// The parts of tensors that `rank` writes, by name.
     pub(crate) fn of_rank(&self, rank: usize) -> impl Iterator<Item = (&str, &TensorInfo, &Range<usize>)> {
         self.0.iter().flat_map(move |(name, Parts { info, parts })| {
             let own = parts.iter().filter(move |part| part.rank == rank);

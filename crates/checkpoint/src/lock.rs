@@ -1,4 +1,4 @@
-//! One job alone writes into a folder.
+//! The lock by which one job alone writes into a folder.
 //!
 //! Rank 0 of the job that saves holds a lock on the file `.lock` in the folder, from its first save on: `flock`, or what the system has in its place. The
 //! system gives it back when the process ends, however it ends. What stands in the file is for people: who holds it.
@@ -60,11 +60,11 @@ fn host() -> String {
     env::var("COMPUTERNAME").unwrap_or_else(|_| "unknown".into())
 }
 
-/// What came of an attempt to have a folder for oneself.
+/// The result of an attempt to lock a folder.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Held(Arc<Lock>),
-    /// By whom, if that can be read.
+    /// Another job holds the lock: which, if that can be read.
     Taken(Option<Holder>),
     /// The file system can't lock, or not for us.
     Impossible(io::Error),
@@ -74,12 +74,12 @@ pub(crate) enum Attempt {
 #[derive(Debug)]
 pub(crate) struct Lock {
     path: PathBuf,
-    /// What the lock is on; the system knows it by this.
+    /// The locked file; the lock lasts until it is closed.
     file: File,
     pub(crate) holder: Holder,
 }
 
-/// What this process holds, by folder: a process is one job, so whoever asks again has it already.
+/// The locks of this process, by folder: a process is one job, so a second request gets the same lock.
 static HELD: Mutex<Vec<(PathBuf, Weak<Lock>)>> = Mutex::new(Vec::new());
 
 /// Tokens of locks under which this process has saved, as whatever rank.

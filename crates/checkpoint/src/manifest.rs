@@ -18,15 +18,15 @@ pub(crate) const NAME: &str = "manifest.json";
 /// The newest format that this version reads. It writes the oldest that has all that is to be said.
 pub(crate) const FORMAT: u32 = 2;
 
-/// In which values are plain JSON.
+/// The format in which values are plain JSON.
 const PLAIN: u32 = 1;
 
 /// Why a text is no manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// It is not what was written. A sentence without its subject.
+    /// The manifest is not what was written. The words continue a sentence about it.
     Damaged(String),
-    /// Whoever wrote it knew a format that we don't.
+    /// The manifest is of a format that this build does not know.
     OtherFormat(u32),
 }
 
@@ -67,13 +67,13 @@ pub(crate) struct FileInfo {
     pub(crate) xxh3: Hash,
 }
 
-/// Where a run of a tensor's elements lies.
+/// The place of a run of a tensor's elements in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) elements: Range<usize>,
     /// Index in the list of files.
     pub(crate) file: usize,
-    /// Of the first byte, from the beginning of the file.
+    /// The offset of the first byte, from the beginning of the file.
     pub(crate) offset: u64,
 }
 
@@ -113,7 +113,7 @@ impl Manifest {
         Self { format: PLAIN, step, world_size, files, values, rank_values, tensors }
     }
 
-    /// With values, each rank's own in rank order.
+    /// Adds values, and each rank's own in rank order.
     pub(crate) fn with_values(
         self,
         values: BTreeMap<String, Value>,
@@ -124,7 +124,7 @@ impl Manifest {
         Self { format, values, rank_values, ..self }
     }
 
-    /// One of the values.
+    /// Decodes one of the values.
     pub(crate) fn decode<V: DeserializeOwned>(&self, value: &Value) -> serde_json::Result<V> {
         if self.format == PLAIN { V::deserialize(value) } else { value::decode(value) }
     }

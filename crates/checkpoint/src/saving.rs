@@ -16,14 +16,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What to look at where one rank does not see what another wrote.
+/// Advice where one rank does not see what another wrote.
 const SHARED: &str = "do all hosts share this folder?";
 
-/// What a rank tells the others when its file is on the disk.
+/// A rank's message to the others when its file is on the disk.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Report {
     file: FileInfo,
-    /// Where its runs begin, in the order of the layout.
+    /// The offsets of its runs, in the order of the layout.
     offsets: Vec<u64>,
     /// JSON: the encoding of objects between ranks can't carry values of unknown type.
     rank_values: String,
@@ -33,7 +33,7 @@ pub(crate) struct Report {
 #[derive(Debug)]
 pub(crate) struct Saving {
     pub(crate) step: u64,
-    /// Where it is written.
+    /// The folder into which the checkpoint is written.
     pub(crate) path: PathBuf,
     layout: Layout,
     values: BTreeMap<String, Value>,

@@ -1,4 +1,4 @@
-//! What goes into a checkpoint, as one rank gives it.
+//! The state that one rank gives to a checkpoint.
 
 use crate::{Error, Result, TensorInfo, value};
 use phalanx::Element;
@@ -26,7 +26,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) copy: Box<Copy<'a>>,
 }
 
-/// What a rank gives to be saved: tensors by name, and small values.
+/// The state that a rank gives to be saved: tensors by name, and small values.
 ///
 /// Tensors that all ranks have alike, as the weights of data-parallel training, are given by each rank, and each writes its part of
 /// them. Of a tensor that is dealt out, each rank gives the range of the flattened elements that it has. Nothing is copied before
@@ -34,12 +34,12 @@ pub(crate) struct Piece<'a> {
 #[derive(Default)]
 pub struct State<'a> {
     pub(crate) wholes: Vec<Whole<'a>>,
-    /// Of which each rank may have another, and rank 0's are saved.
+    /// Tensors that may differ between ranks; rank 0's are saved.
     pub(crate) of_rank_0: Vec<Whole<'a>>,
     pub(crate) pieces: Vec<Piece<'a>>,
     pub(crate) values: BTreeMap<String, Value>,
     pub(crate) rank_values: BTreeMap<String, Value>,
-    /// What is wrong with these, in sentences. Told when they are saved, to all ranks.
+    /// Mistakes in these, in sentences. All ranks hear them when they are saved.
     pub(crate) wrong: Vec<String>,
 }
 

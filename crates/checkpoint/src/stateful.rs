@@ -1,4 +1,4 @@
-//! What can be put into a checkpoint and taken from it again, whole.
+//! The trait of things that save themselves into a checkpoint and load themselves from it.
 
 use crate::{Checkpoint, Result, State};
 

@@ -1,4 +1,4 @@
-//! What the user is told on stderr.
+//! Messages to the user on stderr.
 
 use std::io::Write;
 

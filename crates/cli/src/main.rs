@@ -46,7 +46,7 @@ fn say(text: &str) -> i32 {
     0
 }
 
-/// What a shell exits with in the same case.
+/// The exit code, as a shell has it in the same case.
 fn exit_code(error: &Error) -> i32 {
     match error {
         Error::Config { .. } => 2,

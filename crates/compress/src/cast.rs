@@ -54,7 +54,7 @@ impl<T: Element + From32> CommHook for Cast<T> {
 pub trait From32: sealed::Sealed + Copy {
     /// The nearest.
     fn narrow(wide: f32) -> Self;
-    /// The same number.
+    /// Converts the number to `f32`, exactly.
     fn widen(self) -> f32;
 }
 

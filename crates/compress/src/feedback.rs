@@ -1,4 +1,4 @@
-//! What was left out, until it is sent.
+//! Error feedback: the parts of gradients that were left out are added to the next step's.
 
 use phalanx::{DType, ProcessGroup};
 use phalanx_checkpoint::{Checkpoint, Error, Result, State, TensorInfo};
@@ -17,7 +17,7 @@ impl Feedback {
         }
     }
 
-    /// Where to note what is left out of a bucket of this length.
+    /// The parts left out of a bucket of this length, to be read and set.
     pub(crate) fn of(&mut self, index: usize, len: usize) -> &mut [f32] {
         let left = self.0.entry(index).or_default();
         left.resize(len, 0.0);
@@ -41,7 +41,7 @@ impl Feedback {
         Ok(all)
     }
 
-    /// What rank `rank` has saved.
+    /// Loads the parts that rank `rank` has saved.
     pub(crate) fn of_rank(name: &str, rank: usize, from: &Checkpoint) -> Result<Self> {
         load_buckets(name, &from.of_rank(rank)).map(Self)
     }
@@ -86,7 +86,7 @@ pub(crate) fn save_buckets(
     Ok(())
 }
 
-/// What [`save_buckets`] has saved as `name`; nothing if it has not.
+/// Loads the buckets that [`save_buckets`] has saved as `name`; none if it has not.
 pub(crate) fn load_buckets(name: &str, from: &Checkpoint) -> Result<BTreeMap<usize, Vec<f32>>> {
     let indices: Vec<usize> = match from.value(name) {
         Err(Error::Missing { .. }) => Vec::new(),
@@ -95,7 +95,7 @@ pub(crate) fn load_buckets(name: &str, from: &Checkpoint) -> Result<BTreeMap<usi
     indices.into_iter().map(|index| Ok((index, from.read(&format!("{name}.{index}"))?))).collect()
 }
 
-/// What is to be remembered of a difference: nothing if it is no number, or one overflow would spoil all steps to come.
+/// The part of a difference to remember: 0 if it is not finite, for one overflow would spoil all steps to come.
 pub(crate) fn finite(difference: f32) -> f32 {
     if difference.is_finite() { difference } else { 0.0 }
 }

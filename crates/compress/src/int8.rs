@@ -27,7 +27,7 @@ pub struct Int8 {
 }
 
 impl Int8 {
-    /// Has left out nothing yet.
+    /// A hook that has left out nothing yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -76,7 +76,7 @@ pub trait CommHook: Send {
     /// Those of the group. The gradients are unspecified then.
     fn reduce(&mut self, bucket: Bucket<'_>, group: &ProcessGroup) -> Result<()>;
 
-    /// What was sent until now.
+    /// The bytes sent until now.
     fn traffic(&self) -> Traffic;
 
     /// Adds to `state` what this rank remembers from step to step, under names that begin with `prefix`, for [`load`](Self::load). A hook that
@@ -125,9 +125,9 @@ impl<H: CommHook + ?Sized> CommHook for Box<H> {
 /// collective sends them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// What was sent.
+    /// Bytes that were sent.
     pub sent: u64,
-    /// What an all_reduce of the same gradients as f32 sends.
+    /// Bytes that an all_reduce of the same gradients as f32 sends.
     pub plain: u64,
 }
 
@@ -137,7 +137,7 @@ impl Traffic {
         if self.sent == 0 { 1.0 } else { self.plain as f64 / self.sent as f64 }
     }
 
-    /// What a rank sends in an all_reduce of so many bytes: each goes out twice, but for its own share.
+    /// The bytes that a rank sends in an all_reduce of so many bytes: each goes out twice, but for its own share.
     pub fn of_all_reduce(bytes: usize, group: &ProcessGroup) -> u64 {
         2 * others(bytes, group)
     }
@@ -158,7 +158,7 @@ impl Traffic {
     }
 }
 
-/// Of so many bytes, dealt out evenly, those of the other ranks.
+/// The other ranks' share of so many bytes, dealt out evenly.
 fn others(bytes: usize, group: &ProcessGroup) -> u64 {
     let world_size = group.world_size();
     (bytes * (world_size - 1) / world_size) as u64

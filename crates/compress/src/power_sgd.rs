@@ -148,7 +148,7 @@ fn matrices(shapes: &[&[usize]], len: usize, rank: usize) -> Result<Vec<Matrix>>
     Ok(matrices)
 }
 
-/// What lies between and behind the matrices.
+/// The ranges between and behind the matrices.
 fn rest(matrices: &[Matrix], len: usize) -> Vec<Range<usize>> {
     let starts = std::iter::once(0).chain(matrices.iter().map(|matrix| matrix.elements.end));
     let ends = matrices.iter().map(|matrix| matrix.elements.start).chain(std::iter::once(len));

@@ -34,7 +34,7 @@ impl Conversion {
         Self::of(Instance::best(), dtype)
     }
 
-    /// Those of a given instance, for tests; `None` where this machine can't run it, too.
+    /// The conversions of a given instance, for tests; `None` also where this machine can't run it.
     pub fn with(instance: Instance, dtype: DType) -> Option<Self> {
         if instance.is_available() { Self::of(instance, dtype) } else { None }
     }

@@ -6,7 +6,7 @@
 use crate::Kernel;
 use phalanx_core::{DType, ReduceOp};
 
-/// From so many bytes on: the C library's short copies are as good as any.
+/// The bytes from which vectors copy faster: the C library's short copies are as good as any.
 const VECTORS_FROM: usize = 1 << 10;
 /// Stores that begin here cross no cache line.
 const LINE: usize = 64;

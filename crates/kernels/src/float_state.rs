@@ -38,7 +38,7 @@ pub(crate) unsafe fn call(
 
 /// While it lives, the thread is in the default state; then in the one that it was in.
 struct DefaultState {
-    /// What to put back, if it is something else.
+    /// The state to put back, if it differs.
     before: Option<register::Word>,
 }
 
@@ -71,7 +71,7 @@ mod register {
     /// MXCSR.
     pub(super) type Word = u32;
 
-    /// All exceptions masked; round to nearest; neither "flush to zero" nor "denormals are zero".
+    /// The default state: all exceptions masked; round to nearest; neither "flush to zero" nor "denormals are zero".
     pub(super) const DEFAULT: Word = 0x1f80;
 
     /// The exceptions that have happened: no part of the state, they change nothing.
@@ -134,7 +134,7 @@ mod register {
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod register {
-    /// None is known.
+    /// No such state is known here.
     pub(super) type Word = ();
 
     pub(super) const DEFAULT: Word = ();

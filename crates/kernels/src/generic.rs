@@ -88,7 +88,7 @@ pub(crate) trait Widening<I>: Format<I, Acc: Lanes<Item = f32>> {
     fn from_order(wide: Self::Wide) -> Self::Acc;
 }
 
-/// What an instance compiles for its instructions: all of it has the type [`Reduce`].
+/// A loop that an instance compiles for its instructions, as a [`Reduce`].
 pub(crate) trait Body<I> {
     /// # Safety
     /// As [`Reduce`]; `isa` stands for the features.
@@ -171,7 +171,7 @@ impl<I: Copy, F: Widening<I>, O: Op<f32>, const WIDE: bool, const LAST: bool> Bo
     }
 }
 
-/// What an average does at the end.
+/// The division at the end of an average.
 #[derive(Clone, Copy)]
 enum Division<T> {
     None,
@@ -224,7 +224,7 @@ pub(crate) unsafe fn reduce<I: Copy, F: Format<I>, O: Op<<F::Acc as Lanes>::Item
     }
 }
 
-/// One block, or the first `bytes` of one.
+/// Combines one block, or the first `bytes` of one.
 ///
 /// # Safety
 /// All pointers are valid for `at + bytes`, a destination may be a source, and `bytes` is at most a block.

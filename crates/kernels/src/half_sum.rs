@@ -36,7 +36,7 @@ impl HalfSum {
         Self::of(Instance::best(), op, dtype)
     }
 
-    /// Of a given instance, for tests; `None` where this machine can't run it, too.
+    /// The sum of a given instance, for tests; `None` also where this machine can't run it.
     pub fn with(instance: Instance, op: ReduceOp, dtype: DType) -> Option<Self> {
         if instance.is_available() { Self::of(instance, op, dtype) } else { None }
     }

@@ -5,7 +5,7 @@ use crate::ops::Lane;
 use half::{bf16, f16};
 use std::marker::PhantomData;
 
-/// What only an instruction set can do well.
+/// The operations on half types that only an instruction set does well.
 pub(crate) trait Isa: Copy {
     /// How many `f16` it converts at a time.
     const LANES: usize;

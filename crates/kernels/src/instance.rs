@@ -1,4 +1,4 @@
-//! What the loops can be compiled for, and which of it this CPU can run.
+//! The instruction sets that the loops are compiled for, and which of them this CPU can run.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Instance {
-    /// One element at a time: what all others are tested against. Never chosen by itself.
+    /// The plain loop, one element at a time, against which all others are tested. Never chosen by itself.
     Plain,
     /// The generic loops with what every CPU of the target has: SSE2 on x86-64.
     Baseline,

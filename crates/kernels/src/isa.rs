@@ -35,7 +35,7 @@ macro_rules! kernels {
             }
         }
 
-        /// To `f32` and back.
+        /// The conversions to `f32` and back.
         pub(crate) fn conversions(dtype: DType) -> Option<(Reduce, Reduce)> {
             match dtype {
                 DType::F16 => Some(both_ways::<F16Block<{ $half_bytes / 2 }>>()),
@@ -108,7 +108,7 @@ macro_rules! kernels {
 }
 use kernels;
 
-/// What a table of kernels is made of.
+/// The parts of a table of kernels.
 mod parts {
     pub(super) use crate::generic::{
         Body, Direct, Format, Lanes, Mixed, Narrow, Reduce, Reduction, Widen, Widening,

@@ -1,6 +1,6 @@
 //! Operators on one lane, without a branch, so that a loop of them becomes vectors.
 
-/// What can be computed with: the numbers.
+/// A number on which operators work: one lane of a vector.
 pub(crate) trait Lane: Copy {
     const ZERO: Self;
     fn add(self, other: Self) -> Self;

@@ -4,9 +4,9 @@ use crate::generic::Reduce;
 use half::{bf16, f16};
 use phalanx_core::{DType, Element, ReduceOp};
 
-/// What an element type must be able to do. Half types compute in `f32`.
+/// The arithmetic of an element type. Half types compute in `f32`.
 trait Number: Element {
-    /// What results are kept in until the last source is in.
+    /// The type of the result until the last source is in.
     type Acc: Copy;
     fn widen(self) -> Self::Acc;
     fn narrow(acc: Self::Acc) -> Self;
@@ -202,7 +202,7 @@ unsafe fn narrow<T: Number<Acc = f32>>(into: &[*mut u8], sources: &[*const u8], 
     }
 }
 
-/// To `f32` and back.
+/// The conversions to `f32` and back.
 pub(crate) fn conversions(dtype: DType) -> Option<(Reduce, Reduce)> {
     match dtype {
         DType::F16 => Some((widen::<f16>, narrow::<f16>)),

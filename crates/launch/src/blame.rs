@@ -13,7 +13,7 @@
 use crate::exit::{ExitKind, SIGABRT};
 use std::time::Instant;
 
-/// What a rank says went wrong first.
+/// The first cause, as a rank has told it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Told {
     /// The rank at fault.
@@ -57,11 +57,11 @@ pub(crate) struct Blame {
 /// What one rank has said.
 #[derive(Debug, Clone, Copy, Default)]
 struct Heard {
-    /// It has called `init`.
+    /// Whether it has called `init`.
     here: bool,
     /// Something other than itself is at fault.
     blames: bool,
-    /// It is at fault itself.
+    /// Whether it says that it is at fault itself.
     confesses: bool,
 }
 
@@ -74,7 +74,7 @@ impl Blame {
         self.ranks[rank].here = true;
     }
 
-    /// What went wrong in earlier generations is over: its survivors have come together anew.
+    /// Notes that the survivors of earlier generations have come together anew: what went wrong before is over.
     pub(crate) fn formed(&mut self, generation: u64) {
         if generation > self.generation {
             self.generation = generation;

@@ -1,9 +1,9 @@
-//! What the thread that supervises a job is told.
+//! The events of a job, for the thread that supervises it.
 
 use crate::exit::ExitKind;
 use phalanx_rendezvous::lifeline::Heard;
 
-/// What happened.
+/// Something that happened to the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A rank ended.

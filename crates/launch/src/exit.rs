@@ -11,13 +11,13 @@ pub(crate) const SIGABRT: i32 = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ExitKind {
-    /// It returned this code.
+    /// The process returned this code.
     Code(i32),
     /// This signal killed it.
     Signal(i32),
-    /// It is gone, but the system did not say how: another part of this program collected its exit status.
+    /// The process is gone, but the system did not say how: another part of this program collected its exit status.
     Unknown,
-    /// It had not ended when the others had failed of it: it hung, was stopped, or was cut off. The launcher ended it.
+    /// The process had not ended when the others had failed because of it: it hung, was stopped, or was cut off. The launcher ended it.
     StillRunning,
 }
 
@@ -36,7 +36,7 @@ impl ExitKind {
         }
     }
 
-    /// What a shell makes of it: the code, or 128 + signal; 1 when nothing is known.
+    /// The exit code, as a shell has it: the code, or 128 + signal; 1 when nothing is known.
     pub fn exit_code(self) -> i32 {
         match self {
             Self::Code(code) => code,

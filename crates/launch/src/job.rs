@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// How long what ranks have said is waited for when one of them has ended. It has come, and takes microseconds to be read.
 const CATCH_UP: Duration = Duration::from_millis(500);
 
-/// What to start, and how to treat it.
+/// The program to start, and how to treat its processes.
 pub(crate) struct Job {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
@@ -41,18 +41,18 @@ pub(crate) struct Job {
     pub(crate) replacements: usize,
     /// When its time began.
     pub(crate) began: Instant,
-    /// Where the processes' numbers stand for those who want to know, in rank order.
+    /// The numbers of the processes, in rank order, for readers outside.
     pub(crate) pids: Arc<Mutex<Vec<u32>>>,
 }
 
-/// One start of all ranks: what is new each time.
+/// One start of all ranks: the parts that are new each time.
 pub(crate) struct Attempt<'j> {
     pub(crate) job: &'j Job,
     pub(crate) secret: OsString,
     /// The processes as they are started for the n-th time after the first.
     pub(crate) plan: &'j dyn Fn(usize) -> Vec<RankPlan>,
     pub(crate) number: usize,
-    /// What its ranks and this process tell each other.
+    /// The connections between its ranks and this process.
     pub(crate) lifelines: &'j LifelineServer,
     /// The job's store, to tell an elastic job's ranks of each other, and what is known of its spares.
     pub(crate) elastic: Option<(PrefixStore<TcpStore>, Spares)>,
@@ -111,7 +111,7 @@ struct Slot {
     restarts: usize,
     /// The process that called `init`, where it is another one than the launcher has started.
     behind: Option<u32>,
-    /// Where the end of its stderr is kept.
+    /// The index under which the end of its stderr is kept.
     tail: usize,
     started: Instant,
 }
@@ -119,7 +119,7 @@ struct Slot {
 /// The end of an attempt.
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
-    /// What signals asked for.
+    /// The request of the signals that came.
     pub(crate) asked: Asked,
     /// Whether no process is left behind.
     pub(crate) all_gone: bool,
@@ -337,7 +337,7 @@ impl RunningJob<'_> {
         }
     }
 
-    /// In ranks; `None` if the worker at fault is one that was replaced.
+    /// The same with ranks instead of workers; `None` if the worker at fault was replaced.
     fn told(&self, first: FirstCause) -> Option<Told> {
         let culprit = match first.culprit {
             None => None,

@@ -59,7 +59,7 @@ impl Launch {
     /// The time between SIGTERM and SIGKILL, unless [`grace`](Self::grace) says otherwise.
     pub const GRACE: Duration = Duration::from_secs(5);
 
-    /// One rank of `program`, which is looked up in `PATH` unless it contains a slash.
+    /// A launch of one rank of `program`, which is looked up in `PATH` unless it contains a slash.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),
@@ -146,7 +146,7 @@ impl Launch {
         self
     }
 
-    /// Where the lines of the ranks' stdout and stderr go. Default: to this process's own.
+    /// Sets where the lines of the ranks' stdout and stderr go. Default: to this process's own.
     ///
     /// A writer is given whole lines, on a thread of its own. What it refuses with an error is lost, which is logged once; the job goes on,
     /// and the next lines are tried again. While a writer takes its time, up to a mebibyte is kept for it, and files of

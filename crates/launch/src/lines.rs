@@ -9,7 +9,7 @@ const LINE_LEN_MAX: usize = 64 * 1024;
 /// Longest line that a [`Tail`] quotes, in characters.
 const QUOTE_LEN_MAX: usize = 500;
 
-/// What ended a piece of output.
+/// The end of a piece of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// A line feed; or the end of the output, or the longest length there is, where one was missing.
@@ -64,7 +64,7 @@ impl Lines {
     }
 }
 
-/// What is quoted of a process's stderr.
+/// The parts of a process's stderr that the report quotes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Quote {
     /// The last [`TAIL_LINES`] lines.
@@ -109,7 +109,7 @@ impl Tail {
     }
 }
 
-/// What the latest panics have said: one is often followed by another that only passes it on.
+/// The messages of the latest panics: one is often followed by another that only passes it on.
 #[derive(Debug, Default)]
 struct Panics {
     latest: VecDeque<Vec<String>>,

@@ -1,4 +1,4 @@
-//! What the ranks write: shown line by line, kept in files, its end remembered.
+//! The ranks' output: shown line by line, kept in files, its end remembered.
 
 use crate::lines::{End, Lines, Quote, Tail};
 use crate::writer::{WAITING_MAX, Writer, Writers};
@@ -22,7 +22,7 @@ pub(crate) struct LogFiles {
     stderr: LogFile,
 }
 
-/// One of them.
+/// The log file of one stream.
 #[derive(Debug)]
 struct LogFile {
     file: File,
@@ -100,7 +100,7 @@ pub(crate) struct Logs {
     tails: Vec<Arc<Mutex<Tail>>>,
     /// Set when nobody is interested any more.
     closed: Arc<AtomicBool>,
-    /// Each thread holds a sender; the channel closes when the last has finished.
+    /// A channel of which each thread holds a sender; it closes when the last thread has finished.
     finished: (Sender<()>, Receiver<()>),
 }
 
@@ -166,7 +166,7 @@ fn start(pump: Pump, input: impl Read + Send + 'static) -> Result<()> {
         .map_err(|error| Error::io("starting a thread that reads a rank's output", error))
 }
 
-/// One stream of one rank.
+/// The thread's state for one stream of one rank.
 struct Pump {
     prefix: Vec<u8>,
     writer: Writer,

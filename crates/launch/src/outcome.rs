@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Lines of a failed rank's stderr that its [`Failure`] quotes.
 pub const TAIL_LINES: usize = 20;
 
-/// What usually stands behind a death by `signal`.
+/// The usual reason of a death by `signal`.
 fn hint(signal: i32) -> Option<&'static str> {
     Some(match signal_name(signal).as_str() {
         "SIGKILL" => "likely out of memory, or killed by hand; see dmesg",
@@ -47,9 +47,9 @@ pub struct Failure {
     pub exit: ExitKind,
     /// Why this rank is named, and not another one that failed as well.
     pub named_by: NamedBy,
-    /// What went wrong first, as the ranks have told the launcher.
+    /// The first cause, as the ranks have told the launcher.
     pub first_cause: Option<String>,
-    /// What the launcher exits with: the rank's own exit code, or 128 + signal; where it ended with 0 or had to be ended, those of the first of the
+    /// The launcher's exit code: the rank's own, or 128 + signal; where it ended with 0 or had to be ended, those of the first of the
     /// others that failed of it.
     pub exit_code: i32,
     /// Its panic message on stderr, without the backtrace.
@@ -60,13 +60,13 @@ pub struct Failure {
     pub stderr_log: Option<PathBuf>,
     /// Time from its start to its end, or until the others gave it up.
     pub after: Duration,
-    /// In an elastic job, why that did not go on.
+    /// Why the job did not go on, if it is elastic.
     pub spares: Option<Replacements>,
     /// Whether somebody asked for the end of the job by a signal, after it.
     pub interrupted: bool,
 }
 
-/// What an elastic job had to go on with when it failed.
+/// The replacements that an elastic job had left when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replacements {

@@ -1,4 +1,4 @@
-//! From what was asked for to a table of processes and their environments; pure.
+//! The plan of a job: a table of processes and their environments; pure.
 
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::Elastic;
@@ -15,14 +15,14 @@ const JOB_ID_LEN_MAX: usize = 64;
 /// The thread counts: variables of a plan that a user may set otherwise.
 const THREAD_COUNTS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
-/// Where ranks write what they did lately: beside their logs, unless the user says otherwise.
+/// The folder for the ranks' traces: beside their logs, unless the user says otherwise.
 const TRACE_DIR: &str = "PHALANX_TRACE_DIR";
 
 /// Which variable tells a process of an elastic job its number: a replacement has one that nobody had before.
 pub(crate) const WORKER: &str = "PHALANX_WORKER";
 const ELASTIC: &str = "PHALANX_ELASTIC";
 
-/// What another launcher, of whose job this process is a rank, may have told it, and what does not hold in the job within. A folder
+/// The variables that another launcher, of whose job this process is a rank, may have set, and that do not hold in the job within. A folder
 /// for traces is the user's word to a process that is no rank; from a rank's, the ranks within would write over the traces of those without.
 pub(crate) fn not_inherited(is_rank: bool) -> Vec<&'static str> {
     let mut names =
@@ -31,12 +31,12 @@ pub(crate) fn not_inherited(is_rank: bool) -> Vec<&'static str> {
     names
 }
 
-/// What the ranks find on this host.
+/// The host on which the ranks run.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
-    /// Where the job's store listens.
+    /// The address of the job's store.
     pub(crate) store: SocketAddr,
-    /// Where the launcher listens to its ranks.
+    /// The address at which the launcher listens to its ranks.
     pub(crate) lifeline: SocketAddr,
     /// A port that was free, for software other than phalanx.
     pub(crate) master_port: u16,
@@ -54,7 +54,7 @@ pub(crate) struct RankPlan {
     pub(crate) logs: Option<PathBuf>,
 }
 
-/// What was asked for.
+/// The order of the user.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     pub(crate) ranks: usize,

@@ -1,4 +1,4 @@
-//! One rank as a process: started so that it cannot outlive the launcher, watched, signalled, reaped.
+//! The process of one rank: started so that it cannot outlive the launcher, watched, signalled, reaped.
 
 #[cfg(not(unix))]
 #[path = "process/other.rs"]

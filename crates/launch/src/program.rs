@@ -49,7 +49,7 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// What the first line of a script says it is for.
+/// The interpreter that the first line of a script names.
 fn interpreter(file: &Path) -> Option<String> {
     let mut start = Vec::new();
     File::open(file).ok()?.take(FIRST_LINE_MAX).read_to_end(&mut start).ok()?;

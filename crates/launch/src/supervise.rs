@@ -1,4 +1,4 @@
-//! What to do when a rank ends, a signal arrives or time runs out: a state machine without processes, threads or clock.
+//! The supervisor, which decides what to do when a rank ends, a signal arrives or time runs out: a state machine without processes, threads or clock.
 //!
 //! ```text
 //!             a rank fails                 0.5 s, or all have ended
@@ -31,7 +31,7 @@ const CONFESSED: Duration = Duration::from_secs(5);
 /// device driver), and waiting longer would not help.
 const REAP: Duration = Duration::from_secs(10);
 
-/// What is to be done.
+/// Something for the launcher to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Send this signal to every rank that has not ended.
@@ -54,7 +54,7 @@ pub(crate) enum Verdict {
         exit: ExitKind,
         at: Instant,
         by: NamedBy,
-        /// What to exit with.
+        /// The exit code.
         code: i32,
     },
     Interrupted {
@@ -86,13 +86,13 @@ enum Phase {
     },
 }
 
-/// What signals have asked for, whatever else ended the job.
+/// The request of signals, whatever else ended the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     Nothing,
-    /// That the job ends.
+    /// To end the job.
     ToEnd,
-    /// That nothing is waited for any more.
+    /// To end the job at once, without waiting.
     AtOnce,
 }
 
@@ -138,12 +138,12 @@ impl Supervisor {
         }
     }
 
-    /// What the ranks say is for it to know.
+    /// The judge of who is at fault, to be told what the ranks say.
     pub(crate) fn blame(&mut self) -> &mut Blame {
         &mut self.blame
     }
 
-    /// What is left to replace ranks with, in an elastic job, and how many had not failed when it did.
+    /// The replacements that are left, in an elastic job, and how many ranks had not failed when it did.
     pub(crate) fn spares(&self) -> Option<(Spares, usize)> {
         Some((self.replacing.as_ref()?.spares, self.sound))
     }
@@ -206,7 +206,7 @@ impl Supervisor {
         self.replacing.as_ref().is_some_and(|replacing| self.sound() >= replacing.spares.min)
     }
 
-    /// Those whose turn has not come have ended for good.
+    /// Cancels the replacements whose turn has not come.
     fn cancel_replacements(&mut self) {
         for (rank, before) in self.replacing.as_mut().map(Replacing::cancel).unwrap_or_default() {
             self.exits[rank] = Some(before);
@@ -269,7 +269,7 @@ impl Supervisor {
         }
     }
 
-    /// What signals have asked for until now. The verdict need not tell: the failure that came first stays the reason.
+    /// The request of signals until now. The verdict need not tell: the failure that came first stays the reason.
     pub(crate) fn asked(&self) -> Asked {
         self.asked
     }

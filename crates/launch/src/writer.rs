@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where lines go.
+/// The destination of lines.
 pub(crate) type Sink = Box<dyn Write + Send>;
 
 /// How many bytes may wait to be written while ranks run. Beyond that those who read the ranks' output wait, with the files
@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// How often who waits for the readers looks whether to give up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a [`Writer`] is to do.
+/// A task of a [`Writer`].
 enum Task {
     /// Write whole lines, in one piece: those of different ranks never mix.
     Show(Vec<u8>),
@@ -38,9 +38,9 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// There is something to do, or no more.
+    /// Notified when there is something to do, or no more.
     work: Condvar,
-    /// There is room, or nobody to wait for.
+    /// Notified when there is room, or nobody to wait for.
     room: Condvar,
 }
 
@@ -119,7 +119,7 @@ impl Writer {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to do next, once there is something; `None` when there is no more.
+    /// Waits for the next task; `None` when there are no more.
     fn next(&self) -> Option<Task> {
         let mut state = self.lock();
         loop {

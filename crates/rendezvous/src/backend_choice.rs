@@ -4,7 +4,7 @@ use phalanx_core::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// What moves the data in host memory; the same for all ranks of a job.
+/// The backend that moves data in host memory; the same for all ranks of a job.
 ///
 /// # Examples
 /// ```

@@ -29,7 +29,7 @@ pub struct TcpStore {
     server: String,
 }
 
-/// What has come from the server and what is to come.
+/// The replies that have come from the server, and the requests that wait for one.
 #[derive(Debug)]
 pub(crate) struct Mail {
     /// The receiving end; `None` while one of the waiting threads reads from it, for all of them.
@@ -159,7 +159,7 @@ impl TcpStore {
         mail.broken.get_or_insert(error).clone()
     }
 
-    /// Whoever reads of a connection that was closed wants to know which, and what that means.
+    /// Says in an error of a closed connection which connection it was, and what that means.
     fn gone(&self, error: Error) -> Error {
         match error {
             Error::Io { source, .. } => {

@@ -23,7 +23,7 @@ pub struct Elastic {
 }
 
 impl Elastic {
-    /// From `min` to `max` processes.
+    /// A range from `min` to `max` processes.
     ///
     /// # Errors
     /// [`Error::Config`] unless `min` is at least 1 and `max` at least `min`.

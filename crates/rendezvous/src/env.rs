@@ -61,7 +61,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where rank and world size come from.
+    /// The source of rank and world size.
     pub source: Source,
     /// This process among all of the job, below `world_size`.
     pub rank: usize,
@@ -77,11 +77,11 @@ pub struct Config {
     pub worker: u64,
     /// How many processes the job goes on with after a loss; `None`: it has `world_size`, and loses none.
     pub elastic: Option<Elastic>,
-    /// Where the launcher that started this process listens: when that has ended, this process ends as well. `None`: another launcher did.
+    /// The address of the launcher that started this process: when that has ended, this process ends as well. `None`: another launcher did.
     pub lifeline: Option<String>,
-    /// Where the ranks meet.
+    /// The store through which the ranks find each other.
     pub store: StoreLocation,
-    /// What the job's processes know and nobody else, and whether they encrypt; there in every job but a group of one.
+    /// The secret of the job, and whether its processes encrypt; there in every job but a group of one.
     pub secret: Option<Secret>,
     /// Tells this run from others that use the same store.
     pub job_id: String,
@@ -99,7 +99,7 @@ pub struct Config {
     pub init_timeout: Duration,
     /// How long a rank may show no sign of life before it is lost; `None`: for ever.
     pub heartbeat_timeout: Option<Duration>,
-    /// What moves the data.
+    /// The backend that moves the data.
     pub backend: BackendChoice,
     /// Makes different hosts of ranks that could share memory.
     pub host_id: Option<String>,
@@ -109,7 +109,7 @@ pub struct Config {
     pub self_test: bool,
     /// Whether frames over TCP have checksums.
     pub checksum: bool,
-    /// Where this rank writes what it did lately when a group fails.
+    /// The folder into which this rank writes its latest operations when a group fails.
     pub trace_dir: Option<PathBuf>,
     /// How many operations of each group it remembers for that.
     pub trace_len: usize,
@@ -122,9 +122,9 @@ pub struct Config {
 pub enum Source {
     /// Phalanx's own, set by `phalanx run`.
     Phalanx,
-    /// Those of torchrun, which many other launchers set as well.
+    /// The variables of torchrun, which many other launchers set as well.
     Torchrun,
-    /// None: this process is a job of its own.
+    /// No variable: this process is a job of its own.
     Alone,
 }
 

@@ -11,7 +11,7 @@ pub(crate) const ALONE: &str = "PHALANX_ALONE";
 /// Slurm's numbers for steps that are no `srun`: the batch script, an interactive shell, and others.
 const SLURM_SPECIAL_STEPS: u64 = 0xffff_fff0;
 
-/// What a launcher starts: the ranks themselves, or one process on each host (a pod, a node) that is to start the ranks there.
+/// The processes that a launcher starts: the ranks themselves, or one on each host (a pod, a node) that is to start the ranks there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Starts {
     Ranks,
@@ -25,7 +25,7 @@ struct Launcher {
     /// The number of this process, and of all of them.
     rank: &'static str,
     size: Option<&'static str>,
-    /// The same within its host, and where rank 0 is; as far as one variable says it.
+    /// Variables for the rank within its host, and for the address of rank 0, as far as one variable says it.
     more: &'static [(&'static str, &'static str)],
 }
 
@@ -140,7 +140,7 @@ pub fn refuse_foreign_job(asking: Asking, lookup: impl Fn(&str) -> Option<String
     }
 }
 
-/// What `PHALANX_ALONE` says.
+/// Reads `PHALANX_ALONE`.
 pub(crate) fn is_alone(value: Option<String>) -> Result<bool> {
     match value.as_deref() {
         None | Some("0") => Ok(false),

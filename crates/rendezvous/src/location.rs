@@ -1,11 +1,11 @@
-//! Where a job's store is.
+//! The location of a job's store.
 
 use phalanx_core::{Error, Result};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where the ranks of a job meet: `tcp://host:port`, `file:///directory`, or nowhere.
+/// The location of a job's store: `tcp://host:port`, `file:///directory`, or none.
 ///
 /// ```
 /// use phalanx_rendezvous::StoreLocation;

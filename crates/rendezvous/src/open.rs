@@ -1,4 +1,4 @@
-//! From the configuration to an open store.
+//! Opening the store that the configuration names.
 
 use crate::location::authority;
 use crate::{Config, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};

@@ -1,4 +1,4 @@
-//! What a store's client and server say to each other, and the server as a state machine.
+//! The protocol between a store's client and server, and the server as a state machine.
 //!
 //! Messages are postcard; a length prefix and the proof of the job's secret come from the session beneath.
 //! A client numbers its requests, and a reply bears the number of its request, so that several threads can share a
@@ -9,7 +9,7 @@ use phalanx_transport::SessionId;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// What a client wants. `id` is its own choice, different for all requests that are not answered yet.
+/// A request of a client. `id` is its own choice, different for all requests that are not answered yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request<'a> {
     pub(crate) id: u64,

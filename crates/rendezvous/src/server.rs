@@ -41,7 +41,7 @@ impl TcpStoreServer {
         Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), Server::default())? })
     }
 
-    /// Where it listens; the port is the real one.
+    /// The address at which it listens; the port is the real one.
     pub fn addr(&self) -> SocketAddr {
         self.endpoint.addr()
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 /// Bytes of all keys and values, far more than any job needs to come together: nobody can make the server hold more and more.
 const LEN_MAX: usize = 1 << 30;
-/// What an entry takes beside them.
+/// The bytes that an entry takes besides its key and value.
 const ENTRY_LEN: usize = 128;
 
 /// Keys and values. Errors are texts, for they may have to travel.
@@ -66,7 +66,7 @@ impl Table {
         Ok(self.entries.remove(key).is_some())
     }
 
-    /// What the entry of `key` takes; 0 if there is none.
+    /// The bytes that the entry of `key` takes; 0 if there is none.
     fn len_of(&self, key: &str) -> usize {
         self.entries.get(key).map_or(0, |value| ENTRY_LEN + key.len() + value.len())
     }

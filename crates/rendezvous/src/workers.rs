@@ -1,11 +1,11 @@
-//! What the launcher of an elastic job tells its processes: who was started, and who has ended.
+//! The record of an elastic job's workers, which the launcher keeps in the store: how many were started, and which have ended.
 
 use crate::Store;
 use phalanx_core::{Error, Result};
 
-/// Where it stands in the store: `started`, and all that have ended.
+/// The key in the store. The value is the number `started`, and all that have ended.
 const KEY: &str = "workers";
-/// What stands behind the numbers once one has succeeded.
+/// The words behind the numbers once one has succeeded.
 const SUCCEEDED: &str = " succeeded";
 
 /// The processes of an elastic job. A worker's number is never given to another process.
@@ -27,14 +27,14 @@ const SUCCEEDED: &str = " succeeded";
 pub struct Workers {
     /// Workers `0..started` have been started.
     pub started: u64,
-    /// Those of them that have ended, however.
+    /// The workers that have ended, however.
     pub ended: Vec<u64>,
     /// Whether one of those has succeeded: the work is done, or all but done.
     pub succeeded: bool,
 }
 
 impl Workers {
-    /// Those that have not ended.
+    /// The workers that have not ended.
     pub fn living(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.started).filter(|worker| !self.ended.contains(worker))
     }
@@ -50,7 +50,7 @@ impl Workers {
         store.set(KEY, (text.join(" ") + end).as_bytes())
     }
 
-    /// What was told last; `None` in a job whose launcher tells nothing.
+    /// Reads the record; `None` in a job whose launcher keeps none.
     ///
     /// # Errors
     /// Those of the store; [`Error::Config`] if something else wrote there.

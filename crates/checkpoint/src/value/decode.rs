@@ -1,4 +1,4 @@
-//! From JSON back to a program's value.
+//! Decoding: from JSON back to a program's value.
 
 use super::marks::{ESCAPE, F32, F64};
 use serde::de::value::StrDeserializer;

@@ -1,4 +1,4 @@
-//! From a program's value to JSON.
+//! Encoding: from a program's value to JSON.
 
 use super::marks::{ESCAPE, F32, F64};
 use serde::ser::{
@@ -12,7 +12,7 @@ use std::fmt;
 /// As `serde_json::to_value`, but for numbers that JSON does not have.
 pub(super) struct Encode;
 
-/// Of one key: what stands for a number, or one variant of an enum.
+/// An object with one key, which stands for a number, or for one variant of an enum.
 fn single(key: impl Into<String>, value: Value) -> Value {
     Value::Object(Map::from_iter([(key.into(), value)]))
 }
@@ -150,7 +150,7 @@ fn escaped(map: Map<String, Value>) -> Value {
     Value::Object(map.into_iter().map(escape).collect())
 }
 
-/// What an enum's variant holds, under its name.
+/// The contents of an enum's variant, under its name.
 fn of_variant(variant: Option<&'static str>, value: Value) -> Value {
     match variant {
         Some(variant) => escaped(Map::from_iter([(variant.to_owned(), value)])),
@@ -199,7 +199,7 @@ pub(super) struct Entries {
     variant: Option<&'static str>,
     key: Option<String>,
     map: Map<String, Value>,
-    /// What is made instead.
+    /// The struct that is made instead.
     raw: Option<<Plain as Serializer>::SerializeStruct>,
 }
 

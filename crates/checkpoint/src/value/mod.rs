@@ -15,7 +15,7 @@ use serde_json::{Error, Value};
 /// Levels of a value within another: the parser of JSON takes no more than 128, of which the manifest has some itself.
 const DEPTH_MAX: usize = 100;
 
-/// What `value` is as JSON.
+/// Encodes `value` as JSON.
 pub(crate) fn encode(value: &impl Serialize) -> Result<Value, Error> {
     let encoded = value.serialize(encode::Encode)?;
     match depth(&encoded, 0) > DEPTH_MAX {
@@ -24,7 +24,7 @@ pub(crate) fn encode(value: &impl Serialize) -> Result<Value, Error> {
     }
 }
 
-/// What was encoded.
+/// Decodes the value that was encoded.
 pub(crate) fn decode<V: DeserializeOwned>(value: &Value) -> Result<V, Error> {
     V::deserialize(decode::Decode(value))
 }

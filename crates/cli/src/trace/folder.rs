@@ -9,12 +9,12 @@ const DEPTH_MAX: usize = 3;
 /// Folders that are looked into: more are no logs of a job.
 const FOLDERS_MAX: usize = 10_000;
 
-/// Where traces are.
+/// A folder with traces.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) files: Vec<PathBuf>,
-    /// Of so many folders with traces it is the newest.
+    /// How many folders with traces there are, of which this is the newest.
     pub(super) of: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What every CPU of the target has. `f16` is converted one number at a time.
+//! The instructions that every CPU of the target has. `f16` is converted one number at a time.
 
 use super::kernels;
 use super::parts::*;

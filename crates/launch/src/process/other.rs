@@ -48,7 +48,7 @@ impl Process {
         let _ = self.child().kill();
     }
 
-    /// There are no signals to tell anything with.
+    /// Does nothing: there are no signals here.
     pub(crate) fn tell(&self, _signal: i32, _behind: Option<u32>) -> bool {
         false
     }

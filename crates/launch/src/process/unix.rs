@@ -14,9 +14,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    /// Its process, and the process group that it leads.
+    /// The process, and the process group that it leads.
     pid: Pid,
-    /// From then on the number may be a stranger's.
+    /// Whether the process was reaped: from then on the number may be a stranger's.
     reaped: bool,
 }
 

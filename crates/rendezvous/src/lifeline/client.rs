@@ -34,7 +34,7 @@ type Listener = Box<dyn FnMut(Ended) -> bool + Send>;
 pub struct Lifeline {
     addr: String,
     worker: u64,
-    /// Whose session that is: a process made by fork has a copy of it that it must not use.
+    /// The process that made the session: a process made by fork has a copy of it that it must not use.
     process: u32,
     sender: SessionSender,
     state: Mutex<State>,

@@ -34,7 +34,7 @@ use std::fmt;
 /// Longest text that is passed on, in bytes: an error with two call sites and a few hundred missing ranks.
 const WORDS_LEN_MAX: usize = 8 << 10;
 
-/// What went wrong first, as a rank has heard it.
+/// The first cause of a failure, as a rank has heard it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstCause {
     /// The worker at fault; `None` where no single one is, as when two ranks call different operations.
@@ -44,7 +44,7 @@ pub struct FirstCause {
 }
 
 impl FirstCause {
-    /// With no more words than are passed on.
+    /// Cuts the words to the length that is passed on.
     fn cut(mut self) -> Self {
         if self.words.len() > WORDS_LEN_MAX {
             let end = (0..=WORDS_LEN_MAX).rev().find(|&end| self.words.is_char_boundary(end)).unwrap_or(0);
@@ -58,11 +58,11 @@ impl FirstCause {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
-    /// It returned this code.
+    /// The process returned this code.
     Code(i32),
     /// This signal killed it.
     Signal(i32),
-    /// It is gone, and the launcher can't say how: it started another program, which started the rank.
+    /// The process is gone, and the launcher can't say how: it started another program, which started the rank.
     Unknown,
 }
 
@@ -79,22 +79,22 @@ impl fmt::Display for Exit {
 /// A process of the job has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its number among all that the job had; the rank, in a job that is not elastic.
+    /// The process's number among all that the job had; the rank, in a job that is not elastic.
     pub worker: u64,
     /// How.
     pub exit: Exit,
 }
 
-/// What a rank tells its launcher.
+/// A message of a rank to its launcher.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Word {
     /// This process is that worker.
     Here { worker: u64, pid: u32 },
-    /// It is a rank of this generation.
+    /// The process is a rank of this generation.
     Formed { generation: u64 },
     /// A group of that generation has failed.
     Failed { generation: u64, first: FirstCause },
-    /// It could not become a rank.
+    /// The process could not become a rank.
     GaveUp { first: FirstCause },
 }
 

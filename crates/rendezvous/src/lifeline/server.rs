@@ -9,33 +9,33 @@ use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// What the launcher hears from a worker.
+/// Something that the launcher hears from a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
-    /// It has called `init`.
+    /// The worker has called `init`.
     Here {
         /// Which one.
         worker: u64,
-        /// Its process: not the one that the launcher started, if that has started it in turn. Its number in its own name space.
+        /// The worker's process: not the one that the launcher started, if that has started it in turn. The number is that of its own name space.
         pid: u32,
     },
-    /// It belongs to a group of all ranks.
+    /// The worker belongs to a group of all ranks.
     Formed {
         /// Which one.
         worker: u64,
         /// How many such groups the job had before.
         generation: u64,
     },
-    /// It has heard what went wrong first.
+    /// The worker has heard what went wrong first.
     Failed {
         /// Which one.
         worker: u64,
-        /// Of which generation.
+        /// The generation that failed.
         generation: u64,
         /// What, and who is at fault.
         first: FirstCause,
     },
-    /// Its `init` has failed.
+    /// The worker's `init` has failed.
     GaveUp {
         /// Which one.
         worker: u64,
@@ -76,7 +76,7 @@ impl LifelineServer {
         Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), service)? })
     }
 
-    /// Where it listens; the port is the real one.
+    /// The address at which it listens; the port is the real one.
     pub fn addr(&self) -> SocketAddr {
         self.endpoint.addr()
     }
@@ -102,7 +102,7 @@ impl LifelineServer {
 
 struct Lifelines {
     hear: Box<dyn FnMut(Heard) + Send>,
-    /// Whose session that is; `None` before it has said so.
+    /// The worker of each session; `None` before it has said so.
     workers: HashMap<SessionId, Option<u64>>,
     /// The launcher starts so many processes, and no more.
     ended: Vec<Ended>,
