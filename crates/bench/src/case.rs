@@ -1,4 +1,4 @@
-//! One operation at one size: its buffers, how to perform it, and what must come out.
+//! A case, one operation at one size: its buffers, how to perform it, and what must come out.
 
 use crate::data::{Data, Value};
 use crate::op::{Op, Place};

@@ -16,7 +16,7 @@ pub(crate) struct Row {
     pub(crate) case: Case,
     /// Which of our own.
     pub(crate) library: &'static str,
-    /// What carried our data.
+    /// The transport that carried our data.
     pub(crate) transport: String,
     pub(crate) ours_us: f64,
     /// The limit, if it was measured, and those who measured the case.

@@ -1,4 +1,4 @@
-//! What the ranks contribute, and what must come out.
+//! The data of a case: what the ranks contribute, and what must come out.
 //!
 //! Contributions are small whole numbers, chosen so that every element type holds each partial result exactly:
 //! whatever order an algorithm combines them in, a right result equals the expected one bit by bit.
@@ -84,7 +84,7 @@ fn differing<T: PartialEq>(pattern: &[T], start: usize, got: &[T]) -> u64 {
     got.iter().zip(expected).filter(|(got, expected)| got != expected).count() as u64
 }
 
-/// What `rank` contributes at `i`.
+/// The contribution of `rank` at element `i`.
 fn contribution(reduce: Option<ReduceOp>, world_size: usize, rank: usize, i: usize) -> usize {
     match reduce {
         // No partial sum is larger than LARGEST: among many ranks only some have anything to add at one place, each in its turn.

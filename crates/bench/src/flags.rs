@@ -1,4 +1,4 @@
-//! What a user can ask for.
+//! The flags of `phalanx bench`.
 
 use crate::backend::Backend;
 use crate::effort::Effort;
@@ -153,7 +153,7 @@ impl Flags {
         Ok(())
     }
 
-    /// The same for ranks that a launcher has started, of which there are `world_size`.
+    /// Fits the flags to ranks that a launcher has started, of which there are `world_size`.
     ///
     /// # Errors
     /// `Config`: something is asked for that only those who start the ranks can do.
@@ -185,7 +185,7 @@ impl Flags {
         if self.ops.is_empty() { Op::value_variants() } else { &self.ops }
     }
 
-    /// What is measured of `op` among `ranks`: sizes too small to be dealt out are left out.
+    /// The task of measuring `op` among `ranks`: sizes too small to be dealt out are left out.
     pub(crate) fn task(&self, op: Op, ranks: usize) -> Task {
         let sizes = sweep(self.min_bytes, self.max_bytes, self.factor);
         let fits = |&bytes: &usize| op.count(bytes, ranks, self.dtype.size()).is_some();

@@ -1,4 +1,4 @@
-//! Whoever is measured: how its ranks are started, and how what they say comes back.
+//! The libraries that are measured: how their ranks are started, and how what they say comes back.
 
 use crate::backend::Backend;
 use crate::line::Line;

@@ -8,7 +8,7 @@ use phalanx::{ProcessGroup, ReduceOp, Result};
 /// Elements that are added up at a time where there are more than two blocks: they stay in the nearest cache.
 const SEGMENT: usize = 1024;
 
-/// What no all_reduce in place can do without: each rank reads its share of the buffer, n / P elements, from P places,
+/// The work that no all_reduce in place can do without: each rank reads its share of the buffer, n / P elements, from P places,
 /// and writes the sums to P places. Here these are in memory of its own, without a word between ranks.
 pub(crate) struct Limit<'g> {
     group: &'g ProcessGroup,
@@ -34,7 +34,7 @@ impl Work for Limit<'_> {
         self.group
     }
 
-    /// All of the buffer is this rank's contribution, and no result.
+    /// Spoils nothing: all of the buffer is this rank's contribution, and no result.
     fn spoil(&mut self) {}
 
     fn touch(&mut self) {

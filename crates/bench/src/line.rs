@@ -1,4 +1,4 @@
-//! What a rank 0 says about a case: one line of text, the same from every library's program.
+//! The line of text by which rank 0 reports a case, the same from every library's program.
 //!
 //! `case <bytes asked for> <in|out> <variant, or -> <wrong elements> <ns back to back> <ns of each sample>…`
 

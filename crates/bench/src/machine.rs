@@ -1,20 +1,20 @@
-//! Where and with what something was measured.
+//! The machine on which something was measured, and the program.
 
 use serde::Serialize;
 use std::time::SystemTime;
 
-/// What belongs beside every figure.
+/// The facts about a machine that belong beside every figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
     pub(crate) cpu: String,
-    /// Those that this process may use.
+    /// The cores that this process may use.
     pub(crate) cores: usize,
-    /// What else went on when the measurement began: tasks that ran or wanted to, as a mean of one minute.
+    /// The load when the measurement began: tasks that ran or wanted to, as a mean of one minute.
     pub(crate) load: Option<f64>,
     pub(crate) kernel: String,
     pub(crate) compiler: String,
     pub(crate) commit: String,
-    /// In UTC.
+    /// The date, in UTC.
     pub(crate) date: String,
 }
 

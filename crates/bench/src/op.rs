@@ -1,4 +1,4 @@
-//! What is measured, and what a size means.
+//! The operations that are measured, and what a size means for each.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -21,13 +21,13 @@ pub enum Op {
     Gather,
     Scatter,
     AllToAll,
-    /// From even ranks to their neighbours and back; what is reported is half of it.
+    /// A message from even ranks to their neighbours and back; half of the time is reported.
     SendRecv,
-    /// Has no size.
+    /// A barrier, which has no size.
     Barrier,
 }
 
-/// Where the result goes.
+/// The place where the result goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the words of MPI and nccl-tests")]

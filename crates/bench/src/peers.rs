@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::available_parallelism;
 
-/// Where to find out how to get what is missing.
+/// Advice how to get what is missing.
 const HINT: &str = "scripts/install-peers installs it on Debian";
 
 /// A library to compare with.
@@ -33,12 +33,12 @@ pub(crate) enum Peer {
     TorchGloo,
 }
 
-/// What can be asked for.
+/// The libraries that can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// This one, or it is an error.
     Peer(Peer),
-    /// All that can be built here.
+    /// All libraries that can be built here.
     Installed,
 }
 
@@ -123,7 +123,7 @@ impl Program {
         self.peer.name()
     }
 
-    /// What carries its data where ours is carried by `backend`.
+    /// The transport that carries its data where ours is carried by `backend`.
     pub(crate) fn transport(&self, backend: Backend) -> &'static str {
         match (self.peer, backend) {
             (Peer::Gloo | Peer::TorchGloo, _) | (_, Backend::Tcp) => "tcp",

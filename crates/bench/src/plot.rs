@@ -10,7 +10,7 @@ use plotters::prelude::*;
 use resvg::{tiny_skia, usvg};
 use std::path::Path;
 
-/// One panel is so wide and so high.
+/// The width and height of a panel.
 const PANEL: (u32, u32) = (560, 320);
 const FONT: &str = "sans-serif";
 
@@ -141,7 +141,7 @@ fn find_or_add<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, new: impl FnOnce() 
     &mut all[at]
 }
 
-/// The same picture in pixels, two for each unit of length.
+/// The picture in pixels, two for each unit of length.
 fn png(svg: &str) -> Result<Vec<u8>> {
     let failed = |what: String| Error::Internal { what: format!("drawing a PNG: {what}") };
     let mut options = usvg::Options::default();

@@ -1,4 +1,4 @@
-//! One rank's part: every size of a task; rank 0 says what came out.
+//! One rank's part of a task: every size of it; rank 0 says what came out.
 
 use crate::case::Case;
 use crate::data::Value;
@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use phalanx::{DType, Error, ProcessGroup, Result};
 use std::io::Write;
 
-/// What rank 0 says first: this, and the backend that its group works on.
+/// The beginning of rank 0's first line; the backend of its group follows.
 pub(crate) const BACKEND: &str = "backend ";
 
 /// Measures a task on `group`. On rank 0, hands each line to `say`.

@@ -1,4 +1,4 @@
-//! All that was measured, before anybody decides how to show it.
+//! The report: everything that was measured, before it is shown in some form.
 
 use crate::backend::Backend;
 use crate::machine::Machine;
@@ -11,7 +11,7 @@ use phalanx::{DType, ReduceOp};
 #[derive(Debug, Clone)]
 pub struct Report {
     pub(crate) machine: Machine,
-    /// What was typed.
+    /// The command as it was typed.
     pub(crate) command: String,
     pub(crate) dtype: DType,
     pub(crate) reduce: ReduceOp,
@@ -20,7 +20,7 @@ pub struct Report {
     pub(crate) measurements: Vec<Measurement>,
 }
 
-/// What is compared: figures of different libraries and rounds of one case can be divided by each other.
+/// The case that is compared: figures of different libraries and rounds of one case can be divided by each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Case {
     /// The backend asked for.
@@ -37,7 +37,7 @@ pub(crate) struct Measurement {
     pub(crate) case: Case,
     pub(crate) round: usize,
     pub(crate) library: &'static str,
-    /// What carried the data.
+    /// The transport that carried the data.
     pub(crate) transport: String,
     pub(crate) place: Place,
     pub(crate) variant: Option<String>,
@@ -56,7 +56,7 @@ impl Measurement {
         self.bytes as f64 / self.stats.p50_us * 1e-3
     }
 
-    /// What every byte's way through a rank's link makes of it, in GB/s.
+    /// The bus bandwidth, in GB/s: the bytes that go through each rank's link, divided by the time.
     pub(crate) fn busbw(&self) -> f64 {
         self.algbw() * self.case.op.bus_factor(self.case.ranks)
     }

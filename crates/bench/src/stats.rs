@@ -3,7 +3,7 @@
 use crate::line::Line;
 use serde::Serialize;
 
-/// What one case took, in microseconds; of each operation, the longest time of all ranks.
+/// The times of one case, in microseconds; of each operation, the longest time of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the words of statistics")]
 pub struct Stats {
@@ -14,7 +14,7 @@ pub struct Stats {
     pub p99_us: f64,
     pub max_us: f64,
     pub mean_us: f64,
-    /// One of many without a barrier between them.
+    /// The time of one of many without a barrier between them.
     pub back_to_back_us: f64,
     pub samples: usize,
 }

@@ -7,7 +7,7 @@ use crate::sizes::short;
 use phalanx::{DType, ReduceOp};
 use std::fmt::Write;
 
-/// What stands above all tables.
+/// The lines above all tables.
 pub(crate) fn preamble(report: &Report) -> String {
     let machine = &report.machine;
     format!(
@@ -19,7 +19,7 @@ pub(crate) fn preamble(report: &Report) -> String {
     )
 }
 
-/// What stands above the rows of one operation, one backend and one number of ranks.
+/// The lines above the rows of one operation, one backend and one number of ranks.
 pub(crate) fn head(measurement: &Measurement) -> String {
     let Measurement { case: Case { ranks, op, .. }, transport, place, library, .. } = measurement;
     let place = match place {
@@ -67,7 +67,7 @@ pub(crate) fn line(measurement: &Measurement, dtype: DType, reduce: ReduceOp) ->
     )
 }
 
-/// What stands below all tables.
+/// The lines below all tables.
 pub(crate) fn foot(report: &Report) -> String {
     let wrong = report.wrong();
     let verdict = if wrong == 0 { "OK" } else { "FAILED" };

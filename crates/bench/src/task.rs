@@ -1,4 +1,4 @@
-//! What one run of one library measures: one operation at several sizes.
+//! A task: one operation at several sizes, measured by one run of one library.
 
 use crate::effort::Effort;
 use crate::op::Op;
@@ -23,7 +23,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// The same for one of our own.
+    /// This task for one of our own.
     pub(crate) fn of(&self, subject: Subject) -> Self {
         Self { subject, ..self.clone() }
     }

@@ -18,7 +18,7 @@ const PROBES: usize = 4;
 /// Every so many samples the ranks agree whether to go on.
 const LOOK_EVERY: usize = 16;
 
-/// What is timed: one rank's part of something that all ranks do.
+/// The work that is timed: one rank's part of something that all ranks do.
 pub(crate) trait Work {
     fn op(&self) -> Op;
     fn place(&self) -> Place {

@@ -71,7 +71,7 @@ fn accept(listener: &TcpListener, password: &[u8; PASSWORD_LEN]) -> io::Result<T
     Err(ErrorKind::TimedOut.into())
 }
 
-/// What there is, or `none` of it now.
+/// The outcome, or `none` if nothing can be moved now.
 fn some<T>(outcome: io::Result<T>, none: T) -> io::Result<T> {
     match outcome {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(none),

@@ -17,7 +17,7 @@ pub fn chunk(index: usize, parts: usize, len: usize) -> Range<usize> {
     boundary(index, parts, len)..boundary(index + 1, parts, len)
 }
 
-/// Where chunk `index` begins, and the one before it ends.
+/// The element at which chunk `index` begins, and the one before it ends.
 fn boundary(index: usize, parts: usize, len: usize) -> usize {
     match index.checked_mul(len) {
         Some(product) => product / parts,
@@ -25,7 +25,7 @@ fn boundary(index: usize, parts: usize, len: usize) -> usize {
     }
 }
 
-/// Where each rank's block lies in a buffer that holds one block a rank, in rank order.
+/// The place of each rank's block in a buffer that holds one block a rank, in rank order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Layout(Blocks);
 
@@ -43,7 +43,7 @@ impl Layout {
         Self(Blocks::Even { world_size, len })
     }
 
-    /// One block of `counts[r]` elements for each rank `r`.
+    /// The layout of one block of `counts[r]` elements for each rank `r`.
     pub fn from_counts(counts: &[usize]) -> Self {
         let mut starts = vec![0];
         starts.extend(counts.iter().scan(0usize, |sum, n| {

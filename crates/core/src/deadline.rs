@@ -18,7 +18,7 @@ impl Deadline {
         Self { started: now, limit }
     }
 
-    /// What is left at `now`; zero once it has passed.
+    /// The time that is left at `now`; zero once the deadline has passed.
     pub fn remaining(&self, now: Instant) -> Duration {
         self.limit.saturating_sub(self.elapsed(now))
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What every fallible call of phalanx returns.
+/// The result of every fallible call of phalanx.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Members of a group that an error lists; of more it says how many there are.
@@ -22,7 +22,7 @@ pub struct Context {
     pub seq: u64,
     /// Where the program called it.
     pub site: Option<CallSite>,
-    /// Of a message: with whom, and its tag.
+    /// The peer and the tag, if it is a message.
     pub envelope: Option<Envelope>,
     /// The group.
     pub group: GroupId,
@@ -39,7 +39,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// What to say after the cause: how it came into this group.
+    /// The words after the cause: how it came into this group.
     fn consequence(&self) -> String {
         match &self.through {
             Some((peer, Loss::LeftAfterError)) => format!("; because of that {peer} took no further part"),
@@ -97,7 +97,7 @@ pub enum Error {
     Misuse {
         /// The operation.
         op: OpKind,
-        /// What is wrong with the call, and what would be right.
+        /// The mistake in the call, and what would be right.
         what: String,
     },
     /// This backend cannot do this. Nothing was sent; the group is fine.
@@ -107,13 +107,13 @@ pub enum Error {
         op: OpKind,
         /// The backend's name.
         backend: &'static str,
-        /// What to do instead.
+        /// Advice what to do instead.
         hint: String,
     },
     /// No message came within the time given to `recv_timeout`. The group is fine; the message may still come.
     #[error("{at}: no such message came from {from} within {:.3} s", waited.as_secs_f64())]
     NoMessage {
-        /// From whom it was awaited.
+        /// The rank from which it was awaited.
         from: Peer,
         /// Its tag.
         tag: u64,
@@ -154,7 +154,7 @@ pub enum Error {
     /// [ways](crate::Method). None used data of the other. The group is poisoned.
     #[error("{at}: {}{}", Disagreement { seq: *seq, tag: *tag, left, right }, at.consequence())]
     Mismatch {
-        /// Where in the group's sequence they disagreed; 0 for a message.
+        /// The place in the group's sequence where they disagreed; 0 for a message.
         seq: u64,
         /// The tag, if they disagreed on a message.
         tag: Option<u64>,
@@ -170,17 +170,17 @@ pub enum Error {
     Protocol {
         /// Who.
         peer: Peer,
-        /// What was wrong with what it sent.
+        /// The mistake in what it sent.
         what: String,
         /// Which call on this rank.
         at: Box<Context>,
     },
-    /// Somebody called `abort`. The group is poisoned.
+    /// A rank called `abort`. The group is poisoned.
     #[error("{at}: {peer} aborted the group: {reason}{}", at.consequence())]
     Aborted {
         /// Who.
         peer: Peer,
-        /// Its words.
+        /// The words that it gave.
         reason: String,
         /// Which call on this rank.
         at: Box<Context>,
@@ -190,7 +190,7 @@ pub enum Error {
     Poisoned {
         /// The operation that was refused.
         op: OpKind,
-        /// What happened first.
+        /// The first cause.
         cause: Box<Cause>,
     },
     /// The ranks did not find each other.
@@ -213,21 +213,21 @@ pub enum Error {
         rank: usize,
         /// Ranks in the group.
         world_size: usize,
-        /// What was computed how, what was expected, and what came out.
+        /// The sum that was computed, and how, the expected result, and the one that came out.
         what: String,
     },
     /// The configuration (arguments or environment) makes no sense.
     #[error("configuration: {what}")]
     Config {
-        /// What is wrong and what to set.
+        /// The mistake, and what to set.
         what: String,
     },
     /// Something this machine does not have.
     #[error("{what} is not available (tried: {tried})")]
     Unavailable {
-        /// What is missing.
+        /// The thing that is missing.
         what: String,
-        /// Where it was looked for.
+        /// The places where it was looked for.
         tried: String,
     },
     /// A library below phalanx failed or refused.
@@ -243,9 +243,9 @@ pub enum Error {
     /// The operating system refused.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done, to what.
+        /// The attempt that failed.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: Arc<std::io::Error>,
     },
     /// An object could not be encoded or decoded, or is over the size limit. The group is fine.
@@ -253,13 +253,13 @@ pub enum Error {
     Object {
         /// The operation.
         op: OpKind,
-        /// What is wrong with it.
+        /// The mistake in it.
         what: String,
     },
     /// A bug in phalanx. Please report it.
     #[error("a bug in phalanx, please report it: {what}")]
     Internal {
-        /// What was found.
+        /// The contradiction that was found.
         what: String,
     },
 }
@@ -268,7 +268,7 @@ fn who(rank: usize, world_size: usize) -> String {
     if world_size == 0 { String::new() } else { format!("rank {rank}/{world_size}: ") }
 }
 
-/// The same words as `Display`: what `fn main() -> phalanx::Result<()>` and `unwrap` print is what a person wants to read.
+/// Prints as `Display` does: `fn main() -> phalanx::Result<()>` and `unwrap` print this, and a person reads it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

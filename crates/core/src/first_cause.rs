@@ -23,9 +23,9 @@ impl fmt::Display for GroupId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Its connection closed or was reset without a farewell, and nobody knows why: its process died, or the network cut it off.
+    /// The peer's connection closed or was reset without a farewell, and nobody knows why: its process died, or the network cut it off.
     Died,
-    /// Its process ended with this exit code, without a farewell. Known where a launcher tells the ranks.
+    /// The peer's process ended with this exit code, without a farewell. Known where a launcher tells the ranks.
     Exited {
         /// Its exit code.
         code: i32,
@@ -35,12 +35,12 @@ pub enum Loss {
         /// The signal's number.
         signal: i32,
     },
-    /// It left in order (finalize, or its group was dropped) while others still needed it.
+    /// The peer left in order (finalize, or its group was dropped) while others still needed it.
     Left,
-    /// It left, or did not come any more, after one of its operations had returned an error. That error is the cause; this is what
+    /// The peer left, or did not come any more, after one of its operations had returned an error. That error is the cause; this is what
     /// follows.
     LeftAfterError,
-    /// It was unwinding from a panic.
+    /// The peer was unwinding from a panic.
     Panicked,
     /// Nothing answers at the address it advertised, or answers any more.
     Unreachable {
@@ -55,7 +55,7 @@ pub enum Loss {
         /// How long nothing came.
         after: Duration,
     },
-    /// Its heartbeat stopped although its connection stands: the process is stopped, its host is frozen or gone, or the
+    /// The peer's heartbeat stopped although its connection stands: the process is stopped, its host is frozen or gone, or the
     /// network cut it off.
     Silent {
         /// How long it said nothing.
@@ -170,13 +170,13 @@ pub enum Cause {
         envelope: Option<Envelope>,
         /// How long it waited.
         waited: Duration,
-        /// Whose data it waited for.
+        /// The ranks whose data it waited for.
         awaited: Vec<Peer>,
         /// For whom it waited in the end; who was furthest behind first. They had not come to that operation, or those that had not were
         /// waiting for them elsewhere, and they themselves waited for nobody, or could not say so, or all waited in a circle. Where the arbiter could not be
         /// asked: whom it waited for.
         missing: Vec<Peer>,
-        /// What those were doing that had not come and waited for others, as far as that is known.
+        /// The waits of ranks that had not come because they waited for others, as far as they are known.
         meanwhile: Vec<Wait>,
     },
     /// Ranks wait for each other in a circle, each for the next and the last for the first.
@@ -199,14 +199,14 @@ pub enum Cause {
     Protocol {
         /// The rank that sent it.
         peer: Peer,
-        /// What was wrong with it.
+        /// The mistake in it.
         what: String,
     },
     /// A rank called `abort`.
     Aborted {
         /// Who.
         peer: Peer,
-        /// Its words.
+        /// The words that it gave.
         reason: String,
     },
 }

@@ -1,11 +1,11 @@
-//! In which way the ranks perform an operation: the part of an agreement that is not in the call.
+//! The method by which ranks perform an operation: the part of an agreement that is not in the call.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
 
-/// In which way an operation is performed, in words: by which algorithm, and how the data are cut.
+/// The method by which an operation is performed, in words: the algorithm, and how the data are cut.
 ///
 /// Ranks that go different ways take each other's bytes for what they are not. So it belongs to what all must agree on, and it is
 /// words, so that whoever finds a difference can name it. Nothing at all stands for an operation for which it is not chosen.
@@ -45,7 +45,7 @@ impl Method {
         self.as_str().is_empty()
     }
 
-    /// That of a part of what goes this way.
+    /// The method of a part of an operation that is performed by this one.
     #[must_use]
     pub fn then(&self, part: &Self) -> Self {
         match (self.is_unsaid(), part.is_unsaid()) {

@@ -1,4 +1,4 @@
-//! What one call looks like to the other ranks: the part on which all of them must agree.
+//! The signature of a call: the part on which all ranks must agree.
 
 use crate::{DType, Method, ReduceOp};
 use serde::de::Error as _;
@@ -61,7 +61,7 @@ impl fmt::Display for OpKind {
     }
 }
 
-/// Where in the user's program an operation was called.
+/// The line of the user's program that called an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallSite {
     /// Source file, as the compiler saw it. Borrowed for calls made here, owned for those of other ranks.
@@ -106,7 +106,7 @@ impl fmt::Display for CallSite {
     }
 }
 
-/// One call as the other ranks must see it too: everything that has to agree, and where it was made.
+/// One call as the other ranks must see it: everything on which they must agree, and where it was made.
 ///
 /// Two calls [match](Self::matches) when all but the call site is equal. The
 /// [fingerprint](Self::fingerprint) says so in 64 bits. What the program calls is all but the way; that is added by whoever chooses it.
@@ -127,7 +127,7 @@ pub struct Signature {
     /// How it is performed. [`Method::UNSAID`] in what a program calls.
     #[serde(default, alias = "way")]
     pub method: Method,
-    /// Where the program made the call. Not compared.
+    /// The line of the program that made the call. Not compared.
     pub site: CallSite,
 }
 

@@ -1,4 +1,4 @@
-//! What a rank waits for.
+//! A rank's wait for another, and circles of such waits.
 
 use crate::{OpKind, Peer, Signature};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Wait {
     /// The rank that waits.
     pub peer: Peer,
-    /// In which call.
+    /// The call in which it waits.
     pub call: Signature,
     /// The call's place in the sequence of its group; 0 for a message.
     pub seq: u64,

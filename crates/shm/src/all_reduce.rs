@@ -22,9 +22,9 @@ use std::ops::Range;
 
 /// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
 const ONE_SHOT_BYTES: usize = 2 << 10;
-/// Where ranks have to give each other the core for that exchange it is worth so many bytes that all ranks together read.
+/// The same limit where ranks have to give each other the core for that exchange: bytes that all ranks together read.
 const ONE_SHOT_BYTES_CROWDED: usize = 256 << 10;
-/// From so many bytes on, copies between address spaces are cheaper than staging.
+/// The bytes from which copies between address spaces are cheaper than staging.
 const PUSH_BYTES: usize = 2 << 20;
 
 /// A reduction of elements of one type.
@@ -146,7 +146,7 @@ impl Team {
         Ok(())
     }
 
-    /// The same range of all ranks' slots, in rank order; of this rank's own the buffer itself.
+    /// The ranks' contributions in rank order: the same range of all slots; of this rank's own the buffer itself.
     fn contributions(&self, piece: u64, range: Range<usize>, own: Span) -> List<Span> {
         let contribution = |rank| {
             if rank == self.rank { own } else { self.region.staging(rank, piece).part(range.clone()) }
@@ -188,7 +188,7 @@ impl Team {
         Ok(true)
     }
 
-    /// Where a rank may be when it learns that the others don't do as it does: two pieces after the first.
+    /// Begins anew two pieces after `first`: a rank may have come so far when it learns that the others don't do as it does.
     fn begin_anew(&mut self, first: u64) {
         self.done(first + 1);
         self.piece = first + 2;

@@ -1,4 +1,4 @@
-//! In which process something was made, without asking the system: that takes longer than the smallest collective.
+//! The process in which something was made, known without asking the system: that takes longer than the smallest collective.
 
 use phalanx_transport::Birthplace;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -18,7 +18,7 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// That of this process; `None` where the system can't wipe pages.
+    /// The birthplace of things made in this process; `None` where the system can't wipe pages.
     fn of_this_process() -> Option<Self> {
         static PAGE: OnceLock<Option<Page>> = OnceLock::new();
         *PAGE.get_or_init(Self::map)
@@ -69,7 +69,7 @@ impl QuickBirthplace {
         }
     }
 
-    /// Its number.
+    /// The process's number.
     pub fn pid(self) -> u32 {
         self.birthplace.pid()
     }

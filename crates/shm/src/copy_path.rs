@@ -11,9 +11,9 @@ use crate::team::Team;
 use crate::{Call, Fault};
 use std::ops::Range;
 
-/// From so many bytes on, a part is read from the other's address space instead of from staging.
+/// The bytes from which a part is read from the other's address space instead of from staging.
 const PROCESS_VM_BYTES: usize = 512 << 10;
-/// From so many bytes on, what lies in a window is read there.
+/// The bytes from which a part that lies in a window is read there.
 pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
 const PIECE_MIN: usize = 8 << 10;
@@ -38,7 +38,7 @@ impl CopyPath {
     }
 }
 
-/// What a rank gives. The ranges are within the buffer, in bytes; `part(r)` is for rank `r`.
+/// The parts that a rank gives. The ranges are within the buffer, in bytes; `part(r)` is for rank `r`.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) buffer: Span,
@@ -49,20 +49,20 @@ pub(crate) struct Parts<'a> {
     pub(crate) same: bool,
 }
 
-/// Where a giver's part for this rank is.
+/// The location of a giver's part for this rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PartLocation {
     Staged,
-    /// In memory that this rank has mapped.
+    /// Memory that this rank has mapped.
     Mapped(Span),
-    /// At this address of the giver.
+    /// This address in the giver's memory.
     Memory(u64),
 }
 
 /// Parts of fewer bytes are not worth handing their lines back, and larger ones leave the caches by themselves.
 const HAND_BACK_BYTES: Range<usize> = 4 << 10..512 << 10;
 
-/// What the first word of a post says: that the data follow in staging, and whether its lines are to be handed back; that they are in
+/// The first word of a post, which says that the data follow in staging, and whether its lines are to be handed back; that they are in
 /// the giver's memory, or else which window they are in (numbered from 3).
 const STAGED: u64 = 0;
 const STAGED_HAND_BACK: u64 = 1;
@@ -193,7 +193,7 @@ impl Team {
         }
     }
 
-    /// Where the bytes of this step that a giver has staged for this rank lie.
+    /// The place of the bytes of this step that a giver has staged for this rank.
     pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u64) -> Span {
         let at = if same { 0 } else { self.rank * len };
         self.region.staging(giver, piece).part(at..at + bytes)

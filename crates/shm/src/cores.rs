@@ -17,7 +17,7 @@ fn cores_in(set: &CpuSet) -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core))
 }
 
-/// Where rank `rank` begins: side by side on one core is how they are started.
+/// Puts rank `rank` on the core where it begins: ranks are started side by side on one core.
 pub(crate) fn begin(rank: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let nth = rank.checked_rem(allowed.count() as usize);

@@ -60,13 +60,13 @@ pub use window::{Window, window_len};
 use phalanx_core::{Error, Method, Signature};
 use std::time::Duration;
 
-/// One call of an operation.
+/// A call of an operation.
 pub struct Call<'a> {
-    /// Its place in the sequence of the team's calls, the same on all ranks.
+    /// The call's place in the sequence of the team's calls, the same on all ranks.
     pub seq: u64,
-    /// What all ranks must agree on.
+    /// The part on which all ranks must agree.
     pub signature: &'a Signature,
-    /// What decides how long to wait.
+    /// Decides how long to wait.
     pub lookout: &'a mut dyn Lookout,
 }
 
@@ -110,12 +110,12 @@ pub enum Fault {
         seq: u64,
         /// … and in theirs.
         their_seq: u64,
-        /// What they called at that place and how they perform it, where it can be read.
+        /// The call that they made at that place, and how they perform it, where it can be read.
         theirs: Option<Box<Signature>>,
         /// How this rank performs what it called.
         method: Method,
     },
-    /// What a rank of the team sends is not what this one expects.
+    /// A rank of the team sends another count than this one expects.
     Counts {
         /// The other rank.
         peer: usize,

@@ -90,7 +90,7 @@ impl Memory {
         Self { start, len }
     }
 
-    /// Where `len` bytes from `offset` lie.
+    /// The address of `len` bytes from `offset`.
     ///
     /// # Panics
     /// If they are not all inside.

@@ -13,10 +13,10 @@ use std::ops::Range;
 /// as much, messages of 1 MiB took a third longer.
 const PIECE: usize = 16 << 10;
 
-/// From so many bytes on the reader hands the lines back: see `stores.rs`. Messages of 64 KiB took 8.6 µs without, 3.6 with it.
+/// The bytes from which the reader hands the lines back: see `stores.rs`. Messages of 64 KiB took 8.6 µs without, 3.6 with it.
 const HAND_BACK_BYTES: usize = 2 << 10;
 
-/// What the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
+/// The memory that the two ends of a pipe share, besides the ring. All zero at first; indexed by end.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Pipe {
@@ -69,7 +69,7 @@ impl End {
         self.limit = theirs.wrapping_add(ahead);
     }
 
-    /// Where in the ring the next bytes are: at most `want`, in one piece. Empty if none can be moved.
+    /// The range of the ring that can be moved next: at most `want` bytes, in one piece. Empty if none can be moved.
     fn next(&mut self, pipe: &Pipe, want: usize) -> Range<usize> {
         if self.left() < want {
             self.look(pipe);

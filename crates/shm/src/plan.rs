@@ -1,4 +1,4 @@
-//! What the ranks of a team must do alike in one operation: all that decides which bytes go where. Each post is checked by it.
+//! The plan of one operation, which all ranks of a team follow: it decides which bytes go where. Each post is checked by it.
 
 use crate::mix::mix;
 use phalanx_core::{Layout, Method};
@@ -14,33 +14,33 @@ pub(crate) struct Plan<'a> {
     pub(crate) bytes: usize,
     /// Bytes staged at once, where so many do not go at once.
     pub(crate) piece: usize,
-    /// Where the blocks of the ranks lie, where there are any.
+    /// The layout of the ranks' blocks, where there are any.
     pub(crate) layout: Option<&'a Layout>,
 }
 
-/// What is done. One signature may mean several of these, where an operation is made of parts.
+/// The kind of work. One signature may mean several of these, where an operation is made of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Join,
     Barrier,
     Reduce,
     ReduceScatter,
-    /// Of one part for all.
+    /// An exchange in which each rank gives one part for all.
     Share,
-    /// Of a part for each.
+    /// An exchange in which each rank gives a part for each.
     Deal,
-    /// Of parts whose lengths only two ranks know each.
+    /// An exchange of parts whose lengths only two ranks know each.
     DealUnevenly,
 }
 
-/// In which of the ways that there are.
+/// How the work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// All look at all.
     Mutually,
     /// Rank 0 looks at all.
     Centrally,
-    /// In the line of a flag.
+    /// The data travel in the line of a flag.
     Inline,
     OneShot,
     TwoPhases,
@@ -54,7 +54,7 @@ pub(crate) enum How {
 }
 
 impl<'a> Plan<'a> {
-    /// Where there is no length.
+    /// The plan of work without a length.
     pub(crate) const fn of(kind: Kind, how: How) -> Self {
         Self { kind, how, bytes: 0, piece: 0, layout: None }
     }

@@ -150,7 +150,7 @@ impl Team {
     }
 }
 
-/// Where the blocks for this rank are.
+/// The sources of this rank's block.
 struct Sources<'a> {
     found: &'a [PartLocation],
     /// This rank's own.

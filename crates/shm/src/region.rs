@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 /// How many pieces of work a rank may be ahead of the slowest, where ranks have a core each: so many that a slot has left the reader's
 /// cache when it is written again, for to take it from there costs more.
 pub(crate) const SLOTS: u32 = 8;
-/// The same where ranks share cores. Three are under way in the longest pipeline; with more than one to spare, the staging of
+/// The number of slots where ranks share cores. Three are under way in the longest pipeline; with more than one to spare, the staging of
 /// all takes the caches from the data.
 const SLOTS_CROWDED: u32 = 4;
 /// Bytes of one slot of staging.
@@ -28,7 +28,7 @@ pub(crate) const SLICE_BYTES: usize = 32 << 10;
 /// Words that travel in the lines of the flag itself, which come together: the smallest operations need no more from each
 /// rank.
 pub(crate) const LINE_WORDS: usize = 14;
-/// The same in bytes.
+/// The length of a line in bytes.
 pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
 /// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
 pub(crate) const SIGNATURES: usize = 16;
@@ -43,7 +43,7 @@ const PAGE: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// What a rank has posted for one piece of work.
+/// The post of a rank for one piece of work.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -57,7 +57,7 @@ pub(crate) struct Slot {
     pub(crate) signature: AtomicU32,
 }
 
-/// What one rank tells the others. All zero at first.
+/// The words that one rank writes for the others. All zero at first.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -67,7 +67,7 @@ pub(crate) struct Control {
     pub(crate) combined: Line<Counter>,
     pub(crate) waker: Waker,
     pub(crate) lease: Lease,
-    /// Its process. 0 until somebody has joined as this rank.
+    /// The rank's process. 0 until a process has joined as this rank.
     pub(crate) pid: Line<AtomicU32>,
     /// The core it was last seen on, plus one.
     pub(crate) core: Line<AtomicU32>,
@@ -140,7 +140,7 @@ impl Region {
         unsafe { Span::new(at.as_ptr(), SLOT_LEN) }
     }
 
-    /// What `rank` posts for `piece`.
+    /// The slot in which `rank` posts for `piece`.
     pub(crate) fn slot(&self, rank: usize, piece: u64) -> &Slot {
         &self.control(rank).slots[(piece & (self.slots - 1)) as usize]
     }

@@ -29,7 +29,7 @@ impl Span {
         self.len
     }
 
-    /// Its address, in the form in which other processes are told of it.
+    /// The span's address, in the form in which other processes are told of it.
     pub(crate) fn addr(self) -> u64 {
         self.start.expose_provenance() as u64
     }

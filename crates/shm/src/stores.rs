@@ -22,9 +22,9 @@ const PIECES_PAST: u32 = 1024;
 /// Every so many pieces through the caches, one goes past them, to see how long that takes.
 const PIECES_THROUGH: u32 = 128;
 
-/// So many slow pieces are no chance: one was interrupted, or some found their source in no cache.
+/// Slow pieces in a row that cannot be chance, as one that was interrupted, or some that found their source in no cache.
 const SLOW_IN_A_ROW: u32 = 8;
-/// So many are none after the caches were tried again.
+/// Slow pieces in a row that cannot be chance after the caches were tried again.
 const STILL_SLOW: u32 = 2;
 
 /// The way of one piece.
@@ -35,23 +35,23 @@ struct StorePath {
     hand_back: bool,
 }
 
-/// What a rank has learnt of its stores: whether they are faster through the caches or past them.
+/// A rank's knowledge of its stores: whether they are faster through the caches or past them.
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
-    /// So many pieces more go past the caches.
+    /// The pieces that still go past the caches.
     past: u32,
-    /// So many pieces more go through them before one goes past.
+    /// The pieces that still go through the caches before one goes past.
     through: u32,
     /// Nanoseconds that 64 KiB took past the caches, the latest twice.
     cost_past: Option<[u64; 2]>,
-    /// So many pieces in a row, of at most so many bytes, were handed back.
+    /// How many pieces in a row were handed back, and the bytes of the longest.
     handed_back: (u32, usize),
     /// How many pieces in a row were slow through the caches.
     slow: u32,
 }
 
 impl Stores {
-    /// Has a piece of at most `len` bytes filled: `fill` does it, past the caches if so told, and says how many bytes there were.
+    /// Calls `fill` to fill a piece of at most `len` bytes, past the caches if so told; it says how many bytes there were.
     /// `may_hand_back` says that each line has one reader, who would hand it back; what is returned, whether that one should.
     pub(crate) fn fill(&mut self, len: usize, may_hand_back: bool, fill: impl FnOnce(bool) -> usize) -> bool {
         if len < TELLING_BYTES {

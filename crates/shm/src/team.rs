@@ -58,7 +58,7 @@ pub struct Team {
     /// Over all calls so far: of two ranks that both only gave something, in calls that did not agree, each finds out at
     /// the next thing it takes.
     fingerprint: u64,
-    /// What this rank shows the others.
+    /// The calls that this rank shows the others.
     shown: Vec<Shown>,
     shown_index: usize,
     /// Something was published since the sleepers were last woken.
@@ -222,7 +222,7 @@ impl Team {
         result
     }
 
-    /// From here on this rank's posts say that it does this. An operation whose lengths are agreed on only now has a second plan.
+    /// Sets the plan that this rank's posts name from here on. An operation whose lengths are agreed on only now has a second plan.
     pub(crate) fn follow(&mut self, plan: Plan<'_>, signature: &Signature) {
         let planned = plan.fingerprint();
         self.fingerprint = mix(self.fingerprint, planned);
@@ -386,7 +386,7 @@ impl Team {
         self.wait_longer(peer, value, call, &counter)
     }
 
-    /// To be called between the parts of what takes long. Its time may be over though nobody is waited for, or the group have failed; what
+    /// Looks around between the parts of a long operation. Its time may be over though nobody is waited for, or the group have failed; what
     /// comes next is of `peer`.
     pub(crate) fn watch(&mut self, peer: usize, call: &mut Call<'_>) -> Result<(), Fault> {
         self.unwatched += 1;
@@ -484,7 +484,7 @@ impl Team {
     }
 }
 
-/// What a rank calls, and how it does that.
+/// A rank's call, and how it performs it.
 #[derive(Debug)]
 struct Shown {
     /// The call in which it was last used.

@@ -18,9 +18,9 @@ pub struct Transfer<'a> {
     pub gives: &'a dyn Fn(usize) -> bool,
     /// Bytes of the largest part that any rank gives another. The same on all ranks.
     pub largest: usize,
-    /// What this rank gives to each, if it gives: ranges of the source.
+    /// The ranges of the source that this rank gives to each, if it gives.
     pub part: &'a dyn Fn(usize) -> Range<usize>,
-    /// Where this rank puts what each gives it: ranges of the output. `None` if it takes nothing.
+    /// The ranges of the output for what each gives this rank. `None` if it takes nothing.
     pub place: Option<&'a dyn Fn(usize) -> Range<usize>>,
     /// The blocks of which these ranges are made, where all ranks know them. The same on all ranks.
     pub layout: Option<&'a Layout>,
@@ -181,7 +181,7 @@ impl Team {
         Ok(())
     }
 
-    /// What fits travels in the line of the flag.
+    /// Pulls parts that fit into the line of the flag.
     fn pull_in_lines(
         &mut self,
         call: &mut Call<'_>,

@@ -32,13 +32,13 @@ const RINGS_LEN_MAX: usize = 4 << 20;
 
 const PAGE: usize = 4096;
 
-/// What a rank tells all others. All zero at first.
+/// The words that a rank writes for all others. All zero at first.
 #[repr(C, align(128))]
 #[derive(Debug)]
 struct Rank {
-    /// Somebody has joined as this rank.
+    /// Whether a process has joined as this rank.
     joined: AtomicU32,
-    /// Its ends are closed; what it wrote can still be read.
+    /// Whether the rank's ends are closed; what it wrote can still be read.
     closed: AtomicU32,
     /// Its threads sleep on this.
     waker: Futex,
@@ -99,7 +99,7 @@ impl Segment {
     }
 }
 
-/// Where the threads of one rank sleep.
+/// The waker on which the threads of one rank sleep.
 #[derive(Debug)]
 struct RankWaker {
     segment: Arc<Segment>,

@@ -136,7 +136,7 @@ impl Windows {
         Ok(Window(shared))
     }
 
-    /// In which window a span of this rank lies, and where in its part.
+    /// The window in which a span of this rank lies, and its offset in this rank's part.
     pub(crate) fn find(&self, span: Span) -> Option<(u64, u64)> {
         let (start, len) = (span.addr(), span.len() as u64);
         self.entries.iter().find_map(|(number, shared)| {

@@ -1,4 +1,4 @@
-//! What collectives must compute, the slow and obvious way: one loop over the ranks, in rank order.
+//! The oracle: what collectives must compute, the slow and obvious way, with one loop over the ranks, in rank order.
 //!
 //! Each function is given the buffers of all ranks. Values come from [`Sample`]: all that is added or multiplied is
 //! exact in its type, so that no order of operations changes a bit.
@@ -142,7 +142,7 @@ pub fn operators(dtype: DType) -> impl Iterator<Item = ReduceOp> {
     ReduceOp::ALL.into_iter().filter(move |op| op.supports(dtype))
 }
 
-/// What all_reduce leaves on every rank, reduce on the root, and reduce_scatter in [`blocks`].
+/// The result of all_reduce on every rank, of reduce on the root, and of reduce_scatter in [`blocks`].
 pub fn reduce<T: Sample>(inputs: &[Vec<T>], op: ReduceOp) -> Vec<T> {
     let mut values = Vec::new();
     let mut at = |i: usize| {
@@ -153,7 +153,7 @@ pub fn reduce<T: Sample>(inputs: &[Vec<T>], op: ReduceOp) -> Vec<T> {
     (0..inputs[0].len()).map(&mut at).collect()
 }
 
-/// What all_gather leaves on every rank, and gather on the root.
+/// The result of all_gather on every rank, and of gather on the root.
 pub fn gather<T: Element>(inputs: &[Vec<T>]) -> Vec<T> {
     inputs.concat()
 }
@@ -169,7 +169,7 @@ pub fn blocks<T: Element>(buffer: &[T], counts: &[usize]) -> Vec<Vec<T>> {
     counts.iter().map(&mut cut).collect()
 }
 
-/// What each rank has after an all_to_all in which rank `r` sends `counts[r][s]` elements to rank `s`.
+/// The result of an all_to_all on each rank, in which rank `r` sends `counts[r][s]` elements to rank `s`.
 pub fn all_to_all<T: Element>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Vec<Vec<T>> {
     let sent: Vec<_> = inputs.iter().zip(counts).map(|(input, counts)| blocks(input, counts)).collect();
     let received = |to: usize| sent.iter().map(|from| &from[to][..]).collect::<Vec<_>>().concat();

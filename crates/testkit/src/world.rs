@@ -14,10 +14,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
-/// One rank's way into its group, taken on the rank's own thread.
+/// The function by which a rank joins its group, called on the rank's own thread.
 pub type Join = Box<dyn FnOnce() -> Result<ProcessGroup> + Send>;
 
-/// What the ranks of a world have in common.
+/// The settings of a world, which all its ranks have.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// How long an operation may take.
@@ -163,7 +163,7 @@ impl World {
         self
     }
 
-    /// What goes over TCP is encrypted.
+    /// Encrypts everything that goes over TCP.
     #[must_use]
     pub fn encrypted(mut self) -> Self {
         self.settings.encrypt = true;

@@ -1,4 +1,4 @@
-//! What every [`Store`] must do.
+//! The suite for every [`Store`].
 //!
 //! A suite is told how to make a fresh store; what that returns makes further clients of the same store. Implementations
 //! whose clones share may hand out clones, others connect again.

@@ -1,4 +1,4 @@
-//! What engines beside the group's backend rely on: agreement without data, and causes from outside.
+//! The interface for engines beside the group's backend: agreement without data, and causes from outside.
 
 use super::failure::{cause, failed};
 use crate::World;

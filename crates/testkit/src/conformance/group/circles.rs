@@ -11,7 +11,7 @@ const LONG: usize = 64 << 20;
 /// How long messages are waited for; collectives may take longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a rank calls, and on which line.
+/// A call that a rank makes; returns its outcome and its line.
 type Call = fn(&ProcessGroup) -> (Result<()>, u32);
 
 /// All ranks make the call; all hear who waits for whom, in these operations and on these lines.

@@ -1,4 +1,4 @@
-//! What ranks see of a group that failed.
+//! Groups that failed, as their ranks see them.
 
 use phalanx_core::{Cause, Error, Result};
 use phalanx_group::ProcessGroup;

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-/// What is reduced in one step: little or much.
+/// The buffer that is reduced in one step: little or much.
 fn work(step: u64) -> Vec<f32> {
     vec![1.0; 1 << Random::new(step).below(18)]
 }

@@ -6,7 +6,7 @@ use phalanx_core::{Cause, Error, OpKind, ReduceOp, Result};
 use phalanx_group::{ProcessGroup, Work};
 use std::sync::Barrier;
 
-/// What a rank calls, and on which line: something else if it is the odd one out.
+/// A call that a rank makes, another if it is the odd one out; returns its outcome and its line.
 type Call = fn(&ProcessGroup, odd: bool) -> (Result<()>, u32);
 
 /// In worlds of 2 to 4 ranks the first or the last rank does something else than the others.

@@ -1,4 +1,4 @@
-//! What every [`Backend`](phalanx_group::Backend) must do, seen through the groups it makes.
+//! The suite for every [`Backend`](phalanx_group::Backend), seen through the groups it makes.
 //!
 //! ```
 //! mod thread {
