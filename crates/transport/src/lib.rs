@@ -8,51 +8,83 @@
 //! [`wait_policy`] is when a thread that waits for a peer spins, gives its core away, and sleeps.
 //!
 //! Deliberately absent: collectives, groups, rendezvous.
+//!
+//! Without the feature `sockets`, which is on by default, there are only [`Transport`], [`Wire`], frames and [`Waker`]: no socket, clock or thread,
+//! and nothing that a system must have. `phalanx-control` and `phalanx-engine` use that much.
 
+#[cfg(feature = "sockets")]
 mod birthplace;
 mod checksum;
+#[cfg(feature = "sockets")]
 mod connection;
+#[cfg(feature = "sockets")]
 mod endpoint;
+#[cfg(feature = "sockets")]
 mod exchange;
 mod frame;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(feature = "sockets")]
 pub mod handshake;
+#[cfg(feature = "sockets")]
 mod host_probe;
+#[cfg(feature = "sockets")]
 mod key_exchange;
+#[cfg(feature = "sockets")]
 mod keys;
+#[cfg(feature = "sockets")]
 mod local;
+#[cfg(feature = "sockets")]
 mod path;
+#[cfg(feature = "sockets")]
 mod resources;
 #[doc(hidden)]
 pub mod sabotage;
+#[cfg(feature = "sockets")]
 mod seal;
+#[cfg(feature = "sockets")]
 mod secret;
+#[cfg(feature = "sockets")]
+mod self_pipe;
+#[cfg(feature = "sockets")]
 mod socket;
+#[cfg(feature = "sockets")]
 mod status;
 mod tally;
+#[cfg(feature = "sockets")]
 pub mod tcp;
+#[cfg(feature = "sockets")]
 pub mod thread;
 mod transport;
+#[cfg(feature = "sockets")]
 pub mod wait_policy;
 mod waker;
 mod wire;
 
+#[cfg(feature = "sockets")]
 pub use birthplace::Birthplace;
+#[cfg(feature = "sockets")]
 pub use connection::Connection;
+#[cfg(feature = "sockets")]
 pub use endpoint::{
     Admission, Dial, Endpoint, MESSAGE_LEN_MAX, NoSession, Outbox, Service, Session, SessionId,
     SessionReceiver, SessionSender, Strangers, open_session, open_session_if_listening, try_to_open_session,
 };
 pub use frame::{Channel, FRAME_LEN_MAX, Header, Key, encode_signature};
+#[cfg(feature = "sockets")]
 pub use host_probe::probe_hosts;
+#[cfg(feature = "sockets")]
 pub use local::HostKey;
-#[cfg(target_os = "linux")]
+#[cfg(all(feature = "sockets", target_os = "linux"))]
 pub use local::OfferedFd;
+#[cfg(feature = "sockets")]
 pub use secret::{Secret, random_number};
+#[cfg(feature = "sockets")]
 pub use socket::loopback;
 pub use tally::Tally;
-pub use transport::{Direction, LinkFault, Transport, Wait};
+#[cfg(feature = "sockets")]
+pub use transport::Wait;
+pub use transport::{Direction, LinkFault, Transport};
 pub use waker::{WakeSource, Waker};
 pub use wire::{Arrival, HEAD_LEN_MAX, Outbound, Sent, Wire, WireFault};

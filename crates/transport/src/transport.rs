@@ -1,11 +1,18 @@
 //! The seam between collectives and whatever moves their bytes.
 
-use crate::waker::{Kind, WakeSource, Waker, sleep};
+#[cfg(feature = "sockets")]
+use crate::self_pipe::sleep;
+use crate::waker::WakeSource;
+#[cfg(feature = "sockets")]
+use crate::waker::{Kind, Waker};
+#[cfg(feature = "sockets")]
 use rustix::event::{PollFd, PollFlags};
 use std::fmt;
 use std::io::IoSlice;
+#[cfg(feature = "sockets")]
 use std::net::TcpStream;
 use std::sync::Arc;
+#[cfg(feature = "sockets")]
 use std::time::Duration;
 
 /// Why a link carries nothing any more.
@@ -74,6 +81,7 @@ pub trait Transport: Send + 'static {
     fn is_linked(&mut self, peer: usize) -> bool;
 
     /// Adds to `wait` what ends it when bytes can move; true if they can already (then don't sleep).
+    #[cfg(feature = "sockets")]
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
 
     /// What peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
@@ -84,6 +92,7 @@ pub trait Transport: Send + 'static {
 }
 
 /// What a thread sleeps on while nothing can move: its waker, and any number of sockets.
+#[cfg(feature = "sockets")]
 #[derive(Debug)]
 pub struct Wait {
     waker: Waker,
@@ -92,6 +101,7 @@ pub struct Wait {
     heard: u32,
 }
 
+#[cfg(feature = "sockets")]
 impl Wait {
     /// A wait with a waker of its own.
     ///

@@ -1,97 +1,10 @@
-//! How one thread wakes another that sleeps.
+//! What wakes a thread that sleeps.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+#[cfg(feature = "sockets")]
+use crate::self_pipe::SelfPipe;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
-
-/// A socket with itself at the other end.
-#[cfg(unix)]
-mod loops {
-    use std::io::{self, Read, Write};
-    use std::os::unix::net::UnixStream;
-
-    #[derive(Debug)]
-    pub(super) struct SelfPipe {
-        writer: UnixStream,
-        pub(super) reader: UnixStream,
-    }
-
-    impl SelfPipe {
-        pub(super) fn new() -> io::Result<Self> {
-            let (writer, reader) = UnixStream::pair()?;
-            writer.set_nonblocking(true)?;
-            reader.set_nonblocking(true)?;
-            Ok(Self { writer, reader })
-        }
-
-        pub(super) fn put(&self) -> io::Result<usize> {
-            (&self.writer).write(&[1])
-        }
-
-        pub(super) fn take(&self) -> io::Result<usize> {
-            (&self.reader).read(&mut [0; 64])
-        }
-    }
-}
-
-/// A socket with itself at the other end: connected to its own address, it takes nothing from anybody else.
-#[cfg(not(unix))]
-mod loops {
-    use std::io;
-    use std::net::{Ipv4Addr, UdpSocket};
-
-    #[derive(Debug)]
-    pub(super) struct SelfPipe {
-        pub(super) reader: UdpSocket,
-    }
-
-    impl SelfPipe {
-        pub(super) fn new() -> io::Result<Self> {
-            let reader = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-            reader.connect(reader.local_addr()?)?;
-            reader.set_nonblocking(true)?;
-            Ok(Self { reader })
-        }
-
-        pub(super) fn put(&self) -> io::Result<usize> {
-            self.reader.send(&[1])
-        }
-
-        pub(super) fn take(&self) -> io::Result<usize> {
-            self.reader.recv(&mut [0; 64])
-        }
-    }
-}
-
-/// Wakes a thread that sleeps in `poll`.
-#[derive(Debug)]
-pub(crate) struct SelfPipe(loops::SelfPipe);
-
-impl SelfPipe {
-    /// One that has not been woken.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(loops::SelfPipe::new()?))
-    }
-
-    pub(crate) fn wake(&self) {
-        // A full pipe means that it is awake already.
-        let _ = self.0.put();
-    }
-
-    /// Forgets all wake-ups so far.
-    pub(crate) fn clear(&self) {
-        while self.0.take().is_ok_and(|n| n > 0) {}
-    }
-
-    /// What to poll for.
-    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
-        PollFd::new(&self.0.reader, PollFlags::IN)
-    }
-}
 
 /// What other processes can wake as well, because it lies in memory that they share: an event count.
 ///
@@ -113,21 +26,15 @@ pub trait WakeSource: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<Kind>);
 
+/// What is woken.
 #[derive(Debug)]
 pub(crate) enum Kind {
+    #[cfg(feature = "sockets")]
     SelfPipe(SelfPipe),
     Source(Arc<dyn WakeSource>),
 }
 
 impl Waker {
-    /// One that has not been woken.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(Kind::SelfPipe(SelfPipe::new()?))))
-    }
-
     /// One that wakes `source`, and that `source` wakes. Each thread that sleeps on one source has a waker of its own.
     pub fn at(source: Arc<dyn WakeSource>) -> Self {
         Self(Arc::new(Kind::Source(source)))
@@ -136,6 +43,7 @@ impl Waker {
     /// Wakes the sleeper now, or at its next attempt to sleep.
     pub fn wake(&self) {
         match &*self.0 {
+            #[cfg(feature = "sockets")]
             Kind::SelfPipe(waker) => waker.wake(),
             Kind::Source(source) => source.wake(),
         }
@@ -145,33 +53,19 @@ impl Waker {
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
+
+#[cfg(feature = "sockets")]
+impl Waker {
+    /// One that has not been woken.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self(Arc::new(Kind::SelfPipe(SelfPipe::new()?))))
+    }
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.0
-    }
-}
-
-/// Sleeps until one of `fds` is ready or `limit` has passed. May wake for no reason: callers look at everything anyway.
-pub(crate) fn sleep(fds: &mut [PollFd<'_>], limit: Duration) {
-    let seconds = limit.as_secs().min(1 << 30);
-    let timeout = Timespec { tv_sec: seconds as _, tv_nsec: limit.subsec_nanos() as _ };
-    let _ = poll(fds, Some(&timeout));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wake_ups_are_remembered_until_cleared() {
-        let waker = SelfPipe::new().unwrap();
-        let ready = |waker: &SelfPipe| {
-            poll(&mut [waker.poll_fd()], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
-        };
-        assert_eq!(ready(&waker), 0);
-        (0..100_000).for_each(|_| waker.wake());
-        assert_eq!(ready(&waker), 1);
-        waker.clear();
-        assert_eq!(ready(&waker), 0);
     }
 }

@@ -12,7 +12,9 @@ use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
 use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
-use crate::transport::{Direction, LinkFault, Transport, Wait};
+#[cfg(feature = "sockets")]
+use crate::transport::{Direction, Wait};
+use crate::transport::{LinkFault, Transport};
 use crate::{FRAME_LEN_MAX, WakeSource, Waker};
 use phalanx_core::Signature;
 use std::collections::{HashMap, VecDeque};
@@ -348,6 +350,7 @@ impl Wire {
     }
 
     /// Adds to `wait` what ends when bytes can move on the link; true if they can already.
+    #[cfg(feature = "sockets")]
     pub fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
         self.transport.watch(peer, direction, wait)
     }

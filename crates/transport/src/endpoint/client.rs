@@ -6,7 +6,7 @@ use super::limits::HANDSHAKE_TIME;
 use super::session::Session;
 use crate::handshake::{Dialer, Hello, Refusal, Status};
 use crate::secret::random;
-use crate::{Secret, socket, waker};
+use crate::{Secret, self_pipe, socket};
 use phalanx_core::{Deadline, Error, Result};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -166,7 +166,7 @@ fn try_address(
         if left.is_zero() {
             return Err(Failure::Io(ErrorKind::TimedOut.into()));
         }
-        waker::sleep(&mut [half.poll_fd()], left);
+        self_pipe::sleep(&mut [half.poll_fd()], left);
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) use {accept_queue::Listener, accept_queue::Origin, dial::Address};
 use crate::handshake::{Purpose, Refusal, Status};
 #[cfg(target_os = "linux")]
 use crate::local::FdPassing;
-use crate::waker::{self, SelfPipe};
+use crate::self_pipe::{self, SelfPipe};
 use crate::{Birthplace, Secret, resources, socket};
 pub(crate) use accept_queue::AcceptQueue;
 pub(crate) use dial::Dialling;
@@ -258,7 +258,7 @@ impl<S: Service> EventLoop<S> {
             until = until.min(at);
         }
         let left = until.saturating_duration_since(now);
-        waker::sleep(&mut fds, left);
+        self_pipe::sleep(&mut fds, left);
     }
 
     /// Takes in callers whose handshake is over.

@@ -3,7 +3,7 @@
 
 use super::inbox::{BACKLOG_MAX, MESSAGE_LEN_MAX, framed};
 use crate::connection::Writer;
-use crate::waker;
+use crate::self_pipe;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
@@ -151,7 +151,7 @@ impl Sending {
         loop {
             let slice = LOOK_INTERVAL.min(self.stuck_after.saturating_sub(stuck));
             let began = Instant::now();
-            waker::sleep(&mut [PollFd::new(&*self.stream, PollFlags::OUT)], slice);
+            self_pipe::sleep(&mut [PollFd::new(&*self.stream, PollFlags::OUT)], slice);
             stuck += began.elapsed().min(slice);
             let mut state = self.lock();
             if state.broken.is_some() {

@@ -3,7 +3,7 @@
 use super::inbox::{BACKLOG_MAX, Inbox, framed};
 use super::sender::{Sending, SessionSender};
 use crate::connection::{Connection, Reader};
-use crate::waker;
+use crate::self_pipe;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
@@ -179,7 +179,7 @@ impl SessionReceiver {
                 Ok(0) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.inbox.push(&buffer[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    waker::sleep(&mut [PollFd::new(self.reader.stream(), PollFlags::IN)], left);
+                    self_pipe::sleep(&mut [PollFd::new(self.reader.stream(), PollFlags::IN)], left);
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(self.failed(e)),
