@@ -1,4 +1,4 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `miri`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `book`,
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `miri`, `wasm`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `book`,
 //! `ci`.
 
 mod abi;
@@ -8,6 +8,7 @@ mod corpus;
 mod fuzz;
 mod miri;
 mod tidy;
+mod wasm;
 
 use clap::Parser;
 use command::outcome;
@@ -28,6 +29,8 @@ enum Task {
     Loom,
     /// The code with raw pointers, under Miri (needs a nightly toolchain with it; skipped by name where there is none).
     Miri,
+    /// The crates without clock, thread or socket, for a machine that has none (skipped by name where the target can't be had).
+    Wasm,
     /// Real jobs whose ranks die in every way, many times over (see docs/design/chaos.md).
     Chaos(Chaos),
     /// Programs that end without `finalize()`, many jobs of each: none may fail or say anything.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Task::Tidy(flags) => return tidy::run(&flags),
         Task::Loom => return loom(),
         Task::Miri => return miri::run(),
+        Task::Wasm => return wasm::run(),
         Task::Sim { seeds, seed } => return sim(seeds, seed),
         Task::Endings { jobs, ways } => return endings(&jobs, ways),
         Task::Chaos(flags) => return chaos(flags),

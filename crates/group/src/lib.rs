@@ -4,26 +4,29 @@
 //! makes ranks of threads. Below the group stands a [`Backend`]; the ones in this crate perform the schedules of
 //! `phalanx-algo` over the transports of `phalanx-transport`, or work in shared memory, and others can be written.
 //!
-//! The folders are floors. Each uses only those before it: [`trace`] (what each group did lately), `control` (who is lost, and what went wrong
-//! first), `group` ([`ProcessGroup`] and the traits below it), `engine` (performs schedules), `host` (backends for host memory), `bootstrap`
+//! Who is lost, and what went wrong first, is decided by `phalanx-control`. The folders are floors. Each uses only those before it: [`trace`]
+//! (what each group did lately), `group` ([`ProcessGroup`] and the traits below it), `engine` (performs schedules), `host` (backends for host memory), `bootstrap`
 //! (how ranks come together).
 
 mod atomic_write;
 mod bootstrap;
-mod control;
 mod engine;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
 mod host;
+mod runtime;
 #[cfg(all(test, not(loom)))]
 mod sim;
+mod standstill;
 mod sync;
 #[cfg(test)]
 mod tests;
 pub mod trace;
 mod warning;
+
+use phalanx_control as control;
 
 pub use bootstrap::init::{SimulatedBackend, init, join};
 pub use bootstrap::prices::{Measured, Prices};

@@ -23,9 +23,9 @@ const FLOORS: &[(&str, &[&str])] = &[
     (
         "crates/group",
         &[
-            "atomic_write sync warning",
+            "atomic_write standstill sync warning",
             "trace",
-            "control",
+            "runtime",
             "group",
             "engine",
             "host",

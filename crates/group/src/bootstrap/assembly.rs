@@ -2,6 +2,7 @@
 
 use crate::bootstrap::address::Address;
 use crate::bootstrap::arbiter_service::ArbiterService;
+use crate::bootstrap::build::Build;
 use crate::bootstrap::generation::Assignment;
 use crate::bootstrap::init_notices::InitNotices;
 use crate::bootstrap::launcher::Launcher;
@@ -9,16 +10,17 @@ use crate::bootstrap::prices::{self, Prices, cores};
 use crate::bootstrap::rendezvous::{ASK_INTERVAL, Rendezvous, Step};
 use crate::bootstrap::tcp_control::{Doubt, TcpControl};
 use crate::bootstrap::tcp_job::TcpJob;
+use crate::bootstrap::terms::terms;
 use crate::control::Control;
-use crate::control::build::Build;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::launcher_link::LauncherLink;
 use crate::control::membership::Membership;
 use crate::control::notice::{Local, Member, Notice};
-use crate::control::terms::terms;
+use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Peer, Result, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config, OpenStore, Store, StoreLocation, TcpStoreServer};
+use phalanx_trace::Recorded;
 use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
 use phalanx_transport::tcp::Exchange;
 use phalanx_transport::{HostKey, NoSession, Secret, Service, Session, try_to_open_session};
@@ -86,9 +88,10 @@ pub(crate) fn assemble(
     let arbiter = if rank == 0 { Address::own(exchange.addr()).to_string() } else { arbiter };
     let link = prices::decode(&store.get(PRICES_KEY, deadline)?)?;
     let peer = Peer { rank, host: process_name() };
-    let recorder = Recorder::new(peer.clone(), world_size, config.timeout);
-    let (len, folder) = (config.trace_len, trace_folder(config, assignment));
-    let membership = Membership::with_launcher(Recorder { len, folder, ..recorder }, link_to_launcher);
+    let recorder = Recorder::new(peer.clone(), trace_folder(config, assignment));
+    let runtime = OsRuntime::of_process(recorder, link_to_launcher);
+    let recorded = Recorded { me: peer.clone(), world_size, timeout: config.timeout };
+    let membership = Membership::new(recorded, config.trace_len, Arc::new(runtime));
     let hello = Hello {
         purpose: Purpose::Control,
         rank: rank as u32,
@@ -345,7 +348,7 @@ fn local(config: &Config, exchange: &Exchange) -> Option<Local> {
     if config.backend == BackendChoice::Tcp {
         return None;
     }
-    let host = HostKey::of_this_process(config.host_id.as_deref())?;
+    let host = HostKey::of_this_process(config.host_id.as_deref())?.to_string();
     Some(Local { host, name: exchange.local_name()?.to_owned(), longest: longest_memory() })
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod arbiter_service;
 pub(crate) mod assembly;
+pub(crate) mod build;
 #[cfg(target_os = "linux")]
 pub(crate) mod exchange_fd;
 pub(crate) mod generation;
@@ -19,5 +20,6 @@ pub(crate) mod signal;
 pub(crate) mod start;
 pub(crate) mod tcp_control;
 pub(crate) mod tcp_job;
+pub(crate) mod terms;
 pub(crate) mod thread_job;
 pub(crate) mod tune;

@@ -7,7 +7,6 @@ use crate::control::client::ControlClient;
 use crate::control::membership::Membership;
 use crate::control::notice::Notice;
 use crate::control::outage::{Silence, judge};
-use crate::control::standstill::Program;
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose};
 use phalanx_transport::{Birthplace, Secret, Session, SessionReceiver, SessionSender};
@@ -47,7 +46,6 @@ impl TcpControl {
         let (session, incoming) = session.split();
         let session = Arc::new(session);
         let closing = Arc::new(AtomicBool::new(false));
-        let _ = membership.program.set(Program::Process);
         let client = ControlClient::new(membership, heartbeat, Instant::now());
         let listener =
             ControlThread { incoming, outgoing: session.clone(), client, doubt, closing: closing.clone() };
@@ -98,7 +96,7 @@ impl Doubt {
     }
 
     fn own(&self, addrs: &[SocketAddr]) -> Option<IpAddr> {
-        Some(addrs.get(self.membership.recorder.me.rank)?.ip())
+        Some(addrs.get(self.membership.me().rank)?.ip())
     }
 
     /// Asks for a sign of life in other ways; says when there was one.

@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 use crate::bootstrap::exchange_fd::FdExchange;
+use crate::bootstrap::prices::cores;
 use crate::bootstrap::tcp_control::TcpControl;
 use crate::control::Control;
 #[cfg(target_os = "linux")]
@@ -10,6 +11,7 @@ use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::{Member, Notice};
 use crate::host::host_context::HostContext;
+use crate::warning::warn_aside;
 use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
@@ -88,6 +90,14 @@ impl JobContext for TcpJob {
         #[cfg(target_os = "linux")]
         self.shares.lock().unwrap_or_else(PoisonError::into_inner).remove(&group);
         self.exchange.close(group);
+    }
+
+    fn remind(&self, words: &str) {
+        warn_aside(&format!("rank {}", self.place.rank), words);
+    }
+
+    fn ranks_share_cores(&self) -> bool {
+        self.place.local_world_size > cores()
     }
 
     fn leave(&self, deadline: &Deadline) {

@@ -1,12 +1,14 @@
 //! A rank that is a thread of this process: its connection to its job.
 
 use crate::bootstrap::local_control::{LocalArbiter, LocalControl};
+use crate::bootstrap::prices::cores;
 use crate::control::Control;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::Notice;
 use crate::host::host_context::HostContext;
-use crate::trace::writer::Recorder;
+use crate::runtime;
+use crate::warning::warn_aside;
 use phalanx_core::{Deadline, GroupId, Peer};
 use phalanx_transport::thread::Pipes;
 use phalanx_transport::{Birthplace, Wire};
@@ -32,7 +34,7 @@ impl ThreadJob {
     pub(crate) fn create(world_size: usize, timeout: Duration) -> Vec<Self> {
         let name = format!("thread of process {}", std::process::id());
         let peer = |rank| Peer { rank, host: name.clone() };
-        let membership = |rank| Membership::new(Recorder::new(peer(rank), world_size, timeout));
+        let membership = |rank| runtime::membership(peer(rank), world_size, timeout);
         let arbiter = LocalArbiter::new((0..world_size).map(membership).collect());
         let fabric = Arc::new(Fabric::default());
         let job = |rank| {
@@ -76,6 +78,14 @@ impl JobContext for ThreadJob {
 
     fn place(&self) -> &Place {
         &self.place
+    }
+
+    fn remind(&self, words: &str) {
+        warn_aside(&format!("rank {}", self.place.rank), words);
+    }
+
+    fn ranks_share_cores(&self) -> bool {
+        self.place.local_world_size > cores()
     }
 
     fn leave(&self, _deadline: &Deadline) {

@@ -22,7 +22,7 @@ mod tests;
 
 use crate::control::group_health::{ErrorContext, FAREWELL_TIME, GroupHealth, stall_time};
 use crate::control::reminder::Reminder;
-use crate::control::standstill::Here;
+use crate::control::runtime::Here;
 use crate::engine::own_thread::OwnThread;
 use backoff::{Backoff, HostPlace};
 use eager::Eager;
@@ -141,7 +141,7 @@ pub(crate) struct Attempt {
     /// It has waited for a while, and the arbiter knows if it is a collective.
     stalled: bool,
     /// Its thread is known to wait.
-    here: Option<Here>,
+    here: Here,
     /// Of one that has.
     reminder: Option<Reminder>,
     /// How often its data moved while nobody looked at the clock.
@@ -376,7 +376,7 @@ impl Engine {
                 self.health.stalled();
             }
             if !operation.may_be_in_vain() {
-                attempt.here = Some(self.health.waits());
+                attempt.here = self.health.waits();
             }
         }
         if !attempt.stalled {

@@ -6,7 +6,7 @@ use crate::control::failure_latch::FailureLatch;
 use crate::control::heartbeat::Heartbeat;
 use crate::control::membership::Membership;
 use crate::control::notice::{Notice, Verdict};
-use crate::trace::writer::Recorder;
+use crate::runtime;
 use arbitrary::{Result, Unstructured};
 use phalanx_core::{CallSite, Cause, Deadline, GroupId, Loss, Method, OpKind, Peer, Signature, WORLD};
 use phalanx_transport::MESSAGE_LEN_MAX;
@@ -62,15 +62,14 @@ pub fn control(data: &[u8]) {
 
 impl Rank {
     fn new(rank: usize, world_size: usize) -> Self {
-        let recorder = Recorder::new(peer(rank), world_size, Duration::from_secs(1));
-        let membership = Membership::new(Recorder { len: 64, ..recorder });
+        let membership = runtime::membership(peer(rank), world_size, Duration::from_secs(1));
         let world = membership.latch(WORLD, (0..world_size).collect());
         Self { connected: false, joined: false, membership, world, verdicts: Vec::new() }
     }
 
     /// It was told that it is lost itself, and is told no more.
     fn was_condemned(&self) -> bool {
-        let me = &self.membership.recorder.me;
+        let me = &self.membership.me();
         let own = |v: &Verdict| matches!(v, Verdict::Lost { rank, is_gone: true, .. } if *rank == me.rank);
         self.verdicts.iter().any(own)
     }

@@ -10,20 +10,21 @@ use super::random::Random;
 use super::transport::{Links, SimTransport};
 use crate::bootstrap::rendezvous::{Rendezvous, Step};
 use crate::control::Control;
+use crate::control::changes::Changes;
 use crate::control::client::ControlClient;
 use crate::control::failure_report::SETTLE_TIME;
 use crate::control::group_health::GroupHealth;
 use crate::control::membership::Membership;
 use crate::control::notice::{Notice, Verdict};
 use crate::control::outage::Silence;
-use crate::control::standstill;
+use crate::control::runtime::Runtime;
 use crate::engine::{Attempt, Operation, Outcome};
 use crate::host::scheduled::ScheduledBackend;
-use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
+use phalanx_trace::{Now, Recorded};
 use phalanx_transport::{Secret, Wire};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a process tries to deliver its last messages.
@@ -89,10 +90,36 @@ pub(super) struct Process {
     lie: Option<super::faults::Lie>,
 }
 
-/// A simulated rank has one thread, which does nothing while it waits.
-fn one_thread(membership: Arc<Membership>) -> Arc<Membership> {
-    let _ = membership.program.set(standstill::Program::OneThread);
-    membership
+/// The process as its control plane sees it.
+#[derive(Debug)]
+struct SimRuntime {
+    net: Net,
+    /// When the process slept last, and for how long: nothing happens in the network meanwhile.
+    slept: Mutex<(Instant, Duration)>,
+}
+
+impl Runtime for SimRuntime {
+    fn now(&self) -> Instant {
+        let now = self.net.lock().now;
+        let (at, slept) = *self.slept.lock().unwrap_or_else(PoisonError::into_inner);
+        if at == now { now + slept } else { now }
+    }
+
+    /// Whoever sleeps without leaving the processor to the others hears nothing from them: its time is over.
+    fn sleep(&self, _changes: &Changes, _seen: u64, limit: Duration) {
+        let now = self.net.lock().now;
+        let slept = self.now().saturating_duration_since(now) + limit;
+        *self.slept.lock().unwrap_or_else(PoisonError::into_inner) = (now, slept);
+    }
+
+    fn trace_time(&self) -> Now {
+        Now { at: 0, epoch: 0 }
+    }
+
+    /// It has one thread, which does nothing while it waits.
+    fn stands_still(&self) -> bool {
+        true
+    }
 }
 
 impl Process {
@@ -110,7 +137,8 @@ impl Process {
             Desk::new(me, &program, secret, net.clone(), faults.capacity, links.clone(), random.fork());
         let deadline = Deadline::after(now, program.init_limit);
         desk.call_arbiter(deadline, now);
-        let recorder = Recorder { len: 16, ..Recorder::new(peer(me), world_size, program.limit) };
+        let recorded = Recorded { me: peer(me), world_size, timeout: program.limit };
+        let runtime = Arc::new(SimRuntime { net: net.clone(), slept: Mutex::new((now, Duration::ZERO)) });
         Self {
             me,
             astray: faults.astray.filter(|astray| astray.rank == me),
@@ -120,7 +148,7 @@ impl Process {
             random,
             desk,
             links,
-            membership: one_thread(Membership::new(recorder)),
+            membership: Membership::new(recorded, 16, runtime),
             notices: Arc::default(),
             client: None,
             meeting: Rendezvous { me: peer(me), world_size, deadline },

@@ -1,8 +1,8 @@
 //! Ranks of different builds: they do not come together, and all hear what differs.
 
 use crate::bootstrap::assembly::meet_all;
+use crate::bootstrap::build::{Build, PRETENDED};
 use crate::bootstrap::generation::Assignment;
-use crate::control::build::{Build, PRETENDED};
 use crate::join;
 use phalanx_core::{Deadline, Error};
 use phalanx_rendezvous::{Config, StoreLocation, TcpStoreServer};

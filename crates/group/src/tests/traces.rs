@@ -3,10 +3,12 @@
 use crate::control::failure_latch::FailureLatch;
 use crate::control::membership::Membership;
 use crate::control::notice::Verdict;
+use crate::runtime::{self, OsRuntime};
 use crate::trace::writer::{Recorder, WRITING_TIME, write};
 use crate::trace::{State, Trace};
 use crate::{ReduceOp, SimulatedBackend};
 use phalanx_core::{Cause, GroupId, Loss, OpKind, Peer, WORLD};
+use phalanx_trace::Recorded;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +16,10 @@ use std::time::{Duration, Instant};
 /// A rank of many groups, and where it writes.
 fn rank(name: &str) -> (Arc<Membership>, Vec<Arc<FailureLatch>>, PathBuf) {
     let folder = std::env::temp_dir().join(format!("phalanx_{name}_{}", std::process::id()));
-    let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, 2, Duration::from_secs(1));
-    let membership = Membership::new(Recorder { folder: Some(folder.clone()), ..recorder });
+    let me = Peer { rank: 0, host: "h".into() };
+    let runtime = OsRuntime::of_thread(Recorder::new(me.clone(), Some(folder.clone())));
+    let recorded = Recorded { me, world_size: 2, timeout: Duration::from_secs(1) };
+    let membership = Membership::new(recorded, 64, Arc::new(runtime));
     let groups = (0..200).map(|group| if group == 0 { WORLD } else { GroupId(group) });
     let latches = groups.map(|group| membership.latch(group, vec![0, 1])).collect();
     (membership, latches, folder)
@@ -30,7 +34,7 @@ fn lost() -> Verdict {
 fn what_fails_at_once_is_written_once() {
     let (membership, _latches, folder) = rank("once");
     membership.hear(lost(), Instant::now());
-    membership.recorder.finish_writing();
+    membership.runtime().finish_traces();
     let text = std::fs::read(folder.join("trace_rank_0.json")).unwrap();
     std::fs::remove_dir_all(folder).unwrap();
     let trace: Trace = serde_json::from_slice(&text).unwrap();
@@ -45,12 +49,12 @@ fn a_disk_that_hangs_is_waited_for_once() {
     membership.while_locked(|| {
         // Who writes waits for the lock, as for a disk.
         for latch in &latches {
-            latch.raise(Cause::Aborted { peer: membership.recorder.me.clone(), reason: "r".into() }, None);
-            membership.recorder.finish_writing();
+            latch.raise(Cause::Aborted { peer: membership.me().clone(), reason: "r".into() }, None);
+            membership.runtime().finish_traces();
         }
     });
     assert!(begun.elapsed() < 10 * WRITING_TIME, "{:?}", begun.elapsed());
-    membership.recorder.finish_writing();
+    membership.runtime().finish_traces();
     let _ = std::fs::remove_dir_all(folder);
 }
 
@@ -69,7 +73,7 @@ fn what_cannot_be_written_leaves_nothing_behind() {
 #[test]
 fn who_is_no_member_is_not_missing() {
     let me = Peer { rank: 2, host: "h".into() };
-    let membership = Membership::new(Recorder::new(me, 4, Duration::from_secs(1)));
+    let membership = runtime::membership(me, 4, Duration::from_secs(1));
     let groups = [WORLD, GroupId(7)].map(|group| {
         let members = if group == WORLD { vec![0, 1, 2, 3] } else { vec![2, 3] };
         (group, membership.latch(group, members))
@@ -86,7 +90,7 @@ fn who_is_no_member_is_not_missing() {
 #[test]
 fn who_did_not_send_is_not_missing_in_a_collective() {
     let me = Peer { rank: 0, host: "h".into() };
-    let membership = Membership::new(Recorder::new(me.clone(), 2, Duration::from_secs(1)));
+    let membership = runtime::membership(me.clone(), 2, Duration::from_secs(1));
     let latch = membership.latch(WORLD, vec![0, 1]);
     let (waited, awaited) = (Duration::from_secs(1), vec![Peer { rank: 1, host: "h".into() }]);
     let missing = awaited.clone();
@@ -104,7 +108,7 @@ fn who_did_not_send_is_not_missing_in_a_collective() {
 #[test]
 fn the_first_cause_is_of_the_job_and_not_of_the_groups_of_this_rank() {
     let me = Peer { rank: 0, host: "h".into() };
-    let membership = Membership::new(Recorder::new(me.clone(), 3, Duration::from_secs(1)));
+    let membership = runtime::membership(me.clone(), 3, Duration::from_secs(1));
     let _world = membership.latch(WORLD, vec![0, 1, 2]);
     // Of a group that this rank is not in, and of one that it is in.
     for (group, words) in [(GroupId(7), "the first"), (WORLD, "the second")] {

@@ -1,11 +1,11 @@
 //! Writes a rank's trace into a folder, on a thread of its own: who found out that a group has failed must not wait for a
 //! disk that hangs, nor lose the trace by ending the process at once.
 
-use super::{Trace, clock};
+use super::Trace;
 use crate::atomic_write::atomic_write;
 use crate::warning::warn;
-use phalanx_core::{Cause, Error, Peer, Result};
-use phalanx_trace::{GroupRecord, Recorded};
+use phalanx_control::runtime::NextTrace;
+use phalanx_core::{Error, Peer, Result};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,24 +13,19 @@ use std::time::{Duration, Instant};
 /// How long a failing call waits for the trace to be written.
 pub(crate) const WRITING_TIME: Duration = Duration::from_secs(2);
 
-/// The rank whose operations are remembered, how many of each group are, and where they are written.
+/// The rank whose traces are written, and where.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    pub(crate) me: Peer,
-    pub(crate) world_size: usize,
-    /// How long operations may take.
-    pub(crate) timeout: Duration,
-    /// How many are kept.
-    pub(crate) len: usize,
+    me: Peer,
     /// `None`: nothing is written unless the program says so.
-    pub(crate) folder: Option<PathBuf>,
-    pub(crate) writing: Mutex<Writing>,
-    pub(crate) wrote: Condvar,
+    folder: Option<PathBuf>,
+    writing: Mutex<Writing>,
+    wrote: Condvar,
 }
 
 /// What is being written: by one thread, however much happens at once.
 #[derive(Debug, Default)]
-pub(crate) struct Writing {
+struct Writing {
     busy: bool,
     /// Why to write a trace that is not begun yet. It will tell of all that has happened until it is.
     reason: Option<String>,
@@ -39,24 +34,12 @@ pub(crate) struct Writing {
 }
 
 impl Recorder {
-    pub(crate) fn new(me: Peer, world_size: usize, timeout: Duration) -> Self {
-        let len = phalanx_rendezvous::TRACE_LEN;
-        let (folder, writing, wrote) = Default::default();
-        Self { me, world_size, timeout, len, folder, writing, wrote }
+    pub(crate) fn new(me: Peer, folder: Option<PathBuf>) -> Self {
+        Self { me, folder, writing: Mutex::default(), wrote: Condvar::new() }
     }
 
-    pub(crate) fn trace(&self, groups: &[GroupRecord<'_>], first: Option<&Cause>, reason: &str) -> Trace {
-        let of = Recorded { me: self.me.clone(), world_size: self.world_size, timeout: self.timeout };
-        phalanx_trace::snapshot(&of, clock::of_trace(), groups, first, reason)
-    }
-
-    /// Begins to write what `next` gives until it gives nothing more, if there is a folder for it. `next` asks
-    /// [`next_reason`](Self::next_reason).
-    pub(crate) fn begin_to_write(
-        self: &Arc<Self>,
-        next: impl Fn() -> Option<Trace> + Send + 'static,
-        reason: String,
-    ) {
+    /// Begins to write what `next` gives until it gives nothing more, if there is a folder for it.
+    pub(crate) fn begin_to_write(self: &Arc<Self>, next: NextTrace, reason: String) {
         let Some(folder) = self.folder.clone() else { return };
         let mut writing = self.lock();
         if writing.reason.is_some() {
@@ -72,7 +55,7 @@ impl Recorder {
         let recorder = self.clone();
         let write = move || {
             let _panics = Panics(&recorder);
-            while let Some(trace) = next() {
+            while let Some(trace) = next(&|| recorder.next_reason()) {
                 let reason = &trace.reason;
                 match write(&file, &trace) {
                     Ok(()) => {
@@ -100,7 +83,7 @@ impl Recorder {
     }
 
     /// Why to write the next trace; `None`: all is written.
-    pub(crate) fn next_reason(&self) -> Option<String> {
+    fn next_reason(&self) -> Option<String> {
         let mut writing = self.lock();
         let reason = writing.reason.take();
         if reason.is_none() {
@@ -149,7 +132,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_writer_that_has_panicked() {
-        let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, 2, Duration::from_secs(1));
+        let recorder = Recorder::new(Peer { rank: 0, host: "h".into() }, None);
         // Who is not woken would wait until tomorrow.
         let until = Some(Instant::now() + Duration::from_secs(86_400));
         *recorder.lock() = Writing { busy: true, reason: Some("some".into()), until };

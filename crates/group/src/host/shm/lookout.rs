@@ -3,7 +3,7 @@
 use super::fault::cause;
 use crate::control::group_health::{ErrorContext, GroupHealth, ParentCall, stall_time};
 use crate::control::reminder::Reminder;
-use crate::control::standstill::Here;
+use crate::control::runtime::Here;
 use phalanx_core::{Cause, Error, Loss, Signature};
 use phalanx_shm::{Fault, Lookout, Stopped};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(super) struct Look<'a> {
     /// The arbiter knows that we wait.
     stalled: bool,
     /// The thread is known to wait.
-    here: Option<Here>,
+    here: Here,
     reminder: Option<Reminder>,
     /// The rank of the job whose process had ended at the last look.
     ended: Option<usize>,
@@ -124,7 +124,7 @@ impl Lookout for Look<'_> {
         }
         if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
             self.health.stalled();
-            self.here = Some(self.health.waits());
+            self.here = self.health.waits();
         }
         let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, waited));
         let told = ErrorContext {

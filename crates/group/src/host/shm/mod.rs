@@ -142,7 +142,8 @@ impl ShmTeam {
         let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
         let team = Team::join(file, health.rank, world_size, health.job.ranks_share_cores(), &mut call)
             .map_err(|fault| look.error(fault))?;
-        health.know(team.processes());
+        let processes = team.processes();
+        health.know(move |rank| processes.has_ended(rank));
         Ok(Self { job: job.clone(), health, state: Mutex::new(State { team, seq: 0 }) })
     }
 

@@ -26,11 +26,11 @@ fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Sign
 }
 
 /// What to send to whom.
-pub(crate) type Mail = Vec<(usize, Verdict)>;
+pub type Mail = Vec<(usize, Verdict)>;
 
 /// Decides, from what all ranks report, what went wrong first.
 #[derive(Debug)]
-pub(crate) struct Arbiter {
+pub struct Arbiter {
     members: Vec<Option<Member>>,
     /// The terms of the first rank that came.
     terms: Option<(usize, String)>,
@@ -63,7 +63,8 @@ pub(crate) struct Arbiter {
 }
 
 impl Arbiter {
-    pub(crate) fn new(world_size: usize, heartbeat: Option<Heartbeat>) -> Self {
+    /// Of a job of so many ranks, none of which is here yet. With a heartbeat, silence is a loss.
+    pub fn new(world_size: usize, heartbeat: Option<Heartbeat>) -> Self {
         Self {
             members: vec![None; world_size],
             terms: None,
@@ -86,12 +87,12 @@ impl Arbiter {
     }
 
     /// Whether a process may connect as `rank`: once, ever.
-    pub(crate) fn admits(&self, rank: usize) -> bool {
+    pub fn admits(&self, rank: usize) -> bool {
         self.members.get(rank).is_some_and(Option::is_none)
     }
 
     /// Takes a notice from `rank`.
-    pub(crate) fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
+    pub fn handle(&mut self, rank: usize, notice: Notice) -> Mail {
         if let Err(what) = self.check(rank, &notice) {
             return self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what }, None);
         }
@@ -183,7 +184,7 @@ impl Arbiter {
     }
 
     /// The line of `rank` has closed.
-    pub(crate) fn disconnected(&mut self, rank: usize, how: Loss) -> Mail {
+    pub fn disconnected(&mut self, rank: usize, how: Loss) -> Mail {
         if self.left.contains(&rank) || !self.lost.insert(rank) {
             return Vec::new();
         }
@@ -191,7 +192,7 @@ impl Arbiter {
     }
 
     /// The line of `rank` has closed without a farewell. Somebody may say until then how its process ended; see [`settle`](Self::settle).
-    pub(crate) fn closed(&mut self, rank: usize, until: Instant) -> Mail {
+    pub fn closed(&mut self, rank: usize, until: Instant) -> Mail {
         if self.left.contains(&rank) || self.lost.contains(&rank) || self.errors[rank].is_some() {
             return self.disconnected(rank, Loss::Died);
         }
@@ -200,7 +201,7 @@ impl Arbiter {
     }
 
     /// Decides on those whose lines have closed, in that order: nobody who ended later is to be taken for the first.
-    pub(crate) fn settle(&mut self, now: Instant, exit_of: impl Fn(usize) -> Option<Loss>) -> Mail {
+    pub fn settle(&mut self, now: Instant, exit_of: impl Fn(usize) -> Option<Loss>) -> Mail {
         let mut mail = Vec::new();
         while let Some(&(rank, until)) = self.ending.front() {
             let Some(how) = exit_of(rank).or_else(|| (now >= until).then_some(Loss::Died)) else { break };
@@ -210,12 +211,13 @@ impl Arbiter {
         mail
     }
 
-    pub(crate) fn is_settling(&self) -> bool {
+    /// Whether it is open how a process ended: [`settle`](Self::settle) again soon.
+    pub fn is_settling(&self) -> bool {
         !self.ending.is_empty()
     }
 
     /// `rank` said something, whatever it was.
-    pub(crate) fn heard(&mut self, rank: usize, now: Instant) {
+    pub fn heard(&mut self, rank: usize, now: Instant) {
         let expected = !self.admits(rank) && !self.left.contains(&rank) && !self.lost.contains(&rank);
         if let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| expected) {
             heartbeat.heard(rank, now);
@@ -223,12 +225,12 @@ impl Arbiter {
     }
 
     /// When to [`poll`](Self::poll), if nothing happens before.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.heartbeat.as_ref().map(Heartbeat::deadline)
     }
 
     /// Does what is due. Call it after everything that has arrived was handled.
-    pub(crate) fn poll(&mut self, now: Instant) -> Mail {
+    pub fn poll(&mut self, now: Instant) -> Mail {
         // What the others said meanwhile counts: this process may have been stopped.
         let mut mail = self.close_insisted();
         let Some(heartbeat) = &mut self.heartbeat else { return mail };
@@ -272,7 +274,7 @@ impl Arbiter {
     }
 
     /// Where ranks are of which nothing was heard for a while, and all others that may say whether the network stands.
-    pub(crate) fn in_doubt(&self, now: Instant) -> Vec<SocketAddr> {
+    pub fn in_doubt(&self, now: Instant) -> Vec<SocketAddr> {
         let is_in_doubt =
             self.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.in_doubt(now).next().is_some());
         let own = self.addr(0).map(|addr| addr.ip());
@@ -284,7 +286,7 @@ impl Arbiter {
     }
 
     /// Which hosts have answered lately.
-    pub(crate) fn answered(&mut self, hosts: BTreeSet<IpAddr>) {
+    pub fn answered(&mut self, hosts: BTreeSet<IpAddr>) {
         self.answering = Some(hosts);
     }
 
@@ -506,7 +508,7 @@ impl Arbiter {
 #[cfg(feature = "__fuzz")]
 impl Arbiter {
     /// About how many bytes it holds for `rank`.
-    pub(crate) fn held(&self, rank: usize) -> usize {
+    pub fn held(&self, rank: usize) -> usize {
         let calls = |calls: &Calls| calls.iter().map(|(_, call)| 200 + call.site.file.len()).sum::<usize>();
         let calls: usize = self.calls[rank].iter().map(|(_, told)| 100 + calls(told)).sum();
         let doubted = self.doubted.range((rank, 0)..(rank + 1, 0)).count();
@@ -520,4 +522,5 @@ impl Arbiter {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has a clock")]
 mod tests;

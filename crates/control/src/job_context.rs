@@ -1,8 +1,7 @@
 //! One rank's connection to its job: the other ranks, how to reach them, and the control plane.
 
-use super::Control;
-use super::membership::Membership;
-use crate::warning::warn_aside;
+use crate::line::Control;
+use crate::membership::Membership;
 use phalanx_core::{Deadline, GroupId, Peer};
 use phalanx_transport::Wire;
 use std::fmt::Debug;
@@ -10,13 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Shared by all groups of this rank; the last of them takes it down.
-pub(crate) trait JobContext: Send + Sync + Debug {
+pub trait JobContext: Send + Sync + Debug {
     /// This rank's end of a group's links. Members are ranks of the job, in group order.
     fn open(&self, group: GroupId, members: &[usize]) -> Wire;
+    /// The line to the arbiter.
     fn control(&self) -> &dyn Control;
+    /// What the arbiter has said.
     fn membership(&self) -> &Arc<Membership>;
     /// A rank of the job, as errors name it.
     fn peer(&self, rank: usize) -> Peer;
+    /// Where this rank is, and its limits.
     fn place(&self) -> &Place;
     /// Says an orderly farewell; on rank 0, stays until all others have.
     fn leave(&self, deadline: &Deadline);
@@ -36,24 +38,23 @@ pub(crate) trait JobContext: Send + Sync + Debug {
     fn forget(&self, _group: GroupId) {}
 
     /// Says that this rank has waited for long.
-    fn remind(&self, words: &str) {
-        warn_aside(&format!("rank {}", self.place().rank), words);
-    }
+    fn remind(&self, words: &str);
 
-    /// Whether this host has more ranks than cores that this one may use. Others may say otherwise.
-    fn ranks_share_cores(&self) -> bool {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        self.place().local_world_size > cores
-    }
+    /// Whether this host has more ranks than cores that this one may use.
+    fn ranks_share_cores(&self) -> bool;
 }
 
 /// Where this rank is, and its limits.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) rank: usize,
-    pub(crate) world_size: usize,
-    pub(crate) local_rank: usize,
-    pub(crate) local_world_size: usize,
+pub struct Place {
+    /// This rank of the job.
+    pub rank: usize,
+    /// Ranks of the job.
+    pub world_size: usize,
+    /// This rank among those of its host.
+    pub local_rank: usize,
+    /// Ranks of its host.
+    pub local_world_size: usize,
     /// How long an operation may take unless the call says otherwise.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
 }

@@ -9,19 +9,19 @@ const TOLD_MAX: usize = 8;
 
 /// For whom a late call waits.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Blame {
+pub struct Blame {
     /// A rank that waits for nobody, or has not answered.
-    pub(crate) roots: Vec<usize>,
+    pub roots: Vec<usize>,
     /// A rank that has an error of its own.
-    pub(crate) fallen: Vec<usize>,
+    pub fallen: Vec<usize>,
     /// What those do that wait for others, from the absent on.
-    pub(crate) meanwhile: Vec<Link>,
+    pub meanwhile: Vec<Link>,
     /// If there is neither: the circle in which ranks wait for each other.
-    pub(crate) circle: Vec<Link>,
+    pub circle: Vec<Link>,
 }
 
 /// Follows the waits from the ranks that have not come to a call to their ends. Nobody waits for those that have `left` a group.
-pub(crate) fn blame(
+pub fn blame(
     absent: &[usize],
     answers: &Standings,
     has_fallen: impl Fn(usize) -> bool,

@@ -1,21 +1,24 @@
 //! Whether a group has failed on this rank, and why: set once, and everybody who waits is woken.
 
-use super::limits::CALLS_MAX;
-use super::notice::{Notice, Through};
+use crate::changes::Changes;
+use crate::limits::CALLS_MAX;
+use crate::lock::lock;
+use crate::notice::{Notice, Through};
+use crate::runtime::Runtime;
 use phalanx_core::{Cause, Deadline, GroupId};
 use phalanx_trace::{GroupRecord, Log};
 use phalanx_transport::{Tally, Waker};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 mod standing;
 
 /// The health of one group on this rank.
 #[derive(Debug)]
-pub(crate) struct FailureLatch {
+pub struct FailureLatch {
     group: GroupId,
     /// Ranks of the job, in group order.
     members: Vec<usize>,
@@ -23,21 +26,22 @@ pub(crate) struct FailureLatch {
     raised: AtomicBool,
     /// Ranks of the job that left it, or this group, and when that became known here.
     left: Mutex<BTreeMap<usize, Departure>>,
-    wakers: Mutex<Vec<Waker>>,
-    heard: (Mutex<()>, Condvar),
+    changes: Changes,
+    runtime: Arc<dyn Runtime>,
     /// Whether the program has got the error for the cause; later calls say that the group is poisoned.
-    pub(crate) returned: AtomicBool,
+    pub returned: AtomicBool,
     /// The ranks that have not come to a collective, and its number, as the arbiter said last.
     behind: Mutex<Option<(u64, Vec<usize>)>>,
     /// The group's latest operations on this rank.
-    pub(crate) collectives: Log,
-    pub(crate) messages: Log,
+    pub collectives: Log,
+    /// The same of its point-to-point messages.
+    pub messages: Log,
     /// What has moved over the links of the group, each with its members.
     links: Mutex<Vec<(Vec<usize>, Arc<Tally>)>>,
     /// Receives that need not get anything.
-    pub(crate) in_vain: AtomicUsize,
+    pub in_vain: AtomicUsize,
     /// Whether a collective takes messages off the links while it waits.
-    pub(crate) takes_messages: AtomicBool,
+    pub takes_messages: AtomicBool,
     on_failure: OnFailure,
 }
 
@@ -77,6 +81,7 @@ impl FailureLatch {
         members: Vec<usize>,
         left: BTreeMap<usize, Departure>,
         log_len: usize,
+        runtime: Arc<dyn Runtime>,
         on_failure: OnFailure,
     ) -> Self {
         Self {
@@ -85,8 +90,8 @@ impl FailureLatch {
             cause: OnceLock::new(),
             raised: AtomicBool::new(false),
             left: Mutex::new(left),
-            wakers: Mutex::default(),
-            heard: Default::default(),
+            changes: Changes::default(),
+            runtime,
             behind: Mutex::default(),
             collectives: Log::new(log_len),
             messages: Log::new(log_len),
@@ -103,31 +108,33 @@ impl FailureLatch {
         *lock(&self.behind) = Some((seq, ranks));
     }
 
-    pub(crate) fn members(&self) -> &[usize] {
+    /// Ranks of the job, in group order.
+    pub fn members(&self) -> &[usize] {
         &self.members
     }
 
-    pub(crate) fn group(&self) -> GroupId {
+    /// The group.
+    pub fn group(&self) -> GroupId {
         self.group
     }
 
     /// Why the group has failed, if it has. One atomic load while it has not.
-    pub(crate) fn cause(&self) -> Option<&Cause> {
+    pub fn cause(&self) -> Option<&Cause> {
         if self.raised.load(Ordering::Acquire) { self.first_cause() } else { None }
     }
 
     /// The rank that brought the cause into this group by leaving or ending, if it happened in another.
-    pub(crate) fn through(&self) -> Through {
+    pub fn through(&self) -> Through {
         self.cause.get()?.through.clone()
     }
 
     /// Like [`cause`](Self::cause), but visible while the failure is still being published.
-    pub(crate) fn first_cause(&self) -> Option<&Cause> {
+    pub fn first_cause(&self) -> Option<&Cause> {
         self.cause.get().map(|verdict| &verdict.cause)
     }
 
     /// Fails the group, unless it has failed already, and wakes all its sleepers.
-    pub(crate) fn raise(&self, cause: Cause, through: Through) {
+    pub fn raise(&self, cause: Cause, through: Through) {
         let reason = format!("{}: {cause}", self.group);
         if self.cause.set(Verdicted { cause, through }).is_ok() {
             // Before anybody hears of it, and may end the process.
@@ -135,33 +142,32 @@ impl FailureLatch {
                 (self.on_failure.0)(&verdict.cause, reason);
             }
             self.raised.store(true, Ordering::Release);
-            let _heard = lock(&self.heard.0);
-            self.heard.1.notify_all();
         }
-        self.wake();
+        self.changes.tell();
     }
 
     /// Waits for somebody else to raise it.
-    pub(crate) fn wait(&self, deadline: &Deadline) -> Option<&Cause> {
-        let mut heard = lock(&self.heard.0);
-        while !self.raised.load(Ordering::Acquire) {
-            let left = deadline.remaining(Instant::now());
+    pub fn wait(&self, deadline: &Deadline) -> Option<&Cause> {
+        loop {
+            let seen = self.changes.seen();
+            if let Some(cause) = self.cause() {
+                return Some(cause);
+            }
+            let left = deadline.remaining(self.runtime.now());
             if left.is_zero() {
                 return None;
             }
-            heard = self.heard.1.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.runtime.sleep(&self.changes, seen, left);
         }
-        drop(heard);
-        self.cause()
     }
 
     /// The group has links between these members, ranks of the job.
-    pub(crate) fn has_links(&self, members: Vec<usize>, tally: Arc<Tally>) {
+    pub fn has_links(&self, members: Vec<usize>, tally: Arc<Tally>) {
         lock(&self.links).push((members, tally));
     }
 
     /// What this rank remembers of the group.
-    pub(crate) fn record(&self) -> GroupRecord<'_> {
+    pub fn record(&self) -> GroupRecord<'_> {
         GroupRecord {
             group: self.group,
             members: &self.members,
@@ -172,45 +178,37 @@ impl FailureLatch {
     }
 
     /// The group's latest collectives on this rank, as the arbiter wants to know them.
-    pub(crate) fn calls(&self) -> Notice {
+    pub fn calls(&self) -> Notice {
         Notice::Calls { group: self.group, calls: self.collectives.latest(CALLS_MAX) }
     }
 
     /// When it became known that `rank` (of the job) left.
-    pub(crate) fn left_at(&self, rank: usize) -> Option<Instant> {
+    pub fn left_at(&self, rank: usize) -> Option<Instant> {
         lock(&self.left).get(&rank).map(|departure| departure.at)
     }
 
     /// For what an operation of `rank` had failed before it left, if that was so.
-    pub(crate) fn left_after(&self, rank: usize) -> Option<Cause> {
+    pub fn left_after(&self, rank: usize) -> Option<Cause> {
         lock(&self.left).get(&rank)?.after.clone()
     }
 
     pub(super) fn leaves(&self, rank: usize, departure: Departure) {
         lock(&self.left).entry(rank).or_insert(departure);
-        self.wake();
+        self.changes.tell();
     }
 
     /// The ranks of the job that have not come to this collective, if the arbiter was asked and has answered.
-    pub(crate) fn behind(&self, seq: u64) -> Option<Vec<usize>> {
+    pub fn behind(&self, seq: u64) -> Option<Vec<usize>> {
         lock(&self.behind).clone().filter(|(of, _)| *of == seq).map(|(_, ranks)| ranks)
     }
 
     /// Wakes `waker` when anything changes, until [`hush`](Self::hush).
-    pub(crate) fn listen(&self, waker: &Waker) {
-        lock(&self.wakers).push(waker.clone());
+    pub fn listen(&self, waker: &Waker) {
+        self.changes.listen(waker);
     }
 
     /// Undoes [`listen`](Self::listen).
-    pub(crate) fn hush(&self, waker: &Waker) {
-        lock(&self.wakers).retain(|other| !other.is(waker));
+    pub fn hush(&self, waker: &Waker) {
+        self.changes.hush(waker);
     }
-
-    fn wake(&self) {
-        lock(&self.wakers).iter().for_each(Waker::wake);
-    }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

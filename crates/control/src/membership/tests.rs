@@ -2,10 +2,32 @@
 
 use super::*;
 use phalanx_core::WORLD;
+use phalanx_trace::Now;
+use std::time::Duration;
+
+/// A process whose time goes on only while it sleeps.
+#[derive(Debug)]
+struct Virtual(Mutex<Instant>);
+
+impl Runtime for Virtual {
+    fn now(&self) -> Instant {
+        *lock(&self.0)
+    }
+
+    fn sleep(&self, changes: &Changes, seen: u64, limit: Duration) {
+        assert_eq!(changes.seen(), seen, "there is something to look at");
+        *lock(&self.0) += limit;
+    }
+
+    fn trace_time(&self) -> Now {
+        Now { at: 0, epoch: 0 }
+    }
+}
 
 fn membership() -> Arc<Membership> {
     let me = Peer { rank: 0, host: "h".into() };
-    Membership::new(Recorder::new(me, 3, std::time::Duration::from_secs(1)))
+    let recorded = Recorded { me, world_size: 3, timeout: Duration::from_secs(1) };
+    Membership::new(recorded, 64, Arc::new(Virtual(Mutex::new(Instant::now()))))
 }
 
 fn lost(rank: usize) -> Verdict {
@@ -52,10 +74,17 @@ fn no_group_outlives_the_arbiter() {
 fn who_was_given_up_waits_for_nobody() {
     let membership = membership();
     membership.hear(lost(0), Instant::now());
-    let begun = Instant::now();
-    let minute = std::time::Duration::from_secs(60);
-    membership.wait_left(|rank| rank != 0, 3, &Deadline::after(begun, minute));
-    assert!(begun.elapsed() < minute);
+    let begun = membership.runtime().now();
+    membership.wait_left(|rank| rank != 0, 3, &Deadline::after(begun, Duration::from_secs(60)));
+    assert_eq!(membership.runtime().now(), begun);
+}
+
+#[test]
+fn who_does_not_leave_is_waited_for_until_the_deadline() {
+    let membership = membership();
+    let (begun, minute) = (membership.runtime().now(), Duration::from_secs(60));
+    membership.wait_left(|rank| rank == 1, 3, &Deadline::after(begun, minute));
+    assert_eq!(membership.runtime().now(), begun + minute);
 }
 
 #[test]
@@ -75,7 +104,7 @@ fn the_arbiter_may_leave_last_without_alarm() {
 fn an_arbiter_that_lies_about_the_members_is_not_believed() {
     let membership = membership();
     membership.hear(Verdict::Complete { members: Vec::new() }, Instant::now());
-    let now = Deadline::after(Instant::now(), std::time::Duration::ZERO);
+    let now = Deadline::after(membership.runtime().now(), Duration::ZERO);
     assert!(membership.wait_complete(&now).is_err());
     let latch = membership.latch(WORLD, vec![0, 1, 2]);
     membership.lost_arbiter(Loss::Died);

@@ -1,31 +1,36 @@
 //! What ranks and the arbiter say to each other.
 
-use super::waits::Standing;
+use crate::waits::Standing;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
-use phalanx_transport::HostKey;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+
 /// A rank, where its data links are accepted, and where memory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Member {
-    pub(crate) peer: Peer,
-    pub(crate) addr: SocketAddr,
+pub struct Member {
+    /// The rank, as errors name it.
+    pub peer: Peer,
+    /// Where its data links are accepted.
+    pub addr: SocketAddr,
     /// `None`: it shares no memory with anybody.
-    pub(crate) local: Option<Local>,
+    pub local: Option<Local>,
 }
 
 /// Which ranks can share memory with a rank, and the name under which it takes that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Local {
-    pub(crate) host: HostKey,
-    pub(crate) name: String,
+pub struct Local {
+    /// The key of its host: equal on ranks that can pass memory to each other.
+    pub host: String,
+    /// The name under which it takes memory.
+    pub name: String,
     /// Bytes of the longest memory that it can make for others; 0 where the system lets it make none.
-    pub(crate) longest: u64,
+    pub longest: u64,
 }
 
 /// What ranks tell the arbiter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Notice {
+#[expect(missing_docs, reason = "each variant says what its fields are")]
+pub enum Notice {
     /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
     Join { host: String, addr: SocketAddr, local: Option<Local>, terms: String },
     /// Asks which ranks are not here yet.
@@ -56,7 +61,8 @@ pub(crate) enum Notice {
 
 /// What the arbiter tells ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Verdict {
+#[expect(missing_docs, reason = "each variant says what its fields are")]
+pub enum Verdict {
     /// All are here; in rank order.
     Complete { members: Vec<Member> },
     /// These are not here yet.
@@ -84,7 +90,7 @@ pub(crate) enum Verdict {
 }
 
 /// The rank that carried a cause into a group where it did not happen, by leaving or ending because of it, and how.
-pub(crate) type Through = Option<(Peer, Loss)>;
+pub type Through = Option<(Peer, Loss)>;
 
 /// Collectives and their places in the sequence, oldest first.
-pub(crate) type Calls = Vec<(u64, Signature)>;
+pub type Calls = Vec<(u64, Signature)>;

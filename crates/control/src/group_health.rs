@@ -1,19 +1,16 @@
 //! The health of one group on one rank: whether it has failed, why, and how errors say so.
 
-use crate::control::failure_latch::FailureLatch;
-use crate::control::failure_report::{FailureReport, Next};
-use crate::control::job_context::JobContext;
-use crate::control::limits::cut;
-use crate::control::notice::{Notice, Through};
-use crate::control::reminder::{self, Reminder, Reminding};
-use crate::control::standstill::Here;
-use crate::trace::Trace;
+use crate::failure_latch::FailureLatch;
+use crate::failure_report::{FailureReport, Next};
+use crate::job_context::JobContext;
+use crate::limits::cut;
+use crate::notice::{Notice, Through};
+use crate::reminder::{self, Reminder, Reminding};
+use crate::runtime::{Here, Runtime};
 use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
-#[cfg(target_os = "linux")]
-use phalanx_shm::Processes;
-use phalanx_transport::Birthplace;
+use phalanx_trace::Trace;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-#[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,49 +19,51 @@ use std::time::{Duration, Instant};
 /// How long a collective waits before it tells the arbiter, which then sees who waits for something else.
 const STALL_TIME: Duration = Duration::from_millis(500);
 /// How long the arbiter's word is waited for where this rank saw only the effect of something.
-#[cfg(target_os = "linux")]
 const HEARSAY_TIME: Duration = Duration::from_secs(2);
 /// How long rank 0 waits at most until its own arbiter has told the others of its error.
 const ARBITER_ERROR_TIME: Duration = Duration::from_millis(500);
 /// How long after an orderly farewell a peer's last bytes may still be on their way.
-pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
+pub const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 /// A call as errors describe it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ErrorContext<'a> {
-    pub(crate) signature: &'a Signature,
+pub struct ErrorContext<'a> {
+    /// What was called.
+    pub signature: &'a Signature,
     /// Its place among the group's collectives; 0 for messages.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// Of a message: the other end, among those who work together here, and the tag.
-    pub(crate) message: Option<(usize, u64)>,
+    pub message: Option<(usize, u64)>,
     /// Payload bytes received, and all there are to receive.
-    pub(crate) bytes: (u64, u64),
+    pub bytes: (u64, u64),
     /// Since it was called.
-    pub(crate) elapsed: Duration,
+    pub elapsed: Duration,
 }
 
 /// A call of the group, of which a backend performs a part. Errors tell of the whole.
-#[cfg(target_os = "linux")]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ParentCall<'a> {
-    pub(crate) signature: &'a Signature,
+pub struct ParentCall<'a> {
+    /// What was called.
+    pub signature: &'a Signature,
     /// Its place among the group's collectives.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// Since when its time runs …
-    pub(crate) called: Instant,
+    pub called: Instant,
     /// … and how much of that there is.
-    pub(crate) limit: Duration,
+    pub limit: Duration,
 }
 
 /// The health of one group on one rank, as the part of it that works together sees it.
 #[derive(Debug)]
-pub(crate) struct GroupHealth {
-    pub(crate) job: Arc<dyn JobContext>,
-    pub(crate) latch: Arc<FailureLatch>,
+pub struct GroupHealth {
+    /// This rank's connection to its job.
+    pub job: Arc<dyn JobContext>,
+    /// Whether the group has failed, and its latest calls.
+    pub latch: Arc<FailureLatch>,
     /// The ranks of the job that work together here: all members of the group, or some of them. Peers count in this order.
     members: Vec<usize>,
     /// This rank among them.
-    pub(crate) rank: usize,
+    pub rank: usize,
     shared: Arc<Shared>,
 }
 
@@ -72,18 +71,25 @@ pub(crate) struct GroupHealth {
 #[derive(Debug)]
 struct Shared {
     job: Arc<dyn JobContext>,
-    birthplace: Birthplace,
     latch: Arc<FailureLatch>,
     /// What this rank noticed first. However many operations fail for it, it is reported once.
     report: Mutex<Option<FailureReport>>,
     /// The processes of those of its members that are on this host (ranks of the job, in the order of the processes).
-    #[cfg(target_os = "linux")]
-    neighbours: OnceLock<(Vec<usize>, Processes)>,
+    neighbours: OnceLock<(Vec<usize>, HasEnded)>,
+}
+
+/// Whether a process has ended, by its number.
+struct HasEnded(Box<dyn Fn(usize) -> bool + Send + Sync>);
+
+impl fmt::Debug for HasEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HasEnded")
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if !self.birthplace.is_here() {
+        if !self.job.membership().runtime().is_here() {
             return;
         }
         let (group, members) = (self.latch.group(), self.latch.members().to_vec());
@@ -97,26 +103,15 @@ impl Drop for Shared {
 
 impl GroupHealth {
     /// `members` are ranks of the job, in group order.
-    pub(crate) fn new(job: Arc<dyn JobContext>, id: GroupId, members: Vec<usize>) -> Self {
+    pub fn new(job: Arc<dyn JobContext>, id: GroupId, members: Vec<usize>) -> Self {
         let latch = job.membership().latch(id, members.clone());
         let report = Mutex::default();
-        #[cfg(target_os = "linux")]
-        let neighbours = OnceLock::new();
-        let birthplace = Birthplace::here();
-        let shared = Shared {
-            job: job.clone(),
-            birthplace,
-            latch: latch.clone(),
-            report,
-            #[cfg(target_os = "linux")]
-            neighbours,
-        };
+        let shared = Shared { job: job.clone(), latch: latch.clone(), report, neighbours: OnceLock::new() };
         Self::of(job, latch, members, Arc::new(shared))
     }
 
     /// The same health, seen by `members` of the group (ranks of the job), which do a part of its work among themselves.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn part(&self, members: Vec<usize>) -> Self {
+    pub fn part(&self, members: Vec<usize>) -> Self {
         Self::of(self.job.clone(), self.latch.clone(), members, self.shared.clone())
     }
 
@@ -130,45 +125,49 @@ impl GroupHealth {
         Self { job, latch, members, rank, shared }
     }
 
+    fn runtime(&self) -> &dyn Runtime {
+        self.job.membership().runtime()
+    }
+
     /// Whether this is the process that the group is of, and none that was forked from it: that must end nothing.
-    pub(crate) fn is_here(&self) -> bool {
-        self.shared.birthplace.is_here()
+    pub fn is_here(&self) -> bool {
+        self.runtime().is_here()
     }
 
     /// The ranks of the job that work together here.
-    pub(crate) fn members(&self) -> &[usize] {
+    pub fn members(&self) -> &[usize] {
         &self.members
     }
 
     /// One of the members, as errors name it.
-    pub(crate) fn peer(&self, rank: usize) -> Peer {
+    pub fn peer(&self, rank: usize) -> Peer {
         self.job.peer(self.members[rank])
     }
 
     /// How a peer is lost to which this rank finds no way.
-    pub(crate) fn unreachable(&self) -> Loss {
+    pub fn unreachable(&self) -> Loss {
         Loss::Unreachable { from: self.members[self.rank] }
     }
 
     /// This rank has begun a collective; `clock` is that of the log.
-    pub(crate) fn remember(&self, seq: u64, signature: &Signature, clock: impl FnOnce(&Signature) -> u64) {
+    pub fn remember(&self, seq: u64, signature: &Signature, clock: impl FnOnce(&Signature) -> u64) {
         self.latch.collectives.begin(seq, signature, clock);
     }
 
     /// A collective has ended well.
-    pub(crate) fn ended(&self, seq: u64, signature: &Signature, clock: impl FnOnce(&Signature) -> u64) {
+    pub fn ended(&self, seq: u64, signature: &Signature, clock: impl FnOnce(&Signature) -> u64) {
         self.latch.collectives.end(seq, signature, clock);
     }
 
     /// What this rank called at that place, if that was lately.
-    pub(crate) fn recall(&self, seq: u64) -> Option<Signature> {
+    pub fn recall(&self, seq: u64) -> Option<Signature> {
         self.latch.collectives.find(seq)
     }
 
     /// Refuses if the group has failed.
-    pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
+    pub fn check(&self, signature: &Signature) -> Result<()> {
         let Some(cause) = self.latch.cause() else {
-            if self.job.membership().error_state.goes_on(Instant::now) {
+            if self.job.membership().error_state.goes_on(|| self.runtime().now()) {
                 let _ = self.job.control().send(Notice::GoesOn);
             }
             return Ok(());
@@ -183,8 +182,7 @@ impl GroupHealth {
     }
 
     /// Fails the group: reports `cause`, and returns the error for the cause that came first.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn fail(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
+    pub fn fail(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
         self.accuse(cause, told.seq > 0);
         let error = self.failed(self.wait_for_verdict(), told);
         self.finish_trace();
@@ -192,12 +190,12 @@ impl GroupHealth {
     }
 
     /// This rank noticed trouble, in a collective or elsewhere. What came first, [`verdict`](Self::verdict) says.
-    pub(crate) fn accuse(&self, cause: Cause, in_collective: bool) {
+    pub fn accuse(&self, cause: Cause, in_collective: bool) {
         self.report().get_or_insert_with(|| FailureReport::new(cause, in_collective));
     }
 
     /// For what the group has failed, after an [`accuse`](Self::accuse); or until when that may still be open.
-    pub(crate) fn verdict(&self, now: Instant) -> Result<Cause, Instant> {
+    pub fn verdict(&self, now: Instant) -> Result<Cause, Instant> {
         let mut report = self.report();
         loop {
             if let Some(first) = self.latch.cause() {
@@ -221,7 +219,7 @@ impl GroupHealth {
 
     fn wait_for_verdict(&self) -> Cause {
         loop {
-            let now = Instant::now();
+            let now = self.runtime().now();
             match self.verdict(now) {
                 Ok(first) => return first,
                 Err(until) => drop(self.latch.wait(&Deadline::after(now, until - now))),
@@ -230,8 +228,8 @@ impl GroupHealth {
     }
 
     /// The error for the cause for which the group has failed. Before it is returned, [`finish_trace`](Self::finish_trace).
-    pub(crate) fn failed(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
-        if self.job.membership().error_state.enter(Instant::now()) {
+    pub fn failed(&self, cause: Cause, told: ErrorContext<'_>) -> Error {
+        if self.job.membership().error_state.enter(self.runtime().now()) {
             // If the program ends because of this error, the others hear why.
             let _ = self.job.control().send(Notice::InError { cause: cause.clone() });
         }
@@ -241,22 +239,20 @@ impl GroupHealth {
     }
 
     /// The error for what went wrong elsewhere, if that is heard of soon.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn heard(&self, told: ErrorContext<'_>) -> Option<Error> {
-        let first = self.latch.wait(&Deadline::after(Instant::now(), HEARSAY_TIME))?;
+    pub fn heard(&self, told: ErrorContext<'_>) -> Option<Error> {
+        let first = self.latch.wait(&Deadline::after(self.runtime().now(), HEARSAY_TIME))?;
         let error = self.failed(first.clone(), told);
         self.finish_trace();
         Some(error)
     }
 
     /// The call was late and that is an error: the group has failed.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: ErrorContext<'_>) -> Error {
+    pub fn timed_out(&self, peers: impl IntoIterator<Item = usize>, told: ErrorContext<'_>) -> Error {
         self.fail(self.late(peers, told), told)
     }
 
     /// Why a call failed that waited for `peers` until its time was over.
-    pub(crate) fn late(&self, peers: impl IntoIterator<Item = usize>, told: ErrorContext<'_>) -> Cause {
+    pub fn late(&self, peers: impl IntoIterator<Item = usize>, told: ErrorContext<'_>) -> Cause {
         let mut awaited: Vec<Peer> = peers.into_iter().map(|peer| self.peer(peer)).collect();
         awaited.sort();
         awaited.dedup();
@@ -297,30 +293,27 @@ impl GroupHealth {
     }
 
     /// Whether rank 0, and with it the arbiter, is in the error state.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn arbiter_ended_after_error(&self) -> bool {
+    pub fn arbiter_ended_after_error(&self) -> bool {
         self.job.membership().arbiter_error().is_some()
     }
 
     /// Fails the group on all its ranks.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn abort(&self, reason: &str) {
+    pub fn abort(&self, reason: &str) {
         self.give_up(self.own_fault(reason));
     }
 
     /// The cause of a failure for which this rank alone is to be named.
-    pub(crate) fn own_fault(&self, reason: &str) -> Cause {
+    pub fn own_fault(&self, reason: &str) -> Cause {
         Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) }
     }
 
     /// What came of a step that each rank takes by itself in a collective. If it failed here, the others hear why this rank does not come.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn alone<T>(&self, outcome: Result<T>) -> Result<T> {
+    pub fn alone<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.abort(&error.to_string()))
     }
 
     /// Fails a group that this one is divided into, on all its ranks: it will not have this rank. Nothing is known of it here but its name.
-    pub(crate) fn forgo(&self, group: GroupId, why: &Error) {
+    pub fn forgo(&self, group: GroupId, why: &Error) {
         if !self.is_here() {
             return;
         }
@@ -340,7 +333,7 @@ impl GroupHealth {
     /// flight here ends as well. Where the arbiter is on this rank, its word has reached the others when it is heard here.
     ///
     /// All groups of this rank fail by that, at once, for the thread is about to drop them one after the other.
-    pub(crate) fn panicked(&self) {
+    pub fn panicked(&self) {
         let cause = Cause::Lost { peer: self.peer(self.rank), how: Loss::Panicked };
         if self.latch.cause().is_some() {
             self.notify(&cause);
@@ -349,7 +342,7 @@ impl GroupHealth {
     }
 
     /// Fails the group on all its ranks, unless it has failed; why it has.
-    pub(crate) fn give_up(&self, cause: Cause) -> Cause {
+    pub fn give_up(&self, cause: Cause) -> Cause {
         if !self.is_here() {
             return cause;
         }
@@ -360,7 +353,7 @@ impl GroupHealth {
     }
 
     /// Says why this rank fails the group, unless that has failed already. What came first, [`verdict`](Self::verdict) says.
-    pub(crate) fn begin_to_give_up(&self, cause: Cause) -> bool {
+    pub fn begin_to_give_up(&self, cause: Cause) -> bool {
         let begins = self.latch.cause().is_none();
         if begins {
             if self.report().is_some() {
@@ -373,7 +366,7 @@ impl GroupHealth {
     }
 
     /// Does what others on this rank wait for: a panic in it becomes an error, and fails the group.
-    pub(crate) fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+    pub fn contain<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
             self.latch.returned.store(true, Ordering::Release);
             self.panicked();
@@ -384,39 +377,39 @@ impl GroupHealth {
     }
 
     /// What this rank did lately, in all its groups.
-    pub(crate) fn trace(&self) -> Trace {
+    pub fn trace(&self) -> Trace {
         self.job.membership().trace("the program asked for it")
     }
 
     /// Writes what led to the failure before the program hears of it and may end the process. Sleeps, so call it without a lock.
-    pub(crate) fn finish_trace(&self) {
+    pub fn finish_trace(&self) {
         let Some(cause) = self.latch.cause() else { return };
         let membership = self.job.membership();
-        membership.recorder.finish_writing();
+        membership.runtime().finish_traces();
         let is_own = cause.culprit().is_some_and(|peer| peer.rank == 0);
         if self.job.place().rank == 0 && !is_own && membership.error_state.is() {
             // With this process the arbiter ends: the others must know why, before.
-            membership.wait_arbiter_error(&Deadline::after(Instant::now(), ARBITER_ERROR_TIME));
+            membership.wait_arbiter_error(&Deadline::after(self.runtime().now(), ARBITER_ERROR_TIME));
         }
     }
 
     /// Tells the arbiter where this rank waits: it sees who waits elsewhere.
-    pub(crate) fn stalled(&self) {
+    pub fn stalled(&self) {
         // If the line is broken, the membership knows.
         let _ = self.job.control().send(self.latch.calls());
     }
 
     /// Tells the arbiter for what this rank waits: it sees who waits for each other. The calling thread counts as one that waits, for as long
     /// as what is returned lives.
-    pub(crate) fn waits(&self) -> Here {
+    pub fn waits(&self) -> Here {
         let membership = self.job.membership();
-        let here = membership.waiting.here();
+        let here = membership.runtime().wait_begins();
         let _ = self.job.control().send(Notice::Waits { round: 0, standing: membership.waits() });
         here
     }
 
     /// This call has waited for `told.elapsed`, now for `peers`: says so where that is due.
-    pub(crate) fn remind(
+    pub fn remind(
         &self,
         reminder: &mut Reminder,
         peers: impl IntoIterator<Item = usize>,
@@ -445,53 +438,41 @@ impl GroupHealth {
         }
     }
 
-    /// The processes of those whose health this is, which are on this host.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn know(&self, processes: Processes) {
-        let _ = self.shared.neighbours.set((self.members.clone(), processes));
+    /// All whose health this is are on this host, and `has_ended` says whether the process of a member is gone.
+    pub fn know(&self, has_ended: impl Fn(usize) -> bool + Send + Sync + 'static) {
+        let _ = self.shared.neighbours.set((self.members.clone(), HasEnded(Box::new(has_ended))));
     }
 
     /// The end of a peer's process on this host, where nobody is left who would say so: the arbiter left before it. `seen` keeps whose end was seen at
     /// the last look, for what that rank gave before it is taken first.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn ended_unheard(
+    pub fn ended_unheard(
         &self,
         peers: impl IntoIterator<Item = usize>,
         seen: &mut Option<usize>,
     ) -> Option<Cause> {
-        let (members, processes) = self.shared.neighbours.get()?;
+        let (members, HasEnded(has_ended)) = self.shared.neighbours.get()?;
         if self.job.membership().has_arbiter() {
             return None;
         }
         let place = |rank| members.iter().position(|&member| member == rank);
         let mut ranks = peers.into_iter().map(|peer| self.members[peer]);
-        let ended = ranks.find(|&rank| place(rank).is_some_and(|place| processes.has_ended(place)))?;
+        let ended = ranks.find(|&rank| place(rank).is_some_and(has_ended))?;
         let is_known = seen.replace(ended) == Some(ended);
         is_known.then(|| Cause::Lost { peer: self.job.peer(ended), how: Loss::Died })
     }
 
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn ended_unheard(
-        &self,
-        _peers: impl IntoIterator<Item = usize>,
-        _seen: &mut Option<usize>,
-    ) -> Option<Cause> {
-        None
-    }
-
     /// A peer of these that left some time ago.
-    pub(crate) fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
+    pub fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
         self.gone_of(peers.into_iter().map(|peer| self.members[peer]), now)
     }
 
     /// Whether a peer has left, not this group, but the job, or is lost.
-    pub(crate) fn has_left_job(&self, peer: usize) -> bool {
+    pub fn has_left_job(&self, peer: usize) -> bool {
         self.job.membership().gone().contains(&self.members[peer])
     }
 
     /// A rank of the whole group that left some time ago.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn anybody_gone(&self, now: Instant) -> Option<Peer> {
+    pub fn anybody_gone(&self, now: Instant) -> Option<Peer> {
         self.gone_of(self.latch.members().iter().copied(), now)
     }
 
@@ -504,7 +485,8 @@ impl GroupHealth {
         ranks.find(is_gone).map(|rank| self.job.peer(rank))
     }
 
-    pub(crate) fn context(&self, told: ErrorContext<'_>) -> Context {
+    /// A call as the error says it that it ends in.
+    pub fn context(&self, told: ErrorContext<'_>) -> Context {
         Context {
             op: told.signature.op,
             seq: told.seq,
@@ -524,7 +506,7 @@ impl GroupHealth {
     }
 
     /// Both sides of a disagreement.
-    pub(crate) fn mismatch(
+    pub fn mismatch(
         &self,
         seq: u64,
         tag: Option<u64>,
@@ -540,6 +522,6 @@ impl GroupHealth {
 }
 
 /// How long a call with this limit waits before it tells the arbiter.
-pub(crate) fn stall_time(limit: Duration) -> Duration {
+pub fn stall_time(limit: Duration) -> Duration {
     STALL_TIME.min(limit / 2)
 }

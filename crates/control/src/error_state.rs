@@ -9,25 +9,25 @@ const GOES_ON_TIME: Duration = Duration::from_secs(5);
 
 /// Whether an operation of this rank has failed, and the program has not gone on since.
 #[derive(Debug, Default)]
-pub(crate) struct ErrorState {
+pub struct ErrorState {
     is: AtomicBool,
     since: Mutex<Option<Instant>>,
 }
 
 impl ErrorState {
     /// An operation returns an error. Whether that is the first.
-    pub(crate) fn enter(&self, now: Instant) -> bool {
+    pub fn enter(&self, now: Instant) -> bool {
         self.is.store(true, Ordering::Relaxed);
         self.since.lock().unwrap_or_else(PoisonError::into_inner).replace(now).is_none()
     }
 
     /// Whether the rank is in the error state.
-    pub(crate) fn is(&self) -> bool {
+    pub fn is(&self) -> bool {
         self.is.load(Ordering::Relaxed)
     }
 
     /// An operation begins in a group that works. Whether by that the rank has gone on after an error. One load if there was none.
-    pub(crate) fn goes_on(&self, now: impl FnOnce() -> Instant) -> bool {
+    pub fn goes_on(&self, now: impl FnOnce() -> Instant) -> bool {
         if !self.is.load(Ordering::Relaxed) {
             return false;
         }
@@ -42,6 +42,7 @@ impl ErrorState {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has a clock")]
 mod tests {
     use super::*;
 

@@ -16,14 +16,14 @@ const ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// One call's wait.
 #[derive(Debug)]
-pub(crate) struct Reminder {
+pub struct Reminder {
     next: Duration,
     asked: u32,
 }
 
 /// What is due.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reminding {
+pub enum Reminding {
     Nothing,
     /// To ask the arbiter who has not come.
     Ask,
@@ -33,7 +33,7 @@ pub(crate) enum Reminding {
 
 impl Reminder {
     /// Of a call with this limit that has waited for so long. What was due before is not said again.
-    pub(crate) fn new(limit: Duration, waited: Duration) -> Self {
+    pub fn new(limit: Duration, waited: Duration) -> Self {
         let mut next = FIRST.min((limit / 2).max(FIRST_MIN));
         while next <= waited {
             next = next.saturating_mul(2);
@@ -51,11 +51,11 @@ impl Reminder {
     }
 
     /// How long until something is due.
-    pub(crate) fn left(&self, waited: Duration) -> Duration {
+    pub fn left(&self, waited: Duration) -> Duration {
         self.due().saturating_sub(waited)
     }
 
-    pub(crate) fn poll(&mut self, waited: Duration) -> Reminding {
+    pub fn poll(&mut self, waited: Duration) -> Reminding {
         if waited < self.due() {
             return Reminding::Nothing;
         }
@@ -72,7 +72,7 @@ impl Reminder {
 }
 
 /// `still waiting for rank 2 (h:1), rank 3 (h:2)`
-pub(crate) fn waiting_for(awaited: &[impl Display]) -> String {
+pub fn waiting_for(awaited: &[impl Display]) -> String {
     const NAMED_MAX: usize = 8;
     let mut words = String::from("still waiting");
     for (i, peer) in awaited.iter().take(NAMED_MAX).enumerate() {
@@ -86,7 +86,7 @@ pub(crate) fn waiting_for(awaited: &[impl Display]) -> String {
 }
 
 /// `still waiting for rank 2 (h:1) in all_reduce #7 of world (train.rs:41), for 30 s`
-pub(crate) fn words(
+pub fn words(
     awaited: &[impl Display],
     signature: &Signature,
     seq: u64,

@@ -5,16 +5,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How the threads of a rank's program are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Program {
-    /// They are those of this process.
-    Process,
-    /// The rank has one thread, which does nothing else while it waits.
-    #[cfg(all(test, not(loom)))]
-    OneThread,
-}
-
 /// Threads that wait in an operation of a rank and have done so for a while, as the system numbers them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Mutex<Vec<i32>>);
@@ -34,19 +24,12 @@ impl Waiting {
         Here { waiting: self.clone(), thread }
     }
 
-    /// Whether no thread of the program can do anything before one of those that wait goes on.
-    pub(crate) fn is_all(&self, program: Option<Program>) -> bool {
-        match program {
-            None => false,
-            #[cfg(all(test, not(loom)))]
-            Some(Program::OneThread) => true,
-            Some(Program::Process) => {
-                let waiting = self.lock().clone();
-                // A thread that ran between the two looks is seen by one of them, or has another number of switches.
-                let first = threads::asleep(&waiting);
-                first.is_some() && first == threads::asleep(&waiting)
-            }
-        }
+    /// Whether no thread of this process can do anything before one of those that wait goes on.
+    pub(crate) fn is_all(&self) -> bool {
+        let waiting = self.lock().clone();
+        // A thread that ran between the two looks is seen by one of them, or has another number of switches.
+        let first = threads::asleep(&waiting);
+        first.is_some() && first == threads::asleep(&waiting)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<i32>> {

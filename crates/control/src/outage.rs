@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 /// The end that is in trouble when a peer is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Silence {
+pub enum Silence {
     /// The silent process is stopped, or its host is cut off.
     Peer,
     /// This host is cut off from all others.
@@ -18,7 +18,7 @@ pub(crate) enum Silence {
 
 /// Judges the silence of a process at `peer`. `answers` says of each host of the job, this one or not, whether its system, or a rank
 /// there, has answered lately.
-pub(crate) fn judge(own: IpAddr, peer: IpAddr, answers: &[(IpAddr, bool)]) -> Silence {
+pub fn judge(own: IpAddr, peer: IpAddr, answers: &[(IpAddr, bool)]) -> Silence {
     let answered = |ip: IpAddr| answers.iter().any(|(host, answers)| *host == ip && *answers);
     if own == peer || answered(peer) {
         return Silence::Peer; // the network is not to blame

@@ -1,8 +1,8 @@
 //! What the arbiter does about ranks that wait for each other.
 
 use super::{Arbiter, Mail};
-use crate::control::notice::Verdict;
-use crate::control::waits::{Link, Step, With};
+use crate::notice::Verdict;
+use crate::waits::{Link, Step, With};
 use phalanx_core::{Cause, Wait};
 
 impl Arbiter {

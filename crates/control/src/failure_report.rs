@@ -12,11 +12,11 @@ const VERDICT_TIME: Duration = Duration::from_secs(1);
 /// How often the arbiter is told.
 const TELLINGS: u32 = 2;
 /// How long it takes at most until a rank that noticed trouble knows what to say.
-pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(VERDICT_TIME.as_secs() * TELLINGS as u64);
+pub const SETTLE_TIME: Duration = Duration::from_secs(VERDICT_TIME.as_secs() * TELLINGS as u64);
 
 /// One trouble that this rank has noticed, and how often it has told the arbiter.
 #[derive(Debug)]
-pub(crate) struct FailureReport {
+pub struct FailureReport {
     cause: Cause,
     /// Whether it was noticed in a collective.
     in_collective: bool,
@@ -27,7 +27,7 @@ pub(crate) struct FailureReport {
 
 /// What a report needs.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// Tell the arbiter now.
     Tell,
     /// A verdict may come until then.
@@ -37,20 +37,20 @@ pub(crate) enum Next {
 }
 
 impl FailureReport {
-    pub(crate) fn new(cause: Cause, in_collective: bool) -> Self {
+    pub fn new(cause: Cause, in_collective: bool) -> Self {
         Self { cause, in_collective, told: 0, until: None }
     }
 
-    pub(crate) fn cause(&self) -> &Cause {
+    pub fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    pub(crate) fn in_collective(&self) -> bool {
+    pub fn in_collective(&self) -> bool {
         self.in_collective
     }
 
     /// What to do while no verdict has come.
-    pub(crate) fn next(&mut self, now: Instant) -> Next {
+    pub fn next(&mut self, now: Instant) -> Next {
         match self.until {
             Some(until) if now < until => Next::Wait(until),
             _ if self.told < TELLINGS && !breaks(Mechanism::FirstCause) => {
@@ -64,6 +64,7 @@ impl FailureReport {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has a clock")]
 mod tests {
     use super::*;
     use phalanx_core::Peer;

@@ -6,21 +6,21 @@ use super::waits::{COUNTS_MAX, Standing, WAITS_MAX, With};
 use phalanx_core::{Cause, Loss, Peer, WORLD, Wait};
 
 /// Longest text: a host's name, what ranks must agree on, the words of an abort.
-pub(crate) const TEXT_LEN_MAX: usize = 4 << 10;
+pub const TEXT_LEN_MAX: usize = 4 << 10;
 /// Calls that a rank tells when it waits, the current one included, for naming both sides of a late mismatch.
-pub(crate) const CALLS_MAX: usize = 64;
+pub const CALLS_MAX: usize = 64;
 /// Groups in which the arbiter remembers that a rank waited: the latest.
-pub(crate) const STALLED_MAX: usize = 64;
+pub const STALLED_MAX: usize = 64;
 /// Groups that may fail by the reports of one rank.
-pub(crate) const FAILED_MAX: usize = 4096;
+pub const FAILED_MAX: usize = 4096;
 /// Groups of which it is remembered that a rank left them: the latest.
-pub(crate) const LEFT_MAX: usize = 4096;
+pub const LEFT_MAX: usize = 4096;
 /// Verdicts that a rank remembers.
-pub(crate) const VERDICTS_MAX: usize = 1 << 16;
+pub const VERDICTS_MAX: usize = 1 << 16;
 
 impl Notice {
     /// Says what is wrong with it.
-    pub(crate) fn check(&self, world_size: usize, is_complete: bool) -> Result<(), String> {
+    pub fn check(&self, world_size: usize, is_complete: bool) -> Result<(), String> {
         match self {
             Self::Join { host, local, terms, .. } => {
                 let local = local.iter().flat_map(|local| [local.host.as_str(), &local.name]);
@@ -48,7 +48,7 @@ impl Notice {
 
 impl Verdict {
     /// Says what is wrong with it.
-    pub(crate) fn check(&self, world_size: usize) -> Result<(), String> {
+    pub fn check(&self, world_size: usize) -> Result<(), String> {
         match self {
             Self::Complete { members } => {
                 let in_order = |(rank, member): (usize, &Member)| member.peer.rank == rank;
@@ -159,7 +159,7 @@ fn check_text(text: &str) -> Result<(), String> {
 }
 
 /// As much of `text` as may be told.
-pub(crate) fn cut(text: &str) -> String {
+pub fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_LEN_MAX)].to_owned()
 }
 

@@ -1,18 +1,17 @@
 //! What a rank knows of its groups' health, and the latches that stop running operations.
 
-use super::error_state::ErrorState;
-use super::failure_latch::{Departure, FailureLatch, OnFailure, lock};
-use super::launcher_link::LauncherLink;
-use super::limits::{LEFT_MAX, VERDICTS_MAX};
-use super::notice::{Member, Notice, Through, Verdict};
-use crate::control::standstill::{Program, Waiting};
-use crate::trace::Trace;
-use crate::trace::writer::Recorder;
+use crate::changes::Changes;
+use crate::error_state::ErrorState;
+use crate::failure_latch::{Departure, FailureLatch, OnFailure};
+use crate::limits::{LEFT_MAX, VERDICTS_MAX};
+use crate::lock::lock;
+use crate::notice::{Member, Notice, Through, Verdict};
+use crate::runtime::Runtime;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
-use phalanx_trace::GroupRecord;
+use phalanx_trace::{GroupRecord, Recorded, Trace, snapshot};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 mod standing;
@@ -46,34 +45,41 @@ enum Scope {
 
 /// Everything a rank has heard from the arbiter. Shared by all its groups.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub struct Membership {
     state: Mutex<State>,
-    changed: Condvar,
+    changes: Changes,
     /// An operation of this rank has failed, and it has not gone on since.
-    pub(crate) error_state: ErrorState,
-    pub(crate) recorder: Arc<Recorder>,
-    /// The launcher, which is told what went wrong first, and knows how processes end.
-    pub(crate) launcher: Option<Arc<dyn LauncherLink>>,
-    /// The program's threads that wait.
-    pub(crate) waiting: Arc<Waiting>,
-    /// How its threads are known, if they are.
-    pub(crate) program: OnceLock<Program>,
+    pub error_state: ErrorState,
+    recorded: Recorded,
+    /// How many operations of each kind each group remembers.
+    log_len: usize,
+    runtime: Arc<dyn Runtime>,
 }
 
 impl Membership {
-    pub(crate) fn new(recorder: Recorder) -> Arc<Self> {
-        Self::with_launcher(recorder, None)
+    /// That of a rank of a job, of which nothing was heard yet. Each of its groups remembers `log_len` operations of each kind.
+    pub fn new(recorded: Recorded, log_len: usize, runtime: Arc<dyn Runtime>) -> Arc<Self> {
+        let (state, changes, error_state) = Default::default();
+        Arc::new(Self { state, changes, error_state, recorded, log_len, runtime })
     }
 
-    pub(crate) fn with_launcher(recorder: Recorder, launcher: Option<Arc<dyn LauncherLink>>) -> Arc<Self> {
-        let (state, error_state) = Default::default();
-        let (waiting, program) = Default::default();
-        let (changed, recorder) = (Condvar::new(), Arc::new(recorder));
-        Arc::new(Self { state, changed, error_state, recorder, launcher, waiting, program })
+    /// This rank.
+    pub fn me(&self) -> &Peer {
+        &self.recorded.me
+    }
+
+    /// Ranks of the job.
+    pub fn world_size(&self) -> usize {
+        self.recorded.world_size
+    }
+
+    /// The process around it.
+    pub fn runtime(&self) -> &dyn Runtime {
+        &*self.runtime
     }
 
     /// What this rank did lately, in all its groups.
-    pub(crate) fn trace(&self, reason: &str) -> Trace {
+    pub fn trace(&self, reason: &str) -> Trace {
         let state = lock(&self.state);
         let (groups, first) = (state.groups(), state.first_cause());
         drop(state);
@@ -81,27 +87,27 @@ impl Membership {
     }
 
     /// The next that is to be written. Waits while a verdict is taken: all groups that fail by it are in one trace.
-    pub(crate) fn next_trace(&self) -> Option<Trace> {
+    fn next_trace(&self, reason: &dyn Fn() -> Option<String>) -> Option<Trace> {
         let (groups, first, reason) = {
             let state = lock(&self.state);
-            (state.groups(), state.first_cause(), self.recorder.next_reason()?)
+            (state.groups(), state.first_cause(), reason()?)
         };
         Some(self.snapshot(&groups, first.as_ref(), &reason))
     }
 
     fn snapshot(&self, groups: &[Arc<FailureLatch>], first: Option<&Cause>, reason: &str) -> Trace {
         let records: Vec<GroupRecord<'_>> = groups.iter().map(|group| group.record()).collect();
-        self.recorder.trace(&records, first, reason)
+        snapshot(&self.recorded, self.runtime.trace_time(), &records, first, reason)
     }
 
     /// Begins to write that, where the job keeps it.
-    pub(crate) fn write_trace(self: &Arc<Self>, reason: String) {
+    pub fn write_trace(self: &Arc<Self>, reason: String) {
         let membership = self.clone();
-        self.recorder.begin_to_write(move || membership.next_trace(), reason);
+        self.runtime.write_trace(Box::new(move |reason| membership.next_trace(reason)), reason);
     }
 
     /// What the arbiter wants to hear in return, whatever the threads of the program do.
-    pub(crate) fn answer(&self, verdict: &Verdict) -> Option<Notice> {
+    pub fn answer(&self, verdict: &Verdict) -> Option<Notice> {
         if let &Verdict::WhatDoYouWaitFor { round } = verdict {
             return Some(Notice::Waits { round, standing: self.standing() });
         }
@@ -113,8 +119,8 @@ impl Membership {
     }
 
     /// Takes word from the arbiter that came at this moment.
-    pub(crate) fn hear(self: &Arc<Self>, verdict: Verdict, now: Instant) {
-        if let Err(what) = verdict.check(self.recorder.world_size) {
+    pub fn hear(self: &Arc<Self>, verdict: Verdict, now: Instant) {
+        if let Err(what) = verdict.check(self.world_size()) {
             return tracing::warn!(what, "a verdict that makes no sense");
         }
         let mut state = lock(&self.state);
@@ -155,30 +161,23 @@ impl Membership {
                 }
             }
         }
-        self.changed.notify_all();
+        self.changes.tell();
     }
 
     /// For what an operation of rank 0 has failed, before it left or its line broke.
-    pub(crate) fn arbiter_error(&self) -> Option<Cause> {
+    pub fn arbiter_error(&self) -> Option<Cause> {
         let state = lock(&self.state);
         let left = state.left.get(&0).and_then(|departure| departure.after.clone());
         left.or_else(|| state.arbiter_error.clone())
     }
 
     /// Waits until this rank, which has the arbiter, has heard what it said of its own error: so have the others.
-    pub(crate) fn wait_arbiter_error(&self, deadline: &Deadline) {
-        let mut state = lock(&self.state);
-        while state.arbiter_error.is_none() {
-            let left = deadline.remaining(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+    pub fn wait_arbiter_error(&self, deadline: &Deadline) {
+        self.wait_until(deadline, |state| state.arbiter_error.is_some());
     }
 
     /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
-    pub(crate) fn lost_arbiter(&self, how: Loss) -> bool {
+    pub fn lost_arbiter(&self, how: Loss) -> bool {
         let mut state = lock(&self.state);
         state.line_ended = true;
         let is_loss = !state.left.contains_key(&0);
@@ -190,12 +189,12 @@ impl Membership {
             };
             state.verdict(Scope::Rank { rank: 0, is_gone: true }, cause, through);
         }
-        self.changed.notify_all();
+        self.changes.tell();
         is_loss
     }
 
     /// A new group's latch; raised already if its health is known.
-    pub(crate) fn latch(self: &Arc<Self>, group: GroupId, members: Vec<usize>) -> Arc<FailureLatch> {
+    pub fn latch(self: &Arc<Self>, group: GroupId, members: Vec<usize>) -> Arc<FailureLatch> {
         let mut state = lock(&self.state);
         let mut left = state.left.clone();
         let here = state.left_groups.iter().filter(|(of, ..)| *of == group);
@@ -204,11 +203,12 @@ impl Membership {
         let membership = Arc::downgrade(self);
         let on_failure = OnFailure(Box::new(move |cause, reason| {
             if let Some(membership) = membership.upgrade() {
-                membership.launcher.iter().for_each(|launcher| launcher.report(cause));
+                membership.runtime.launcher().iter().for_each(|launcher| launcher.report(cause));
                 membership.write_trace(reason);
             }
         }));
-        let latch = Arc::new(FailureLatch::new(group, members, left, self.recorder.len, on_failure));
+        let latch =
+            Arc::new(FailureLatch::new(group, members, left, self.log_len, self.runtime.clone(), on_failure));
         state.latches.retain(|weak| weak.strong_count() > 0);
         state.latches.push(Arc::downgrade(&latch));
         for (scope, cause, through) in &state.verdicts {
@@ -220,23 +220,16 @@ impl Membership {
     }
 
     /// Waits until all ranks are there.
-    pub(crate) fn wait_complete(&self, deadline: &Deadline) -> Result<Vec<Member>, Incomplete> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(members) = &state.members {
-                return Ok(members.clone());
-            }
-            let hopeless = state.verdicts.first().map(|(_, cause, _)| Box::new(cause.clone()));
-            let left = deadline.remaining(Instant::now());
-            if left.is_zero() || hopeless.is_some() {
-                return Err(Incomplete { missing: state.missing.clone(), hopeless });
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+    pub fn wait_complete(&self, deadline: &Deadline) -> Result<Vec<Member>, Incomplete> {
+        self.wait_until(deadline, |state| state.members.is_some() || !state.verdicts.is_empty());
+        let state = lock(&self.state);
+        let hopeless = || state.verdicts.first().map(|(_, cause, _)| Box::new(cause.clone()));
+        let incomplete = || Incomplete { missing: state.missing.clone(), hopeless: hopeless() };
+        state.members.clone().ok_or_else(incomplete)
     }
 
     /// Ranks whose line to the arbiter has ended: they are lost, or have left.
-    pub(crate) fn gone(&self) -> Vec<usize> {
+    pub fn gone(&self) -> Vec<usize> {
         let state = lock(&self.state);
         let lost = state.verdicts.iter().filter_map(|(scope, ..)| match scope {
             Scope::Rank { rank, is_gone: true } => Some(*rank),
@@ -246,7 +239,7 @@ impl Membership {
     }
 
     /// Those of them that were stopped or cut off: their processes may live.
-    pub(crate) fn silent(&self) -> Vec<usize> {
+    pub fn silent(&self) -> Vec<usize> {
         let state = lock(&self.state);
         let silent = |(scope, cause, through): &(Scope, Cause, Through)| {
             let Scope::Rank { rank, is_gone: true } = scope else { return None };
@@ -260,90 +253,87 @@ impl Membership {
     }
 
     /// Whether the arbiter is there, and hears the ranks that have not [`gone`](Self::gone).
-    pub(crate) fn has_arbiter(&self) -> bool {
+    pub fn has_arbiter(&self) -> bool {
         let gone = self.gone();
-        !gone.contains(&0) && !gone.contains(&self.recorder.me.rank)
+        !gone.contains(&0) && !gone.contains(&self.me().rank)
     }
 
     /// Rank 0, as errors name it.
-    pub(crate) fn arbiter(&self) -> Peer {
+    pub fn arbiter(&self) -> Peer {
         lock(&self.state).arbiter()
     }
 
     /// The addresses of all ranks, once they are known.
-    pub(crate) fn addrs(&self) -> Vec<SocketAddr> {
+    pub fn addrs(&self) -> Vec<SocketAddr> {
         let members = &lock(&self.state).members;
         members.iter().flatten().map(|member| member.addr).collect()
     }
 
     /// This host is cut off from all others: this rank is lost, to the arbiter and to itself.
-    pub(crate) fn lost_itself(&self, how: Loss) -> Cause {
-        let cause = Cause::Lost { peer: self.recorder.me.clone(), how };
-        let scope = Scope::Rank { rank: self.recorder.me.rank, is_gone: true };
+    pub fn lost_itself(&self, how: Loss) -> Cause {
+        let cause = Cause::Lost { peer: self.me().clone(), how };
+        let scope = Scope::Rank { rank: self.me().rank, is_gone: true };
         lock(&self.state).verdict(scope, cause.clone(), None);
-        self.changed.notify_all();
+        self.changes.tell();
         cause
     }
 
     /// The groups that are here.
-    pub(crate) fn groups(&self) -> Vec<Arc<FailureLatch>> {
+    pub fn groups(&self) -> Vec<Arc<FailureLatch>> {
         lock(&self.state).groups()
     }
 
     /// While nothing can be heard, nor told of.
-    #[cfg(test)]
-    pub(crate) fn while_locked(&self, act: impl FnOnce()) {
+    #[doc(hidden)]
+    pub fn while_locked(&self, act: impl FnOnce()) {
         let _state = lock(&self.state);
         act();
     }
 
     /// Whether all of `ranks` have left or are lost.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn have_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
+    pub fn have_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
         lock(&self.state).are_gone(ranks, world_size)
     }
 
     /// Waits until all of `ranks` have left or are lost.
-    pub(crate) fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
+    pub fn wait_left(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
         self.wait_until(deadline, |state| state.are_gone(&ranks, world_size));
     }
 
     /// As [`wait_left`](Self::wait_left), and no longer than all is well: once something has failed, the ranks do not end together.
-    pub(crate) fn wait_left_in_peace(
-        &self,
-        ranks: impl Fn(usize) -> bool,
-        world_size: usize,
-        deadline: &Deadline,
-    ) {
+    pub fn wait_left_in_peace(&self, ranks: impl Fn(usize) -> bool, world_size: usize, deadline: &Deadline) {
         self.wait_until(deadline, |state| !state.verdicts.is_empty() || state.are_gone(&ranks, world_size));
     }
 
     /// Waits until the arbiter has heard that `rank`, which is this one, leaves; or there is no arbiter to hear it.
-    pub(crate) fn wait_heard(&self, rank: usize, deadline: &Deadline) {
+    pub fn wait_heard(&self, rank: usize, deadline: &Deadline) {
         self.wait_until(deadline, |state| {
             state.line_ended || state.left.contains_key(&rank) || state.is_lost(rank)
         });
     }
 
     fn wait_until(&self, deadline: &Deadline, is_so: impl Fn(&State) -> bool) {
-        let mut state = lock(&self.state);
         loop {
-            let left = deadline.remaining(Instant::now());
-            if left.is_zero() || is_so(&state) {
+            let seen = self.changes.seen();
+            if is_so(&lock(&self.state)) {
                 return;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            let left = deadline.remaining(self.runtime.now());
+            if left.is_zero() {
+                return;
+            }
+            self.runtime.sleep(&self.changes, seen, left);
         }
     }
 }
 
 /// Not all ranks are there.
 #[derive(Debug)]
-pub(crate) struct Incomplete {
+pub struct Incomplete {
     /// The ranks that are not there, as far as is known.
-    pub(crate) missing: Vec<usize>,
+    pub missing: Vec<usize>,
     /// Why they never will be.
-    pub(crate) hopeless: Option<Box<Cause>>,
+    pub hopeless: Option<Box<Cause>>,
 }
 
 impl State {
@@ -396,4 +386,5 @@ impl Scope {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has a clock")]
 mod tests;

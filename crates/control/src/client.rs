@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// What the arbiter says, and what keeps the line to it alive.
 #[derive(Debug)]
-pub(crate) struct ControlClient {
+pub struct ControlClient {
     membership: Arc<Membership>,
     heartbeat: Option<Heartbeat>,
     answers: Vec<Notice>,
@@ -21,13 +21,14 @@ impl ControlClient {
     const ARBITER: usize = 0;
 
     /// Of a line that stands since `now`. If nothing comes for as long as `heartbeat`, the arbiter is lost.
-    pub(crate) fn new(membership: Arc<Membership>, heartbeat: Option<Duration>, now: Instant) -> Self {
+    pub fn new(membership: Arc<Membership>, heartbeat: Option<Duration>, now: Instant) -> Self {
         let mut heartbeat = heartbeat.map(|limit| Heartbeat::new(limit, now));
         heartbeat.iter_mut().for_each(|heartbeat| heartbeat.heard(Self::ARBITER, now));
         Self { membership, heartbeat, answers: Vec::new() }
     }
 
-    pub(crate) fn hear(&mut self, message: &[u8], now: Instant) {
+    /// Takes a message from the arbiter, a [`Verdict`](crate::notice::Verdict) as postcard writes it.
+    pub fn hear(&mut self, message: &[u8], now: Instant) {
         self.heartbeat.iter_mut().for_each(|heartbeat| heartbeat.heard(Self::ARBITER, now));
         match postcard::from_bytes(message) {
             Ok(verdict) => {
@@ -39,42 +40,42 @@ impl ControlClient {
     }
 
     /// Whether nothing has come for long.
-    pub(crate) fn is_in_doubt(&self, now: Instant) -> bool {
+    pub fn is_in_doubt(&self, now: Instant) -> bool {
         self.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.in_doubt(now).next().is_some())
     }
 
     /// There was a sign of life of the arbiter, though not on this line.
-    pub(crate) fn heard(&mut self, at: Instant) {
+    pub fn heard(&mut self, at: Instant) {
         self.heartbeat.iter_mut().for_each(|heartbeat| heartbeat.heard(Self::ARBITER, at));
     }
 
     /// Whether that is a loss.
-    pub(crate) fn line_broke(&self, how: Loss) -> bool {
+    pub fn line_broke(&self, how: Loss) -> bool {
         self.membership.lost_arbiter(how)
     }
 
     /// How the arbiter's process ended, if the launcher has said so; or whether there is a launcher that may.
-    pub(crate) fn exit(&self) -> Result<Loss, bool> {
-        let launcher = self.membership.launcher.as_ref();
+    pub fn exit(&self) -> Result<Loss, bool> {
+        let launcher = self.membership.runtime().launcher();
         launcher.and_then(|launcher| launcher.exit_of(Self::ARBITER)).ok_or(launcher.is_some())
     }
 
     /// When to [`poll`](Self::poll), if nothing comes before.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.heartbeat.as_ref().map(Heartbeat::deadline)
     }
 
     /// What is to be said now. Call it after everything that has arrived was heard. `meaning` says whose trouble it is if the arbiter is
     /// silent.
-    pub(crate) fn poll(&mut self, now: Instant, meaning: impl FnOnce() -> Silence) -> Vec<Notice> {
+    pub fn poll(&mut self, now: Instant, meaning: impl FnOnce() -> Silence) -> Vec<Notice> {
         let mut notices = std::mem::take(&mut self.answers);
         let Some(heartbeat) = &mut self.heartbeat else { return notices };
         let Due { beat, silent } = heartbeat.poll(now);
         if !silent.is_empty() {
             let after = heartbeat.limit();
-            let me = self.membership.recorder.me.rank;
+            let me = self.membership.me().rank;
             let failed = |cause| {
-                let members = (0..self.membership.recorder.world_size).collect();
+                let members = (0..self.membership.world_size()).collect();
                 Notice::Failed { group: phalanx_core::WORLD, members, cause }
             };
             match meaning() {

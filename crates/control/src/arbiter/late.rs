@@ -5,8 +5,8 @@
 
 use super::inquiry::Inquiry;
 use super::{Arbiter, Mail};
-use crate::control::notice::{Through, Verdict};
-use crate::control::waits::blame;
+use crate::notice::{Through, Verdict};
+use crate::waits::blame;
 use phalanx_core::{Cause, GroupId, Loss, Peer};
 use std::collections::BTreeSet;
 

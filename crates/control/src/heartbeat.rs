@@ -8,16 +8,16 @@ const BEATS: u32 = 10;
 
 /// What is due.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Due {
+pub struct Due {
     /// To say something, to all.
-    pub(crate) beat: bool,
+    pub beat: bool,
     /// The ranks that have been silent for too long; each is told once.
-    pub(crate) silent: Vec<usize>,
+    pub silent: Vec<usize>,
 }
 
 /// One end's view of those at the other ends of its lines.
 #[derive(Debug)]
-pub(crate) struct Heartbeat {
+pub struct Heartbeat {
     /// How long silence may last.
     limit: Duration,
     next_beat: Instant,
@@ -26,11 +26,13 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub(crate) fn new(limit: Duration, now: Instant) -> Self {
+    /// Of lines that stand since `now`. Silence may last for `limit`.
+    pub fn new(limit: Duration, now: Instant) -> Self {
         Self { limit, next_beat: now, heard: BTreeMap::new() }
     }
 
-    pub(crate) fn limit(&self) -> Duration {
+    /// How long silence may last.
+    pub fn limit(&self) -> Duration {
         self.limit
     }
 
@@ -40,33 +42,33 @@ impl Heartbeat {
     }
 
     /// The ranks that have been silent for so long that it is worth while to ask in another way.
-    pub(crate) fn in_doubt(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
+    pub fn in_doubt(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
         let is_late = move |at: &Instant| now.saturating_duration_since(*at) >= self.limit / 2;
         self.heard.iter().filter(move |(_, at)| is_late(at)).map(|(&rank, _)| rank)
     }
 
     /// When somebody was heard last, or its time began.
-    pub(crate) fn heard_at(&self, rank: usize) -> Option<Instant> {
+    pub fn heard_at(&self, rank: usize) -> Option<Instant> {
         self.heard.get(&rank).copied()
     }
 
     /// `rank` said something. The first word begins its time.
-    pub(crate) fn heard(&mut self, rank: usize, now: Instant) {
+    pub fn heard(&mut self, rank: usize, now: Instant) {
         self.heard.insert(rank, now);
     }
 
     /// Nothing more is expected from `rank`.
-    pub(crate) fn forget(&mut self, rank: usize) {
+    pub fn forget(&mut self, rank: usize) {
         self.heard.remove(&rank);
     }
 
     /// When to [`poll`](Self::poll), if nothing happens before.
-    pub(crate) fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Instant {
         self.heard.values().map(|&at| at + self.limit + self.interval()).fold(self.next_beat, Instant::min)
     }
 
     /// What is due. Call it after what has arrived was [`heard`](Self::heard).
-    pub(crate) fn poll(&mut self, now: Instant) -> Due {
+    pub fn poll(&mut self, now: Instant) -> Due {
         let interval = self.interval();
         let late = now.saturating_duration_since(self.next_beat);
         if late > interval {
@@ -86,6 +88,7 @@ impl Heartbeat {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has a clock")]
 mod tests {
     use super::*;
 

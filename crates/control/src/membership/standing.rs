@@ -1,21 +1,22 @@
 //! What a rank waits for, in all its groups.
 
-use super::{Membership, State, lock};
-use crate::control::waits::{COUNTS_MAX, Standing, WAITS_MAX};
+use super::{Membership, State};
+use crate::lock::lock;
+use crate::waits::{COUNTS_MAX, Standing, WAITS_MAX};
 use phalanx_core::Cause;
 
 impl Membership {
     /// What this rank waits for now.
-    pub(crate) fn standing(&self) -> Standing {
+    pub fn standing(&self) -> Standing {
         let standing = self.waits();
-        let stands = standing.stands && self.waiting.is_all(self.program.get().copied());
+        let stands = standing.stands && self.runtime.stands_still();
         // What has changed meanwhile is not all it waits for.
         let stands = stands && self.waits() == standing;
         Standing { stands, ..standing }
     }
 
     /// The same, but not whether the program can do anything.
-    pub(crate) fn waits(&self) -> Standing {
+    pub fn waits(&self) -> Standing {
         let mut standing = Standing { stands: true, ..Standing::default() };
         for latch in lock(&self.state).groups() {
             if latch.first_cause().is_none() {

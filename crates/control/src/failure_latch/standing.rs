@@ -1,14 +1,15 @@
 //! What a rank waits for in one group.
 
-use super::{FailureLatch, lock};
-use crate::control::waits::{Pending, Standing, With};
+use super::FailureLatch;
+use crate::lock::lock;
+use crate::waits::{Pending, Standing, With};
 use phalanx_core::Cause;
 use phalanx_trace::Call;
 use std::sync::atomic::Ordering;
 
 impl FailureLatch {
     /// Adds what this rank waits for in this group; false if it can go on by itself, or not all can be told.
-    pub(crate) fn tell_waits(&self, standing: &mut Standing) -> bool {
+    pub fn tell_waits(&self, standing: &mut Standing) -> bool {
         let (collective, place) = self.collectives.open_collective();
         standing.places.push((self.group, place));
         let takes = self.takes_messages.load(Ordering::Relaxed);
@@ -37,7 +38,7 @@ impl FailureLatch {
     }
 
     /// For what an operation of this rank in this group fails, while the program has not heard of it.
-    pub(crate) fn failing(&self) -> Option<Cause> {
+    pub fn failing(&self) -> Option<Cause> {
         let cause = self.first_cause().filter(|_| !self.returned.load(Ordering::Acquire))?;
         let is_open = || {
             self.collectives.open_collective().0.is_some()

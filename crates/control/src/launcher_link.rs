@@ -3,7 +3,7 @@
 use phalanx_core::{Cause, Loss};
 
 /// The launcher, as the control plane knows it.
-pub(crate) trait LauncherLink: Send + Sync + std::fmt::Debug {
+pub trait LauncherLink: Send + Sync + std::fmt::Debug {
     /// A group has failed. Never fails or waits.
     fn report(&self, cause: &Cause);
 

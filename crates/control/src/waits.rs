@@ -11,43 +11,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod blame;
 
-pub(crate) use blame::blame;
+pub use blame::blame;
 
 /// Operations that a rank tells of at most; one with more says that it can go on.
-pub(crate) const WAITS_MAX: usize = 32;
+pub const WAITS_MAX: usize = 32;
 /// Groups, and peers with messages, that a rank tells of at most.
-pub(crate) const COUNTS_MAX: usize = 1024;
+pub const COUNTS_MAX: usize = 1024;
 
 /// What a rank waits for at one moment, in all its groups that have not failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub struct Standing {
     /// All operations that have begun and not ended.
-    pub(crate) waits: Vec<Pending>,
+    pub waits: Vec<Pending>,
     /// The program does nothing before one of them ends.
-    pub(crate) stands: bool,
+    pub stands: bool,
     /// The last collective called in each group.
-    pub(crate) places: Vec<(GroupId, u64)>,
+    pub places: Vec<(GroupId, u64)>,
     /// By group and peer: messages of which a part was sent, and of which a part has come.
-    pub(crate) messages: Vec<(GroupId, usize, u64, u64)>,
+    pub messages: Vec<(GroupId, usize, u64, u64)>,
     /// Bytes that have moved.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// One of its operations fails for this cause, and the program has not heard of it yet.
-    pub(crate) failing: Option<Cause>,
+    pub failing: Option<Cause>,
 }
 
 /// An operation that has begun and not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pending {
-    pub(crate) group: GroupId,
+pub struct Pending {
+    pub group: GroupId,
     /// Its number among the operations of its kind.
-    pub(crate) number: u64,
-    pub(crate) call: Signature,
-    pub(crate) with: With,
+    pub number: u64,
+    pub call: Signature,
+    pub with: With,
 }
 
 /// The ranks of the job that must do something for an operation to end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum With {
+pub enum With {
     /// The other end of a message, and its tag.
     Peer(usize, u64),
     /// The members of the group; and whether it takes messages off the links while it waits.
@@ -80,7 +80,7 @@ impl Standing {
 }
 
 /// By rank.
-pub(crate) type Standings = BTreeMap<usize, Standing>;
+pub type Standings = BTreeMap<usize, Standing>;
 
 /// For which of the ranks in `stuck` this operation of `rank` waits, that do nothing for it.
 fn waits_for(rank: usize, wait: &Pending, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<usize> {
@@ -127,7 +127,7 @@ fn stuck(standings: &Standings) -> BTreeSet<usize> {
 }
 
 /// A wait of a circle: who, in what, for whom.
-pub(crate) type Link = (usize, Pending, usize);
+pub type Link = (usize, Pending, usize);
 
 /// The waits that lead from `first` back to where they have been, all among `stuck`.
 fn circle(first: usize, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<Link> {
@@ -173,7 +173,7 @@ struct Survey {
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     Nothing,
     /// Ask these ranks for what they wait.
     Ask {
@@ -188,7 +188,7 @@ pub(crate) enum Step {
 
 /// The waits of all ranks, as far as the arbiter has heard of them.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub struct Waits {
     /// What each rank told last.
     told: Standings,
     round: u64,
@@ -198,7 +198,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// `rank` tells for what it waits: unasked in round 0.
-    pub(crate) fn told(&mut self, rank: usize, round: u64, standing: Standing) -> Step {
+    pub fn told(&mut self, rank: usize, round: u64, standing: Standing) -> Step {
         if let Some(survey) = self.survey.as_mut().filter(|survey| survey.round == round) {
             survey.open.remove(&rank);
             survey.answers.insert(rank, standing);
@@ -218,7 +218,7 @@ impl Waits {
     }
 
     /// Some time has passed: who seemed to be in a circle may be so still.
-    pub(crate) fn beat(&mut self) -> Step {
+    pub fn beat(&mut self) -> Step {
         if let Some(asked) = &mut self.asked {
             asked.beats += 1;
             if asked.beats < 2 {
@@ -289,7 +289,7 @@ impl Waits {
     }
 
     /// A call is late: `ranks` are asked for what they wait. While a survey goes on, only those of them again that waited for nothing.
-    pub(crate) fn survey(&mut self, ranks: BTreeSet<usize>) -> Step {
+    pub fn survey(&mut self, ranks: BTreeSet<usize>) -> Step {
         let Some(survey) = &mut self.survey else {
             self.round += 1;
             let (round, asked) = (self.round, ranks.iter().copied().collect());
@@ -307,37 +307,37 @@ impl Waits {
     }
 
     /// No answer of `rank` to the survey will come.
-    pub(crate) fn gone(&mut self, rank: usize) {
+    pub fn gone(&mut self, rank: usize) {
         if let Some(survey) = &mut self.survey {
             survey.open.remove(&rank);
         }
     }
 
     /// Whether everybody has answered the survey, or is not waited for any more.
-    pub(crate) fn is_surveyed(&self) -> bool {
+    pub fn is_surveyed(&self) -> bool {
         self.survey.as_ref().is_none_or(|survey| survey.open.is_empty())
     }
 
     /// What has been answered so far has to do.
-    pub(crate) fn close_survey(&mut self) {
+    pub fn close_survey(&mut self) {
         if let Some(survey) = &mut self.survey {
             survey.open.clear();
         }
     }
 
     /// Forgets the survey.
-    pub(crate) fn end_survey(&mut self) {
+    pub fn end_survey(&mut self) {
         self.survey = None;
     }
 
     /// What ranks have answered to the survey.
-    pub(crate) fn answers(&self) -> Option<&Standings> {
+    pub fn answers(&self) -> Option<&Standings> {
         self.survey.as_ref().map(|survey| &survey.answers)
     }
 
     /// About how many bytes are held for `rank`.
     #[cfg(feature = "__fuzz")]
-    pub(crate) fn held(&self, rank: usize) -> usize {
+    pub fn held(&self, rank: usize) -> usize {
         let size = |standing: &Standing| {
             let members =
                 |wait: &Pending| if let With::Members(members, _) = &wait.with { members.len() } else { 0 };

@@ -1,0 +1,24 @@
+//! In what the terms of two ranks differ: text that must be the same on all, one setting a line.
+
+use std::collections::HashMap;
+
+/// What differs, and how. Of texts that are no terms, both.
+pub fn difference((rank, ours): (usize, &str), (other, theirs): (usize, &str)) -> String {
+    let settings = |text: &'_ str| -> Option<Vec<(String, String)>> {
+        text.lines().map(|line| line.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()))).collect()
+    };
+    let differ = |ours: Vec<(String, String)>, theirs: Vec<(String, String)>| -> Vec<String> {
+        // Another build may have other lines; what both have is compared.
+        let theirs: HashMap<_, _> = theirs.into_iter().collect();
+        let pairs = ours.into_iter().filter_map(|ours| Some((theirs.get_key_value(&ours.0)?, ours)));
+        let differ = pairs.filter(|((_, b), (_, a))| a != *b);
+        differ
+            .map(|((name, b), (_, a))| format!("{name} differs: {a} at rank {rank}, {b} at rank {other}"))
+            .collect()
+    };
+    let found = settings(ours).zip(settings(theirs)).map(|(ours, theirs)| differ(ours, theirs));
+    match found {
+        Some(found) if !found.is_empty() => found.join("; "),
+        _ => format!("rank {rank} runs with {ours:?}, rank {other} with {theirs:?}"),
+    }
+}
