@@ -2,10 +2,10 @@
 //! does not compile there, or not what depends on it.
 
 use crate::command::outcome;
+use crate::tidy::PURE;
 use std::process::{Command, ExitCode, Stdio};
 
 const TARGET: &str = "wasm32-unknown-unknown";
-const CRATES: [&str; 4] = ["phalanx-core", "phalanx-algo", "phalanx-trace", "phalanx-control"];
 
 /// Where the target can't be had, that is said, and nothing has failed.
 pub(crate) fn run() -> ExitCode {
@@ -19,7 +19,7 @@ pub(crate) fn run() -> ExitCode {
     }
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["check", "--locked", "--target", TARGET]);
-    cargo.args(CRATES.iter().flat_map(|krate| ["--package", krate]));
+    cargo.args(PURE.iter().flat_map(|name| ["--package".to_owned(), format!("phalanx-{name}")]));
     outcome(cargo)
 }
 

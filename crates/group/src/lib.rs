@@ -4,18 +4,18 @@
 //! makes ranks of threads. Below the group stands a [`Backend`]; the ones in this crate perform the schedules of
 //! `phalanx-algo` over the transports of `phalanx-transport`, or work in shared memory, and others can be written.
 //!
-//! Who is lost, and what went wrong first, is decided by `phalanx-control`. The folders are floors. Each uses only those before it: [`trace`]
-//! (what each group did lately), `group` ([`ProcessGroup`] and the traits below it), `engine` (performs schedules), `host` (backends for host memory), `bootstrap`
+//! Who is lost, and what went wrong first, is decided by `phalanx-control`; operations are performed by `phalanx-engine`. The folders are floors. Each uses only those before it: [`trace`]
+//! (what each group did lately), `group` ([`ProcessGroup`] and the traits below it), `progress` (drives operations), `host` (backends for host memory), `bootstrap`
 //! (how ranks come together).
 
 mod atomic_write;
 mod bootstrap;
-mod engine;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
 mod host;
+mod progress;
 mod runtime;
 #[cfg(all(test, not(loom)))]
 mod sim;
@@ -26,12 +26,11 @@ mod tests;
 pub mod trace;
 mod warning;
 
-use phalanx_control as control;
+use phalanx_engine as engine;
 
 pub use bootstrap::init::{SimulatedBackend, init, join};
 pub use bootstrap::prices::{Measured, Prices};
 pub use bootstrap::tune::tune;
-pub use engine::eager::EAGER_LIMIT;
 pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, Buffers, Collective, OnTimeout};
 pub use group::encryption::Encryption;
 pub use group::objects::OBJECT_LEN_MAX;
@@ -39,6 +38,25 @@ pub use group::pending::{Bytes, Completion, Pending};
 pub use group::process_group::ProcessGroup;
 pub use group::registered_buffer::RegisteredBuffer;
 pub use group::work::{Buffer, Work};
+#[doc(no_inline)]
+pub use phalanx_control as control;
 pub use phalanx_core::{Error, ReduceOp, Result};
 #[doc(hidden)]
 pub use warning::warn;
+
+/// A [`send`](ProcessGroup::send) of at most so many bytes returns without its receiver, on every transport.
+///
+/// To each peer, messages that it has not taken may add up to this, each counted as 1 KiB at least: that is one message of
+/// 256 KiB, or 256 short ones. Beyond that, `send` may wait until the peer takes one.
+///
+/// ```
+/// use phalanx_group::{EAGER_LIMIT, SimulatedBackend};
+///
+/// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+/// // Both ranks send first.
+/// let peer = 1 - group.rank();
+/// group.send(&vec![0u8; EAGER_LIMIT], peer, 0)?;
+/// group.recv(&mut vec![0u8; EAGER_LIMIT], peer, 0)?;
+/// # Ok(()) }); } });
+/// ```
+pub const EAGER_LIMIT: usize = engine::eager::EAGER_LIMIT;

@@ -27,7 +27,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "trace",
             "runtime",
             "group",
-            "engine",
+            "progress",
             "host",
             "bootstrap",
             "fuzz sim",

@@ -13,6 +13,7 @@ mod tree;
 mod variables;
 mod words;
 
+pub(crate) use crates::PURE;
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -2,8 +2,8 @@
 
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::GroupHealth;
-use crate::engine::Progress;
 use crate::engine::collective::Memory;
+use crate::engine::core::Progress;
 use crate::engine::task::Task;
 use crate::group::backend::{Address, Collective as Call};
 use crate::host::scheduled::ScheduledBackend;

@@ -3,6 +3,7 @@
 use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
 use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
+pub use phalanx_engine::message::OnTimeout;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,15 +54,6 @@ pub struct Address {
     pub peer: usize,
     /// Tells messages between the same two ranks apart.
     pub tag: u64,
-}
-
-/// What a receive does when no message has begun to arrive within its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnTimeout {
-    /// It fails the group.
-    FailGroup,
-    /// It returns [`NoMessage`](phalanx_core::Error::NoMessage), and the group lives on.
-    ReturnNoMessage,
 }
 
 /// Performs the operations of one group on one rank.

@@ -2,9 +2,9 @@
 //! a thread of the group, in the order of the calls.
 
 use crate::control::group_health::GroupHealth;
-use crate::engine::own_thread::OwnThread;
 use crate::group::backend::{Buffers, Collective};
 use crate::group::pending::{Bytes, Completion, Pending, another_length};
+use crate::progress::own_thread::OwnThread;
 use crate::trace::clock;
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;

@@ -4,21 +4,24 @@ use crate::control::failure_report::SETTLE_TIME;
 use crate::control::group_health::GroupHealth;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::ParentCall;
+use crate::engine::attempt::Attempt;
 use crate::engine::collective::{Borrowed, Collective as Running, Memory};
+use crate::engine::core::{Core, Fault, Progress};
 use crate::engine::eager::EAGER_LIMIT;
 use crate::engine::message::{self, Message, Payload};
 use crate::engine::message_queues::Ticket;
+use crate::engine::operation::Operation;
 use crate::engine::partial::Arithmetic;
 #[cfg(target_os = "linux")]
 use crate::engine::partial::Partials;
 use crate::engine::plan::{Plan, Sums};
-use crate::engine::progress_thread;
 use crate::engine::scratch;
 use crate::engine::task::Task;
-use crate::engine::{Attempt, Core, Engine, Fault, Job, Operation, Progress};
 use crate::group::backend::{Address, Backend, Buffers, Collective, OnTimeout, counted};
 use crate::group::pending::{Bytes, Completion, Pending, another_length};
 use crate::host::neighbours::Neighbours;
+use crate::progress::progress_thread;
+use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Algorithm, Selector, Shape};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
@@ -491,7 +494,7 @@ impl Job for Owned {
         let Self { task, completion, buffer, health, .. } = *self;
         // If it failed, the group has, and that says it all.
         if outcome.is_ok() {
-            task.ended(&health);
+            task.ended(&health, clock::now);
         }
         completion.complete(outcome.map(|()| buffer));
     }

@@ -2,8 +2,9 @@
 
 use super::program::{Line, Program};
 use crate::engine::collective::Memory;
+use crate::engine::core::{Core, Fault, Progress};
+use crate::engine::operation::Operation;
 use crate::engine::task::Task;
-use crate::engine::{Core, Fault, Operation, Progress};
 use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::clock;
@@ -51,7 +52,7 @@ impl Doing {
 
     /// It ended well.
     pub(super) fn ended(&self, backend: &ScheduledBackend) {
-        self.task.ended(&backend.engine.health);
+        self.task.ended(&backend.engine.health, clock::now);
     }
 
     /// It failed.

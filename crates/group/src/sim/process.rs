@@ -18,7 +18,8 @@ use crate::control::membership::Membership;
 use crate::control::notice::{Notice, Verdict};
 use crate::control::outage::Silence;
 use crate::control::runtime::Runtime;
-use crate::engine::{Attempt, Operation, Outcome};
+use crate::engine::attempt::{Attempt, Outcome};
+use crate::engine::operation::Operation;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
@@ -325,7 +326,7 @@ impl Process {
             | Stage::LastWords(at) => Some(*at),
             Stage::Doing(doing, attempt) => {
                 let engine = &self.backend.as_ref()?.engine;
-                Some(now + engine.waits_for(&engine.lock(), &**doing, attempt, &mut Vec::new(), now))
+                Some(now + attempt.waits_for(&engine.lock(), &**doing, &mut Vec::new(), now))
             }
             Stage::GivingUp => self.health.as_ref()?.verdict(now).err(),
             Stage::Calling | Stage::Over => None,
@@ -420,7 +421,7 @@ impl Process {
     fn drive(&mut self, now: Instant) -> bool {
         let Stage::Doing(doing, attempt) = &mut self.stage else { return false };
         let backend = self.backend.as_ref().expect("the group was made");
-        let outcome = backend.engine.attempt(&mut backend.engine.lock(), &mut **doing, attempt, || now);
+        let outcome = attempt.poll(&mut backend.engine.lock(), &mut **doing, || now);
         let record = self.records.last_mut().expect("the call was recorded");
         self.stage = match outcome {
             Outcome::Idle => return false,

@@ -1,7 +1,8 @@
 //! The progress thread of a group: drives what nobody waits for.
 
 use super::backoff::Backoff;
-use super::{Attempt, Engine, Job, Outcome};
+use super::{Engine, Job};
+use crate::engine::attempt::{Attempt, Outcome};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Waker;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut
     let mut at = 0;
     while at < jobs.len() {
         let (job, attempt) = &mut jobs[at];
-        let outcome = match engine.attempt(&mut core, job.as_mut(), attempt, Instant::now) {
+        let outcome = match attempt.poll(&mut core, job.as_mut(), Instant::now) {
             Outcome::Idle => {
                 at += 1;
                 continue;
@@ -93,7 +94,7 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut
         if backoff.is_at_end() {
             let now = Instant::now();
             for (job, attempt) in jobs.iter() {
-                limit = limit.min(engine.waits_for(&core, job.as_ref(), attempt, &mut wants, now));
+                limit = limit.min(attempt.waits_for(&core, job.as_ref(), &mut wants, now));
             }
         }
         drop(engine.idle(core, backoff, &wants, limit));

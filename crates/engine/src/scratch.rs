@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 /// Bytes received at a time for combining: small enough to stay in the cache until they are.
-pub(super) const SCRATCH_LEN: usize = 256 << 10;
+pub(crate) const SCRATCH_LEN: usize = 256 << 10;
 
 /// An operation takes three at most.
 const KEPT_MAX: usize = 3;
@@ -17,7 +17,7 @@ thread_local! {
 const KEPT_BYTES_MAX: usize = 256 << 20;
 
 /// At least `bytes` bytes, aligned for every element type; the contents are left over from earlier.
-pub(crate) fn take(bytes: usize) -> Vec<u64> {
+pub fn take(bytes: usize) -> Vec<u64> {
     let mut kept = KEPT.try_with(Cell::take).unwrap_or_default();
     // The shortest that is long enough.
     let fits = (0..kept.len()).filter(|&i| kept[i].len() * 8 >= bytes).min_by_key(|&i| kept[i].len());
@@ -27,7 +27,7 @@ pub(crate) fn take(bytes: usize) -> Vec<u64> {
 }
 
 /// Keeps it for the next operation of this thread.
-pub(crate) fn keep(scratch: Vec<u64>) {
+pub fn keep(scratch: Vec<u64>) {
     if scratch.len() * 8 > KEPT_BYTES_MAX {
         return;
     }

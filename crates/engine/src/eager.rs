@@ -2,21 +2,10 @@
 
 use std::collections::HashMap;
 
-/// A [`send`](crate::ProcessGroup::send) of at most so many bytes returns without its receiver, on every transport.
+/// A message of at most so many bytes is sent without its receiver.
 ///
 /// To each peer, messages that it has not taken may add up to this, each counted as 1 KiB at least: that is one message of
-/// 256 KiB, or 256 short ones. Beyond that, `send` may wait until the peer takes one.
-///
-/// ```
-/// use phalanx_group::{EAGER_LIMIT, SimulatedBackend};
-///
-/// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
-/// // Both ranks send first.
-/// let peer = 1 - group.rank();
-/// group.send(&vec![0u8; EAGER_LIMIT], peer, 0)?;
-/// group.recv(&mut vec![0u8; EAGER_LIMIT], peer, 0)?;
-/// # Ok(()) }); } });
-/// ```
+/// 256 KiB, or 256 short ones. Beyond that, a send may wait until the peer takes one.
 // As much as a pipe in shared memory holds. Threads' pipes hold 1 MiB; what TCP takes depends on the system.
 pub const EAGER_LIMIT: usize = 256 << 10;
 
@@ -25,11 +14,11 @@ const COST_MIN: usize = 1 << 10;
 
 /// Bytes that are held for peers that have not taken them.
 #[derive(Debug, Default)]
-pub(crate) struct Eager(HashMap<usize, usize>);
+pub struct Eager(HashMap<usize, usize>);
 
 impl Eager {
     /// Makes room for a message of `len` bytes to `peer`, if there is any.
-    pub(crate) fn reserve(&mut self, peer: usize, len: usize) -> bool {
+    pub fn reserve(&mut self, peer: usize, len: usize) -> bool {
         let held = self.0.entry(peer).or_default();
         let fits = *held + len.max(COST_MIN) <= EAGER_LIMIT;
         if fits {
@@ -39,7 +28,7 @@ impl Eager {
     }
 
     /// The message is on its way.
-    pub(crate) fn release(&mut self, peer: usize, len: usize) {
+    pub fn release(&mut self, peer: usize, len: usize) {
         if let Some(held) = self.0.get_mut(&peer) {
             *held = held.saturating_sub(len.max(COST_MIN));
         }

@@ -4,32 +4,33 @@ use phalanx_transport::Direction;
 use std::collections::{HashMap, VecDeque};
 
 /// Messages with one direction, peer and tag are served in the order of their calls.
-pub(crate) type QueueKey = (Direction, usize, u64);
+pub type QueueKey = (Direction, usize, u64);
 
 /// A place in a queue, taken when the call is made.
-pub(crate) type Ticket = u64;
+pub type Ticket = u64;
 
 /// All queues of one group. A queue exists while a call waits in it.
 #[derive(Debug, Default)]
-pub(crate) struct MessageQueues {
+pub struct MessageQueues {
     next: Ticket,
     queues: HashMap<QueueKey, VecDeque<Ticket>>,
 }
 
 impl MessageQueues {
     /// Joins a queue at its end.
-    pub(crate) fn join(&mut self, key: QueueKey) -> Ticket {
+    pub fn join(&mut self, key: QueueKey) -> Ticket {
         self.next += 1;
         self.queues.entry(key).or_default().push_back(self.next);
         self.next
     }
 
-    pub(crate) fn is_first(&self, key: QueueKey, ticket: Ticket) -> bool {
+    /// Whether it is served now.
+    pub fn is_first(&self, key: QueueKey, ticket: Ticket) -> bool {
         self.queues.get(&key).and_then(VecDeque::front) == Some(&ticket)
     }
 
     /// Leaves a queue, from wherever in it.
-    pub(crate) fn leave(&mut self, key: QueueKey, ticket: Ticket) {
+    pub fn leave(&mut self, key: QueueKey, ticket: Ticket) {
         if let Some(waiting) = self.queues.get_mut(&key) {
             waiting.retain(|&t| t != ticket);
             if waiting.is_empty() {

@@ -3,25 +3,36 @@
 //! Messages to one peer leave in the order of the calls; messages with one tag from one peer are matched in the
 //! order of the calls that await them.
 
-use super::collective::POLL_BYTES;
-use super::message_queues::{QueueKey, Ticket};
-use super::{Core, Fault, Operation, Progress};
-use crate::control::group_health::{ErrorContext, GroupHealth};
-use crate::group::backend::OnTimeout;
+use crate::collective::POLL_BYTES;
+use crate::core::{Core, Fault, Progress};
+use crate::message_queues::{QueueKey, Ticket};
+use crate::operation::Operation;
+use phalanx_control::group_health::{ErrorContext, GroupHealth};
 use phalanx_core::{Error, OpKind, Signature};
 use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
 use std::time::Duration;
 
+/// What a receive does when no message has begun to arrive within its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It fails the group.
+    FailGroup,
+    /// It returns [`NoMessage`](phalanx_core::Error::NoMessage), and the group lives on.
+    ReturnNoMessage,
+}
+
 /// Where a message's bytes are.
 #[derive(Debug)]
-pub(crate) enum Payload<'a> {
+pub enum Payload<'a> {
+    /// To send.
     Out(&'a [u8]),
+    /// To receive into.
     In(&'a mut [u8]),
 }
 
 /// A message in progress. Its bytes are lent to it for each poll.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub struct Message {
     peer: usize,
     tag: u64,
     ticket: Ticket,
@@ -32,12 +43,13 @@ pub(crate) struct Message {
     len: usize,
     done: usize,
     begun: bool,
-    /// Nobody waits for it, and it has [room](super::eager) until it is sent.
+    /// Nobody waits for it, and it has [room](crate::eager) until it is sent.
     eager: bool,
 }
 
 impl Message {
-    pub(crate) fn new(peer: usize, tag: u64, ticket: Ticket, signature: Signature, len: usize) -> Self {
+    /// Of `len` bytes to or from `peer`, as the signature says, with a place in its [queue](queue_key).
+    pub fn new(peer: usize, tag: u64, ticket: Ticket, signature: Signature, len: usize) -> Self {
         let on_the_wire = Signature { op: OpKind::Send, ..signature.clone() };
         Self {
             peer,
@@ -57,7 +69,8 @@ impl Message {
         Key { channel: Channel::Message, id: self.tag }
     }
 
-    pub(crate) fn poll(&mut self, core: &mut Core, payload: &mut Payload<'_>) -> Result<Progress, Fault> {
+    /// Does all that can be done now.
+    pub fn poll(&mut self, core: &mut Core, payload: &mut Payload<'_>) -> Result<Progress, Fault> {
         if !self.is_due(core) {
             return Ok(Progress::Idle);
         }
@@ -75,12 +88,12 @@ impl Message {
     }
 
     /// The same message, for which there is room until it is sent.
-    pub(crate) fn eager(self) -> Self {
+    pub fn eager(self) -> Self {
         Self { eager: true, ..self }
     }
 
     /// Leaves the line, done or not.
-    pub(crate) fn step_aside(&self, core: &mut Core) {
+    pub fn step_aside(&self, core: &mut Core) {
         core.queues.leave(self.queue(), self.ticket);
         core.wire.wake_sleepers();
     }
@@ -89,7 +102,8 @@ impl Message {
         queue_key(self.signature.op, self.peer, self.tag)
     }
 
-    pub(crate) fn is_due(&self, core: &Core) -> bool {
+    /// Whether no call before it has the same queue.
+    pub fn is_due(&self, core: &Core) -> bool {
         core.queues.is_first(self.queue(), self.ticket)
     }
 
@@ -163,22 +177,24 @@ impl Message {
     }
 
     /// Nothing yet, while it waits in line.
-    pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+    pub fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
         if self.is_due(core) {
             wants.push((self.peer, self.queue().0));
         }
     }
 
-    pub(crate) fn signature(&self) -> &Signature {
+    /// What was called.
+    pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
     /// The other end, as a rank of the group, and the tag.
-    pub(crate) fn ends(&self) -> (usize, u64) {
+    pub fn ends(&self) -> (usize, u64) {
         (self.peer, self.tag)
     }
 
-    pub(crate) fn bytes(&self) -> (u64, u64) {
+    /// Payload bytes received, and all there are to receive.
+    pub fn bytes(&self) -> (u64, u64) {
         match self.signature.op {
             OpKind::Recv => (self.done as u64, self.len as u64),
             _ => (0, 0),
@@ -187,7 +203,7 @@ impl Message {
 }
 
 /// The line in which a call waits: sends to one peer are one line, receives one for each peer and tag.
-pub(crate) fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
+pub fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
     match op {
         OpKind::Recv => (Direction::Recv, peer, tag),
         _ => (Direction::Send, peer, 0),
@@ -195,11 +211,14 @@ pub(crate) fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
 }
 
 /// A message with the bytes it works on, for a caller that waits.
-pub(crate) struct Borrowed<'a> {
-    pub(crate) message: Message,
-    pub(crate) payload: Payload<'a>,
+#[derive(Debug)]
+pub struct Borrowed<'a> {
+    /// The message.
+    pub message: Message,
+    /// Its bytes.
+    pub payload: Payload<'a>,
     /// The cause of a receive that got nothing in time.
-    pub(crate) on_timeout: OnTimeout,
+    pub on_timeout: OnTimeout,
 }
 
 impl Operation for Borrowed<'_> {

@@ -1,23 +1,25 @@
 //! What a group is asked to do, a collective or a message, for whoever keeps its buffers.
 
-use super::collective::{Collective, Memory};
-use super::message::{Message, Payload};
-use super::{Core, Fault, Progress};
-use crate::control::group_health::GroupHealth;
-use crate::trace::clock;
+use crate::collective::{Collective, Memory};
+use crate::core::{Core, Fault, Progress};
+use crate::message::{Message, Payload};
+use phalanx_control::group_health::GroupHealth;
 use phalanx_core::{OpKind, Signature};
 use phalanx_transport::Direction;
 
+/// A collective or a message.
 #[derive(Debug)]
-pub(crate) enum Task {
+pub enum Task {
+    /// A collective.
     Collective(Box<Collective>),
     /// With its number.
     Message(Message, u64),
 }
 
-/// As an [`Operation`](super::Operation), but for the memory it works on.
+/// As an [`Operation`](crate::operation::Operation), but for the memory it works on.
 impl Task {
-    pub(crate) fn poll(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
+    /// Does all that can be done now.
+    pub fn poll(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
         match (self, memory) {
             (Self::Collective(collective), memory) => collective.poll(core, memory),
             (Self::Message(message, _), Memory::InPlace(bytes) | Memory::Separate(_, bytes))
@@ -34,42 +36,48 @@ impl Task {
         }
     }
 
-    pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+    /// The links it waits for, and which way.
+    pub fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
         match self {
             Self::Collective(collective) => collective.wants(core, wants),
             Self::Message(message, _) => message.wants(core, wants),
         }
     }
 
-    pub(crate) fn signature(&self) -> &Signature {
+    /// What was called.
+    pub fn signature(&self) -> &Signature {
         match self {
             Self::Collective(collective) => collective.signature(),
             Self::Message(message, _) => message.signature(),
         }
     }
 
-    pub(crate) fn seq(&self) -> u64 {
+    /// Its place among the group's collectives; 0 for messages.
+    pub fn seq(&self) -> u64 {
         match self {
             Self::Collective(collective) => collective.seq(),
             Self::Message(..) => 0,
         }
     }
 
-    pub(crate) fn bytes(&self) -> (u64, u64) {
+    /// Payload bytes received, and all there are to receive.
+    pub fn bytes(&self) -> (u64, u64) {
         match self {
             Self::Collective(collective) => collective.bytes(),
             Self::Message(message, _) => message.bytes(),
         }
     }
 
-    pub(crate) fn message(&self) -> Option<(usize, u64)> {
+    /// Of a message: the other end, as a rank of the group, and the tag.
+    pub fn message(&self) -> Option<(usize, u64)> {
         match self {
             Self::Collective(_) => None,
             Self::Message(message, _) => Some(message.ends()),
         }
     }
 
-    pub(crate) fn is_due(&self, core: &Core) -> bool {
+    /// Whether its turn has come.
+    pub fn is_due(&self, core: &Core) -> bool {
         match self {
             Self::Collective(collective) => core.turn == collective.seq(),
             Self::Message(message, _) => message.is_due(core),
@@ -77,13 +85,13 @@ impl Task {
     }
 
     /// It ended well.
-    pub(crate) fn ended(&self, health: &GroupHealth) {
+    pub fn ended(&self, health: &GroupHealth, clock: impl FnOnce(&Signature) -> u64) {
         match self {
             Self::Collective(collective) => {
-                health.ended(collective.seq(), collective.signature(), clock::now);
+                health.ended(collective.seq(), collective.signature(), clock);
             }
             Self::Message(message, number) => {
-                health.latch.messages.end_message(*number, message.signature(), true, clock::now);
+                health.latch.messages.end_message(*number, message.signature(), true, clock);
             }
         }
     }

@@ -8,18 +8,18 @@
 //! A message of partial sums is twice as long as one of half numbers, by which its receiver knows it: what a rank has added up when it sends
 //! depends on the algorithm and on its place in it.
 
-use super::plan::Sums;
-use crate::engine::scratch;
+use crate::plan::Sums;
+use crate::scratch;
 use phalanx_core::{DType, Error, ReduceOp, Result, Signature};
 use phalanx_kernels::{Conversion, HalfSum, Kernel};
 use std::ops::Range;
 
 /// Bytes of half numbers, or of partial sums, that are received at a time: they are combined in the cache.
-pub(super) const READ_LEN: usize = 128 << 10;
+pub(crate) const READ_LEN: usize = 128 << 10;
 
 /// How a reduction combines.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Arithmetic {
+pub struct Arithmetic {
     kernel: Kernel,
     /// Of half types whose rounding depends on the order.
     wide: Option<Wide>,
@@ -37,8 +37,10 @@ struct Wide {
 
 /// One side of a combination: bytes of elements, or of partial sums.
 #[derive(Debug)]
-pub(super) enum Operand<'a> {
+pub(crate) enum Operand<'a> {
+    /// Half numbers.
     Elements(&'a [u8]),
+    /// Sums in `f32`.
     Partial(&'a [u8]),
 }
 
@@ -47,7 +49,7 @@ impl Arithmetic {
     ///
     /// # Errors
     /// The operator is not defined for the type.
-    pub(crate) fn of(signature: &Signature, divide_by: usize) -> Result<Option<Self>> {
+    pub fn of(signature: &Signature, divide_by: usize) -> Result<Option<Self>> {
         let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
         let kernel = Kernel::new(op, dtype)
             .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
@@ -55,12 +57,12 @@ impl Arithmetic {
     }
 
     /// Whether partial sums are kept as `f32`.
-    pub(crate) fn is_wide(&self) -> bool {
+    pub fn is_wide(&self) -> bool {
         self.wide.is_some()
     }
 
     /// `into[i] = into[i] ∘ from[i]`, all of them elements; the `last` time it is the result.
-    pub(super) fn combine(&self, into: &mut [u8], from: &[u8], last: bool) {
+    pub(crate) fn combine(&self, into: &mut [u8], from: &[u8], last: bool) {
         if last {
             self.kernel.combine_last(into, from, self.divide_by);
         } else {
@@ -69,17 +71,17 @@ impl Arithmetic {
     }
 
     /// Where the sums of a collective are.
-    pub(crate) fn sums(&self) -> Sums {
+    pub fn sums(&self) -> Sums {
         if self.is_wide() { Sums::Kept } else { Sums::InPlace }
     }
 
     /// Widens elements, the first time that they are combined.
-    pub(crate) fn widen(&self, elements: &[u8], partial: &mut [u8]) {
+    pub fn widen(&self, elements: &[u8], partial: &mut [u8]) {
         self.wide().conversion.widen(elements, partial);
     }
 
     /// The first time: of two contributions a partial sum.
-    pub(super) fn begin(&self, own: &[u8], from: Operand<'_>, partial: &mut [u8]) {
+    pub(crate) fn begin(&self, own: &[u8], from: Operand<'_>, partial: &mut [u8]) {
         let Wide { halves, kernel, conversion } = self.wide();
         match from {
             Operand::Elements(from) => halves.begin(own, from, partial),
@@ -91,7 +93,7 @@ impl Arithmetic {
     }
 
     /// `partial[i] = partial[i] ∘ from[i]`.
-    pub(super) fn add(&self, partial: &mut [u8], from: Operand<'_>) {
+    pub(crate) fn add(&self, partial: &mut [u8], from: Operand<'_>) {
         match from {
             Operand::Elements(from) => self.wide().halves.add(partial, from),
             Operand::Partial(from) => self.wide().kernel.combine(partial, from),
@@ -99,7 +101,7 @@ impl Arithmetic {
     }
 
     /// The last time: of a partial sum the result, `into` elements. What becomes of the partial sum means nothing.
-    pub(super) fn end(&self, partial: &mut [u8], from: Operand<'_>, into: &mut [u8]) {
+    pub(crate) fn end(&self, partial: &mut [u8], from: Operand<'_>, into: &mut [u8]) {
         match from {
             Operand::Elements(from) => self.wide().halves.end(partial, from, into, self.divide_by),
             Operand::Partial(from) => {
@@ -123,7 +125,7 @@ impl Wide {
 
 /// The partial sums of one collective on one rank: two bytes for each byte of the buffer, of which those are used that its plan says.
 #[derive(Debug, Default)]
-pub(crate) struct Partials {
+pub struct Partials {
     memory: Vec<u64>,
     /// Where the buffer begins.
     start: usize,
@@ -131,29 +133,28 @@ pub(crate) struct Partials {
 
 impl Partials {
     /// For a buffer of `len` bytes.
-    pub(crate) fn new(len: usize) -> Self {
+    pub fn new(len: usize) -> Self {
         Self { memory: scratch::take(2 * len), start: 0 }
     }
 
     /// From now on those of a buffer that begins `start` bytes further on.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn from(mut self, start: usize) -> Self {
+    pub fn from(mut self, start: usize) -> Self {
         self.start = start;
         self
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
 
     /// The partial sums of those bytes of the buffer.
-    pub(crate) fn of(&mut self, range: &Range<usize>) -> &mut [u8] {
+    pub fn of(&mut self, range: &Range<usize>) -> &mut [u8] {
         let (start, end) = (2 * (self.start + range.start), 2 * (self.start + range.end));
         &mut bytemuck::cast_slice_mut(&mut self.memory)[start..end]
     }
 
     /// Bytes of partial sums, as they travel.
-    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         &bytemuck::cast_slice(&self.memory)[2 * self.start + range.start..2 * self.start + range.end]
     }
 }

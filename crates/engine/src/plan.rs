@@ -6,19 +6,20 @@ use std::ops::Range;
 
 /// One message: which bytes, to or from whom.
 #[derive(Debug)]
-pub(crate) struct Transfer {
+pub struct Transfer {
     /// Orders messages on this rank: what may overlap with what.
-    pub(crate) step: u32,
+    pub step: u32,
     /// Counts the messages between the two ranks in this direction: the same number on both.
-    pub(crate) ordinal: u32,
-    pub(crate) peer: usize,
+    pub ordinal: u32,
+    /// The other end, a rank of the group.
+    pub peer: usize,
     /// Bytes of the buffer, in the order in which they travel. The second part is usually empty.
-    pub(crate) parts: [Range<usize>; 2],
+    pub parts: [Range<usize>; 2],
     /// For incoming messages.
-    pub(crate) action: Action,
-    /// What this rank has of these bytes are partial sums, kept beside the buffer (see [`partial`](super::partial)): those it sends, or
+    pub action: Action,
+    /// What this rank has of these bytes are partial sums, kept beside the buffer (see [`partial`](crate::partial)): those it sends, or
     /// those to which it adds what it receives.
-    pub(crate) is_partial: bool,
+    pub is_partial: bool,
 }
 
 impl Transfer {
@@ -30,29 +31,30 @@ impl Transfer {
         others.push(Self { step: step as u32, ordinal, peer, parts, action, is_partial: false });
     }
 
+    /// Bytes of the buffer.
     pub(crate) fn len(&self) -> usize {
         self.parts[0].len() + self.parts[1].len()
     }
 
     /// Bytes of the message, if this rank sends it.
-    pub(crate) fn sent_len(&self) -> usize {
+    pub fn sent_len(&self) -> usize {
         if self.is_partial { 2 * self.len() } else { self.len() }
     }
 
     /// Whole bytes of the buffer of which so many bytes of the message tell.
-    pub(crate) fn sent_of_buffer(&self, sent: usize) -> usize {
+    pub fn sent_of_buffer(&self, sent: usize) -> usize {
         if self.is_partial { sent / 2 } else { sent }
     }
 
     /// What is not done of each part when the first `done` bytes are.
-    pub(crate) fn left(&self, done: usize) -> [Range<usize>; 2] {
+    pub fn left(&self, done: usize) -> [Range<usize>; 2] {
         let [first, second] = &self.parts;
         let beyond = done.saturating_sub(first.len());
         [first.start + done.min(first.len())..first.end, second.start + beyond..second.end]
     }
 
     /// The contiguous bytes that come next when the first `done` are done.
-    pub(crate) fn next(&self, done: usize) -> Range<usize> {
+    pub fn next(&self, done: usize) -> Range<usize> {
         let [first, second] = self.left(done);
         if first.is_empty() { second } else { first }
     }
@@ -60,10 +62,10 @@ impl Transfer {
 
 /// Where the sums of a collective are while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sums {
+pub enum Sums {
     /// In the buffer.
     InPlace,
-    /// Beside it (see [`partial`](super::partial)), once something has been added.
+    /// Beside it (see [`partial`](crate::partial)), once something has been added.
     Kept,
     /// Beside it from the beginning: what is to be combined are sums already.
     Begun,
@@ -71,21 +73,25 @@ pub(crate) enum Sums {
 
 /// All messages of one rank in one collective.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
-    pub(crate) sends: Vec<Transfer>,
-    pub(crate) recvs: Vec<Transfer>,
-    pub(crate) recv_bytes: u64,
+pub struct Plan {
+    /// Messages to others, in the order of their steps.
+    pub sends: Vec<Transfer>,
+    /// Messages from others, in the order of their steps.
+    pub recvs: Vec<Transfer>,
+    /// Bytes of the buffer that are received in all.
+    pub recv_bytes: u64,
     /// Whether this rank may keep partial sums, or receive some.
-    pub(crate) has_partials: bool,
+    pub has_partials: bool,
     /// Bytes that are made partial sums before anything else, since they travel together with others that are. No algorithm sends results
     /// together with sums.
-    pub(crate) widened: Vec<Range<usize>>,
+    pub widened: Vec<Range<usize>>,
     /// What all ranks must plan alike, in words.
-    pub(crate) method: Method,
+    pub method: Method,
 }
 
 impl Plan {
-    pub(crate) fn new(algorithm: Algorithm, shape: &Shape<'_>, element: usize, sums: Sums) -> Self {
+    /// Of one rank, in a buffer whose elements have so many bytes.
+    pub fn new(algorithm: Algorithm, shape: &Shape<'_>, element: usize, sums: Sums) -> Self {
         let mut plan = Self::default();
         let is_wide = sums != Sums::InPlace;
         let all = 0..shape.layout.len() * element;
@@ -161,7 +167,7 @@ impl Ranges {
 }
 
 /// `next`, cut where it meets any of `busy`: bytes another transfer still needs, or has not delivered yet.
-pub(crate) fn clear_of(next: Range<usize>, busy: impl IntoIterator<Item = Range<usize>>) -> Range<usize> {
+pub fn clear_of(next: Range<usize>, busy: impl IntoIterator<Item = Range<usize>>) -> Range<usize> {
     busy.into_iter().fold(next, |next, busy| {
         let apart = busy.is_empty() || busy.end <= next.start || busy.start >= next.end;
         if apart { next } else { next.start..busy.start.max(next.start) }

@@ -1,9 +1,11 @@
 //! An operation whose data move is under the clock like one that waits.
 
-use super::{Attempt, Core, Fault, Operation, Progress};
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::GroupHealth;
 use crate::control::job_context::JobContext;
+use crate::engine::attempt::Attempt;
+use crate::engine::core::{Core, Fault, Progress};
+use crate::engine::operation::Operation;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD};

@@ -4,11 +4,11 @@
 //! received bytes are combined as soon as nobody needs the old ones. The rules are the schedule's own: a send
 //! reads what earlier steps received, and a receive writes what its own and earlier steps have sent.
 
-use super::partial::{Arithmetic, Operand, Partials, READ_LEN};
-use super::plan::{Plan, Transfer, clear_of};
-use super::scratch::SCRATCH_LEN;
-use super::{Core, Fault, Operation, Progress};
-use crate::trace::clock;
+use crate::core::{Core, Fault, Progress};
+use crate::operation::Operation;
+use crate::partial::{Arithmetic, Operand, Partials, READ_LEN};
+use crate::plan::{Plan, Transfer, clear_of};
+use crate::scratch::SCRATCH_LEN;
 use phalanx_algo::Action;
 use phalanx_core::{Method, Signature};
 use phalanx_transport::sabotage::{Mechanism, breaks};
@@ -17,13 +17,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// One poll moves about so many bytes at most, so that the clock is looked at in between.
-pub(super) const POLL_BYTES: usize = 4 << 20;
+pub(crate) const POLL_BYTES: usize = 4 << 20;
 /// How many messages each way may be under way at once.
 const WINDOW: usize = 8;
 
 /// Where a collective's elements are.
 #[derive(Debug)]
-pub(crate) enum Memory<'a> {
+pub enum Memory<'a> {
     /// Sent from and received into one buffer.
     InPlace(&'a mut [u8]),
     /// Sent from the first, received into the second.
@@ -72,7 +72,7 @@ struct Done {
 
 /// A collective in progress. Its memory is lent to it for each poll.
 #[derive(Debug)]
-pub(crate) struct Collective {
+pub struct Collective {
     seq: u64,
     /// What the group called, as all its parts know it.
     signature: Signature,
@@ -101,7 +101,7 @@ pub(crate) struct Collective {
 
 impl Collective {
     /// `method` is how it is performed, of which the signature need not say anything.
-    pub(crate) fn new(
+    pub fn new(
         seq: u64,
         signature: Signature,
         method: Method,
@@ -132,8 +132,7 @@ impl Collective {
     }
 
     /// With sums to begin with, which its plan knows of.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn begun(mut self, partials: Partials) -> Self {
+    pub fn begun(mut self, partials: Partials) -> Self {
         self.partials = partials;
         self
     }
@@ -143,14 +142,14 @@ impl Collective {
     }
 
     /// Does all that can be done now.
-    pub(crate) fn poll(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
+    pub fn poll(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
         if core.turn != self.seq {
             return Ok(Progress::Idle);
         }
         if !self.begun {
             self.begun = true;
             self.in_place = memory.is_in_place();
-            core.health.remember(self.seq, &self.signature, clock::now);
+            core.health.remember(self.seq, &self.signature, core.log_clock);
             self.begin_partials(memory);
         }
         let mut moved = false;
@@ -409,7 +408,8 @@ impl Collective {
         Ok(is_partial)
     }
 
-    pub(crate) fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
+    /// The links it waits for, and which way.
+    pub fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
         if core.turn == self.seq {
             let sends = Self::window(&self.plan.sends, &self.sends, self.first_send);
             let sends = sends.filter(|&i| self.ready(&self.plan, i).is_some());
@@ -451,24 +451,29 @@ impl Collective {
         Some(clear_of(older, self.unsent(plan, transfer.step))).filter(|free| !free.is_empty())
     }
 
-    pub(crate) fn seq(&self) -> u64 {
+    /// Its place among the group's collectives.
+    pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    pub(crate) fn signature(&self) -> &Signature {
+    /// What was called.
+    pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
     /// Payload bytes received, and all there are to receive.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
+    pub fn bytes(&self) -> (u64, u64) {
         (self.received, self.plan.recv_bytes)
     }
 }
 
 /// A collective with the memory it works on, for a caller that waits.
-pub(crate) struct Borrowed<'a> {
-    pub(crate) collective: Collective,
-    pub(crate) memory: Memory<'a>,
+#[derive(Debug)]
+pub struct Borrowed<'a> {
+    /// The collective.
+    pub collective: Collective,
+    /// The elements.
+    pub memory: Memory<'a>,
 }
 
 impl Operation for Borrowed<'_> {

@@ -1,0 +1,100 @@
+//! What all operations of a group share, and what a poll of one of them comes to.
+
+use crate::eager::Eager;
+use crate::message_queues::MessageQueues;
+use crate::scratch::SCRATCH_LEN;
+use phalanx_control::group_health::GroupHealth;
+use phalanx_core::Signature;
+use phalanx_transport::{Wire, WireFault};
+use std::sync::Arc;
+
+/// What one poll of an operation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It is done.
+    Finished,
+    /// Data moved.
+    Moved,
+    /// Nothing could be done.
+    Idle,
+}
+
+/// What goes wrong in one poll. Peers are ranks of the group.
+#[derive(Debug)]
+pub enum Fault {
+    /// A link failed, or brought what no correct peer sends.
+    Wire {
+        /// At the other end.
+        peer: usize,
+        /// What is wrong with it.
+        fault: WireFault,
+    },
+    /// A peer called something else, or performs it otherwise.
+    Mismatch {
+        /// The peer, a rank of the group.
+        peer: usize,
+        /// The place among the group's collectives; 0 for messages.
+        seq: u64,
+        /// That of a message.
+        tag: Option<u64>,
+        /// What this rank called.
+        ours: Box<Signature>,
+        /// What the peer called, if it said so.
+        theirs: Option<Box<Signature>>,
+    },
+    /// A peer sent what is no part of the operation.
+    Nonsense {
+        /// The peer, a rank of the group.
+        peer: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl From<(usize, WireFault)> for Fault {
+    fn from((peer, fault): (usize, WireFault)) -> Self {
+        Self::Wire { peer, fault }
+    }
+}
+
+/// What all operations of a group share.
+#[derive(Debug)]
+pub struct Core {
+    /// The group's links.
+    pub wire: Wire,
+    /// Ranks of the group, this one included.
+    pub world_size: usize,
+    /// The collective whose turn it is: they run one after the other, in the order of the calls.
+    pub turn: u64,
+    /// Messages that wait for each other.
+    pub queues: MessageQueues,
+    /// Messages that are sent though nobody waits for it.
+    pub eager: Eager,
+    /// Aligned memory for received contributions.
+    pub scratch: Vec<u64>,
+    /// Whether the group has failed, and what it did lately.
+    pub health: Arc<GroupHealth>,
+    /// The clock of the group's log of calls.
+    pub log_clock: fn(&Signature) -> u64,
+}
+
+impl Core {
+    /// Of a group that has this health and these links, whose first collective has number 1.
+    pub fn new(health: Arc<GroupHealth>, wire: Wire, log_clock: fn(&Signature) -> u64) -> Self {
+        Self {
+            wire,
+            world_size: health.members().len(),
+            turn: 1,
+            queues: MessageQueues::default(),
+            eager: Eager::default(),
+            scratch: vec![0; SCRATCH_LEN / 8],
+            health,
+            log_clock,
+        }
+    }
+
+    pub(crate) fn next_turn(&mut self) {
+        self.turn += 1;
+        self.wire.wake_sleepers();
+    }
+}

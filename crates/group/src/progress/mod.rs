@@ -1,0 +1,181 @@
+//! Drives the operations of one group, on whichever thread waits for them.
+//!
+//! A blocking call drives its own operation to the end on the caller's thread. Asynchronous ones are driven by one
+//! progress thread a group, started at first use. All share the [`Core`] behind one lock, which nobody holds while
+//! sleeping; a thread that finds nothing to do lets the others in. What operations do when they are polled is `phalanx-engine`.
+
+pub(crate) mod backoff;
+mod core_placement;
+pub(crate) mod own_thread;
+pub(crate) mod progress_thread;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use crate::control::group_health::GroupHealth;
+use crate::engine::attempt::{Attempt, Outcome};
+use crate::engine::core::Core;
+use crate::engine::operation::Operation;
+use crate::progress::own_thread::OwnThread;
+use crate::trace::clock;
+use backoff::{Backoff, HostPlace};
+use phalanx_core::Result;
+use phalanx_transport::{Direction, WakeSource, Waker, Wire};
+use queue::Queue;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An operation that owns its buffer and knows whom to tell.
+pub(crate) trait Job: Operation + Send {
+    fn complete(self: Box<Self>, outcome: Result<()>);
+    /// Whether somebody does nothing but wait for it.
+    fn is_awaited(&self) -> bool;
+    /// How long it may take, once its turn has come.
+    fn limit(&self) -> Duration;
+}
+
+/// Drives the operations of one group on one rank.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    core: Mutex<Core>,
+    /// Threads that want the core.
+    contenders: AtomicUsize,
+    pub(crate) health: Arc<GroupHealth>,
+    pub(crate) queue: Queue<Box<dyn Job>>,
+    /// Wakes the progress thread where it sleeps for links. There if the thread is.
+    waker: Mutex<Option<Waker>>,
+    pub(crate) thread: OwnThread,
+    host_place: HostPlace,
+    /// The transport's: whoever sleeps for links sleeps there.
+    source: Option<Arc<dyn WakeSource>>,
+}
+
+impl Engine {
+    pub(crate) fn new(health: Arc<GroupHealth>, wire: Wire) -> Self {
+        let source = wire.wake_source();
+        let place = health.job.place();
+        let placement = (place.local_world_size > 1).then_some(place.local_rank);
+        let core = Core::new(health.clone(), wire, clock::now);
+        Self {
+            core: Mutex::new(core),
+            contenders: AtomicUsize::new(0),
+            host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
+            health,
+            queue: Queue::default(),
+            waker: Mutex::default(),
+            thread: OwnThread::default(),
+            source,
+        }
+    }
+
+    /// A waker for one thread that sleeps for links.
+    fn waker(&self) -> std::io::Result<Waker> {
+        self.source.clone().map_or_else(Waker::new, |source| Ok(Waker::at(source)))
+    }
+
+    fn progress_waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        if let Ok(core) = self.core.try_lock() {
+            return core;
+        }
+        self.contenders.fetch_add(1, Ordering::Relaxed);
+        let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
+        core
+    }
+
+    /// Drives one operation to its end on this thread.
+    pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<()> {
+        self.drive_until(operation, &mut attempt, |_| false).map(drop)
+    }
+
+    /// As [`drive`](Self::drive), but asks before it sleeps whether to leave the operation as it is; returns whether it is at its end.
+    pub(crate) fn drive_until(
+        &self,
+        operation: &mut dyn Operation,
+        attempt: &mut Attempt,
+        leaves: impl Fn(&mut Core) -> bool,
+    ) -> Result<bool> {
+        let mut backoff = Backoff::new(self.host_place);
+        let mut core = self.lock();
+        loop {
+            match attempt.poll(&mut core, operation, Instant::now) {
+                Outcome::Finished => return Ok(true),
+                Outcome::Failed(error) => {
+                    drop(core);
+                    self.health.finish_trace();
+                    return Err(error);
+                }
+                Outcome::Moved => backoff.reset(),
+                Outcome::Idle => {}
+            }
+            let (mut wants, mut limit) = (Vec::new(), Duration::ZERO);
+            if backoff.is_at_end() {
+                if !attempt.is_troubled() && leaves(&mut core) {
+                    return Ok(false);
+                }
+                limit = attempt.waits_for(&core, operation, &mut wants, Instant::now());
+            }
+            core = self.idle(core, &mut backoff, &wants, limit);
+        }
+    }
+
+    /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready.
+    pub(crate) fn idle<'e>(
+        &'e self,
+        mut core: MutexGuard<'e, Core>,
+        backoff: &mut Backoff,
+        wants: &[(usize, Direction)],
+        limit: Duration,
+    ) -> MutexGuard<'e, Core> {
+        let contended = self.contenders.load(Ordering::Relaxed) > 0;
+        if contended {
+            drop(core);
+            std::thread::yield_now();
+            core = self.lock();
+        }
+        if !backoff.is_at_end() {
+            backoff.pause();
+            return core;
+        }
+        if contended {
+            // Whoever came in may have read for us: look again before sleeping.
+            return core;
+        }
+        let Some(wait) = backoff.wait(self.source.as_ref()) else {
+            drop(core);
+            std::thread::sleep(Duration::from_millis(1));
+            return self.lock();
+        };
+        wait.clear();
+        self.health.latch.listen(wait.waker());
+        core.wire.add_sleeper(wait.waker());
+        let mut ready = self.health.latch.cause().is_some();
+        for &(peer, direction) in wants {
+            ready |= core.wire.watch(peer, direction, wait);
+        }
+        drop(core);
+        if !ready {
+            wait.sleep(limit);
+        }
+        self.health.latch.hush(wait.waker());
+        let mut core = self.lock();
+        core.wire.remove_sleeper(wait.waker());
+        core
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if self.health.is_here() && self.health.latch.cause().is_none() {
+            for peer in (0..core.world_size).filter(|&p| p != self.health.rank) {
+                core.wire.farewell(peer);
+            }
+        }
+    }
+}
