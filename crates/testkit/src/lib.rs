@@ -1,5 +1,5 @@
 //! For testing code with many ranks: [worlds](World) in one process, [oracles](oracle), and conformance suites for
-//! whoever writes a backend or a store.
+//! whoever writes a transport, a backend or a store.
 //!
 //! ```
 //! use phalanx_core::ReduceOp;
@@ -17,9 +17,12 @@
 //! Deliberately absent: processes (`phalanx-launch` starts those), clocks, and limits on how fast anything must be.
 
 pub mod conformance;
+mod links;
 pub mod oracle;
 mod port;
+mod threads;
 mod world;
 
+pub use links::{End, Links};
 pub use port::free_port;
 pub use world::{Join, Settings, World};

@@ -1,18 +1,16 @@
 //! A job whose ranks are threads of one test.
 
+use crate::threads::on_threads;
 use phalanx_core::{Error, Result};
 use phalanx_group::{ProcessGroup, SimulatedBackend, join};
 use phalanx_rendezvous::{Config, TcpStoreServer};
 use phalanx_transport::Secret;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The function by which a rank joins its group, called on the rank's own thread.
 pub type Join = Box<dyn FnOnce() -> Result<ProcessGroup> + Send>;
@@ -190,61 +188,16 @@ impl World {
         let joins = (self.open)(world_size, &self.settings)
             .unwrap_or_else(|error| panic!("no {} world of {world_size} ranks: {error}", self.name));
         assert_eq!(joins.len(), world_size, "one way in for each rank");
-        let (end, ends) = channel();
         let body = Arc::new(rank);
-        for (rank, join) in joins.into_iter().enumerate() {
-            let (end, body) = (end.clone(), body.clone());
-            let run = move || {
-                let outcome = catch_unwind(AssertUnwindSafe(|| match join() {
-                    Ok(group) => body(group),
-                    Err(error) => panic!("joining: {error}"),
-                }));
-                drop(body);
-                // Nobody listens any more when the watchdog has spoken.
-                let _ = end.send((rank, outcome));
-            };
-            let thread = std::thread::Builder::new().name(format!("rank {rank}"));
-            thread.spawn(run).unwrap_or_else(|error| panic!("no thread for rank {rank}: {error}"));
-        }
-        drop((end, body));
-        collect(&ends, world_size, self.watchdog)
-    }
-}
-
-type Ending<R> = (usize, std::thread::Result<R>);
-
-/// Waits for all ranks; the panics stand in the order in which they came.
-fn collect<R>(ends: &Receiver<Ending<R>>, world_size: usize, limit: Duration) -> Vec<R> {
-    let begun = Instant::now();
-    let mut results: Vec<Option<R>> = (0..world_size).map(|_| None).collect();
-    let mut panics: Vec<(usize, String)> = Vec::new();
-    loop {
-        match ends.recv_timeout(limit.saturating_sub(begun.elapsed())) {
-            Ok((rank, Ok(result))) => results[rank] = Some(result),
-            Ok((rank, Err(payload))) => panics.push((rank, text(&*payload))),
-            Err(RecvTimeoutError::Disconnected) if panics.is_empty() => {
-                return results.into_iter().map(|r| r.expect("every rank has ended")).collect();
+        let rank = |join: Join| {
+            let body = body.clone();
+            move || match join() {
+                Ok(group) => body(group),
+                Err(error) => panic!("joining: {error}"),
             }
-            Err(error) => {
-                let ended = |r: &usize| results[*r].is_some() || panics.iter().any(|(p, _)| p == r);
-                let mut story: Vec<_> = panics
-                    .iter()
-                    .map(|(rank, what)| format!("rank {rank} of {world_size} panicked: {what}"))
-                    .collect();
-                if error == RecvTimeoutError::Timeout {
-                    let running: Vec<_> = (0..world_size).filter(|r| !ended(r)).collect();
-                    story.push(format!("ranks {running:?} of {world_size} still run after {limit:?}"));
-                }
-                panic!("{}", story.join("\n"));
-            }
-        }
+        };
+        on_threads(joins.into_iter().map(rank).collect(), self.watchdog)
     }
-}
-
-fn text(payload: &(dyn Any + Send)) -> String {
-    let text =
-        payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-    text.unwrap_or("something that is no text").to_owned()
 }
 
 /// The configuration that a launcher would give to `rank`.
@@ -274,7 +227,9 @@ fn config(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::text;
     use phalanx_core::ReduceOp;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn panic_of(world: World, rank: impl Fn(ProcessGroup) + Send + Sync + 'static) -> String {
         let panic = catch_unwind(AssertUnwindSafe(|| world.run(3, rank))).expect_err("this must panic");

@@ -9,8 +9,10 @@ use crate::waker::{Kind, Waker};
 use rustix::event::{PollFd, PollFlags};
 use std::fmt;
 use std::io::IoSlice;
-#[cfg(feature = "sockets")]
-use std::net::TcpStream;
+#[cfg(all(feature = "sockets", unix))]
+use std::os::fd::AsFd;
+#[cfg(all(feature = "sockets", windows))]
+use std::os::windows::io::AsSocket as AsFd;
 use std::sync::Arc;
 #[cfg(feature = "sockets")]
 use std::time::Duration;
@@ -51,7 +53,7 @@ pub enum Direction {
 /// Ordered, reliable byte pipes between this rank and every peer of one group.
 ///
 /// Ranks here are ranks *of the group*. Nothing blocks: a call moves what can be moved now. Links are made
-/// on first use, in the background. To add a transport, implement this and run the conformance suite.
+/// on first use, in the background. To add a transport, implement this and run `phalanx_testkit::transport_conformance!`.
 ///
 /// A link on which nothing waits takes at least [`HEAD_LEN_MAX`](crate::HEAD_LEN_MAX) bytes at once, whether or not its peer reads: all that
 /// stands before the payload of a frame. A farewell is a frame without payload, which is offered once.
@@ -91,14 +93,24 @@ pub trait Transport: Send + 'static {
     }
 }
 
-/// What a thread sleeps on while nothing can move: its waker, and any number of sockets.
+/// What a thread sleeps on while nothing can move: its waker, and any number of descriptors.
 #[cfg(feature = "sockets")]
-#[derive(Debug)]
 pub struct Wait {
     waker: Waker,
-    sockets: Vec<(Arc<TcpStream>, PollFlags)>,
+    descriptors: Vec<(Arc<dyn AsFd + Send + Sync>, PollFlags)>,
     /// How often the source had been woken when this last looked; what came later ends the next sleep.
     heard: u32,
+}
+
+#[cfg(feature = "sockets")]
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let descriptors = self.descriptors.len();
+        f.debug_struct("Wait")
+            .field("waker", &self.waker)
+            .field("descriptors", &descriptors)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(feature = "sockets")]
@@ -117,7 +129,7 @@ impl Wait {
             Kind::Source(source) => source.wakes(),
             Kind::SelfPipe(_) => 0,
         };
-        Self { waker, sockets: Vec::new(), heard }
+        Self { waker, descriptors: Vec::new(), heard }
     }
 
     /// The waker that ends this wait.
@@ -125,27 +137,46 @@ impl Wait {
         &self.waker
     }
 
-    /// Forgets the sockets; call it before collecting anew.
+    /// Forgets the descriptors; call it before collecting anew.
     pub fn clear(&mut self) {
-        self.sockets.clear();
+        self.descriptors.clear();
     }
 
-    /// Ends when `socket` can be read or written.
+    /// Ends when `descriptor` can be read or written: a socket, or on Unix whatever `poll` takes (a pipe, an eventfd, the
+    /// completion channel of a network card). On Windows `AsFd` is `AsSocket`.
     ///
     /// # Panics
-    /// If the waker is at a source: nothing sleeps there and on sockets at once.
-    pub fn add(&mut self, socket: &Arc<TcpStream>, direction: Direction) {
+    /// If the waker is at a source: nothing sleeps there and on descriptors at once.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(unix)] {
+    /// use phalanx_transport::{Direction, Wait};
+    /// use std::{io::Write, os::unix::net::UnixStream, sync::Arc, time::Duration};
+    ///
+    /// let (here, mut there) = UnixStream::pair()?;
+    /// let mut wait = Wait::new()?;
+    /// wait.add(&Arc::new(here), Direction::Recv);
+    /// there.write_all(b"!")?;
+    /// wait.sleep(Duration::from_secs(3600)); // returns at once
+    /// # }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn add<D: AsFd + Send + Sync + 'static>(&mut self, descriptor: &Arc<D>, direction: Direction) {
         assert!(
             matches!(self.waker.kind(), Kind::SelfPipe(_)),
-            "a transport with a wake_source has no sockets"
+            "a transport with a wake_source has no descriptors"
         );
         let flags = match direction {
             Direction::Send => PollFlags::OUT,
             Direction::Recv => PollFlags::IN,
         };
-        match self.sockets.iter_mut().find(|(s, _)| Arc::ptr_eq(s, socket)) {
+        let is_known = |known: &Arc<dyn AsFd + Send + Sync>| {
+            std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(descriptor))
+        };
+        match self.descriptors.iter_mut().find(|(known, _)| is_known(known)) {
             Some((_, known)) => *known |= flags,
-            None => self.sockets.push((socket.clone(), flags)),
+            None => self.descriptors.push((descriptor.clone(), flags)),
         }
     }
 
@@ -158,9 +189,9 @@ impl Wait {
                 self.heard = source.wakes();
             }
             Kind::SelfPipe(waker) => {
-                let mut fds = Vec::with_capacity(1 + self.sockets.len());
+                let mut fds = Vec::with_capacity(1 + self.descriptors.len());
                 fds.push(waker.poll_fd());
-                fds.extend(self.sockets.iter().map(|(socket, flags)| PollFd::new(&**socket, *flags)));
+                fds.extend(self.descriptors.iter().map(|(descriptor, flags)| poll_fd(&**descriptor, *flags)));
                 sleep(&mut fds, limit);
                 if fds[0].revents().contains(PollFlags::IN) {
                     waker.clear();
@@ -168,4 +199,14 @@ impl Wait {
             }
         }
     }
+}
+
+#[cfg(all(feature = "sockets", unix))]
+fn poll_fd(descriptor: &dyn AsFd, flags: PollFlags) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(descriptor.as_fd(), flags)
+}
+
+#[cfg(all(feature = "sockets", windows))]
+fn poll_fd(descriptor: &dyn AsFd, flags: PollFlags) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(descriptor.as_socket(), flags)
 }
