@@ -10,7 +10,7 @@
 //! 3. Where the first cause names nobody, because two ranks called different operations, nobody is named.
 //! 4. Where nobody has told anything, the first candidate is it.
 
-use crate::exit::{ExitKind, SIGABRT};
+use crate::exit_kind::{ExitKind, SIGABRT};
 use std::time::Instant;
 
 /// The first cause, as a rank has told it.

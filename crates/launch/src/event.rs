@@ -1,6 +1,6 @@
 //! The events of a job, for the thread that supervises it.
 
-use crate::exit::ExitKind;
+use crate::exit_kind::ExitKind;
 use phalanx_rendezvous::lifeline::Heard;
 
 /// Something that happened to the job.

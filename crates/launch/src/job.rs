@@ -2,14 +2,14 @@
 
 use crate::blame::{NamedBy, Stage, Told};
 use crate::event::Event;
-use crate::exit::{ExitKind, SIGKILL, signal_name};
+use crate::exit_kind::{ExitKind, SIGKILL, signal_name};
 use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{Failure, Outcome, Replacements};
 use crate::plan::{RankPlan, WORKER};
 use crate::process::Process;
-use crate::program::why_not_started;
 use crate::replacing::Spares;
+use crate::start_error::why_not_started;
 use crate::supervise::{Action, Asked, Supervisor, Verdict, is_message};
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};

@@ -1,7 +1,7 @@
 //! The public face: what to launch, and the job that runs.
 
 use crate::event::Event;
-use crate::exit::SIGKILL;
+use crate::exit_kind::SIGKILL;
 use crate::job::{Attempt, Ended, Job, was_asked};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
@@ -439,7 +439,7 @@ fn random_id() -> Result<String> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use crate::exit::ExitKind;
+    use crate::exit_kind::ExitKind;
     use std::cell::Cell;
 
     #[test]

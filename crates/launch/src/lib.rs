@@ -64,7 +64,7 @@
 
 mod blame;
 mod event;
-mod exit;
+mod exit_kind;
 mod job;
 mod launch;
 mod lines;
@@ -72,15 +72,15 @@ mod logs;
 mod outcome;
 mod plan;
 mod process;
-mod program;
 mod replacing;
 #[cfg(unix)]
 mod signals;
+mod start_error;
 mod supervise;
 mod writer;
 
 pub use blame::NamedBy;
-pub use exit::ExitKind;
+pub use exit_kind::ExitKind;
 pub use launch::{Launch, Running};
 pub use outcome::{Failure, Outcome, Replacements, TAIL_LINES};
 pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};

@@ -1,7 +1,7 @@
 //! How a job ended, in words for a person who reads them at night and in a code for the shell.
 
 use crate::blame::NamedBy;
-use crate::exit::{ExitKind, signal_name};
+use crate::exit_kind::{ExitKind, signal_name};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! A process that fails soon after it was started will most likely fail again: its data is missing, its device is broken, its program has a mistake. So
 //! replacements of such processes wait, each time twice as long as before.
 
-use crate::exit::ExitKind;
+use crate::exit_kind::ExitKind;
 use std::time::{Duration, Instant};
 
 /// The pause before a process is replaced that did not live long; doubled for each one in its place that did not.

@@ -14,7 +14,7 @@
 //! Which rank is named is decided at the end of Settling, by [`Blame`].
 
 use crate::blame::{Blame, NamedBy};
-use crate::exit::{ExitKind, SIGKILL, SIGTERM};
+use crate::exit_kind::{ExitKind, SIGKILL, SIGTERM};
 use crate::replacing::{Replacing, Spares};
 use std::time::{Duration, Instant};
 

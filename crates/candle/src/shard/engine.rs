@@ -1,9 +1,9 @@
 //! The engine of a sharded model, which its units and its operations in candle's graph share.
 
 use crate::element::with_element;
-use crate::shard::account::Account;
 use crate::shard::flat::Flat;
 use crate::shard::gradients::{Gradients, Sender, Sending};
+use crate::shard::step_sums::StepSums;
 use crate::shard::weights::{Pass, Weights};
 use crate::{Error, MissingGradients, Result, Share};
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId, WithDType};
@@ -18,7 +18,7 @@ pub(crate) struct Engine {
     pub(crate) flats: Vec<Flat>,
     pub(crate) weights: Weights,
     pub(crate) gradients: Gradients,
-    account: Account,
+    step_sums: StepSums,
     sender: Sender,
     /// The flat of each weight that the model has, and its index among the members there.
     places: HashMap<TensorId, (usize, usize)>,
@@ -33,13 +33,13 @@ impl Engine {
     ) -> Self {
         let weights = Weights::new(&flats, overlap);
         let gradients = Gradients::new(flats.len());
-        let account = Account::new(&flats, missing);
+        let step_sums = StepSums::new(&flats, missing);
         let places = flats.iter().enumerate().flat_map(|(at, flat)| {
             flat.members.iter().enumerate().map(move |(member, m)| (m.tensor.id(), (at, member)))
         });
         let places = places.collect();
         let sender = Sender { group: group.clone(), overlap };
-        Self { weights, gradients, account, sender, places, flats }
+        Self { weights, gradients, step_sums, sender, places, flats }
     }
 
     /// The calls that follow count as made there.
@@ -69,9 +69,9 @@ impl Engine {
         let nodes = loss.sorted_nodes();
         let reached: Vec<_> = nodes.iter().filter_map(|node| self.places.get(&node.id()).copied()).collect();
         self.gradients.begin(share, sending, &reached, &self.sender.group)?;
-        self.account.note(share, &reached)?;
+        self.step_sums.note(share, &reached)?;
         if last {
-            self.account.ask(&self.sender.group)?;
+            self.step_sums.ask(&self.sender.group)?;
         }
         self.weights.begin(Pass::Backward, &self.flats, &self.sender.group)
     }
@@ -83,14 +83,14 @@ impl Engine {
 
     /// The last pass of the step is over: this rank's slices of its gradients, of all flats of which any rank has used a weight.
     pub(crate) fn end_step(&mut self) -> Result<Vec<Option<Tensor>>> {
-        self.account.settle(&self.flats, &self.sender.group)?;
+        self.step_sums.settle(&self.flats, &self.sender.group)?;
         Ok(self.gradients.take())
     }
 
     /// A step has failed: nothing is left of it.
     pub(crate) fn give_up(&mut self) {
         self.gradients.give_up();
-        self.account.forget();
+        self.step_sums.forget();
         if let Err(error) = self.weights.end(&self.flats) {
             tracing::warn!(%error, "weights of a pass that failed stay in memory");
         }

@@ -1,12 +1,12 @@
 //! Optimizer state, gradients and weights that are dealt out over the ranks.
 
-mod account;
 mod config;
 mod engine;
 mod flat;
 mod gradients;
 mod saved;
 mod sharded;
+mod step_sums;
 #[cfg(test)]
 mod tests;
 mod unit;

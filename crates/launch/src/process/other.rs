@@ -1,6 +1,6 @@
 //! Processes where there are no process groups, signals or pidfds: ended is killed, and watching is polling.
 
-use crate::exit::ExitKind;
+use crate::exit_kind::ExitKind;
 use std::io;
 use std::process::{Child, ChildStderr, ChildStdout, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Processes on Unix: one process group a rank.
 
-use crate::exit::ExitKind;
+use crate::exit_kind::ExitKind;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
 };

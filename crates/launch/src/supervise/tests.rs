@@ -3,7 +3,7 @@
 use super::Action::{PassOn, Replace, Signal, WillReplace};
 use super::*;
 use crate::blame::{Stage, Told};
-use crate::exit::SIGABRT;
+use crate::exit_kind::SIGABRT;
 
 const GRACE: Duration = Duration::from_secs(5);
 const FAILED: ExitKind = ExitKind::Code(1);

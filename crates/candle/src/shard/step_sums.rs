@@ -9,7 +9,7 @@ use phalanx_train::{ShareSums, StepShares};
 
 /// This rank's part of the sums of a step: its share, and the weights that its losses depend on.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct StepSums {
     missing_check: MissingCheck,
     shares: StepShares,
     /// Whether a loss depends on it, for all members of all flats, in their order.
@@ -20,7 +20,7 @@ pub(crate) struct Account {
     asked: Option<Work<Vec<u32>>>,
 }
 
-impl Account {
+impl StepSums {
     pub(crate) fn new(flats: &[Flat], missing: MissingGradients) -> Self {
         let mut members = 0;
         let starts = flats.iter().map(|flat| {
