@@ -116,7 +116,7 @@ trait Flight: Send {
     fn land(self: Box<Self>) -> Result<()>;
 }
 
-/// The gradients, whose memory is away. The backend looks after the operation.
+/// The gradients, whose memory is away. The group looks after the operation.
 struct Launched<T: OnGpu>(Vec<Loan<T>>);
 
 impl<T: OnGpu> Launched<T> {

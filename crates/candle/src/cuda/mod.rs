@@ -102,7 +102,7 @@ pub(crate) fn in_place<T: OnGpu>(
     let mut loan = Loan::<T>::of(tensor, hybrid)?;
     let mut batch = hybrid.batch();
     put(&mut batch, loan.buffer())?;
-    // The backend looks after it; what goes wrong later, the next call says.
+    // The group looks after it; the next call returns what goes wrong later.
     let _ = hybrid.launch_at(&batch, site)?;
     loan.end()
 }
