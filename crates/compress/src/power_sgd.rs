@@ -135,7 +135,7 @@ fn matrices(shapes: &[&[usize]], len: usize, rank: usize) -> Result<Vec<Matrix>>
         let end = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).and_then(|n| start.checked_add(n));
         let Some(end) = end.filter(|&end| end <= len) else {
             return Err(Error::config(format!(
-                "tensors of the shapes {shapes:?} don't fit into a bucket of {len}"
+                "tensors of the shapes {shapes:?} do not fill a bucket of {len} elements"
             )));
         };
         let rows = shape.first().copied().unwrap_or(1);

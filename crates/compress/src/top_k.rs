@@ -32,7 +32,7 @@ impl TopK {
             });
         }
         Err(Error::config(format!(
-            "the share of gradients to be sent is {share}, and must be in 0..=1, and not 0"
+            "the share of gradients to send is {share}, expected more than 0 and at most 1"
         )))
     }
 }

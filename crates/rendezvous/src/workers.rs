@@ -63,7 +63,9 @@ impl Workers {
             Some([started, ended @ ..]) => {
                 Ok(Some(Self { started: *started, ended: ended.to_vec(), succeeded }))
             }
-            _ => Err(Error::config(format!("the store says of the job's workers: {text:?}"))),
+            _ => Err(Error::config(format!(
+                "the store's record of the job's workers cannot be read: {text:?}"
+            ))),
         }
     }
 }

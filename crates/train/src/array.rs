@@ -35,7 +35,7 @@ impl Array {
     pub fn shaped(self, dims: &[usize]) -> Result<Self> {
         let len = self.numbers.bytes().len() / self.numbers.dtype().size();
         if dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)) != Some(len) {
-            return Err(Error::Tensors(format!("{len} numbers are no {dims:?}").into()));
+            return Err(Error::Tensors(format!("the shape {dims:?} does not hold {len} numbers").into()));
         }
         Ok(Self { dims: dims.to_vec(), ..self })
     }
@@ -99,7 +99,7 @@ macro_rules! numbers {
                 fn try_from(array: Array) -> Result<Self> {
                     match array.numbers {
                         Numbers::$name(numbers) => Ok(numbers),
-                        other => Err(Error::Tensors(format!("numbers of {} are no {}", other.dtype(), DType::$name).into())),
+                        other => Err(Error::Tensors(format!("the array holds {}, not {}", other.dtype(), DType::$name).into())),
                     }
                 }
             }
@@ -125,7 +125,7 @@ impl Tensor for Array {
     fn zeros(dtype: DType, dims: &[usize], (): &()) -> Result<Self> {
         let numbers = Numbers::zeros(dtype, dims.iter().product());
         let numbers =
-            numbers.ok_or_else(|| Error::Tensors(format!("there is no array of {dtype}").into()))?;
+            numbers.ok_or_else(|| Error::Tensors(format!("an Array cannot hold {dtype}").into()))?;
         Ok(Self { numbers, dims: dims.to_vec() })
     }
 
@@ -133,7 +133,11 @@ impl Tensor for Array {
         if self.dtype() == dtype {
             return Ok(self);
         }
-        let no_floats = |from: DType| Error::Tensors(format!("{from} is not converted to {dtype}").into());
+        let no_floats = |from: DType| {
+            Error::Tensors(
+                format!("an Array cannot be converted from {from} to {dtype}; only floats are").into(),
+            )
+        };
         let mut converted = Self::zeros(dtype, &self.dims, &())?;
         let (from, to) = (self.numbers.bytes(), converted.numbers.bytes_mut());
         with_float!(self.dtype(),
@@ -152,7 +156,7 @@ impl Tensor for Array {
     fn add(mut self, other: Self) -> Result<Self> {
         if (self.dtype(), &self.dims) != (other.dtype(), &other.dims) {
             let what = format!(
-                "{} {:?} and {} {:?} have no sum",
+                "cannot add arrays of {} {:?} and {} {:?}; they must be alike",
                 self.dtype(),
                 self.dims,
                 other.dtype(),
@@ -166,7 +170,7 @@ impl Tensor for Array {
                 let sum: &mut [T] = bytemuck::cast_slice_mut(self.numbers.bytes_mut());
                 sum.iter_mut().zip(more).for_each(|(sum, &more)| *sum += more);
             },
-            dtype => return Err(Error::Tensors(format!("arrays of {dtype} are not added up").into())),
+            dtype => return Err(Error::Tensors(format!("cannot add arrays of {dtype}; only floats are added").into())),
         );
         Ok(self)
     }

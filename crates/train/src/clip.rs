@@ -50,7 +50,7 @@ pub fn sum_of_squares<T: Tensor>(grads: &[Option<T>]) -> Result<f64> {
 /// As of [`clip_grad_norm`].
 pub fn shorten<T: Tensor>(grads: &mut [Option<T>], norm: f64, max_norm: f64) -> Result<()> {
     if max_norm.is_nan() || max_norm < 0.0 {
-        let what = format!("gradients have no norm of {max_norm}: clip them to a max_norm of at least 0");
+        let what = format!("max_norm is {max_norm}, expected at least 0");
         return Err(phalanx::Error::config(what).into());
     }
     if norm.is_finite() && norm > max_norm {

@@ -57,7 +57,7 @@ pub(crate) fn check<D>(parameters: &[Parameter<D>]) -> Result<()> {
     }
     match parameters.iter().find(|p| !p.dtype.is_float() || !p.wire.is_float()) {
         Some(p) => misuse(format!(
-            "`{}` has no gradients, for it is {}, and they travel as {}",
+            "`{}` cannot have gradients: it is {}, and they would travel as {}; pass only parameters that are floats",
             p.name, p.dtype, p.wire
         )),
         None => Ok(()),

@@ -325,7 +325,11 @@ impl<T: Tensor> Reducer<T> {
     #[track_caller]
     pub fn reduce(&mut self, grads: Gradients<T>, share: Share) -> Result<Gradients<T>> {
         if grads.len() != self.parameters.len() {
-            let what = format!("{} gradients for {} parameters", grads.len(), self.parameters.len());
+            let what = format!(
+                "got a list of {}, expected {} gradients: one for each parameter, or `None`",
+                grads.len(),
+                self.parameters.len()
+            );
             return Err(Error::misuse(OpKind::AllReduce, what).into());
         }
         for (grad, parameter) in grads.iter().zip(&*self.parameters) {
@@ -404,7 +408,12 @@ impl<T: Tensor> Reducer<T> {
 
     fn parameter(&self, index: usize) -> Result<&Parameter<T::Device>> {
         let all = self.parameters.len();
-        let what = || Error::misuse(OpKind::AllReduce, format!("parameter {index} of {all}"));
+        let what = || {
+            Error::misuse(
+                OpKind::AllReduce,
+                format!("parameter {index} is out of range: the parameters are 0..{all}"),
+            )
+        };
         Ok(self.parameters.get(index).ok_or_else(what)?)
     }
 }

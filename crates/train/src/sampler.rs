@@ -82,7 +82,7 @@ impl DistributedSampler {
             )));
         }
         if rank >= world_size {
-            return Err(Error::config(format!("rank {rank} is not in a world of {world_size}")));
+            return Err(Error::config(format!("rank {rank} is out of range: the ranks are 0..{world_size}")));
         }
         Ok(Self { samples, global_batch, rank, world_size, seed: 0, tail: Tail::Drop })
     }

@@ -128,9 +128,9 @@ impl Step {
         if self.laid[index] || (self.overlap && !self.mine[index]) {
             let name = &plan.parameters()[index].name;
             let what = match self.laid[index] {
-                true => format!("a second gradient of `{name}` in one step; add them up before"),
+                true => format!("`{name}` has a second gradient in this step; add up gradients before"),
                 false => {
-                    format!("a gradient of `{name}`, which was not among those to come when the step began")
+                    format!("`{name}` has a gradient, but was not announced when the step began")
                 }
             };
             return Err(Error::misuse(OpKind::AllReduce, what).into());

@@ -60,7 +60,7 @@ impl fmt::Display for Status {
             Self::Welcome => "welcome",
             Self::Taken => "a process with this rank is connected already (was a rank started twice?)",
             Self::Crossed => "the connection made from the other side is kept",
-            Self::Unwanted => "this rank, group or purpose does not belong to the job at that address, or no more",
+            Self::Unwanted => "the process at that address does not take this connection: it belongs to another job, or has closed this group",
             Self::Misled => {
                 "another rank of the job answers there (has the address a new owner, or does something on the way redirect?)"
             }
