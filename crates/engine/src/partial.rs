@@ -45,12 +45,12 @@ pub(crate) enum Operand<'a> {
 }
 
 impl Arithmetic {
-    /// Of a call in a group of so many ranks; `None` for what is no reduction.
+    /// Of values of this call's type that are combined by `reduce`, in a group of so many ranks; `None` for what is no reduction.
     ///
     /// # Errors
     /// The operator is not defined for the type.
-    pub fn of(signature: &Signature, divide_by: usize) -> Result<Option<Self>> {
-        let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
+    pub fn of(signature: &Signature, reduce: Option<ReduceOp>, divide_by: usize) -> Result<Option<Self>> {
+        let (Some(op), Some(dtype)) = (reduce, signature.dtype) else { return Ok(None) };
         let kernel = Kernel::new(op, dtype)
             .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
         Ok(Some(Self { kernel, wide: Wide::of(op, dtype), divide_by }))

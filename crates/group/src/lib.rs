@@ -31,12 +31,15 @@ use phalanx_engine as engine;
 pub use bootstrap::init::{SimulatedBackend, init, join};
 pub use bootstrap::prices::{Measured, Prices};
 pub use bootstrap::tune::tune;
-pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, Buffers, Collective, OnTimeout};
+pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, OnTimeout};
+pub use group::call::{Call, HostCall, OwnedCall};
 pub use group::encryption::Encryption;
+pub use group::memory::{Changed, Extent, OwnedBuffer};
 pub use group::objects::OBJECT_LEN_MAX;
 pub use group::pending::{Bytes, Completion, Pending};
 pub use group::process_group::ProcessGroup;
 pub use group::registered_buffer::RegisteredBuffer;
+pub use group::request::{Buffers, Exchange, Request};
 pub use group::work::{Buffer, Work};
 #[doc(no_inline)]
 pub use phalanx_control as control;

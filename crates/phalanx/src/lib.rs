@@ -59,9 +59,9 @@ pub use phalanx_core::{
     Result, Signature, WORLD, chunk,
 };
 pub use phalanx_group::{
-    Address, Backend, BackendFactory, Buffer, Buffers, Bytes, Collective, Completion, EAGER_LIMIT,
-    OBJECT_LEN_MAX, OnTimeout, Pending, ProcessGroup, RegisteredBuffer, SimulatedBackend, Work, init, join,
-    trace,
+    Address, Backend, BackendFactory, Buffer, Buffers, Bytes, Call, Completion, EAGER_LIMIT, Exchange,
+    HostCall, OBJECT_LEN_MAX, OnTimeout, OwnedBuffer, OwnedCall, Pending, ProcessGroup, RegisteredBuffer,
+    Request, SimulatedBackend, Work, init, join, trace,
 };
 #[cfg(unix)]
 pub use phalanx_rendezvous::FileStore;

@@ -6,8 +6,9 @@
 //! Groups made by `split` are not tested: their ranks, machines and kernels are those of the group of all ranks.
 
 use crate::ProcessGroup;
-use crate::group::backend::Buffers;
-use phalanx_core::{CallSite, Deadline, Error, ReduceOp, Result};
+use crate::group::call::HostCall;
+use crate::group::request::{Buffers, Request};
+use phalanx_core::{CallSite, DType, Deadline, Error, OpKind, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
 /// Elements: enough for every part of a two-level operation, and a prime, so that vectors and shares have rests.
@@ -20,11 +21,15 @@ const LEN: usize = 4099;
 #[track_caller]
 pub(crate) fn run(group: &ProcessGroup, deadline: &Deadline) -> Result<()> {
     let begun = Instant::now();
-    let call = group.all_reduce_call::<f32>(LEN, ReduceOp::Sum, CallSite::caller())?;
     let (rank, world_size) = (group.rank(), group.world_size());
     let mut buffer: Vec<f32> = (0..LEN).map(|i| number(world_size, rank, i)).collect();
     let left = deadline.remaining(begun).max(Duration::from_millis(1));
-    group.backend.perform(&call, Buffers::InPlace(bytemuck::cast_slice_mut(&mut buffer)), left)?;
+    let buffers = Buffers::InPlace(bytemuck::cast_slice_mut::<_, u8>(&mut buffer));
+    let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
+    let dtype = Some(DType::F32);
+    let call: HostCall<'_> = group.call(OpKind::AllReduce, dtype, request, 0, CallSite::caller())?;
+    let signature = call.signature().clone();
+    group.backend.perform(call, left)?;
     let sums = sums(world_size);
     let wrong = |&i: &usize| buffer[i] != sums[i];
     let Some(at) = (0..LEN).find(wrong) else {
@@ -32,7 +37,7 @@ pub(crate) fn run(group: &ProcessGroup, deadline: &Deadline) -> Result<()> {
         return Ok(());
     };
     let count = (at..LEN).filter(wrong).count();
-    let algorithm = group.backend.algorithm(&call).map(|name| format!(" ({name})")).unwrap_or_default();
+    let algorithm = group.backend.algorithm(&signature).map(|name| format!(" ({name})")).unwrap_or_default();
     let what = format!(
         "over {}{algorithm} expected {} at element {at} of {LEN} and got {}; {count} elements are wrong",
         group.describe(),

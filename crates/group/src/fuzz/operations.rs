@@ -5,8 +5,9 @@ use crate::control::group_health::GroupHealth;
 use crate::engine::collective::Memory;
 use crate::engine::core::Progress;
 use crate::engine::task::Task;
-use crate::group::backend::{Address, Collective as Call};
+use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
+use crate::host::stage::Pattern;
 use arbitrary::{Result, Unstructured};
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
@@ -123,8 +124,8 @@ impl World {
             let (message, number) = self.backend.message(&address, len).expect("the group is in order");
             (Task::Message(message, number), Key { channel: Channel::Message, id: 1 }, fingerprint)
         } else {
-            let call = Call { signature, layout: Layout::even(RANKS, count), recv_layout: None };
-            let collective = self.backend.begin(&call).expect("the group is in order");
+            let pattern = Pattern::of_call(&signature, Layout::even(RANKS, count));
+            let collective = self.backend.begin(&signature, &pattern).expect("the group is in order");
             let (id, fingerprint) = (collective.seq(), collective.signature().fingerprint());
             (Task::Collective(Box::new(collective)), Key { channel: Channel::Collective, id }, fingerprint)
         };

@@ -1,9 +1,12 @@
 //! The operations of a [`ProcessGroup`] that return at once with a [`Work`].
 
-use crate::group::backend::{Address, Collective};
+use crate::group::backend::Address;
+use crate::group::call::OwnedCall;
+use crate::group::memory::OwnedBuffer;
+use crate::group::request::{Buffers, Request};
 use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
-use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
+use phalanx_core::{CallSite, DType, Element, Error, Layout, OpKind, ReduceOp, Result};
 
 /// The asynchronous operations own their buffer until it is waited for. They run on the group's progress thread, in the
 /// order of the calls, and count as called when these return: blocking calls that follow are performed after them.
@@ -27,10 +30,9 @@ impl ProcessGroup {
     /// # Errors
     /// [`Misuse`](Error::Misuse), [`Poisoned`](Error::Poisoned); what goes wrong later comes from [`Work::wait`].
     #[track_caller]
-    pub fn all_reduce_async<B: Buffer>(&self, mut buffer: B, op: ReduceOp) -> Result<Work<B>> {
-        let len = buffer.bytes().len() / size_of::<B::Element>();
-        let call = self.all_reduce_call::<B::Element>(len, op, self.site())?;
-        self.submit(call, buffer, |buffer| buffer)
+    pub fn all_reduce_async<B: Buffer>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>> {
+        let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: op };
+        self.submit_of(OpKind::AllReduce, request, self.site(), |buffer| buffer)
     }
 
     /// Begins a [`broadcast`](Self::broadcast).
@@ -39,8 +41,7 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
-        let call = self.broadcast_call::<T>(buffer.len(), root, self.site())?;
-        self.submit(call, buffer, |buffer| buffer)
+        self.submit_of(OpKind::Broadcast, Request::Broadcast { buffer, root }, self.site(), |buffer| buffer)
     }
 
     /// Begins an [`all_gather`](Self::all_gather); the result has P × n elements.
@@ -49,12 +50,11 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn all_gather_async<T: Element>(&self, input: &[T]) -> Result<Work<Vec<T>>> {
-        let layout = Layout::even(self.world_size(), input.len() * self.world_size());
-        let mut output = vec![T::zeroed(); layout.len()];
-        output[layout.block(self.rank())].copy_from_slice(input);
-        let signature =
-            self.signature(OpKind::AllGather, Some(T::DTYPE), layout.len(), None, None, self.site())?;
-        self.submit(Collective { signature, layout, recv_layout: None }, output, |output| output)
+        let blocks = Layout::even(self.world_size(), input.len() * self.world_size());
+        let mut output = vec![T::zeroed(); blocks.len()];
+        output[blocks.block(self.rank())].copy_from_slice(input);
+        let request = Request::AllGather { buffers: Buffers::InPlace(output), blocks };
+        self.submit_of(OpKind::AllGather, request, self.site(), |output| output)
     }
 
     /// Begins a [`reduce_scatter`](Self::reduce_scatter); the result has a P-th of the input's elements.
@@ -71,10 +71,10 @@ impl ProcessGroup {
             );
             return Err(Error::misuse(op, what));
         }
-        let layout = Layout::even(world_size, input.len());
-        let own = layout.block(self.rank());
-        let signature = self.signature(op, Some(T::DTYPE), layout.len(), Some(reduce), None, site)?;
-        self.submit(Collective { signature, layout, recv_layout: None }, input, move |mut buffer: Vec<T>| {
+        let blocks = Layout::even(world_size, input.len());
+        let own = blocks.block(self.rank());
+        let request = Request::ReduceScatter { buffers: Buffers::InPlace(input), blocks, reduce };
+        self.submit_of(op, request, site, move |mut buffer: Vec<T>| {
             buffer.truncate(own.end);
             buffer.drain(..own.start);
             buffer
@@ -87,8 +87,8 @@ impl ProcessGroup {
     /// As for [`all_reduce_async`](Self::all_reduce_async).
     #[track_caller]
     pub fn barrier_async(&self) -> Result<Work<()>> {
-        let call = self.barrier_call(OpKind::Barrier, self.site())?;
-        self.submit(call, Vec::<u8>::new(), drop)
+        let call = self.call(OpKind::Barrier, None, Request::Barrier, 0, self.site())?;
+        self.submit(call, |_: Vec<u8>| ())
     }
 
     /// Begins a [`send`](Self::send).
@@ -111,14 +111,26 @@ impl ProcessGroup {
         self.submit_message(from, buffer)
     }
 
-    pub(crate) fn submit<B: Buffer, R>(
+    /// Begins what the program calls `op`. `finish` is given the buffer of the result.
+    fn submit_of<B: Buffer, R>(
         &self,
-        call: Collective,
-        buffer: B,
+        op: OpKind,
+        request: Request<B, B>,
+        site: CallSite,
         finish: impl FnOnce(B) -> R + Send + 'static,
     ) -> Result<Work<R>> {
-        let op = call.signature.op;
-        let pending = self.backend.submit(call, Box::new(buffer), self.timeout())?;
+        let dtype: DType = <B::Element as Element>::DTYPE;
+        let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
+        self.submit(self.call(op, Some(dtype), request.map(owned, owned), 0, site)?, finish)
+    }
+
+    pub(crate) fn submit<B: Send + 'static, R>(
+        &self,
+        call: OwnedCall,
+        finish: impl FnOnce(B) -> R + Send + 'static,
+    ) -> Result<Work<R>> {
+        let op = call.signature().op;
+        let pending = self.backend.submit(call, self.timeout())?;
         Ok(Work::new(pending, finish).of(self.in_flight(op)))
     }
 

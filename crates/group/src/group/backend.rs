@@ -1,39 +1,13 @@
 //! The seam below a process group: who performs its operations.
 
+use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
-use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 pub use phalanx_engine::message::OnTimeout;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// A collective to perform: what all ranks agree on, and who owns which part of the buffer.
-#[derive(Debug, Clone)]
-pub struct Collective {
-    /// What must be equal on all ranks.
-    pub signature: Signature,
-    /// The block of each rank, in elements. Operations on one undivided buffer split it evenly.
-    pub layout: Layout,
-    /// The block from each rank in the output of an all_to_all whose counts differ by direction.
-    pub recv_layout: Option<Layout>,
-}
-
-impl Collective {
-    /// Bytes of a buffer that has the blocks of all ranks.
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.layout.len() * self.signature.dtype.map_or(1, phalanx_core::DType::size)
-    }
-}
-
-/// Where the elements are, as bytes aligned for their type.
-#[derive(Debug)]
-pub enum Buffers<'a> {
-    /// Read and overwritten.
-    InPlace(&'a mut [u8]),
-    /// Read from the first, written to the second.
-    Separate(&'a [u8], &'a mut [u8]),
-}
 
 /// Memory of a [`RegisteredBuffer`](crate::RegisteredBuffer).
 #[derive(Debug)]
@@ -58,16 +32,7 @@ pub struct Address {
 
 /// Performs the operations of one group on one rank.
 ///
-/// What a collective finds in its buffers, and leaves there:
-///
-/// | operation | buffers |
-/// |---|---|
-/// | all_reduce, broadcast, reduce | in place, the whole; a reduce leaves anything on ranks other than the root |
-/// | all_gather | in place, the whole, in which the own block stands already |
-/// | reduce_scatter | separate: the whole input, the own block of the output. Or in place on the input, of which the own block is the result and the others scratch |
-/// | gather | on the root in place, the whole, in which its own block stands already; elsewhere separate: the own block, nothing |
-/// | scatter | on the root separate: the whole, nothing; elsewhere separate: nothing, the own block |
-/// | all_to_all | separate; the own block stands in the output already |
+/// What a collective finds in its buffers, and leaves there, says its [`Request`](crate::Request); a [`Call`](crate::Call) has no other than fit.
 ///
 /// A backend that cannot do something returns [`Unsupported`](phalanx_core::Error::Unsupported); it never does something else instead.
 pub trait Backend: Send + Sync + Debug {
@@ -78,7 +43,7 @@ pub trait Backend: Send + Sync + Debug {
         format!("{}: {}", self.name(), counted(self.members().len(), "rank"))
     }
     /// The name of the algorithm that performs `call`, where the backend chooses among several.
-    fn algorithm(&self, call: &Collective) -> Option<&'static str> {
+    fn algorithm(&self, call: &Signature) -> Option<&'static str> {
         let _ = call;
         None
     }
@@ -97,14 +62,14 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()>;
+    fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()>;
 
-    /// Begins a collective in place on a buffer that the operation owns until it is done. The time of `timeout` runs from when
-    /// those before it are done.
+    /// Begins a collective on buffers that the operation owns until it is done, and completes it with the one of the
+    /// [result](crate::Request::into_result). The time of `timeout` runs from when those before it are done.
     ///
     /// # Errors
     /// When nothing was begun; what goes wrong later is in the pending operation.
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending>;
+    fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending>;
 
     /// Sends a message within `timeout`; done when its bytes are on their way.
     ///

@@ -2,10 +2,11 @@
 //! all ranks mean the same, to hear when the group fails, and to make it fail.
 
 use crate::control::limits::cut;
-use crate::group::backend::Collective;
+use crate::group::call::OwnedCall;
 use crate::group::process_group::ProcessGroup;
+use crate::group::request::Request;
 use crate::group::work::Work;
-use phalanx_core::{Cause, Layout, Peer, Result, Signature};
+use phalanx_core::{Cause, Peer, Result, Signature};
 
 impl ProcessGroup {
     /// Begins to wait until all ranks have made the call `signature`, which is a collective of the group in every respect but that nothing is moved.
@@ -30,10 +31,9 @@ impl ProcessGroup {
     /// # }); } });
     /// ```
     pub fn agree_async(&self, signature: Signature) -> Result<Work<()>> {
-        let layout = Layout::even(self.world_size(), 0);
-        let call = Collective { signature, layout, recv_layout: None };
-        self.check_process(call.signature.op)?;
-        self.submit(call, Vec::<u8>::new(), drop)
+        self.check_process(signature.op)?;
+        let call = OwnedCall::new(signature, Request::Barrier, self.rank(), self.world_size())?;
+        self.submit(call, |_: Vec<u8>| ())
     }
 
     /// Why the group has failed, if it has; it need not be used to find out.

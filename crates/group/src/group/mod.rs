@@ -3,13 +3,16 @@
 mod asynchronous;
 pub(crate) mod backend;
 pub(crate) mod birthplace;
+pub(crate) mod call;
 mod collectives;
 pub(crate) mod encryption;
 mod external;
 pub(crate) mod handles;
+pub(crate) mod memory;
 pub(crate) mod objects;
 pub(crate) mod pending;
 pub(crate) mod process_group;
 pub(crate) mod registered_buffer;
+pub(crate) mod request;
 mod split;
 pub(crate) mod work;

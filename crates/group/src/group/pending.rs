@@ -1,7 +1,7 @@
 //! The two ends of an operation that is not over: one waits, the other performs it and completes it.
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use phalanx_core::{Element, Error, Result, Signature};
+use phalanx_core::{Element, Error, Result};
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
 
@@ -11,14 +11,6 @@ pub trait Bytes: Send + 'static {
     fn bytes(&mut self) -> &mut [u8];
     /// Gives the buffer back as what it was.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
-}
-
-/// What is wrong with a buffer that had `begun` bytes when its operation began, and has `now`.
-pub(crate) fn another_length(now: usize, begun: usize, signature: &Signature) -> String {
-    let Signature { op, site, .. } = signature;
-    format!(
-        "the buffer of {op} at {site} has {now} bytes now, and had {begun} when it began: its Bytes must always return the same slice"
-    )
 }
 
 impl<T: Element> Bytes for Vec<T> {

@@ -5,9 +5,7 @@ use crate::group::birthplace::{QuickBirthplace, refusal};
 use crate::group::encryption::Encryption;
 use crate::group::handles::{Handles, InFlight, KeptAlive};
 use crate::trace::writer as trace;
-use phalanx_core::{
-    CallSite, Cause, DType, Element, Error, GroupId, Method, OpKind, ReduceOp, Result, Signature,
-};
+use phalanx_core::{CallSite, Cause, Element, Error, GroupId, OpKind, Result, Signature};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -442,38 +440,16 @@ impl ProcessGroup {
         trace::write(file.as_ref(), &self.backend.trace().ok_or_else(what)?)
     }
 
-    pub(crate) fn signature(
+    /// What is agreed on for a call that is no collective.
+    pub(crate) fn signature<T: Element>(
         &self,
         op: OpKind,
-        dtype: Option<DType>,
         count: usize,
-        reduce: Option<ReduceOp>,
-        root: Option<usize>,
         site: CallSite,
     ) -> Result<Signature> {
         self.check_process(op)?;
-        let world_size = self.world_size();
-        if let Some(root) = root.filter(|&r| r >= world_size) {
-            return Err(Error::misuse(
-                op,
-                format!("root {root} in a group of {world_size} ranks, at {site}"),
-            ));
-        }
-        if let (Some(reduce), Some(dtype)) = (reduce, dtype)
-            && !reduce.supports(dtype)
-        {
-            return Err(Error::misuse(op, format!("{reduce} is for integers, not for {dtype}, at {site}")));
-        }
-        Ok(Signature {
-            op,
-            dtype,
-            count: count as u64,
-            reduce,
-            root: root.map(|r| r as u32),
-            detail: 0,
-            method: Method::UNSAID,
-            site,
-        })
+        let dtype = Some(T::DTYPE);
+        Ok(Signature { dtype, count: count as u64, ..Signature::bare(op, site) })
     }
 
     pub(crate) fn address<T: Element>(
@@ -498,7 +474,7 @@ impl ProcessGroup {
             };
             return Err(Error::misuse(op, format!("{what}, at {site}")));
         }
-        let signature = self.signature(op, Some(T::DTYPE), count, None, None, site)?;
+        let signature = self.signature::<T>(op, count, site)?;
         Ok(Address { signature, peer, tag })
     }
 }

@@ -92,7 +92,7 @@ impl ProcessGroup {
         let Some(bytes) = len.checked_mul(size_of::<T>()).filter(|&b| b <= isize::MAX as usize / 2) else {
             return Err(Error::misuse(OpKind::Alloc, format!("{len} elements, at {site}")));
         };
-        let signature = self.signature(OpKind::Alloc, Some(T::DTYPE), len, None, None, site)?;
+        let signature = self.signature::<T>(OpKind::Alloc, len, site)?;
         Ok(RegisteredBuffer {
             memory: self.backend.alloc(signature, bytes, self.timeout())?,
             len,

@@ -2,8 +2,8 @@
 //! a thread of the group, in the order of the calls.
 
 use crate::control::group_health::GroupHealth;
-use crate::group::backend::{Buffers, Collective};
-use crate::group::pending::{Bytes, Completion, Pending, another_length};
+use crate::group::call::{HostCall, OwnedCall};
+use crate::group::pending::{Completion, Pending};
 use crate::progress::own_thread::OwnThread;
 use crate::trace::clock;
 use phalanx_core::{Error, Result};
@@ -17,13 +17,12 @@ pub(crate) trait Performer: Send + Sync + 'static {
     fn call_thread(&self) -> &CallThread;
     fn health(&self) -> &GroupHealth;
     /// Performs a collective on the calling thread, after those that it was asked for before.
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()>;
+    fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()>;
 }
 
-/// A collective with the buffer it owns.
+/// A collective with the buffers it owns.
 struct Job {
-    call: Collective,
-    buffer: Box<dyn Bytes>,
+    call: OwnedCall,
     completion: Completion,
     limit: Duration,
 }
@@ -78,21 +77,16 @@ impl CallThread {
 ///
 /// # Errors
 /// [`Io`](phalanx_core::Error::Io) if no thread can be started; the buffer is dropped.
-pub(crate) fn submit<P: Performer>(
-    performer: &Arc<P>,
-    call: Collective,
-    buffer: Box<dyn Bytes>,
-    limit: Duration,
-) -> Result<Pending> {
+pub(crate) fn submit<P: Performer>(performer: &Arc<P>, call: OwnedCall, limit: Duration) -> Result<Pending> {
     let call_thread = performer.call_thread();
     let mut state = call_thread.lock();
     let theirs = performer.clone();
     call_thread.thread.start(move || run(&*theirs))?;
     // Not before: what never begins must not stand in the log.
-    performer.health().latch.collectives.schedule(&call.signature, clock::now);
+    performer.health().latch.collectives.schedule(call.signature(), clock::now);
     let (pending, completion) = Pending::new();
     call_thread.unfinished.fetch_add(1, Ordering::Relaxed);
-    state.jobs.push_back(Job { call, buffer, completion, limit });
+    state.jobs.push_back(Job { call, completion, limit });
     call_thread.changed.notify_all();
     Ok(pending)
 }
@@ -101,7 +95,7 @@ fn run(performer: &impl Performer) {
     let call_thread = performer.call_thread();
     loop {
         let mut state = call_thread.lock();
-        let Job { call, mut buffer, completion, limit } = loop {
+        let Job { mut call, completion, limit } = loop {
             match state.jobs.pop_front() {
                 Some(job) => break job,
                 None if state.closing => return,
@@ -112,20 +106,22 @@ fn run(performer: &impl Performer) {
         let outcome = performer
             .health()
             .contain(|| {
-                let bytes = buffer.bytes();
-                // The buffer may be of the program's own making, and what the others write of it follows from the call.
-                if bytes.len() != call.len_bytes() {
-                    let what = another_length(bytes.len(), call.len_bytes(), &call.signature);
-                    performer.health().abort(&what);
-                    return Err(Error::misuse(call.signature.op, what));
+                let (op, site) = (call.signature().op, call.signature().site.clone());
+                match call.lend() {
+                    Ok(call) => performer.perform(call, limit),
+                    // A buffer may be of the program's own making, and what the others write of it follows from the call.
+                    Err(changed) => {
+                        let what = changed.describe(op, &site);
+                        performer.health().abort(&what);
+                        Err(Error::misuse(op, what))
+                    }
                 }
-                performer.perform(&call, Buffers::InPlace(bytes), limit)
             })
             .flatten();
         let _state = call_thread.lock();
         call_thread.unfinished.fetch_sub(1, Ordering::Release);
         call_thread.changed.notify_all();
-        completion.complete(outcome.map(|()| buffer));
+        completion.complete(outcome.map(|()| call.into_buffer()));
     }
 }
 
@@ -134,7 +130,8 @@ mod tests {
     use super::*;
     use crate::Work;
     use crate::bootstrap::thread_job::ThreadJob;
-    use phalanx_core::{CallSite, Error, Layout, OpKind, Signature, WORLD};
+    use crate::group::request::Request;
+    use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD};
 
     #[derive(Debug)]
     struct Fragile {
@@ -151,8 +148,8 @@ mod tests {
             &self.health
         }
 
-        fn perform(&self, call: &Collective, _: Buffers<'_>, _: Duration) -> Result<()> {
-            self.health.check(&call.signature)?;
+        fn perform(&self, call: HostCall<'_>, _: Duration) -> Result<()> {
+            self.health.check(call.signature())?;
             panic!("on purpose")
         }
     }
@@ -165,8 +162,8 @@ mod tests {
         let fragile = Arc::new(Fragile { call_thread: CallThread::default(), health });
         let (op, site) = (OpKind::Barrier, CallSite::caller());
         let signature = Signature::bare(op, site);
-        let call = Collective { signature, layout: Layout::even(1, 0), recv_layout: None };
-        let jobs = [(); 2].map(|()| submit(&fragile, call.clone(), Box::new(Vec::<u8>::new()), second));
+        let call = || OwnedCall::new(signature.clone(), Request::Barrier, 0, 1).unwrap();
+        let jobs = [(); 2].map(|()| submit(&fragile, call(), second));
         let [first, second] = jobs.map(|pending| Work::new(pending.unwrap(), |buffer: Vec<u8>| buffer));
         let first = first.wait().unwrap_err();
         assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");

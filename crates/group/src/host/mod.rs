@@ -10,3 +10,4 @@ pub(crate) mod neighbours;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;
+pub(crate) mod stage;

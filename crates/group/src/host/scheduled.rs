@@ -5,7 +5,7 @@ use crate::control::group_health::GroupHealth;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::ParentCall;
 use crate::engine::attempt::Attempt;
-use crate::engine::collective::{Borrowed, Collective as Running, Memory};
+use crate::engine::collective::{Borrowed, Collective as Running};
 use crate::engine::core::{Core, Fault, Progress};
 use crate::engine::eager::EAGER_LIMIT;
 use crate::engine::message::{self, Message, Payload};
@@ -15,11 +15,14 @@ use crate::engine::partial::Arithmetic;
 #[cfg(target_os = "linux")]
 use crate::engine::partial::Partials;
 use crate::engine::plan::{Plan, Sums};
-use crate::engine::scratch;
 use crate::engine::task::Task;
-use crate::group::backend::{Address, Backend, Buffers, Collective, OnTimeout, counted};
-use crate::group::pending::{Bytes, Completion, Pending, another_length};
+use crate::group::backend::{Address, Backend, OnTimeout, counted};
+use crate::group::call::{HostCall, OwnedCall, element};
+use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
+use crate::group::pending::{Bytes, Completion, Pending};
+use crate::group::request::Request;
 use crate::host::neighbours::Neighbours;
+use crate::host::stage::{Pattern, Stage};
 use crate::progress::progress_thread;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
@@ -71,32 +74,21 @@ impl ScheduledBackend {
     }
 
     /// Gives a call its number and its plan.
-    pub(crate) fn begin(&self, call: &Collective) -> Result<Running> {
-        self.engine.health.check(&call.signature)?;
+    pub(crate) fn begin(&self, signature: &Signature, pattern: &Pattern) -> Result<Running> {
+        self.engine.health.check(signature)?;
         let world_size = self.engine.health.members().len();
-        let arithmetic = Arithmetic::of(&call.signature, world_size)?;
-        let plan = self.plan(call, arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()));
+        let arithmetic = Arithmetic::of(signature, pattern.reduce, world_size)?;
+        let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
+        let plan = self.plan(signature, pattern, sums);
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = *next;
         *next += 1;
-        let method = call.signature.method.then(&plan.method);
-        let signature = Signature { method: method.clone(), ..call.signature.clone() };
+        let method = signature.method.then(&plan.method);
+        let signature = Signature { method: method.clone(), ..signature.clone() };
         Ok(Running::new(seq, signature, method, plan, arithmetic))
     }
 
-    fn choose(&self, call: &Collective, sums: Sums) -> Algorithm {
-        let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
-        // From what all ranks agree on alone: each must choose the same.
-        let bytes = call.signature.count as usize * element;
-        let kind = match call.signature.op {
-            // What this rank has to give may be nothing where others have something.
-            OpKind::AllToAll if call.recv_layout.is_some() => OpKind::AllToAll,
-            // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
-            _ if call.layout.is_empty() => OpKind::Barrier,
-            OpKind::Split => OpKind::AllGather,
-            kind => kind,
-        };
-        let world_size = call.layout.world_size();
+    fn choose(&self, kind: OpKind, bytes: usize, world_size: usize, sums: Sums) -> Algorithm {
         match sums {
             Sums::Kept => self.selector.select_for_wide_sums(kind, bytes, world_size),
             Sums::InPlace => self.selector.select(kind, bytes, world_size),
@@ -105,27 +97,35 @@ impl ScheduledBackend {
         }
     }
 
-    fn plan(&self, call: &Collective, sums: Sums) -> Arc<Plan> {
-        let layouts = call.recv_layout.iter().chain([&call.layout]);
-        let own = layouts.fold(0u64, |hash, layout| hash.rotate_left(7) ^ layout.fingerprint());
-        let fingerprint = call.signature.fingerprint();
+    fn plan(&self, signature: &Signature, pattern: &Pattern, sums: Sums) -> Arc<Plan> {
+        let layouts = pattern.recv_layout.iter().chain([&pattern.layout]);
+        // A call may be performed as another operation than it says.
+        let own = Signature::detail_of(&[pattern.kind as usize, pattern.root]);
+        let own = layouts.fold(own, |hash, layout| hash.rotate_left(7) ^ layout.fingerprint());
+        let fingerprint = signature.fingerprint();
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ours = |(f, o, s, _): &&(u64, u64, Sums, Arc<Plan>)| (*f, *o, *s) == (fingerprint, own, sums);
         if let Some((.., plan)) = plans.iter().find(is_ours) {
             return plan.clone();
         }
-        let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
-        let algorithm = self.choose(call, sums);
+        // From what all ranks agree on alone: each must choose the same. What this rank has to give may be nothing where others have something.
+        let (is_agreed, layout) = (pattern.recv_layout.is_none(), &pattern.layout);
+        let count = if is_agreed { layout.len() } else { signature.count as usize };
+        let element = element(signature.dtype);
+        // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
+        let kind = if is_agreed && layout.is_empty() { OpKind::Barrier } else { pattern.kind };
+        let algorithm = self.choose(kind, count * element, layout.world_size(), sums);
         let shape = Shape {
             rank: self.engine.health.rank,
-            world_size: call.layout.world_size(),
-            layout: &call.layout,
-            recv_layout: call.recv_layout.as_ref(),
-            root: call.signature.root.unwrap_or(0) as usize,
+            world_size: layout.world_size(),
+            layout,
+            recv_layout: pattern.recv_layout.as_ref(),
+            root: pattern.root,
         };
-        tracing::debug!(call = %call.signature, algorithm = %algorithm, "planned");
-        let method = method(algorithm, call, sums).into();
-        let plan = Arc::new(Plan { method, ..Plan::new(algorithm, &shape, element, sums) });
+        tracing::debug!(call = %signature, algorithm = %algorithm, "planned");
+        let method = method(algorithm, pattern, sums).into();
+        let plan = Plan::new(algorithm, &shape, element, sums);
+        let plan = Arc::new(Plan { method, ..plan });
         if plans.len() == PLANS_KEPT {
             plans.pop_front();
         }
@@ -140,17 +140,18 @@ impl ScheduledBackend {
     pub(crate) fn perform_part(
         &self,
         whole: ParentCall<'_>,
-        part: &Collective,
-        buffers: Buffers<'_>,
+        part: HostCall<'_>,
         contributions: usize,
         begun: Option<Partials>,
     ) -> Result<()> {
-        let arithmetic = Arithmetic::of(&part.signature, contributions)?;
+        let (signature, request) = part.into_parts();
+        let (pattern, stage) = self.stage(&signature, request)?;
+        let arithmetic = Arithmetic::of(&signature, pattern.reduce, contributions)?;
         let sums = match &begun {
             Some(_) => Sums::Begun,
             None => arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()),
         };
-        let plan = self.plan(part, sums);
+        let plan = self.plan(&signature, &pattern, sums);
         let method = whole.signature.method.then(&plan.method);
         let running = Running::new(whole.seq, whole.signature.clone(), method, plan, arithmetic);
         let running = match begun {
@@ -158,73 +159,37 @@ impl ScheduledBackend {
             None => running,
         };
         self.engine.lock().turn = whole.seq;
-        self.finish(running, part, buffers, Attempt::since(whole.called, whole.limit))
+        self.run(running, stage, Attempt::since(whole.called, whole.limit))
+    }
+
+    /// What a schedule needs to know of a request, and the memory that it works on.
+    fn stage<I: Readable, O: Writable>(
+        &self,
+        signature: &Signature,
+        request: Request<I, O>,
+    ) -> Result<(Pattern, Stage<I, O>)> {
+        let (rank, world_size) = (self.engine.health.rank, self.engine.health.members().len());
+        Stage::of(request, element(signature.dtype), rank, world_size)
+            .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
     }
 
     /// Runs what was begun to its end.
-    fn finish(
-        &self,
-        running: Running,
-        call: &Collective,
-        buffers: Buffers<'_>,
-        attempt: Attempt,
-    ) -> Result<()> {
-        match (call.signature.op, buffers) {
-            (_, Buffers::InPlace(buffer)) => self.run(running, Memory::InPlace(buffer), attempt),
-            (OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter, Buffers::Separate(input, output)) => {
-                self.run_whole(running, call, input, output, attempt)
-            }
-            (_, Buffers::Separate(input, output)) => {
-                self.run(running, Memory::Separate(input, output), attempt)
-            }
-        }
-    }
-
-    fn run(&self, collective: Running, memory: Memory<'_>, attempt: Attempt) -> Result<()> {
-        self.engine.drive(&mut Borrowed { collective, memory }, attempt)
-    }
-
-    /// A schedule sees the whole buffer of the operation, of which this rank has only its block, or must keep the input.
-    fn run_whole(
-        &self,
-        running: Running,
-        call: &Collective,
-        input: &[u8],
-        output: &mut [u8],
-        attempt: Attempt,
-    ) -> Result<()> {
-        let element = call.signature.dtype.map_or(1, phalanx_core::DType::size);
-        let (own, len) = (call.layout.block(self.engine.health.rank), call.layout.len() * element);
-        let own = own.start * element..own.end * element;
-        if call.signature.op == OpKind::Scatter && input.len() == len {
-            // The root only sends.
-            return self.run(running, Memory::Separate(input, &mut []), attempt);
-        }
-        let mut scratch = scratch::take(len);
-        let whole = &mut bytemuck::cast_slice_mut(&mut scratch)[..len];
-        match call.signature.op {
-            OpKind::ReduceScatter => whole.copy_from_slice(input),
-            OpKind::Gather => whole[own.clone()].copy_from_slice(input),
-            _ => {}
-        }
-        let done = self.run(running, Memory::InPlace(whole), attempt);
-        if call.signature.op != OpKind::Gather {
-            output.copy_from_slice(&whole[own]);
-        }
-        scratch::keep(scratch);
+    fn run(&self, collective: Running, mut stage: Stage<&[u8], &mut [u8]>, attempt: Attempt) -> Result<()> {
+        let memory = stage.memory().expect("a slice keeps its length");
+        let done = self.engine.drive(&mut Borrowed { collective, memory }, attempt);
+        stage.finish().expect("a slice keeps its length");
         done
     }
 
-    /// An operation on a buffer of `len` bytes.
+    /// An operation on buffers that it owns.
     fn owned(
         &self,
         task: Task,
-        buffer: Box<dyn Bytes>,
-        len: usize,
+        stage: Stage<OwnedBuffer, OwnedBuffer>,
         completion: Completion,
         limit: Duration,
     ) -> Owned {
-        Owned { task, buffer, len, completion, limit, health: self.engine.health.clone() }
+        Owned { task, stage, completion, limit, health: self.engine.health.clone() }
     }
 
     /// A message that begins, and its number.
@@ -263,7 +228,8 @@ impl ScheduledBackend {
         let (_, completion) = Pending::new();
         let task = Task::Message(operation.message.eager(), number);
         let left = limit.saturating_sub(called.elapsed());
-        let job = self.owned(task, Box::new(bytes.to_vec()), bytes.len(), completion, left);
+        let copy = OwnedBuffer::new(Box::new(bytes.to_vec()));
+        let job = self.owned(task, Stage::InPlace(copy), completion, left);
         progress_thread::submit(&self.engine, Box::new(job));
         Ok(())
     }
@@ -279,10 +245,10 @@ impl ScheduledBackend {
 }
 
 /// All that decides which bytes go where, as far as all ranks know it: what they send each other in uneven blocks, only the two know.
-fn method(algorithm: Algorithm, call: &Collective, sums: Sums) -> String {
-    let Collective { signature, layout, recv_layout } = call;
+fn method(algorithm: Algorithm, pattern: &Pattern, sums: Sums) -> String {
+    let Pattern { layout, recv_layout, .. } = pattern;
     let mut method = algorithm.name().to_owned();
-    if !layout.is_empty() && (recv_layout.is_none() || signature.count > 0) {
+    if !layout.is_empty() && recv_layout.is_none() {
         method += &format!(" in {}", layout.describe());
     }
     method += match sums {
@@ -326,9 +292,12 @@ impl Backend for ScheduledBackend {
         format!("{}: {ranks}{on_hosts}{why_not}", self.name)
     }
 
-    fn algorithm(&self, call: &Collective) -> Option<&'static str> {
-        let arithmetic = Arithmetic::of(&call.signature, 1).ok().flatten();
-        Some(self.choose(call, arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums())).name())
+    fn algorithm(&self, call: &Signature) -> Option<&'static str> {
+        Algorithm::of(call.op).next()?;
+        let arithmetic = Arithmetic::of(call, call.reduce, 1).ok().flatten();
+        let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
+        let bytes = call.count as usize * element(call.dtype);
+        Some(self.choose(call.op, bytes, self.members().len(), sums).name())
     }
 
     fn id(&self) -> GroupId {
@@ -352,21 +321,27 @@ impl Backend for ScheduledBackend {
         self.engine.health.job.place().timeout
     }
 
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
-        let running = self.begin(call)?;
+    fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
+        call.check_place(self.rank(), self.members().len())?;
+        let (signature, request) = call.into_parts();
+        let (pattern, stage) = self.stage(&signature, request)?;
+        let running = self.begin(&signature, &pattern)?;
         let seq = running.seq();
-        self.finish(running, call, buffers, Attempt::new(Instant::now(), timeout))?;
-        self.engine.health.ended(seq, &call.signature, clock::now);
+        self.run(running, stage, Attempt::new(Instant::now(), timeout))?;
+        self.engine.health.ended(seq, &signature, clock::now);
         Ok(())
     }
 
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
+    fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
+        call.check_place(self.rank(), self.members().len())?;
         progress_thread::start(&self.engine)?;
-        let running = self.begin(&call)?;
+        let (signature, request) = call.into_parts();
+        let (pattern, stage) = self.stage(&signature, request)?;
+        let running = self.begin(&signature, &pattern)?;
         self.engine.health.latch.collectives.schedule(running.signature(), clock::now);
         let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, buffer, call.len_bytes(), completion, timeout);
+        let job = self.owned(task, stage, completion, timeout);
         progress_thread::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -387,18 +362,13 @@ impl Backend for ScheduledBackend {
         self.run_message(&mut message::Borrowed { message, payload, on_timeout }, number, timeout)
     }
 
-    fn submit_message(
-        &self,
-        address: Address,
-        mut buffer: Box<dyn Bytes>,
-        timeout: Duration,
-    ) -> Result<Pending> {
+    fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         progress_thread::start(&self.engine)?;
-        let len = buffer.bytes().len();
-        let (message, number) = self.message(&address, len)?;
+        let buffer = OwnedBuffer::new(buffer);
+        let (message, number) = self.message(&address, buffer.len_bytes())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, buffer, len, completion, timeout);
+        let job = self.owned(task, Stage::InPlace(buffer), completion, timeout);
         progress_thread::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -443,25 +413,33 @@ impl Drop for ScheduledBackend {
     }
 }
 
-/// An operation with the buffer it owns.
+/// An operation with the buffers it owns.
 struct Owned {
     task: Task,
-    buffer: Box<dyn Bytes>,
-    /// Its bytes when the operation began.
-    len: usize,
+    stage: Stage<OwnedBuffer, OwnedBuffer>,
     completion: Completion,
     limit: Duration,
     health: Arc<GroupHealth>,
 }
 
+impl Owned {
+    fn nonsense(task: &Task, health: &GroupHealth, changed: Changed) -> Fault {
+        let Signature { op, site, .. } = task.signature();
+        Fault::Nonsense { peer: health.rank, what: changed.describe(*op, site) }
+    }
+}
+
 impl Operation for Owned {
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
-        let bytes = self.buffer.bytes();
-        if bytes.len() != self.len {
-            let what = another_length(bytes.len(), self.len, self.task.signature());
-            return Err(Fault::Nonsense { peer: self.health.rank, what });
+        let Self { task, stage, health, .. } = self;
+        let progress = match stage.memory() {
+            Ok(mut memory) => task.poll(core, &mut memory)?,
+            Err(changed) => return Err(Self::nonsense(task, health, changed)),
+        };
+        if progress == Progress::Finished {
+            stage.finish().map_err(|changed| Self::nonsense(task, health, changed))?;
         }
-        self.task.poll(core, &mut Memory::InPlace(bytes))
+        Ok(progress)
     }
 
     fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
@@ -491,12 +469,12 @@ impl Operation for Owned {
 
 impl Job for Owned {
     fn complete(self: Box<Self>, outcome: Result<()>) {
-        let Self { task, completion, buffer, health, .. } = *self;
+        let Self { task, completion, stage, health, .. } = *self;
         // If it failed, the group has, and that says it all.
         if outcome.is_ok() {
             task.ended(&health, clock::now);
         }
-        completion.complete(outcome.map(|()| buffer));
+        completion.complete(outcome.map(|()| stage.into_buffer()));
     }
 
     fn is_awaited(&self) -> bool {

@@ -89,8 +89,8 @@ impl Drop for OwnThread {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Bytes, ProcessGroup, ReduceOp, SimulatedBackend};
-    use phalanx_core::CallSite;
+    use crate::{Buffers, Bytes, OwnedBuffer, ProcessGroup, ReduceOp, Request, SimulatedBackend};
+    use phalanx_core::{CallSite, DType, OpKind};
     use std::any::Any;
     use std::sync::mpsc::Sender;
 
@@ -142,9 +142,11 @@ mod tests {
     fn the_thread_itself_may_hold_the_last_handle() {
         let [group, other] = pair();
         let (gone, is_gone) = channel();
-        let call = group.all_reduce_call::<u8>(8, ReduceOp::Sum, CallSite::caller()).unwrap();
-        let buffer = Holds(vec![1; 8], group.clone(), gone);
-        drop(group.backend.submit(call, Box::new(buffer), group.timeout()).unwrap());
+        let buffer = OwnedBuffer::new(Box::new(Holds(vec![1; 8], group.clone(), gone)));
+        let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: ReduceOp::Sum };
+        let (op, site) = (OpKind::AllReduce, CallSite::caller());
+        let call = group.call(op, Some(DType::U8), request, 0, site).unwrap();
+        drop(group.backend.submit(call, group.timeout()).unwrap());
         drop(group);
         other.all_reduce(&mut [1u8; 8], ReduceOp::Sum).unwrap();
         is_gone.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");

@@ -109,15 +109,22 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut
 
 #[cfg(test)]
 mod tests {
-    use crate::{Bytes, Error, ReduceOp, SimulatedBackend, Work};
-    use phalanx_core::{CallSite, Loss};
+    use crate::{Buffers, Bytes, Error, OwnedBuffer, ReduceOp, Request, SimulatedBackend, Work};
+    use phalanx_core::{CallSite, DType, Loss, OpKind};
     use std::any::Any;
 
-    struct Fragile;
+    /// Its bytes can be had once.
+    #[derive(Default)]
+    struct Fragile {
+        calls: usize,
+        bytes: [u8; 1],
+    }
 
     impl Bytes for Fragile {
         fn bytes(&mut self) -> &mut [u8] {
-            panic!("on purpose")
+            self.calls += 1;
+            assert!(self.calls == 1, "on purpose");
+            &mut self.bytes
         }
 
         fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
@@ -129,8 +136,11 @@ mod tests {
     fn a_job_that_panics_fails_the_group_and_those_after_it_end() {
         let groups: [_; 2] = SimulatedBackend::create_group(2).try_into().unwrap();
         let [fragile, other] = groups;
-        let call = fragile.all_reduce_call::<u8>(1, ReduceOp::Sum, CallSite::caller()).unwrap();
-        let first = fragile.backend.submit(call, Box::new(Fragile), fragile.timeout()).unwrap();
+        let buffers = Buffers::InPlace(OwnedBuffer::new(Box::new(Fragile::default())));
+        let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
+        let (op, site) = (OpKind::AllReduce, CallSite::caller());
+        let call = fragile.call(op, Some(DType::U8), request, 0, site).unwrap();
+        let first = fragile.backend.submit(call, fragile.timeout()).unwrap();
         // Refused, or given to a thread that has to be there still.
         let second = fragile.all_reduce_async(vec![1u8], ReduceOp::Sum).and_then(Work::wait);
         let first = Work::new(first, |buffer: Vec<u8>| buffer).wait().unwrap_err();

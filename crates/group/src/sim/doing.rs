@@ -34,7 +34,8 @@ impl Doing {
             let (message, number) = backend.message(&address, input.len() * 8)?;
             return Ok(Self { task: Task::Message(message, number), input, output: None });
         }
-        let collective = backend.begin(&program.call(at, rank, line))?;
+        let (signature, pattern) = program.call(at, rank, line);
+        let collective = backend.begin(&signature, &pattern)?;
         let mut input = program.input(at, rank);
         input.resize(if line.op == OpKind::Barrier { 0 } else { line.count }, 0);
         let output = match line.op {
@@ -106,11 +107,11 @@ impl Program {
         let (from, to) = self.ends(at);
         let values = self.sent(at, tag, line.count + tag as usize);
         let len = values.len();
-        let mut call = self.call(at, rank, line);
-        call.signature.op = if sends { OpKind::Send } else { OpKind::Recv };
-        call.signature.count = len as u64;
+        let (call, _) = self.call(at, rank, line);
+        let op = if sends { OpKind::Send } else { OpKind::Recv };
+        let signature = Signature { op, count: len as u64, ..call };
         let peer = if sends { to } else { from };
-        let address = Address { signature: call.signature, peer, tag };
+        let address = Address { signature, peer, tag };
         (address, if sends { values } else { vec![i64::MIN; len] })
     }
 }

@@ -395,13 +395,8 @@ impl Process {
         };
         let (at, part) = (self.at, self.part);
         let backend = self.backend.as_ref().expect("the group was made");
-        let mut record = Record {
-            at,
-            seq: 0,
-            signature: program.call(at, self.me, &line).signature,
-            called: now,
-            ended: None,
-        };
+        let mut record =
+            Record { at, seq: 0, signature: program.call(at, self.me, &line).0, called: now, ended: None };
         self.net.lock().say(self.me as u64, || format!("{} calls #{at} {}", self.me, record.signature));
         match Doing::begin(backend, &program, (at, part), self.me, &line) {
             Ok(doing) => {

@@ -1,7 +1,7 @@
 //! What the ranks of a run call, and what must come of it.
 
 use super::random::{Random, mix};
-use crate::group::backend::Collective as Call;
+use crate::host::stage::Pattern;
 use phalanx_algo::{Algorithm, Selector};
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
 use std::sync::{Arc, OnceLock};
@@ -202,7 +202,7 @@ impl Program {
     }
 
     /// Call `at` as `rank` makes it; `line` is what it takes for that.
-    pub(super) fn call(&self, at: usize, rank: usize, line: &Line) -> Call {
+    pub(super) fn call(&self, at: usize, rank: usize, line: &Line) -> (Signature, Pattern) {
         let is_barrier = line.op == OpKind::Barrier;
         let reduces = matches!(line.op, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
         let count = if is_barrier { 0 } else { line.count };
@@ -216,9 +216,8 @@ impl Program {
             method: Method::UNSAID,
             site: CallSite { file: format!("rank{rank}.rs").into(), line: at as u32 + 1 },
         };
-        let layout = Layout::even(self.world_size, count);
-        let recv_layout = (line.op == OpKind::AllToAll).then(|| layout.clone());
-        Call { signature, layout, recv_layout }
+        let pattern = Pattern::of_call(&signature, Layout::even(self.world_size, count));
+        (signature, pattern)
     }
 }
 

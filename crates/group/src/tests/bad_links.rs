@@ -8,8 +8,9 @@ use crate::control::notice::Notice;
 use crate::engine::collective::{Collective as Running, Memory};
 use crate::engine::core::Fault;
 use crate::engine::message::Payload;
-use crate::group::backend::{Address, Collective};
+use crate::group::backend::Address;
 use crate::host::scheduled::ScheduledBackend;
+use crate::host::stage::Pattern;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, DType, Error, Layout, Loss, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::BackendChoice;
@@ -93,12 +94,9 @@ fn a_collective_whose_frames_do_not_add_up_is_nonsense() {
     for (op, dtype) in [(OpKind::Broadcast, DType::U8), (OpKind::AllReduce, DType::F32)] {
         for frames in LIES {
             let mut world = World::new();
-            let call = Collective {
-                signature: signature(op, dtype, 10),
-                layout: Layout::even(2, 10),
-                recv_layout: None,
-            };
-            let mut collective = world.backend.begin(&call).unwrap();
+            let signature = signature(op, dtype, 10);
+            let pattern = Pattern::of_call(&signature, Layout::even(2, 10));
+            let mut collective = world.backend.begin(&signature, &pattern).unwrap();
             let fingerprint = collective.signature().fingerprint();
             let odd = usize::from(dtype.size() > 1);
             let frames: Vec<usize> = frames.iter().map(|len| len * dtype.size() - len % 2 * odd).collect();
@@ -142,8 +140,8 @@ fn partial_sums_that_are_of_another_length_or_none_are_nonsense() {
                 ScheduledBackend::over(Wire::new(Box::new(pipes.end(0))), health, BackendChoice::Auto, ring);
             let (mut liar, _next) = (Wire::new(Box::new(pipes.end(2))), pipes.end(1));
             let signature = signature(OpKind::AllReduce, dtype, 30);
-            let call = Collective { signature, layout: Layout::even(3, 30), recv_layout: None };
-            let mut running = backend.begin(&call).unwrap();
+            let pattern = Pattern::of_call(&signature, Layout::even(3, 30));
+            let mut running = backend.begin(&signature, &pattern).unwrap();
             for (ordinal, (message_len, frames)) in honest.into_iter().enumerate() {
                 let (message_len, frames) = match lie {
                     Some((at, message_len, frames)) if at == ordinal => (message_len, frames),

@@ -5,5 +5,7 @@ pub(crate) mod corrupting;
 mod other_build;
 #[cfg(target_os = "linux")]
 mod other_method;
+#[cfg(target_os = "linux")]
+mod requests;
 mod traces;
 mod wiretap;

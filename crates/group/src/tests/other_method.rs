@@ -5,14 +5,16 @@ use crate::bootstrap::generation::Assignment;
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::Partials;
-use crate::group::backend::{Backend, BackendFactory, Buffers, Collective};
+use crate::group::backend::{Backend, BackendFactory};
+use crate::group::call::HostCall;
+use crate::group::request::{Buffers, Request};
 use crate::host::choose_backend::HostBackends;
 use crate::host::hierarchical::HierarchicalBackend;
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmBackend;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, DType, Deadline, Error, Layout, Method, OpKind, ReduceOp, Signature, WORLD};
+use phalanx_core::{CallSite, DType, Deadline, Error, Layout, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::net::Ipv4Addr;
@@ -22,10 +24,10 @@ use std::time::{Duration, Instant};
 
 /// Elements: enough for each host's ranks to have slices of their own.
 const LEN: usize = 100_000;
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// One rank's part in a test.
-struct Part {
+pub(super) struct Part {
     rank: usize,
     job: Arc<dyn HostContext>,
     choice: BackendChoice,
@@ -45,7 +47,7 @@ impl Part {
     }
 
     /// The world over two levels, whatever is recommended.
-    fn two_levels(&self, algorithms: &str) -> HierarchicalBackend {
+    pub(super) fn two_levels(&self, algorithms: &str) -> HierarchicalBackend {
         let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
         let made =
@@ -66,7 +68,7 @@ impl Part {
     }
 
     /// The world, with algorithms that need not be those of the other ranks.
-    fn world(&self, algorithms: &str) -> Arc<dyn Backend> {
+    pub(super) fn world(&self, algorithms: &str) -> Arc<dyn Backend> {
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
         let job = self.job.clone();
         let (op, choice) = (OpKind::Init, self.choice);
@@ -75,18 +77,35 @@ impl Part {
     }
 }
 
-fn sum(layout: Layout) -> Collective {
-    let (dtype, reduce) = (Some(DType::F32), Some(ReduceOp::Sum));
-    let (op, count, site) = (OpKind::AllReduce, layout.len() as u64, CallSite::caller());
-    let signature =
-        Signature { op, dtype, count, reduce, root: None, detail: 0, method: Method::UNSAID, site };
-    Collective { signature, layout, recv_layout: None }
+/// A sum of so many elements: an all_reduce, or, of these blocks, a reduce_scatter.
+struct Sum {
+    world_size: usize,
+    len: usize,
+    blocks: Option<Layout>,
+}
+
+/// An all_reduce.
+fn sum(world_size: usize, len: usize) -> Sum {
+    Sum { world_size, len, blocks: None }
+}
+
+impl Sum {
+    fn call<'a>(&self, rank: usize, dtype: DType, buffer: &'a mut [u8]) -> HostCall<'a> {
+        let (buffers, reduce) = (Buffers::InPlace(buffer), ReduceOp::Sum);
+        let request = match self.blocks.clone() {
+            None => Request::AllReduce { buffers, reduce },
+            Some(blocks) => Request::ReduceScatter { buffers, blocks, reduce },
+        };
+        let bare = Signature::bare(request.kind(), CallSite::caller());
+        let (dtype, count, reduce) = (Some(dtype), self.len as u64, Some(reduce));
+        HostCall::new(Signature { dtype, count, reduce, ..bare }, request, rank, self.world_size).unwrap()
+    }
 }
 
 /// What comes of the sum at a rank. Nowhere is a number of one of the `odd` ranks added to one of the others.
-fn outcome(rank: usize, backend: &dyn Backend, call: &Collective, odd: &[usize]) -> Error {
-    let mut buffer = vec![(1 << rank) as f32; call.layout.len()];
-    let done = backend.perform(call, Buffers::InPlace(bytemuck::cast_slice_mut(&mut buffer)), LIMIT);
+fn outcome(rank: usize, backend: &dyn Backend, sum: &Sum, odd: &[usize]) -> Error {
+    let mut buffer = vec![(1 << rank) as f32; sum.len];
+    let done = backend.perform(sum.call(rank, DType::F32, bytemuck::cast_slice_mut(&mut buffer)), LIMIT);
     let error = done.expect_err("ranks do it in different ways");
     let odd: u32 = odd.iter().map(|rank| 1 << rank).sum();
     let is_mixed = |x: &f32| *x as u32 & odd != 0 && *x as u32 & !odd != 0;
@@ -94,7 +113,7 @@ fn outcome(rank: usize, backend: &dyn Backend, call: &Collective, odd: &[usize])
     error
 }
 
-fn all(world_size: usize, rank: impl Fn(usize) -> Error + Sync) -> Vec<Error> {
+fn all<R: Send>(world_size: usize, rank: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let rank = &rank;
         let ranks: Vec<_> = (0..world_size).map(|r| scope.spawn(move || rank(r))).collect();
@@ -103,7 +122,7 @@ fn all(world_size: usize, rank: impl Fn(usize) -> Error + Sync) -> Vec<Error> {
 }
 
 /// Ranks as threads.
-fn threads(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+pub(super) fn threads<R: Send>(world_size: usize, body: impl Fn(Part) -> R + Sync) -> Vec<R> {
     let jobs: Vec<Arc<dyn HostContext>> =
         ThreadJob::create(world_size, LIMIT).into_iter().map(|job| Arc::new(job) as _).collect();
     let deadline = Deadline::after(Instant::now(), LIMIT);
@@ -115,11 +134,11 @@ fn threads(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error>
 }
 
 /// Ranks that met in a store, each with these variables besides.
-fn met(
+fn met<R: Send>(
     world_size: usize,
     variables: impl Fn(usize) -> (&'static str, String) + Sync,
-    body: impl Fn(Part) -> Error + Sync,
-) -> Vec<Error> {
+    body: impl Fn(Part) -> R + Sync,
+) -> Vec<R> {
     let secret = Secret::generate().unwrap();
     let server = TcpStoreServer::start((Ipv4Addr::LOCALHOST, 0).into(), &secret).unwrap();
     let (made, done) = (Arc::new(Barrier::new(world_size)), Barrier::new(world_size));
@@ -149,7 +168,7 @@ fn over_tcp(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error
     met(world_size, |_| ("PHALANX_BACKEND", "tcp".into()), body)
 }
 
-fn over_pipes(world_size: usize, body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+pub(super) fn over_pipes<R: Send>(world_size: usize, body: impl Fn(Part) -> R + Sync) -> Vec<R> {
     met(world_size, |_| ("PHALANX_BACKEND", "shm".into()), body)
 }
 
@@ -177,13 +196,14 @@ fn assert_named(errors: &[Error], ways: [&str; 2]) {
 const ALGORITHMS: [&str; 2] = ["all_reduce=recursive_doubling", "all_reduce=flat"];
 
 fn other_algorithm(part: Part) -> Error {
-    outcome(part.rank, &*part.world(ALGORITHMS[part.rank]), &sum(Layout::even(2, LEN)), &[1])
+    outcome(part.rank, &*part.world(ALGORITHMS[part.rank]), &sum(2, LEN), &[1])
 }
 
 /// The same algorithm on other blocks.
 fn other_blocks(part: Part) -> Error {
-    let counts = [LEN / 2 - part.rank, LEN / 2 + part.rank];
-    outcome(part.rank, &*part.world("all_reduce=ring"), &sum(Layout::from_counts(&counts)), &[1])
+    let blocks = Some(Layout::from_counts(&[LEN / 2 - part.rank, LEN / 2 + part.rank]));
+    let sum = Sum { blocks, ..sum(2, LEN) };
+    outcome(part.rank, &*part.world("reduce_scatter=ring"), &sum, &[1])
 }
 
 #[test]
@@ -207,18 +227,17 @@ fn other_blocks_are_named_to_all() {
 #[test]
 fn other_sums_are_named_to_all() {
     let errors = threads(2, |part| {
-        let mut call = sum(Layout::even(2, LEN));
-        call.signature.dtype = Some(DType::F16);
         let health = Arc::new(GroupHealth::new(part.job.clone(), WORLD, part.members()));
         let selector = Arc::new(Selector::forced_from("all_reduce=flat").unwrap());
         let backend = ScheduledBackend::new(health, part.choice, selector);
         let mut buffer = vec![0u8; 2 * LEN];
         let sums = Partials::new(buffer.len());
-        let buffers = Buffers::InPlace(&mut buffer);
-        let whole = ParentCall { signature: &call.signature, seq: 1, called: Instant::now(), limit: LIMIT };
+        let call = sum(2, LEN).call(part.rank, DType::F16, &mut buffer);
+        let signature = &call.signature().clone();
+        let whole = ParentCall { signature, seq: 1, called: Instant::now(), limit: LIMIT };
         let done = match part.rank {
-            0 => backend.perform(&call, buffers, LIMIT),
-            _ => backend.perform_part(whole, &call, buffers, 2, Some(sums)),
+            0 => backend.perform(call, LIMIT),
+            _ => backend.perform_part(whole, call, 2, Some(sums)),
         };
         done.expect_err("rank 1 sends sums")
     });
@@ -240,7 +259,7 @@ fn another_way_of_a_team_is_named_to_all() {
     for (other, planned) in others {
         let errors = over_pipes(2, |part| {
             let (reaches_memory, slice) = if part.rank == 0 { (false, slice) } else { planned };
-            outcome(part.rank, &part.team(reaches_memory, slice), &sum(Layout::even(2, len)), &[1])
+            outcome(part.rank, &part.team(reaches_memory, slice), &sum(2, len), &[1])
         });
         let mut ways = [staged.as_str(), &other];
         ways.sort_unstable();
@@ -248,7 +267,7 @@ fn another_way_of_a_team_is_named_to_all() {
     }
 }
 
-fn on_two_hosts(body: impl Fn(Part) -> Error + Sync) -> Vec<Error> {
+pub(super) fn on_two_hosts<R: Send>(body: impl Fn(Part) -> R + Sync) -> Vec<R> {
     met(4, |rank| ("PHALANX_HOST_ID", format!("host {}", rank / 2)), body)
 }
 
@@ -259,7 +278,7 @@ fn another_way_over_two_levels_is_named_to_all() {
         let errors = on_two_hosts(|part| {
             let from = if odd.contains(&part.rank) { usize::MAX } else { 0 };
             let backend = part.two_levels("").slicing_from(from);
-            outcome(part.rank, &backend, &sum(Layout::even(4, LEN)), odd)
+            outcome(part.rank, &backend, &sum(4, LEN), odd)
         });
         assert_named(&errors, ["slices on two levels, ", "speakers on two levels, "]);
     }
@@ -269,7 +288,7 @@ fn another_way_over_two_levels_is_named_to_all() {
 fn another_algorithm_between_hosts_is_named_to_all() {
     let errors = on_two_hosts(|part| {
         let backend = part.two_levels(ALGORITHMS[part.rank / 2]);
-        outcome(part.rank, &backend, &sum(Layout::even(4, LEN)), &[2, 3])
+        outcome(part.rank, &backend, &sum(4, LEN), &[2, 3])
     });
     let across =
         ["flat", "recursive_doubling"].map(|name| format!("slices on two levels, {name} in 2 blocks"));

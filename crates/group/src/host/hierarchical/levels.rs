@@ -4,12 +4,14 @@ use super::hosts::{Hosts, block_of};
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::{Arithmetic, Partials};
 use crate::engine::scratch;
-use crate::group::backend::{Buffers, Collective};
+use crate::group::call::{HostCall, element};
+use crate::group::memory::keep;
+use crate::group::request::{Buffers, Request};
 use crate::host::call_thread::{CallThread, Performer};
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmTeam;
 use crate::trace::clock;
-use phalanx_core::{DType, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
+use phalanx_core::{DType, Error, Layout, ReduceOp, Result, Signature};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,12 +20,28 @@ use std::time::{Duration, Instant};
 /// does: slices cost a round inside each host more than they save between hosts.
 pub(super) const SLICED_BYTES_MIN: usize = 8 << 10;
 
-/// The whole group over the network, whoever shares a host.
-const FLAT: &str = "one level";
-/// All of a host with one of them, which speaks for it.
-const SPEAKERS: &str = "speakers on two levels";
-/// Each of a host with those at its place on the other hosts, about its part.
-const SLICES: &str = "slices on two levels";
+/// How an operation is made of parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// The whole group over the network, whoever shares a host.
+    Flat,
+    /// All of a host with one of them, which speaks for it.
+    Speakers,
+    /// Each of a host with those at its place on the other hosts, about its part.
+    Slices,
+}
+
+impl Path {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Flat => "one level",
+            Self::Speakers => "speakers on two levels",
+            Self::Slices => "slices on two levels",
+        }
+    }
+}
+
+type HostRequest<'a> = Request<&'a [u8], &'a mut [u8]>;
 
 /// One group on one rank. What the progress thread works on, too.
 #[derive(Debug)]
@@ -52,14 +70,17 @@ impl Performer for Levels {
         &self.health
     }
 
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
-        self.health.check(&call.signature)?;
-        let signature = &Signature { method: self.method(call, &buffers).into(), ..call.signature.clone() };
+    fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()> {
+        call.check_place(self.health.rank, self.health.members().len())?;
+        self.health.check(call.signature())?;
+        let (signature, request) = call.into_parts();
+        let path = self.path(&request, element(signature.dtype));
+        let signature = &Signature { method: path.name().into(), ..signature };
         let mut seq = self.seq.lock().unwrap_or_else(PoisonError::into_inner);
         *seq += 1;
         let whole = ParentCall { signature, seq: *seq, called: Instant::now(), limit };
         let (host, index) = self.hosts.place(self.health.rank);
-        let outcome = Parts { levels: self, whole, host, index }.perform(call, buffers);
+        let outcome = Parts { levels: self, whole, host, index }.perform(request, path);
         if let (Some(_), Some(inside)) = (self.health.latch.cause(), &self.inside) {
             // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
             inside.close();
@@ -70,19 +91,17 @@ impl Performer for Levels {
 
 impl Levels {
     /// Of which parts the operation is made: what all must do alike, whichever way each part has.
-    fn method(&self, call: &Collective, buffers: &Buffers<'_>) -> &'static str {
-        let in_blocks = || self.hosts.in_blocks_of().is_some();
-        match (call.signature.op, buffers) {
-            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, _) => FLAT,
-            _ if call.layout.is_empty() => SPEAKERS,
-            (OpKind::AllReduce, Buffers::InPlace(buffer)) if self.slices(buffer.len()) => SLICES,
-            (OpKind::AllReduce | OpKind::Reduce | OpKind::Broadcast, Buffers::InPlace(_)) => SPEAKERS,
-            (OpKind::AllGather | OpKind::Split, Buffers::InPlace(_)) | (OpKind::ReduceScatter, _)
-                if in_blocks() =>
-            {
-                SLICES
-            }
-            _ => FLAT,
+    fn path(&self, request: &HostRequest<'_>, element: usize) -> Path {
+        let in_blocks = || if self.hosts.in_blocks_of().is_some() { Path::Slices } else { Path::Flat };
+        match request {
+            Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. } => Path::Flat,
+            _ if request.is_empty(element) => Path::Speakers,
+            Request::AllReduce { .. } if self.slices(request.count(element) * element) => Path::Slices,
+            Request::AllReduce { .. }
+            | Request::Reduce { .. }
+            | Request::Broadcast { .. }
+            | Request::Barrier => Path::Speakers,
+            Request::AllGather { .. } | Request::ReduceScatter { .. } => in_blocks(),
         }
     }
 
@@ -100,124 +119,119 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>) -> Result<()> {
-        match (call.signature.op, buffers) {
-            (OpKind::Gather | OpKind::Scatter | OpKind::AllToAll, buffers) => self.flat(call, buffers),
+    fn perform(&self, request: HostRequest<'_>, path: Path) -> Result<()> {
+        let per_host = self.levels.hosts.in_blocks_of();
+        match request {
             // Nothing to move, but ranks that disagree must still find out.
-            _ if call.layout.is_empty() => self.barrier(),
-            (OpKind::AllReduce, Buffers::InPlace(buffer)) => self.all_reduce(buffer),
-            (OpKind::Reduce, Buffers::InPlace(buffer)) => self.reduce(buffer),
-            (OpKind::Broadcast, Buffers::InPlace(buffer)) => self.broadcast(buffer),
-            (op, buffers) => match (op, self.levels.hosts.in_blocks_of(), buffers) {
-                (OpKind::AllGather | OpKind::Split, Some(per_host), Buffers::InPlace(buffer)) => {
-                    self.all_gather(per_host, &call.layout, buffer)
+            Request::AllReduce { .. }
+            | Request::Reduce { .. }
+            | Request::Broadcast { .. }
+            | Request::AllGather { .. }
+            | Request::ReduceScatter { .. }
+                if request.is_empty(self.element()) =>
+            {
+                self.barrier()
+            }
+            Request::AllReduce { buffers, reduce } => {
+                let buffer = match buffers {
+                    Buffers::InPlace(buffer) => buffer,
+                    Buffers::Separate(input, output) => {
+                        keep(output, input);
+                        output
+                    }
+                };
+                self.all_reduce(buffer, reduce, path)
+            }
+            Request::Reduce { buffer, reduce, root } => self.reduce(buffer, reduce, root),
+            Request::Broadcast { buffer, root } => self.broadcast(buffer, root),
+            Request::AllGather { buffers, blocks } => match (per_host, buffers) {
+                (None, buffers) => self.flat(Request::AllGather { buffers, blocks }),
+                (Some(per_host), Buffers::InPlace(buffer)) => self.all_gather(per_host, &blocks, buffer),
+                (Some(per_host), Buffers::Separate(input, output)) => {
+                    keep(&mut output[self.bytes(blocks.block(self.levels.health.rank))], input);
+                    self.all_gather(per_host, &blocks, output)
                 }
-                (OpKind::ReduceScatter, Some(per_host), buffers) => {
-                    self.reduce_scatter(per_host, &call.layout, buffers)
-                }
-                (_, _, buffers) => self.flat(call, buffers),
             },
+            Request::ReduceScatter { buffers, blocks, reduce } => match per_host {
+                None => self.flat(Request::ReduceScatter { buffers, blocks, reduce }),
+                Some(per_host) => self.reduce_scatter(per_host, &blocks, buffers, reduce),
+            },
+            Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. } => self.flat(request),
+            Request::Barrier => self.barrier(),
         }
     }
 
     /// Among all ranks at once.
-    fn flat(&self, call: &Collective, buffers: Buffers<'_>) -> Result<()> {
-        self.levels.flat.perform_part(self.whole, call, buffers, self.levels.health.members().len(), None)
+    fn flat(&self, request: HostRequest<'_>) -> Result<()> {
+        let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
+        let part = self.part(request, self.whole.signature.dtype, rank, world_size)?;
+        self.levels.flat.perform_part(self.whole, part, world_size, None)
     }
 
     /// Among the ranks of this host.
-    fn inside(&self, op: OpKind, root: Option<usize>, layout: Layout, buffers: Buffers<'_>) -> Result<()> {
+    fn inside(&self, request: HostRequest<'_>) -> Result<()> {
+        self.inside_as(request, self.whole.signature.dtype)
+    }
+
+    fn inside_as(&self, request: HostRequest<'_>, dtype: Option<DType>) -> Result<()> {
         let Some(inside) = &self.levels.inside else { return Ok(()) };
-        inside.perform_part(self.whole, &self.part(op, root, layout), buffers)
+        let ranks = self.levels.hosts.members(self.host).len();
+        inside.perform_part(self.whole, self.part(request, dtype, self.index, ranks)?)
     }
 
-    /// Among the ranks of this host: their sums, of which no one is a result yet.
-    fn sum_inside(
-        &self,
-        op: OpKind,
-        root: Option<usize>,
-        layout: Layout,
-        buffer: &mut [u8],
-        sums: Option<&mut Partials>,
-    ) -> Result<()> {
-        let (Some(inside), all) = (&self.levels.inside, 0..buffer.len()) else { return Ok(()) };
-        let part = self.part_of_sum(op, root, layout, sums.is_some());
-        let buffer = sums.map_or(buffer, |sums| sums.of(&all));
-        inside.perform_part(self.whole, &part, Buffers::InPlace(buffer))
-    }
-
-    /// Among the ranks at this place on all hosts, in place. What `sums` has is combined instead of the buffer; the result is in the buffer.
-    fn across(
-        &self,
-        op: OpKind,
-        root: Option<usize>,
-        layout: Layout,
-        buffer: &mut [u8],
-        sums: Option<Partials>,
-    ) -> Result<()> {
+    /// Among the ranks at this place on all hosts. What `sums` has is combined instead of the buffer; the result is in the buffer.
+    fn across(&self, request: HostRequest<'_>, sums: Option<Partials>) -> Result<()> {
         let across = self.levels.across.as_ref();
         let across =
             across.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
-        let (part, all) = (self.part(op, root, layout), self.levels.health.members().len());
-        across.perform_part(self.whole, &part, Buffers::InPlace(buffer), all, sums)
+        let (hosts, all) = (self.levels.hosts.len(), self.levels.health.members().len());
+        let part = self.part(request, self.whole.signature.dtype, self.host, hosts)?;
+        across.perform_part(self.whole, part, all, sums)
     }
 
-    fn part(&self, op: OpKind, root: Option<usize>, layout: Layout) -> Collective {
-        let Signature { dtype, reduce, ref site, .. } = *self.whole.signature;
-        let reduces = matches!(op, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
+    /// A part of the call, on rank `rank` of those `ranks` that perform it.
+    fn part<'b>(
+        &self,
+        request: HostRequest<'b>,
+        dtype: Option<DType>,
+        rank: usize,
+        ranks: usize,
+    ) -> Result<HostCall<'b>> {
         let signature = Signature {
-            op,
             dtype,
-            count: layout.len() as u64,
-            reduce: reduce.filter(|_| reduces),
-            root: root.map(|root| root as u32),
-            detail: 0,
-            method: Method::UNSAID,
-            site: site.clone(),
+            count: request.count(element(dtype)) as u64,
+            reduce: request.reduce().copied(),
+            root: request.root().map(|root| root as u32),
+            ..Signature::bare(request.kind(), self.whole.signature.site.clone())
         };
-        Collective { signature, layout, recv_layout: None }
-    }
-
-    /// Averages are only summed up, as `f32` if they are half types: who has seen all contributions divides.
-    fn part_of_sum(&self, op: OpKind, root: Option<usize>, layout: Layout, is_wide: bool) -> Collective {
-        let mut part = self.part(op, root, layout);
-        let signature = &mut part.signature;
-        let sum = |op| if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
-        signature.reduce = signature.reduce.map(sum);
-        signature.dtype = if is_wide { Some(DType::F32) } else { signature.dtype };
-        part
+        HostCall::new(signature, request, rank, ranks)
     }
 
     /// Room for the sums of half types in a buffer of `len` bytes, and what fills it; `None` for all others, which are summed up in place.
-    fn sums(&self, len: usize) -> Result<Option<(Arithmetic, Partials)>> {
-        let arithmetic = Arithmetic::of(self.whole.signature, 1)?.filter(Arithmetic::is_wide);
+    fn sums(&self, reduce: ReduceOp, len: usize) -> Result<Option<(Arithmetic, Partials)>> {
+        let arithmetic = Arithmetic::of(self.whole.signature, Some(reduce), 1)?.filter(Arithmetic::is_wide);
         Ok(arithmetic.map(|arithmetic| (arithmetic, Partials::new(len))))
     }
 
     /// What the buffer contributes to sums of half types.
-    fn widened(&self, buffer: &[u8]) -> Result<Option<Partials>> {
-        Ok(self.sums(buffer.len())?.map(|(arithmetic, mut sums)| {
+    fn widened(&self, reduce: ReduceOp, buffer: &[u8]) -> Result<Option<Partials>> {
+        Ok(self.sums(reduce, buffer.len())?.map(|(arithmetic, mut sums)| {
             arithmetic.widen(buffer, sums.of(&(0..buffer.len())));
             sums
         }))
     }
 
+    /// The type in which the ranks of this host sum up: half types as `f32`.
+    fn dtype_of(&self, sums: Option<&Partials>) -> Option<DType> {
+        if sums.is_some() { Some(DType::F32) } else { self.whole.signature.dtype }
+    }
+
     fn element(&self) -> usize {
-        self.whole.signature.dtype.map_or(1, DType::size)
+        element(self.whole.signature.dtype)
     }
 
     fn bytes(&self, elements: Range<usize>) -> Range<usize> {
         elements.start * self.element()..elements.end * self.element()
-    }
-
-    /// One block for each rank of this host.
-    fn for_inside(&self, len: usize) -> Layout {
-        Layout::even(self.levels.hosts.members(self.host).len(), len)
-    }
-
-    /// One block for each host.
-    fn for_across(&self, len: usize) -> Layout {
-        Layout::even(self.levels.hosts.len(), len)
     }
 
     /// The place on every host that speaks for it in an operation with this root: the root's, where all hosts have it.
@@ -226,62 +240,91 @@ impl Parts<'_> {
     }
 
     fn barrier(&self) -> Result<()> {
-        self.inside(OpKind::Barrier, None, self.for_inside(0), Buffers::InPlace(&mut []))?;
+        self.inside(Request::Barrier)?;
         if self.index == 0 {
-            self.across(OpKind::Barrier, None, self.for_across(0), &mut [], None)?;
+            self.across(Request::Barrier, None)?;
         }
-        self.inside(OpKind::Barrier, None, self.for_inside(0), Buffers::InPlace(&mut []))
+        self.inside(Request::Barrier)
     }
 
-    fn all_reduce(&self, buffer: &mut [u8]) -> Result<()> {
-        let (len, mut sums) = (buffer.len() / self.element(), self.widened(buffer)?);
-        if self.levels.slices(buffer.len()) {
-            let slices = self.for_inside(len);
-            let own = slices.block(self.index);
-            self.sum_inside(OpKind::ReduceScatter, None, slices.clone(), buffer, sums.as_mut())?;
-            let bytes = self.bytes(own.clone());
-            let sums = sums.map(|sums| sums.from(bytes.start));
-            self.across(OpKind::AllReduce, None, self.for_across(own.len()), &mut buffer[bytes], sums)?;
-            return self.inside(OpKind::AllGather, None, slices, Buffers::InPlace(buffer));
+    fn all_reduce(&self, buffer: &mut [u8], reduce: ReduceOp, path: Path) -> Result<()> {
+        let (len, mut sums) = (buffer.len() / self.element(), self.widened(reduce, buffer)?);
+        if path == Path::Slices {
+            let slices = Layout::even(self.levels.hosts.members(self.host).len(), len);
+            let own = self.bytes(slices.block(self.index));
+            self.reduce_slices_inside(buffer, reduce, &slices, sums.as_mut())?;
+            let sums = sums.map(|sums| sums.from(own.start));
+            let buffers = Buffers::InPlace(&mut buffer[own]);
+            self.across(Request::AllReduce { buffers, reduce }, sums)?;
+            return self.inside(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks: slices });
         }
-        self.sum_inside(OpKind::Reduce, Some(0), self.for_inside(len), buffer, sums.as_mut())?;
+        self.reduce_inside(buffer, reduce, 0, sums.as_mut())?;
         if self.index == 0 {
-            self.across(OpKind::AllReduce, None, self.for_across(len), buffer, sums)?;
+            self.across(Request::AllReduce { buffers: Buffers::InPlace(&mut *buffer), reduce }, sums)?;
         }
-        self.inside(OpKind::Broadcast, Some(0), self.for_inside(len), Buffers::InPlace(buffer))
+        self.inside(Request::Broadcast { buffer, root: 0 })
     }
 
-    fn root(&self) -> (usize, usize) {
-        self.levels.hosts.place(self.whole.signature.root.unwrap_or(0) as usize)
+    /// The sum of this host, of which no one is a result yet: averages are only summed up, and who has seen all contributions divides. Half types are
+    /// summed up as `f32`.
+    fn reduce_inside(
+        &self,
+        buffer: &mut [u8],
+        reduce: ReduceOp,
+        root: usize,
+        sums: Option<&mut Partials>,
+    ) -> Result<()> {
+        let (dtype, all) = (self.dtype_of(sums.as_deref()), 0..buffer.len());
+        let buffer = sums.map_or(buffer, |sums| sums.of(&all));
+        self.inside_as(Request::Reduce { buffer, reduce: without_division(reduce), root }, dtype)
     }
 
-    fn reduce(&self, buffer: &mut [u8]) -> Result<()> {
-        let (len, (root_host, root_index)) = (buffer.len() / self.element(), self.root());
-        let (speaker, mut sums) = (self.speaker(root_index), self.widened(buffer)?);
-        self.sum_inside(OpKind::Reduce, Some(speaker), self.for_inside(len), buffer, sums.as_mut())?;
+    /// As [`reduce_inside`](Self::reduce_inside), of which each rank gets its slice.
+    fn reduce_slices_inside(
+        &self,
+        buffer: &mut [u8],
+        reduce: ReduceOp,
+        slices: &Layout,
+        sums: Option<&mut Partials>,
+    ) -> Result<()> {
+        let (dtype, all) = (self.dtype_of(sums.as_deref()), 0..buffer.len());
+        let buffers = Buffers::InPlace(sums.map_or(buffer, |sums| sums.of(&all)));
+        let (blocks, reduce) = (slices.clone(), without_division(reduce));
+        self.inside_as(Request::ReduceScatter { buffers, blocks, reduce }, dtype)
+    }
+
+    /// The place of the root.
+    fn place(&self, root: usize) -> (usize, usize) {
+        self.levels.hosts.place(root)
+    }
+
+    fn reduce(&self, buffer: &mut [u8], reduce: ReduceOp, root: usize) -> Result<()> {
+        let (root_host, root_index) = self.place(root);
+        let (speaker, mut sums) = (self.speaker(root_index), self.widened(reduce, buffer)?);
+        self.reduce_inside(buffer, reduce, speaker, sums.as_mut())?;
         if self.index == speaker {
-            self.across(OpKind::Reduce, Some(root_host), self.for_across(len), buffer, sums)?;
+            self.across(Request::Reduce { buffer: &mut *buffer, reduce, root: root_host }, sums)?;
         }
         if self.host == root_host && speaker != root_index {
-            self.inside(OpKind::Broadcast, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))?;
+            self.inside(Request::Broadcast { buffer, root: speaker })?;
         }
         Ok(())
     }
 
-    fn broadcast(&self, buffer: &mut [u8]) -> Result<()> {
-        let (len, (root_host, root_index)) = (buffer.len() / self.element(), self.root());
+    fn broadcast(&self, buffer: &mut [u8], root: usize) -> Result<()> {
+        let (root_host, root_index) = self.place(root);
         let speaker = self.speaker(root_index);
         let root_host_has_it = speaker != root_index;
         if self.host == root_host && root_host_has_it {
-            self.inside(OpKind::Broadcast, Some(root_index), self.for_inside(len), Buffers::InPlace(buffer))?;
+            self.inside(Request::Broadcast { buffer: &mut *buffer, root: root_index })?;
         }
         if self.index == speaker {
-            self.across(OpKind::Broadcast, Some(root_host), self.for_across(len), buffer, None)?;
+            self.across(Request::Broadcast { buffer: &mut *buffer, root: root_host }, None)?;
         }
         if self.host == root_host && root_host_has_it {
             return Ok(());
         }
-        self.inside(OpKind::Broadcast, Some(speaker), self.for_inside(len), Buffers::InPlace(buffer))
+        self.inside(Request::Broadcast { buffer, root: speaker })
     }
 
     /// The blocks of the ranks at this place, one after the other.
@@ -306,24 +349,36 @@ impl Parts<'_> {
         let blocks = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
         let block_in = |host: usize| self.bytes(layout.block(host * per_host + self.index));
         blocks[self.bytes(column.block(self.host))].copy_from_slice(&buffer[block_in(self.host)]);
-        let gathered = self.across(OpKind::AllGather, None, column.clone(), blocks, None);
+        let buffers = Buffers::InPlace(&mut *blocks);
+        let gathered = self.across(Request::AllGather { buffers, blocks: column.clone() }, None);
         for host in (0..self.levels.hosts.len()).filter(|&host| host != self.host) {
             buffer[block_in(host)].copy_from_slice(&blocks[self.bytes(column.block(host))]);
         }
         scratch::keep(scratch);
         gathered?;
         (0..self.levels.hosts.len()).try_for_each(|host| {
-            let (range, row) = self.row(host, per_host, layout);
-            self.inside(OpKind::AllGather, None, row, Buffers::InPlace(&mut buffer[range]))
+            let (range, blocks) = self.row(host, per_host, layout);
+            let buffers = Buffers::InPlace(&mut buffer[range]);
+            self.inside(Request::AllGather { buffers, blocks })
         })
     }
 
     /// First every rank gets its host's sums for those at its place on all hosts; then those add up theirs.
-    fn reduce_scatter(&self, per_host: usize, layout: &Layout, mut buffers: Buffers<'_>) -> Result<()> {
+    fn reduce_scatter(
+        &self,
+        per_host: usize,
+        layout: &Layout,
+        mut buffers: Buffers<&[u8], &mut [u8]>,
+        reduce: ReduceOp,
+    ) -> Result<()> {
         let column = self.column(per_host, layout);
         let mut scratch = scratch::take(column.len() * self.element());
         let sums = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
-        let reduced = self.reduce_columns(per_host, layout, &column, &buffers, sums);
+        let input = match &buffers {
+            Buffers::InPlace(buffer) => &**buffer,
+            Buffers::Separate(input, _) => input,
+        };
+        let reduced = self.reduce_columns(per_host, layout, &column, input, reduce, sums);
         let own = self.bytes(layout.block(self.levels.health.rank));
         let output = match &mut buffers {
             Buffers::InPlace(buffer) => &mut buffer[own],
@@ -339,34 +394,39 @@ impl Parts<'_> {
         per_host: usize,
         layout: &Layout,
         column: &Layout,
-        buffers: &Buffers<'_>,
+        input: &[u8],
+        reduce: ReduceOp,
         sums: &mut [u8],
     ) -> Result<()> {
-        let input = match buffers {
-            Buffers::InPlace(buffer) => &**buffer,
-            Buffers::Separate(input, _) => input,
-        };
-        let mut wide = self.sums(sums.len())?;
+        let mut wide = self.sums(reduce, sums.len())?;
+        if self.levels.inside.is_none() {
+            return Err(Error::Internal { what: "hosts of one rank each are one level".into() });
+        }
+        let of_host = without_division(reduce);
         for host in 0..self.levels.hosts.len() {
-            let (range, row) = self.row(host, per_host, layout);
+            let (range, blocks) = self.row(host, per_host, layout);
             let own = self.bytes(column.block(host));
-            let part = self.part_of_sum(OpKind::ReduceScatter, None, row, wide.is_some());
-            let Some(inside) = &self.levels.inside else {
-                return Err(Error::Internal { what: "hosts of one rank each are one level".into() });
-            };
             match &mut wide {
                 None => {
                     let buffers = Buffers::Separate(&input[range], &mut sums[own]);
-                    inside.perform_part(self.whole, &part, buffers)?;
+                    self.inside(Request::ReduceScatter { buffers, blocks, reduce: of_host })?;
                 }
                 Some((_, wide)) => {
-                    let mut row = self.widened(&input[range.clone()])?;
+                    let mut row = self.widened(reduce, &input[range.clone()])?;
                     let row = row.as_mut().map_or(&mut [][..], |row| row.of(&(0..range.len())));
-                    inside.perform_part(self.whole, &part, Buffers::Separate(row, wide.of(&own)))?;
+                    let buffers = Buffers::Separate(&*row, wide.of(&own));
+                    let request = Request::ReduceScatter { buffers, blocks, reduce: of_host };
+                    self.inside_as(request, Some(DType::F32))?;
                 }
             }
         }
+        let (buffers, blocks) = (Buffers::InPlace(sums), column.clone());
         let sums_as_f32 = wide.map(|(_, wide)| wide);
-        self.across(OpKind::ReduceScatter, None, column.clone(), sums, sums_as_f32)
+        self.across(Request::ReduceScatter { buffers, blocks, reduce }, sums_as_f32)
     }
+}
+
+/// Averages are only summed up by parts: who has seen all contributions divides.
+fn without_division(reduce: ReduceOp) -> ReduceOp {
+    if reduce == ReduceOp::Avg { ReduceOp::Sum } else { reduce }
 }

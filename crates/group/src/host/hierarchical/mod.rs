@@ -15,8 +15,10 @@ mod levels;
 pub(crate) use hosts::Hosts;
 
 use crate::control::group_health::GroupHealth;
-use crate::group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout};
+use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout};
+use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
+use crate::group::request::Request;
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::host_context::HostContext;
 use crate::host::neighbours::Neighbours;
@@ -25,7 +27,7 @@ use crate::host::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
 use levels::{Levels, SLICED_BYTES_MIN};
 use phalanx_algo::Selector;
-use phalanx_core::{Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -128,14 +130,15 @@ impl Backend for HierarchicalBackend {
         self.levels.flat.timeout()
     }
 
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
         self.levels.call_thread.wait_until_empty();
-        self.levels.perform(call, buffers, timeout)
+        self.levels.perform(call, timeout)
     }
 
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
-        self.levels.health.check(&call.signature)?;
-        call_thread::submit(&self.levels, call, buffer, timeout)
+    fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
+        call.check_place(self.rank(), self.members().len())?;
+        self.levels.health.check(call.signature())?;
+        call_thread::submit(&self.levels, call, timeout)
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
@@ -157,16 +160,13 @@ impl Backend for HierarchicalBackend {
         // The same answer on all ranks, before any has sent something.
         window_len(self.levels.hosts.most_members(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
-        let layout = Layout::even(self.members().len(), 0);
-        let call = Collective { signature, layout, recv_layout: None };
+        let call = HostCall::new(signature.clone(), Request::Barrier, self.rank(), self.members().len())?;
         // Its time does not run while others have their turn.
         self.levels.call_thread.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
-        self.levels.perform(&call, Buffers::InPlace(&mut []), timeout)?;
+        self.levels.perform(call, timeout)?;
         match &self.levels.inside {
-            Some(inside) if inside.can_share(len, &call.signature) => {
-                inside.alloc(&call.signature, len, &deadline)
-            }
+            Some(inside) if inside.can_share(len, &signature) => inside.alloc(&signature, len, &deadline),
             _ => Ok(BufferMemory::Private(vec![0; len.div_ceil(8)])),
         }
     }

@@ -7,15 +7,20 @@ mod fault;
 mod lookout;
 
 use crate::control::group_health::{GroupHealth, ParentCall};
-use crate::group::backend::{Address, Backend, BufferMemory, Buffers, Collective, OnTimeout, counted};
+use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout, counted};
+use crate::group::call::{HostCall, OwnedCall, element};
+use crate::group::memory::keep;
 use crate::group::pending::{Bytes, Pending};
+use crate::group::request::{Buffers, Exchange, Request};
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
 use lookout::Look;
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
+use phalanx_core::{
+    CallSite, Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
+};
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
@@ -148,18 +153,15 @@ impl ShmTeam {
     }
 
     /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
-    pub(crate) fn perform_part(
-        &self,
-        whole: ParentCall<'_>,
-        part: &Collective,
-        buffers: Buffers<'_>,
-    ) -> Result<()> {
-        let reduction = reduction(&part.signature)?;
+    pub(crate) fn perform_part(&self, whole: ParentCall<'_>, part: HostCall<'_>) -> Result<()> {
+        let (signature, request) = part.into_parts();
+        let values = Values::of(&signature, request.reduce().copied())?;
         self.health.remember(whole.seq, whole.signature, clock::now);
         let mut look = Look::of_part(&self.health, whole);
         let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, lookout: &mut look };
         let team = &mut self.lock().team;
-        run(team, shm_call, part, buffers, reduction, self.health.rank).map_err(|fault| look.error(fault))
+        let place = (self.health.rank, self.health.members().len());
+        run(team, shm_call, request, values, place).map_err(|fault| look.error(fault))
     }
 
     /// Memory of which each rank has `len` bytes of its own, a length for which there is a [`window_len`]. Collective.
@@ -225,17 +227,21 @@ impl Performer for Shared {
         &self.team.health
     }
 
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, limit: Duration) -> Result<()> {
-        let (signature, health) = (&call.signature, &self.team.health);
+    fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()> {
+        let health = &self.team.health;
+        let place = (health.rank, health.members().len());
+        call.check_place(place.0, place.1)?;
+        let (signature, request) = call.into_parts();
+        let signature = &signature;
         health.check(signature)?;
-        let reduction = reduction(signature)?;
+        let values = Values::of(signature, request.reduce().copied())?;
         let mut state = self.team.lock();
         let State { team, seq } = &mut *state;
         *seq += 1;
         health.remember(*seq, signature, clock::now);
         let mut look = Look::new(health, signature, *seq, limit);
         let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
-        if let Err(fault) = run(team, shm_call, call, buffers, reduction, health.rank) {
+        if let Err(fault) = run(team, shm_call, request, values, place) {
             return Err(look.error(fault));
         }
         if look.has_waited() {
@@ -247,113 +253,144 @@ impl Performer for Shared {
     }
 }
 
-/// How a reduction's values are combined; `None` for other operations.
-fn reduction(signature: &Signature) -> Result<Option<Reduction>> {
-    let (Some(op), Some(dtype)) = (signature.reduce, signature.dtype) else { return Ok(None) };
-    let kernel = Kernel::new(op, dtype)
-        .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
-    let root = signature.root.map(|root| root as usize);
-    Ok(Some(Reduction { kernel, element: dtype.size(), root }))
+/// What elements are, and how they are combined.
+#[derive(Clone, Copy)]
+struct Values {
+    element: usize,
+    /// For the operator and the type of a reduction.
+    kernel: Option<Kernel>,
 }
 
-/// Which of the team's operations a call is.
+impl Values {
+    fn of(signature: &Signature, reduce: Option<ReduceOp>) -> Result<Self> {
+        let element = element(signature.dtype);
+        let (Some(op), Some(dtype)) = (reduce, signature.dtype) else {
+            return Ok(Self { element, kernel: None });
+        };
+        match Kernel::new(op, dtype) {
+            Some(kernel) => Ok(Self { element, kernel: Some(kernel) }),
+            None => Err(Error::misuse(signature.op, format!("{op} is not defined for {dtype}"))),
+        }
+    }
+
+    fn reduction(self, root: Option<usize>) -> Reduction {
+        let Self { element, kernel } = self;
+        Reduction { kernel: kernel.expect("reductions have a kernel"), element, root }
+    }
+}
+
+/// Has the team perform a request.
 fn run(
     team: &mut Team,
     shm: &mut Call<'_>,
-    call: &Collective,
-    buffers: Buffers<'_>,
-    reduction: Option<Reduction>,
-    rank: usize,
+    request: Request<&[u8], &mut [u8]>,
+    values: Values,
+    (rank, world_size): (usize, usize),
 ) -> Result<(), Fault> {
-    let Collective { signature, layout, recv_layout } = call;
-    let element = signature.dtype.map_or(1, phalanx_core::DType::size);
-    let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
-    let block = |rank: usize| bytes(layout.block(rank));
-    let own = |_| block(rank);
-    let root = signature.root.unwrap_or(0) as usize;
-    let is_root = |r: usize| r == root;
-    let largest = || (0..layout.world_size()).map(|r| block(r).len()).max().unwrap_or(0);
+    let element = values.element;
     // Nothing to move, but ranks that disagree must still find out, those that would only give too.
-    if layout.is_empty() && recv_layout.is_none() {
+    if request.is_empty(element) {
         return team.barrier(shm);
     }
-    match (signature.op, buffers, reduction) {
-        (OpKind::AllReduce | OpKind::Reduce, Buffers::InPlace(buffer), Some(reduction)) => {
-            team.all_reduce(shm, buffer, reduction)
+    let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
+    match request {
+        Request::AllReduce { buffers, .. } => {
+            let buffer = match buffers {
+                Buffers::InPlace(buffer) => buffer,
+                Buffers::Separate(input, output) => {
+                    keep(output, input);
+                    output
+                }
+            };
+            team.all_reduce(shm, buffer, values.reduction(None))
         }
-        (OpKind::ReduceScatter, buffers, Some(reduction)) => {
-            team.reduce_scatter(shm, to_shm(buffers), layout, reduction)
-        }
-        (OpKind::AllGather | OpKind::Split, buffers, None) => {
+        Request::Reduce { buffer, root, .. } => team.all_reduce(shm, buffer, values.reduction(Some(root))),
+        Request::Broadcast { buffer, root } => team.broadcast(shm, buffer, root),
+        Request::AllGather { buffers, blocks } => {
+            let block = |rank| bytes(blocks.block(rank));
+            let buffer = match buffers {
+                Buffers::InPlace(buffer) => buffer,
+                Buffers::Separate(input, output) => {
+                    keep(&mut output[block(rank)], input);
+                    output
+                }
+            };
             let transfer = Transfer {
                 same: true,
                 gives: &|_| true,
-                largest: largest(),
-                part: &own,
+                largest: largest(&blocks) * element,
+                part: &|_| block(rank),
                 place: Some(&block),
-                layout: Some(layout),
+                layout: Some(&blocks),
             };
-            team.pull(shm, to_shm(buffers), transfer)
+            team.pull(shm, phalanx_shm::Buffers::InPlace(buffer), transfer)
         }
-        (OpKind::Broadcast, Buffers::InPlace(buffer), None) => team.broadcast(shm, buffer, root),
-        // The root has the blocks of all in its buffer; the others have their own alone.
-        (OpKind::Gather, buffers, None) => {
-            let whole = |_| 0..block(rank).len();
-            let place: Option<&dyn Fn(usize) -> Range<usize>> =
-                if is_root(rank) { Some(&block) } else { None };
-            let gives = |r| !is_root(r);
+        Request::ReduceScatter { buffers, blocks, .. } => {
+            let buffers = match buffers {
+                Buffers::InPlace(buffer) => phalanx_shm::Buffers::InPlace(buffer),
+                Buffers::Separate(input, output) => phalanx_shm::Buffers::Separate(input, output),
+            };
+            team.reduce_scatter(shm, buffers, &blocks, values.reduction(None))
+        }
+        Request::Gather { input, output, blocks, root } => {
+            let block = |rank| bytes(blocks.block(rank));
+            let whole = |_| 0..input.len();
+            let takes = output.is_some();
+            let output = output.unwrap_or_default();
+            if takes {
+                keep(&mut output[block(rank)], input);
+            }
             let transfer = Transfer {
                 same: true,
-                gives: &gives,
-                largest: largest(),
+                gives: &|rank| rank != root,
+                largest: largest(&blocks) * element,
                 part: &whole,
-                place,
-                layout: Some(layout),
+                place: if takes { Some(&block) } else { None },
+                layout: Some(&blocks),
             };
-            team.pull(shm, to_shm(buffers), transfer)
+            team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
         }
-        (OpKind::Scatter, buffers, None) => {
-            let whole = |_| 0..block(rank).len();
-            let place: Option<&dyn Fn(usize) -> Range<usize>> =
-                if is_root(rank) { None } else { Some(&whole) };
+        Request::Scatter { input, output, blocks, root } => {
+            let block = |rank| bytes(blocks.block(rank));
+            let len = output.len();
+            let whole = |_| 0..len;
+            if let Some(input) = input {
+                keep(output, &input[block(rank)]);
+            }
             let transfer = Transfer {
                 same: false,
-                gives: &is_root,
-                largest: largest(),
+                gives: &|rank| rank == root,
+                largest: largest(&blocks) * element,
                 part: &block,
-                place,
-                layout: Some(layout),
+                place: if rank == root { None } else { Some(&whole) },
+                layout: Some(&blocks),
             };
-            team.pull(shm, to_shm(buffers), transfer)
+            let input = input.unwrap_or_default();
+            team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
         }
-        (OpKind::AllToAll, buffers, None) => {
-            let place = |rank: usize| bytes(recv_layout.as_ref().unwrap_or(layout).block(rank));
-            // Where ranks agree on the count of all, all blocks are alike.
-            let is_even = signature.count > 0;
-            let layout = is_even.then_some(layout);
+        Request::AllToAll { input, output, blocks } => {
+            let is_even = matches!(blocks, Exchange::Even { .. });
+            let (send, recv) = blocks.layouts(world_size);
+            let (part, place) = (|rank| bytes(send.block(rank)), |rank| bytes(recv.block(rank)));
+            keep(&mut output[place(rank)], &input[part(rank)]);
             let transfer = Transfer {
                 same: false,
                 gives: &|_| true,
-                largest: largest(),
-                part: &block,
+                largest: largest(&send) * element,
+                part: &part,
                 place: Some(&place),
-                layout,
+                layout: is_even.then_some(&send),
             };
-            if is_even {
-                team.pull(shm, to_shm(buffers), transfer)
-            } else {
-                team.pull_uneven(shm, to_shm(buffers), transfer)
-            }
+            let buffers = phalanx_shm::Buffers::Separate(input, output);
+            if is_even { team.pull(shm, buffers, transfer) } else { team.pull_uneven(shm, buffers, transfer) }
         }
-        _ => team.barrier(shm),
+        Request::Barrier => team.barrier(shm),
     }
 }
 
-fn to_shm(buffers: Buffers<'_>) -> phalanx_shm::Buffers<'_> {
-    match buffers {
-        Buffers::InPlace(buffer) => phalanx_shm::Buffers::InPlace(buffer),
-        Buffers::Separate(input, output) => phalanx_shm::Buffers::Separate(input, output),
-    }
+/// Elements of the largest block.
+fn largest(blocks: &Layout) -> usize {
+    (0..blocks.world_size()).map(|rank| blocks.block(rank).len()).max().unwrap_or(0)
 }
 
 impl Backend for ShmBackend {
@@ -385,14 +422,15 @@ impl Backend for ShmBackend {
         self.health().job.place().timeout
     }
 
-    fn perform(&self, call: &Collective, buffers: Buffers<'_>, timeout: Duration) -> Result<()> {
+    fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
         self.shared.call_thread.wait_until_empty();
-        self.shared.perform(call, buffers, timeout)
+        self.shared.perform(call, timeout)
     }
 
-    fn submit(&self, call: Collective, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
-        self.health().check(&call.signature)?;
-        call_thread::submit(&self.shared, call, buffer, timeout)
+    fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
+        call.check_place(self.rank(), self.members().len())?;
+        self.health().check(call.signature())?;
+        call_thread::submit(&self.shared, call, timeout)
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
@@ -410,14 +448,13 @@ impl Backend for ShmBackend {
     fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<BufferMemory> {
         window_len(self.members().len(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
-        let layout = phalanx_core::Layout::even(self.members().len(), 0);
-        let call = Collective { signature, layout, recv_layout: None };
+        let call = HostCall::new(signature.clone(), Request::Barrier, self.rank(), self.members().len())?;
         // Its time does not run while others have their turn.
         self.shared.call_thread.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
-        self.shared.perform(&call, Buffers::InPlace(&mut []), timeout)?;
-        if self.shared.team.can_share(len, &call.signature) {
-            return self.shared.team.alloc(&call.signature, len, &deadline);
+        self.shared.perform(call, timeout)?;
+        if self.shared.team.can_share(len, &signature) {
+            return self.shared.team.alloc(&signature, len, &deadline);
         }
         Ok(BufferMemory::Private(vec![0; len.div_ceil(8)]))
     }

@@ -1,0 +1,278 @@
+//! One call of a collective on one rank: what all ranks agree on, beside what is performed.
+
+use crate::group::memory::{Changed, Extent, OwnedBuffer};
+use crate::group::pending::Bytes;
+use crate::group::request::{Buffers, Exchange, Request};
+use phalanx_core::{DType, Error, Layout, Result, Signature};
+use std::fmt;
+
+/// A call whose request makes sense for this rank: buffers have the lengths that they must have, a root is a rank of the group, and
+/// only roots have what only roots have. No other can be made.
+#[derive(Debug)]
+pub struct Call<I, O> {
+    signature: Signature,
+    request: Request<I, O>,
+    rank: usize,
+    world_size: usize,
+}
+
+/// A call that borrows memory of the host, as bytes that are aligned for their type.
+pub type HostCall<'a> = Call<&'a [u8], &'a mut [u8]>;
+/// A call that owns its buffers until it is done.
+pub type OwnedCall = Call<OwnedBuffer, OwnedBuffer>;
+
+impl<I: Extent, O: Extent> Call<I, O> {
+    /// A call of rank `rank` in a group of `world_size`. The signature says what is called, and all ranks give the same; what is performed
+    /// may be another operation. Elements have the signature's type, or are bytes.
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse): the request makes no sense.
+    pub fn new(signature: Signature, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
+        let wrong = |what: String| Error::misuse(signature.op, format!("{what}, at {}", signature.site));
+        match (request.reduce(), signature.dtype) {
+            (Some(reduce), Some(dtype)) if !reduce.supports(dtype) => {
+                return Err(wrong(format!("{reduce} is for integers, not for {dtype}")));
+            }
+            (Some(reduce), None) => return Err(wrong(format!("{reduce} of elements of no type"))),
+            _ => {}
+        }
+        request.check(element(signature.dtype), rank, world_size).map_err(wrong)?;
+        Ok(Self { signature, request, rank, world_size })
+    }
+}
+
+impl<I, O> Call<I, O> {
+    /// What all ranks must mean alike.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// What is performed.
+    pub fn request(&self) -> &Request<I, O> {
+        &self.request
+    }
+
+    /// Both.
+    pub fn into_parts(self) -> (Signature, Request<I, O>) {
+        (self.signature, self.request)
+    }
+
+    /// For a backend: refuses a call that was made for another rank, or another number of them.
+    ///
+    /// # Errors
+    /// [`Misuse`](Error::Misuse).
+    pub fn check_place(&self, rank: usize, world_size: usize) -> Result<()> {
+        if (self.rank, self.world_size) == (rank, world_size) {
+            return Ok(());
+        }
+        let Signature { op, site, .. } = &self.signature;
+        let (made, ranks) = (self.rank, self.world_size);
+        let what = format!("a call of rank {made}/{ranks} on rank {rank}/{world_size}, at {site}");
+        Err(Error::misuse(*op, what))
+    }
+}
+
+impl OwnedCall {
+    /// The same call, with buffers that stay here.
+    ///
+    /// # Errors
+    /// [`Changed`]: a buffer has other bytes than when the call was made.
+    pub fn lend(&mut self) -> Result<HostCall<'_>, Changed> {
+        let request = self.request.each();
+        let request = request.try_map(|input| input.bytes().map(|bytes| &*bytes), OwnedBuffer::bytes)?;
+        Ok(Call { signature: self.signature.clone(), request, rank: self.rank, world_size: self.world_size })
+    }
+
+    /// The buffer with which the operation is completed; an empty one where it had none.
+    pub fn into_buffer(self) -> Box<dyn Bytes> {
+        self.request.into_result().map_or_else(|| Box::new(Vec::<u8>::new()) as _, OwnedBuffer::into_inner)
+    }
+}
+
+/// Bytes of an element.
+pub(crate) fn element(dtype: Option<DType>) -> usize {
+    dtype.map_or(1, DType::size)
+}
+
+/// Why a buffer must have the length it must have.
+enum Why<'a> {
+    Block,
+    Because(&'static str),
+    /// It holds all blocks.
+    Blocks(&'a Layout),
+    /// It is for this root alone.
+    OnlyAt(usize),
+}
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block => Ok(()),
+            Self::Because(why) => write!(f, " ({why})"),
+            Self::OnlyAt(root) => write!(f, " (the root is rank {root})"),
+            Self::Blocks(layout) => {
+                let (ranks, own) = (layout.world_size(), layout.block(0).len());
+                if (0..ranks).all(|rank| layout.block(rank).len() == own) {
+                    write!(f, " ({own} × {ranks} ranks)")
+                } else {
+                    f.write_str(" (the sum of the counts)")
+                }
+            }
+        }
+    }
+}
+
+/// A buffer's name, its bytes and the elements it must have: `None` where there is, or must be, none.
+type Length<'a> = (&'static str, Option<usize>, Option<usize>, Why<'a>);
+
+/// Refuses buffers that have not the lengths they must have, in words.
+fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Result<(), String> {
+    let fits = |(_, got, expected, _): &&Length<'_>| match (got, expected) {
+        (Some(got), Some(expected)) => expected.checked_mul(element) == Some(*got),
+        (None, None) => true,
+        _ => false,
+    };
+    if buffers.iter().all(|length| fits(&length)) {
+        return Ok(());
+    }
+    let words = |(name, got, expected, why): &Length<'_>| {
+        let got = match got {
+            Some(bytes) if bytes % element > 0 => format!("has {bytes} bytes of elements of {element}"),
+            Some(bytes) => format!("has {} elements", bytes / element),
+            None => "is missing".to_owned(),
+        };
+        let expected = expected.map_or("none".to_owned(), |len| len.to_string());
+        format!("{name} {got}, expected {expected}{why}")
+    };
+    let wrong: Vec<String> = buffers.iter().filter(|length| !fits(length)).map(words).collect();
+    Err(wrong.join("; "))
+}
+
+impl<I: Extent, O: Extent, R> Request<I, O, R> {
+    /// Elements, of so many bytes each, on which all ranks agree; 0 where blocks are uneven, of which each is between two ranks.
+    pub fn count(&self, element: usize) -> usize {
+        match self {
+            Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
+            | Self::Reduce { buffer, .. }
+            | Self::Broadcast { buffer, .. } => buffer.len_bytes() / element,
+            Self::AllGather { blocks, .. }
+            | Self::ReduceScatter { blocks, .. }
+            | Self::Gather { blocks, .. }
+            | Self::Scatter { blocks, .. } => blocks.len(),
+            Self::AllToAll { input, blocks: Exchange::Even { .. }, .. } => input.len_bytes() / element,
+            Self::AllToAll { blocks: Exchange::Uneven { .. }, .. } | Self::Barrier => 0,
+        }
+    }
+
+    /// Whether all ranks know that there is nothing to move. They still wait for each other, and hear of it if one of them called something else.
+    pub(crate) fn is_empty(&self, element: usize) -> bool {
+        let is_known = !matches!(self, Self::AllToAll { blocks: Exchange::Uneven { .. }, .. });
+        is_known && self.count(element) == 0
+    }
+
+    /// Refuses what makes no sense for rank `rank` of `world_size`, whose elements have so many bytes.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
+        if let Some(root) = self.root().filter(|&root| root >= world_size) {
+            return Err(format!("root {root} in a group of {world_size} ranks"));
+        }
+        let for_all = |blocks: &Layout| match blocks.world_size() {
+            ranks if ranks == world_size => Ok(()),
+            ranks => Err(format!("{ranks} blocks for {world_size} ranks")),
+        };
+        match self {
+            Self::AllReduce { buffers: Buffers::InPlace(buffer), .. }
+            | Self::Reduce { buffer, .. }
+            | Self::Broadcast { buffer, .. } => {
+                let bytes = buffer.len_bytes();
+                check_lengths(element, [("buffer", Some(bytes), Some(bytes / element), Why::Block)])
+            }
+            Self::AllReduce { buffers: Buffers::Separate(input, output), .. } => {
+                let (bytes, count) = (input.len_bytes(), input.len_bytes() / element);
+                let why = Why::Because("as many as input has");
+                let output = ("output", Some(output.len_bytes()), Some(count), why);
+                check_lengths(element, [("input", Some(bytes), Some(count), Why::Block), output])
+            }
+            Self::AllGather { buffers, blocks } => {
+                for_all(blocks)?;
+                match buffers {
+                    Buffers::InPlace(buffer) => check_lengths(element, [all("buffer", buffer, blocks)]),
+                    Buffers::Separate(input, output) => {
+                        let own = own("input", input, blocks, rank);
+                        check_lengths(element, [own, all("output", output, blocks)])
+                    }
+                }
+            }
+            Self::ReduceScatter { buffers, blocks, .. } => {
+                for_all(blocks)?;
+                match buffers {
+                    Buffers::InPlace(buffer) => check_lengths(element, [all("buffer", buffer, blocks)]),
+                    Buffers::Separate(input, output) => {
+                        let own = own("output", output, blocks, rank);
+                        check_lengths(element, [all("input", input, blocks), own])
+                    }
+                }
+            }
+            Self::Gather { input, output, blocks, root } => {
+                for_all(blocks)?;
+                let whole = at_root("output", output.as_ref(), blocks, *root, rank);
+                check_lengths(element, [own("input", input, blocks, rank), whole])
+            }
+            Self::Scatter { input, output, blocks, root } => {
+                for_all(blocks)?;
+                let whole = at_root("input", input.as_ref(), blocks, *root, rank);
+                check_lengths(element, [whole, own("output", output, blocks, rank)])
+            }
+            Self::AllToAll { input, output, blocks: Exchange::Even { count } } => {
+                let expected = count.checked_mul(world_size).ok_or("counts whose sum does not fit")?;
+                let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
+                let why = Why::Because("as many as input has");
+                let input = ("input", input, Some(expected), Why::Because("as many for each rank"));
+                check_lengths(element, [input, ("output", output, Some(expected), why)])
+            }
+            Self::AllToAll { input, output, blocks: Exchange::Uneven { send, recv } } => {
+                for_all(send)?;
+                for_all(recv)?;
+                let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
+                let input = ("input", input, Some(send.len()), Why::Because("the sum of send_counts"));
+                let output = ("output", output, Some(recv.len()), Why::Because("the sum of recv_counts"));
+                check_lengths(element, [input, output])?;
+                match (send.block(rank).len(), recv.block(rank).len()) {
+                    (to, from) if to != from => Err(format!(
+                        "this rank sends {to} elements to itself, and expects {from} from itself"
+                    )),
+                    _ => Ok(()),
+                }
+            }
+            Self::Barrier => Ok(()),
+        }
+    }
+}
+
+/// A buffer of all blocks.
+fn all<'a>(name: &'static str, buffer: &impl Extent, blocks: &'a Layout) -> Length<'a> {
+    (name, Some(buffer.len_bytes()), Some(blocks.len()), Why::Blocks(blocks))
+}
+
+/// A buffer of this rank's block.
+fn own<'a>(name: &'static str, buffer: &impl Extent, blocks: &Layout, rank: usize) -> Length<'a> {
+    (name, Some(buffer.len_bytes()), Some(blocks.block(rank).len()), Why::Block)
+}
+
+/// A buffer of all blocks that the root has, and nobody else.
+fn at_root<'a>(
+    name: &'static str,
+    buffer: Option<&impl Extent>,
+    blocks: &'a Layout,
+    root: usize,
+    rank: usize,
+) -> Length<'a> {
+    let got = buffer.map(Extent::len_bytes);
+    if rank == root {
+        (name, got, Some(blocks.len()), Why::Blocks(blocks))
+    } else {
+        (name, got, None, Why::OnlyAt(root))
+    }
+}

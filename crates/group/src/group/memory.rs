@@ -1,0 +1,121 @@
+//! Memory of the host that a request is about: borrowed for a call, or owned by an operation.
+
+use crate::group::pending::Bytes;
+use phalanx_core::{CallSite, OpKind};
+
+/// Memory that has a length.
+pub trait Extent {
+    /// Bytes of it.
+    fn len_bytes(&self) -> usize;
+}
+
+impl<T> Extent for &[T] {
+    fn len_bytes(&self) -> usize {
+        size_of_val(*self)
+    }
+}
+
+impl<T> Extent for &mut [T] {
+    fn len_bytes(&self) -> usize {
+        size_of_val(*self)
+    }
+}
+
+/// A buffer that an operation owns, and the length that it had when it was given.
+pub struct OwnedBuffer {
+    buffer: Box<dyn Bytes>,
+    len: usize,
+}
+
+impl std::fmt::Debug for OwnedBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OwnedBuffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl OwnedBuffer {
+    /// A buffer as it is now.
+    pub fn new(mut buffer: Box<dyn Bytes>) -> Self {
+        let len = buffer.bytes().len();
+        Self { buffer, len }
+    }
+
+    /// Its bytes, if they are still as many.
+    ///
+    /// # Errors
+    /// [`Changed`]: a buffer of the program's own making returned another slice.
+    pub fn bytes(&mut self) -> Result<&mut [u8], Changed> {
+        let bytes = self.buffer.bytes();
+        match bytes.len() == self.len {
+            true => Ok(bytes),
+            false => Err(Changed { begun: self.len, now: bytes.len() }),
+        }
+    }
+
+    /// Gives the buffer back.
+    pub fn into_inner(self) -> Box<dyn Bytes> {
+        self.buffer
+    }
+}
+
+impl Extent for OwnedBuffer {
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+}
+
+/// A buffer has other bytes than when its operation began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    begun: usize,
+    now: usize,
+}
+
+impl Changed {
+    /// What is wrong with a buffer of the operation that was called there.
+    pub fn describe(self, op: OpKind, site: &CallSite) -> String {
+        let Self { begun, now } = self;
+        format!(
+            "the buffer of {op} at {site} has {now} bytes now, and had {begun} when it began: its Bytes must always return the same slice"
+        )
+    }
+}
+
+/// Memory that is read.
+pub(crate) trait Readable: Extent {
+    fn read(&mut self) -> Result<&[u8], Changed>;
+}
+
+/// Memory that is written.
+pub(crate) trait Writable: Extent {
+    fn write(&mut self) -> Result<&mut [u8], Changed>;
+}
+
+impl Readable for &[u8] {
+    fn read(&mut self) -> Result<&[u8], Changed> {
+        Ok(self)
+    }
+}
+
+impl Writable for &mut [u8] {
+    fn write(&mut self) -> Result<&mut [u8], Changed> {
+        Ok(self)
+    }
+}
+
+impl Readable for OwnedBuffer {
+    fn read(&mut self) -> Result<&[u8], Changed> {
+        self.bytes().map(|bytes| &*bytes)
+    }
+}
+
+impl Writable for OwnedBuffer {
+    fn write(&mut self) -> Result<&mut [u8], Changed> {
+        self.bytes()
+    }
+}
+
+/// What a rank gives itself.
+pub(crate) fn keep(output: &mut [u8], input: &[u8]) {
+    phalanx_kernels::copy_slice(output, input);
+}

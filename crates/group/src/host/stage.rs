@@ -1,0 +1,187 @@
+//! A request as schedules perform it: they see the whole buffer of an operation, of which a rank may have only its block.
+
+use crate::engine::collective::Memory;
+use crate::engine::scratch;
+use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable, keep};
+use crate::group::pending::Bytes;
+use crate::group::request::{Buffers, Exchange, Request};
+use phalanx_core::{Layout, OpKind, ReduceOp};
+use std::ops::Range;
+
+/// What an algorithm is chosen and planned by. The same on all ranks, but for the layouts of an uneven all_to_all.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    pub(crate) kind: OpKind,
+    pub(crate) reduce: Option<ReduceOp>,
+    /// Of an operation that has one.
+    pub(crate) root: usize,
+    /// The block of each rank. Operations on one undivided buffer split it evenly.
+    pub(crate) layout: Layout,
+    /// The block from each rank in the output of an all_to_all, where only the two ranks know it.
+    pub(crate) recv_layout: Option<Layout>,
+}
+
+impl Pattern {
+    /// Of a call that is performed as what it is called.
+    #[cfg(any(test, feature = "__fuzz"))]
+    pub(crate) fn of_call(signature: &phalanx_core::Signature, layout: Layout) -> Self {
+        let &phalanx_core::Signature { op, reduce, root, .. } = signature;
+        Self { kind: op, reduce, root: root.unwrap_or(0) as usize, layout, recv_layout: None }
+    }
+}
+
+/// The memory in which a schedule is performed.
+#[derive(Debug)]
+pub(crate) enum Stage<I, O> {
+    /// Sent from and received into one buffer.
+    InPlace(O),
+    /// Sent from the first, received into the second.
+    Separate(I, O),
+    /// The schedule only sends, and the output is as it will be.
+    Sends(I, O),
+    /// What comes is for others.
+    PassesOn(I, Scratch),
+    /// This block becomes the output.
+    Takes(O, Range<usize>, Scratch),
+    /// Nothing is moved.
+    Nothing,
+}
+
+/// A buffer of so many bytes.
+#[derive(Debug)]
+pub(crate) struct Scratch(Vec<u64>, usize);
+
+impl Scratch {
+    fn new(len: usize) -> Self {
+        Self(scratch::take(len), len)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..self.1]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        scratch::keep(std::mem::take(&mut self.0));
+    }
+}
+
+impl<I: Readable, O: Writable> Stage<I, O> {
+    /// `request` for rank `rank` of `world_size`; what a rank gives itself is where it belongs then.
+    ///
+    /// # Errors
+    /// [`Changed`]: a buffer of the program's own making.
+    pub(crate) fn of(
+        request: Request<I, O>,
+        element: usize,
+        rank: usize,
+        world_size: usize,
+    ) -> Result<(Pattern, Self), Changed> {
+        let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
+        let whole = |blocks: &Layout| Scratch::new(blocks.len() * element);
+        let (kind, reduce, root) = (request.kind(), request.reduce().copied(), request.root().unwrap_or(0));
+        let even = Layout::even(world_size, request.count(element));
+        let mut recv_layout = None;
+        let (layout, stage) = match request {
+            Request::AllReduce { buffers, .. } => {
+                let output = match buffers {
+                    Buffers::InPlace(buffer) => buffer,
+                    Buffers::Separate(mut input, mut output) => {
+                        keep(output.write()?, input.read()?);
+                        output
+                    }
+                };
+                (even, Self::InPlace(output))
+            }
+            Request::Reduce { buffer, .. } | Request::Broadcast { buffer, .. } => {
+                (even, Self::InPlace(buffer))
+            }
+            Request::AllGather { buffers, blocks } => {
+                let output = match buffers {
+                    Buffers::InPlace(buffer) => buffer,
+                    Buffers::Separate(mut input, mut output) => {
+                        keep(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
+                        output
+                    }
+                };
+                (blocks, Self::InPlace(output))
+            }
+            Request::ReduceScatter { buffers: Buffers::InPlace(buffer), blocks, .. } => {
+                (blocks, Self::InPlace(buffer))
+            }
+            Request::ReduceScatter { buffers: Buffers::Separate(mut input, output), blocks, .. } => {
+                let mut whole = whole(&blocks);
+                whole.bytes().copy_from_slice(input.read()?);
+                let own = bytes(blocks.block(rank));
+                (blocks, Self::Takes(output, own, whole))
+            }
+            Request::Gather { mut input, output: Some(mut output), blocks, .. } => {
+                keep(&mut output.write()?[bytes(blocks.block(rank))], input.read()?);
+                (blocks, Self::InPlace(output))
+            }
+            Request::Gather { mut input, output: None, blocks, .. } => {
+                let mut whole = whole(&blocks);
+                whole.bytes()[bytes(blocks.block(rank))].copy_from_slice(input.read()?);
+                (blocks, Self::PassesOn(input, whole))
+            }
+            Request::Scatter { input: Some(mut input), mut output, blocks, .. } => {
+                keep(output.write()?, &input.read()?[bytes(blocks.block(rank))]);
+                (blocks, Self::Sends(input, output))
+            }
+            Request::Scatter { input: None, output, blocks, .. } => {
+                let (own, whole) = (bytes(blocks.block(rank)), whole(&blocks));
+                (blocks, Self::Takes(output, own, whole))
+            }
+            Request::AllToAll { mut input, mut output, blocks } => {
+                let is_even = matches!(blocks, Exchange::Even { .. });
+                let (send, recv) = blocks.layouts(world_size);
+                let own = &input.read()?[bytes(send.block(rank))];
+                keep(&mut output.write()?[bytes(recv.block(rank))], own);
+                recv_layout = (!is_even).then_some(recv);
+                (send, Self::Separate(input, output))
+            }
+            Request::Barrier => (even, Self::Nothing),
+        };
+        Ok((Pattern { kind, reduce, root, layout, recv_layout }, stage))
+    }
+
+    /// What the schedule works on.
+    ///
+    /// # Errors
+    /// [`Changed`]: a buffer of the program's own making.
+    pub(crate) fn memory(&mut self) -> Result<Memory<'_>, Changed> {
+        Ok(match self {
+            Self::InPlace(buffer) => Memory::InPlace(buffer.write()?),
+            Self::Separate(input, output) => Memory::Separate(input.read()?, output.write()?),
+            Self::Sends(input, _) => Memory::Separate(input.read()?, &mut []),
+            Self::PassesOn(_, whole) | Self::Takes(_, _, whole) => Memory::InPlace(whole.bytes()),
+            Self::Nothing => Memory::InPlace(&mut []),
+        })
+    }
+
+    /// The schedule has been performed: the output is where it belongs then.
+    ///
+    /// # Errors
+    /// [`Changed`]: a buffer of the program's own making.
+    pub(crate) fn finish(&mut self) -> Result<(), Changed> {
+        if let Self::Takes(output, own, whole) = self {
+            keep(output.write()?, &whole.bytes()[own.clone()]);
+        }
+        Ok(())
+    }
+}
+
+impl Stage<OwnedBuffer, OwnedBuffer> {
+    /// The buffer with which the operation is completed: that of [`Request::into_result`]; an empty one where it had none.
+    pub(crate) fn into_buffer(self) -> Box<dyn Bytes> {
+        match self {
+            Self::InPlace(output)
+            | Self::Separate(_, output)
+            | Self::Sends(_, output)
+            | Self::Takes(output, ..)
+            | Self::PassesOn(output, _) => output.into_inner(),
+            Self::Nothing => Box::new(Vec::<u8>::new()),
+        }
+    }
+}
