@@ -6,8 +6,14 @@ use crate::device::Device;
 use crate::element::{DeviceElement, Reduction};
 use crate::memory::Memory;
 use crate::operation::{Carrier, ElementType, Operation};
-use phalanx_core::{CallSite, Error, Method, OpKind, ReduceOp, Result, Signature};
+use crate::what::What;
+use phalanx_core::{CallSite, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
+use phalanx_group::{Buffers, Exchange, Request};
+use std::cell::Cell;
 use std::marker::PhantomData;
+
+/// A collective on memory of devices.
+pub(crate) type DeviceRequest<'a, T> = Request<&'a DeviceBuffer<T>, &'a mut DeviceBuffer<T>, Reduction>;
 
 /// Operations to launch together: NCCL's group. It borrows the buffers, so that none is in it twice unless it is only read.
 ///
@@ -49,8 +55,8 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        let buffer = &*buffer;
-        self.push(OpKind::AllReduce, buffer.len(), Some(buffer), Some(buffer), Some(reduction.into()), None)
+        let buffers = Buffers::InPlace(buffer);
+        self.request(Request::AllReduce { buffers, reduce: reduction.into() })
     }
 
     /// As [`all_reduce`](Self::all_reduce), into another buffer.
@@ -60,9 +66,8 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        let op = OpKind::AllReduce;
-        self.equal(op, "the output", output.len(), input.len())?;
-        self.push(op, input.len(), Some(input), Some(output), Some(reduction.into()), None)
+        let buffers = Buffers::Separate(input, output);
+        self.request(Request::AllReduce { buffers, reduce: reduction.into() })
     }
 
     /// `root` ends with the combination of all; elsewhere the buffer stays as it is.
@@ -72,8 +77,7 @@ impl<'a> Batch<'a> {
         reduction: impl Into<Reduction>,
         root: usize,
     ) -> Result<()> {
-        let (buffer, reduction) = (&*buffer, Some(reduction.into()));
-        self.push(OpKind::Reduce, buffer.len(), Some(buffer), Some(buffer), reduction, Some(root))
+        self.request(Request::Reduce { buffer, reduce: reduction.into(), root })
     }
 
     /// Every rank ends with what `root` has.
@@ -82,8 +86,7 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<()> {
-        let buffer = &*buffer;
-        self.push(OpKind::Broadcast, buffer.len(), Some(buffer), Some(buffer), None, Some(root))
+        self.request(Request::Broadcast { buffer, root })
     }
 
     /// Every rank ends with the inputs of all.
@@ -92,18 +95,14 @@ impl<'a> Batch<'a> {
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
-        let op = OpKind::AllGather;
-        self.equal(op, "the output", output.len(), input.len() * self.world_size)?;
-        self.push(op, input.len(), Some(input), Some(output), None, None)
+        let blocks = self.blocks_of(input.len());
+        self.request(Request::AllGather { buffers: Buffers::Separate(input, output), blocks })
     }
 
     /// As [`all_gather`](Self::all_gather), in place: block `rank` of `buffer` is this rank's input.
     pub fn all_gather_in_place<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>) -> Result<()> {
-        let (op, buffer) = (OpKind::AllGather, &*buffer);
-        let count = self.equal_blocks(op, "the buffer", buffer.len())?;
-        self.push(op, count, Some(buffer), Some(buffer), None, None)?;
-        self.last().from += (self.rank * count * size_of::<T>()) as u64;
-        Ok(())
+        let blocks = self.blocks_of(buffer.len() / self.world_size);
+        self.request(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks })
     }
 
     /// Every rank ends with its part of the combination of all.
@@ -113,9 +112,8 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        let op = OpKind::ReduceScatter;
-        self.equal(op, "the input", input.len(), output.len() * self.world_size)?;
-        self.push(op, output.len(), Some(input), Some(output), Some(reduction.into()), None)
+        let (blocks, reduce) = (self.blocks_of(output.len()), reduction.into());
+        self.request(Request::ReduceScatter { buffers: Buffers::Separate(input, output), blocks, reduce })
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), in place: block `rank` of `buffer` becomes the result; what is in the others
@@ -125,11 +123,8 @@ impl<'a> Batch<'a> {
         buffer: &'a mut DeviceBuffer<T>,
         reduction: impl Into<Reduction>,
     ) -> Result<()> {
-        let (op, buffer) = (OpKind::ReduceScatter, &*buffer);
-        let count = self.equal_blocks(op, "the buffer", buffer.len())?;
-        self.push(op, count, Some(buffer), Some(buffer), Some(reduction.into()), None)?;
-        self.last().to += (self.rank * count * size_of::<T>()) as u64;
-        Ok(())
+        let (blocks, reduce) = (self.blocks_of(buffer.len() / self.world_size), reduction.into());
+        self.request(Request::ReduceScatter { buffers: Buffers::InPlace(buffer), blocks, reduce })
     }
 
     /// Every rank ends with its part of the input of each.
@@ -138,10 +133,8 @@ impl<'a> Batch<'a> {
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
-        let op = OpKind::AllToAll;
-        self.equal(op, "the output", output.len(), input.len())?;
-        let count = self.equal_blocks(op, "the input", input.len())?;
-        self.push(op, count, Some(input), Some(output), None, None)
+        let blocks = Exchange::Even { count: input.len() / self.world_size };
+        self.request(Request::AllToAll { input, output, blocks })
     }
 
     /// `root` ends with the inputs of all in its output, which the others lack.
@@ -151,12 +144,8 @@ impl<'a> Batch<'a> {
         output: Option<&'a mut DeviceBuffer<T>>,
         root: usize,
     ) -> Result<()> {
-        let op = OpKind::Gather;
-        let output = self.at_root(op, output, root)?;
-        if let Some(output) = &output {
-            self.equal(op, "the output", output.len(), input.len() * self.world_size)?;
-        }
-        self.push(op, input.len(), Some(input), output.map(|output| &*output), None, Some(root))
+        let blocks = self.blocks_of(input.len());
+        self.request(Request::Gather { input, output, blocks, root })
     }
 
     /// Every rank ends with its part of the input of `root`, which the others lack.
@@ -166,29 +155,26 @@ impl<'a> Batch<'a> {
         output: &'a mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<()> {
-        let op = OpKind::Scatter;
-        let input = self.at_root(op, input, root)?;
-        if let Some(input) = input {
-            self.equal(op, "the input", input.len(), output.len() * self.world_size)?;
-        }
-        self.push(op, output.len(), input, Some(output), None, Some(root))
+        let blocks = self.blocks_of(output.len());
+        self.request(Request::Scatter { input, output, blocks, root })
     }
 
     /// As a collective of its own name: NCCL has none that waits, and does nothing at all for no elements.
     pub(crate) fn barrier(&mut self, one: &'a mut DeviceBuffer<u8>) -> Result<()> {
-        let one = &*one;
-        let reduction = Some(ReduceOp::Max.into());
-        self.push(OpKind::Barrier, one.len(), Some(one), Some(one), reduction, None)
+        let (buffers, reduce) = (Buffers::InPlace(one), ReduceOp::Max.into());
+        self.request_as(OpKind::Barrier, Request::AllReduce { buffers, reduce })
     }
 
     /// To `dst`; over NCCL to this rank too, which must receive it in the same batch then.
     pub fn send<T: DeviceElement>(&mut self, buffer: &'a DeviceBuffer<T>, dst: usize) -> Result<()> {
-        self.push(OpKind::Send, buffer.len(), Some(buffer), None, None, Some(dst))
+        let what = What::Send { from: buffer.address(), dst };
+        self.push::<T>(OpKind::Send, what, buffer.len(), [buffer.memory(), None])
     }
 
     /// What `src` sends next to this rank; it must have this length.
     pub fn recv<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>, src: usize) -> Result<()> {
-        self.push(OpKind::Recv, buffer.len(), None, Some(buffer), None, Some(src))
+        let (what, buffer) = (What::Recv { to: buffer.address(), src }, &*buffer);
+        self.push::<T>(OpKind::Recv, what, buffer.len(), [buffer.memory(), None])
     }
 
     /// What there is to do, in order.
@@ -216,7 +202,7 @@ impl<'a> Batch<'a> {
         let mut others: Vec<usize> = if self.operations.iter().any(Operation::is_collective) {
             (0..self.world_size).collect()
         } else {
-            self.operations.iter().filter_map(|message| message.rank).collect()
+            self.operations.iter().filter_map(Operation::rank).collect()
         };
         others.sort_unstable();
         others.dedup();
@@ -259,21 +245,45 @@ impl<'a> Batch<'a> {
         &self.memory
     }
 
+    /// Adds a collective that is called by the name of what it does.
+    pub(crate) fn request<T: DeviceElement>(&mut self, request: DeviceRequest<'a, T>) -> Result<()> {
+        self.request_as(request.kind(), request)
+    }
+
+    fn request_as<T: DeviceElement>(&mut self, op: OpKind, request: DeviceRequest<'a, T>) -> Result<()> {
+        request.check(size_of::<T>(), self.rank, self.world_size).map_err(|why| Error::misuse(op, why))?;
+        let blocks = request.blocks().map(|blocks| blocks.len() / self.world_size);
+        let count = match &request {
+            Request::AllToAll { blocks: Exchange::Even { count }, .. } => *count,
+            _ => blocks.unwrap_or_else(|| request.count(size_of::<T>())),
+        };
+        let pieces = Cell::new([None, None]);
+        let add = |piece: Option<&'a Memory>| pieces.set([piece, pieces.get()[0]]);
+        let request = request.map(
+            |input| {
+                add(input.memory());
+                input.address()
+            },
+            |output| {
+                let output: &'a DeviceBuffer<T> = output;
+                add(output.memory());
+                output.address()
+            },
+        );
+        self.push::<T>(op, What::Collective(request), count, pieces.get())
+    }
+
     fn push<T: DeviceElement>(
         &mut self,
         op: OpKind,
+        what: What,
         count: usize,
-        input: Option<&'a DeviceBuffer<T>>,
-        output: Option<&'a DeviceBuffer<T>>,
-        reduction: Option<Reduction>,
-        rank: Option<usize>,
+        pieces: [Option<&'a Memory>; 2],
     ) -> Result<()> {
-        let address = |buffer: Option<&DeviceBuffer<T>>| buffer.map_or(0, DeviceBuffer::address);
-        let (from, to, element) = (address(input), address(output), ElementType::of::<T>());
-        let operation = Operation { op, element, count, from, to, reduction, rank };
+        let operation = Operation { op, what, element: ElementType::of::<T>(), count };
         operation.check(self.carrier, self.rank, self.world_size)?;
         self.operations.push(operation);
-        for piece in [input, output].into_iter().flatten().filter_map(DeviceBuffer::memory) {
+        for piece in pieces.into_iter().flatten() {
             if !self.memory.iter().any(|known| std::ptr::eq(*known, piece)) {
                 self.memory.push(piece);
             }
@@ -281,35 +291,9 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn last(&mut self) -> &mut Operation {
-        self.operations.last_mut().expect("it was just pushed")
-    }
-
-    fn equal(&self, op: OpKind, what: &str, len: usize, wanted: usize) -> Result<()> {
-        if len == wanted {
-            return Ok(());
-        }
-        let what = format!("{what} has {len} elements instead of {wanted}, for {} ranks", self.world_size);
-        Err(Error::misuse(op, what))
-    }
-
-    /// Elements of one rank's block, of which there is one for each rank.
-    fn equal_blocks(&self, op: OpKind, what: &str, len: usize) -> Result<usize> {
-        let count = len / self.world_size;
-        self.equal(op, what, len, count * self.world_size).map(|()| count)
-    }
-
-    /// What only the root has.
-    fn at_root<B>(&self, op: OpKind, buffer: Option<B>, root: usize) -> Result<Option<B>> {
-        if root >= self.world_size {
-            let what = format!("rank {root} in a communicator of {} ranks", self.world_size);
-            return Err(Error::misuse(op, what));
-        }
-        match (buffer, self.rank == root) {
-            (None, true) => Err(Error::misuse(op, "the root gave no buffer for all ranks")),
-            (Some(_), false) => Err(Error::misuse(op, "a rank that is not the root gave a buffer for all")),
-            (buffer, _) => Ok(buffer),
-        }
+    /// A block of `count` elements for each rank.
+    fn blocks_of(&self, count: usize) -> Layout {
+        Layout::even(self.world_size, count * self.world_size)
     }
 }
 

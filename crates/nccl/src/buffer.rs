@@ -9,6 +9,7 @@ use crate::pool::LONGEST;
 use crate::stream::Stream;
 use crate::sys::cuda::RawPointer;
 use phalanx_core::{Deadline, Error, OpKind, Result};
+use phalanx_group::Extent;
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
@@ -219,5 +220,17 @@ impl<T> DeviceBuffer<T> {
 
     pub(crate) fn memory(&self) -> Option<&Memory> {
         self.memory.as_ref().map(OnDevice::memory)
+    }
+}
+
+impl<T> Extent for &DeviceBuffer<T> {
+    fn len_bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+}
+
+impl<T> Extent for &mut DeviceBuffer<T> {
+    fn len_bytes(&self) -> usize {
+        self.len * size_of::<T>()
     }
 }

@@ -73,6 +73,7 @@ mod stream;
 mod sys;
 mod text;
 mod wait;
+mod what;
 mod words;
 
 pub use batch::Batch;

@@ -1,41 +1,59 @@
 //! What the host does with a chunk that has come to it.
 
-use phalanx_core::{Element, Error, OpKind, ReduceOp, Result};
-use phalanx_group::ProcessGroup;
-
-/// What is to be done with a chunk.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Task {
-    pub(crate) op: OpKind,
-    pub(crate) reduce: Option<ReduceOp>,
-    /// The root, or the other end of a message.
-    pub(crate) peer: usize,
-}
+use crate::element::Reduction;
+use crate::what::What;
+use phalanx_core::{Element, Error, Layout, Result};
+use phalanx_group::{Buffers, Exchange, ProcessGroup, Request};
 
 /// Performs an operation of the group on one chunk: on this rank's input and output in the host's memory. What is done in place is done in the output.
-pub(crate) type Perform = fn(&ProcessGroup, Task, input: &[u8], output: &mut [u8]) -> Result<()>;
+pub(crate) type Perform = fn(&ProcessGroup, &What, input: &[u8], output: &mut [u8]) -> Result<()>;
 
 /// See [`Perform`].
 pub(crate) fn perform<T: Element>(
     group: &ProcessGroup,
-    task: Task,
+    what: &What,
     input: &[u8],
     output: &mut [u8],
 ) -> Result<()> {
     let (input, output): (&[T], &mut [T]) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-    let Task { op, reduce, peer } = task;
-    let is_root = group.rank() == peer;
-    match (op, reduce) {
-        (OpKind::AllReduce, Some(op)) => group.all_reduce(output, op),
-        (OpKind::Reduce, Some(op)) => group.reduce(output, op, peer),
-        (OpKind::Broadcast, _) => group.broadcast(output, peer),
-        (OpKind::AllGather, _) => group.all_gather(input, output),
-        (OpKind::ReduceScatter, Some(op)) => group.reduce_scatter(input, output, op),
-        (OpKind::AllToAll, _) => group.all_to_all(input, output),
-        (OpKind::Gather, _) => group.gather(input, is_root.then_some(output), peer),
-        (OpKind::Scatter, _) => group.scatter(is_root.then_some(input), output, peer),
-        (OpKind::Send, _) => group.send(input, peer, 0),
-        (OpKind::Recv, _) => group.recv(output, peer, 0),
-        (op, _) => Err(Error::Internal { what: format!("a {op} over the host") }),
-    }
+    let request = match what {
+        What::Collective(request) => request,
+        What::Send { dst, .. } => return group.send(input, *dst, 0),
+        What::Recv { src, .. } => return group.recv(output, *src, 0),
+    };
+    let op = |reduction| match reduction {
+        Reduction::Op(reduce) => Ok(reduce),
+        Reduction::PreMulSum(_) => Err(Error::Internal { what: "a pre-multiplied sum over the host".into() }),
+    };
+    let (rank, world_size) = (group.rank(), group.world_size());
+    // Of a chunk, every block has as many elements.
+    let even = |len: usize| Layout::even(world_size, len);
+    group.request(match *request {
+        Request::AllReduce { reduce, .. } => {
+            Request::AllReduce { buffers: Buffers::InPlace(output), reduce: op(reduce)? }
+        }
+        Request::Reduce { reduce, root, .. } => Request::Reduce { buffer: output, reduce: op(reduce)?, root },
+        Request::Broadcast { root, .. } => Request::Broadcast { buffer: output, root },
+        Request::AllGather { .. } => {
+            let blocks = even(output.len());
+            Request::AllGather { buffers: Buffers::Separate(input, output), blocks }
+        }
+        Request::ReduceScatter { reduce, .. } => {
+            let (blocks, reduce) = (even(input.len()), op(reduce)?);
+            Request::ReduceScatter { buffers: Buffers::Separate(input, output), blocks, reduce }
+        }
+        Request::Gather { root, .. } => {
+            let blocks = even(input.len() * world_size);
+            Request::Gather { input, output: (rank == root).then_some(output), blocks, root }
+        }
+        Request::Scatter { root, .. } => {
+            let blocks = even(output.len() * world_size);
+            Request::Scatter { input: (rank == root).then_some(input), output, blocks, root }
+        }
+        Request::AllToAll { .. } => {
+            let blocks = Exchange::Even { count: input.len() / world_size };
+            Request::AllToAll { input, output, blocks }
+        }
+        Request::Barrier => Request::Barrier,
+    })
 }

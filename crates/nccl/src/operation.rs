@@ -3,9 +3,11 @@
 use crate::abilities::Abilities;
 use crate::call::{Call, Kind};
 use crate::element::{DataType, DeviceElement, Reduction};
-use crate::on_host::{Perform, Task, perform};
+use crate::on_host::{Perform, perform};
 use crate::sys::cuda::RawPointer;
+use crate::what::What;
 use phalanx_core::{CallSite, DType, Error, Method, OpKind, ReduceOp, Result, Signature};
+use phalanx_group::{Buffers, Request};
 
 /// By what way the data of a batch goes, and so which operations there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,34 +38,76 @@ impl ElementType {
 }
 
 /// One operation on raw device memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Operation {
+    /// What is called.
     pub(crate) op: OpKind,
+    pub(crate) what: What,
     pub(crate) element: ElementType,
     /// Of one rank's block, where the data of a rank has several; else of all of it.
     pub(crate) count: usize,
-    /// Where this rank's input is; 0 where it has none.
-    pub(crate) from: RawPointer,
-    /// Where its output is to be; 0 where it has none.
-    pub(crate) to: RawPointer,
-    pub(crate) reduction: Option<Reduction>,
-    /// The root, or the other end of a message.
-    pub(crate) rank: Option<usize>,
 }
 
 impl Operation {
+    /// The root, or the other end of a message.
+    pub(crate) fn rank(&self) -> Option<usize> {
+        match &self.what {
+            What::Collective(request) => request.root(),
+            What::Send { dst: peer, .. } | What::Recv { src: peer, .. } => Some(*peer),
+        }
+    }
+
+    fn reduction(&self) -> Option<Reduction> {
+        match &self.what {
+            What::Collective(request) => request.reduce().copied(),
+            What::Send { .. } | What::Recv { .. } => None,
+        }
+    }
+
+    /// Where the input of rank `rank` is, and its output; 0 where it has none.
+    pub(crate) fn memory(&self, rank: usize) -> (RawPointer, RawPointer) {
+        let own = (rank * self.count * self.element.size) as u64;
+        let request = match &self.what {
+            What::Collective(request) => request,
+            What::Send { from, .. } => return (*from, 0),
+            What::Recv { to, .. } => return (0, *to),
+        };
+        match request {
+            Request::AllReduce { buffers, .. } => match *buffers {
+                Buffers::InPlace(buffer) => (buffer, buffer),
+                Buffers::Separate(input, output) => (input, output),
+            },
+            Request::Reduce { buffer, .. } | Request::Broadcast { buffer, .. } => (*buffer, *buffer),
+            Request::AllGather { buffers, .. } => match *buffers {
+                Buffers::InPlace(buffer) => (buffer + own, buffer),
+                Buffers::Separate(input, output) => (input, output),
+            },
+            Request::ReduceScatter { buffers, .. } => match *buffers {
+                Buffers::InPlace(buffer) => (buffer, buffer + own),
+                Buffers::Separate(input, output) => (input, output),
+            },
+            Request::Gather { input, output, .. } => (*input, output.unwrap_or(0)),
+            Request::Scatter { input, output, .. } => (input.unwrap_or(0), *output),
+            Request::AllToAll { input, output, .. } => (*input, *output),
+            Request::Barrier => (0, 0),
+        }
+    }
+
     /// Refuses what the carrier has not, and ranks that there are not.
     pub(crate) fn check(&self, carrier: Carrier, me: usize, world_size: usize) -> Result<()> {
         let (op, name) = (self.op, self.element.name);
-        if let Some(rank) = self.rank.filter(|&rank| rank >= world_size) {
+        if let Some(rank) = self.rank().filter(|&rank| rank >= world_size) {
             return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
         }
-        if !self.is_collective() && carrier == Carrier::Host && self.rank == Some(me) {
+        if !self.is_collective() && carrier == Carrier::Host && self.rank() == Some(me) {
             let end = if op == OpKind::Recv { "source" } else { "destination" };
             return Err(Error::misuse(op, format!("the {end} is this rank, which goes over NCCL only")));
         }
-        let Some(reduction) = self.reduction else { return Ok(()) };
         let unsupported = |backend, hint| Err(Error::Unsupported { op, backend, hint });
+        if let (What::Collective(Request::Barrier), Carrier::Nccl(_)) = (&self.what, carrier) {
+            return unsupported("nccl", "NCCL has no barrier: reduce one element".into());
+        }
+        let Some(reduction) = self.reduction() else { return Ok(()) };
         match (carrier, reduction, self.element.dtype) {
             (Carrier::Nccl(abilities), _, _) => {
                 let lack = abilities.lack(self.element.data_type, name, reduction);
@@ -82,19 +126,28 @@ impl Operation {
 
     /// Blocks of `count` elements that the root, or every rank, has in its input or its output: one for each rank, or one for all.
     pub(crate) fn blocks(&self, world_size: usize) -> usize {
-        match self.op {
-            OpKind::AllGather
-            | OpKind::ReduceScatter
-            | OpKind::AllToAll
-            | OpKind::Gather
-            | OpKind::Scatter => world_size,
-            _ => 1,
+        match &self.what {
+            What::Collective(
+                Request::AllGather { .. }
+                | Request::ReduceScatter { .. }
+                | Request::AllToAll { .. }
+                | Request::Gather { .. }
+                | Request::Scatter { .. },
+            ) => world_size,
+            What::Collective(
+                Request::AllReduce { .. }
+                | Request::Reduce { .. }
+                | Request::Broadcast { .. }
+                | Request::Barrier,
+            )
+            | What::Send { .. }
+            | What::Recv { .. } => 1,
         }
     }
 
     /// Whether it is between all ranks.
     pub(crate) fn is_collective(&self) -> bool {
-        !matches!(self.op, OpKind::Send | OpKind::Recv)
+        matches!(self.what, What::Collective(_))
     }
 
     /// What all ranks must mean alike. It differs from every call that moves data over the host.
@@ -102,7 +155,7 @@ impl Operation {
         let of_device = usize::from_be_bytes(*b"on GPUs.");
         let type_number = self.element.data_type.map_or(usize::MAX, |data_type| data_type as usize);
         // A sum of multiples is no plain sum, whatever they are multiplied by.
-        let (reduce, is_scaled, scalar) = match self.reduction {
+        let (reduce, is_scaled, scalar) = match self.reduction() {
             Some(Reduction::Op(reduce)) => (Some(reduce), 0, 0),
             Some(Reduction::PreMulSum(scalar)) => (Some(ReduceOp::Sum), 1, scalar.to_bits() as usize),
             None => (None, 0, 0),
@@ -112,25 +165,16 @@ impl Operation {
             dtype: self.element.dtype,
             count: (self.count * self.blocks(world_size)) as u64,
             reduce,
-            root: self.rank.map(|root| root as u32),
+            root: self.rank().map(|root| root as u32),
             detail: Signature::detail_of(&[of_device, type_number, is_scaled, scalar]),
             method: Method::UNSAID,
             site,
         };
-        match self.op {
+        if self.op == OpKind::Barrier {
             // What NCCL moves for one is nobody's data.
-            OpKind::Barrier => Signature { dtype: None, count: 0, reduce: None, ..signature },
-            _ => signature,
+            return Signature { dtype: None, count: 0, reduce: None, ..signature };
         }
-    }
-
-    /// What the host is asked to do with each chunk.
-    pub(crate) fn task(&self) -> Task {
-        let reduce = match self.reduction {
-            Some(Reduction::Op(reduce)) => Some(reduce),
-            _ => None,
-        };
-        Task { op: self.op, reduce, peer: self.rank.unwrap_or_default() }
+        signature
     }
 
     /// What NCCL is asked to do; nothing for no elements, for which it does nothing.
@@ -141,32 +185,35 @@ impl Operation {
         let size = self.element.size;
         let as_bytes = (DataType::U8, self.count * size);
         let (data_type, count) = self.element.data_type.map_or(as_bytes, |its| (its, self.count));
-        let (from, to) = (self.from, self.to);
+        let (from, to) = self.memory(rank);
         let call = |kind| Call { kind, from, to, count, data_type };
         let block = |address: RawPointer, i: usize| address + (i * self.count * size) as u64;
         let send = |dst: usize, i| Call { from: block(from, i), ..call(Kind::Send { dst }) };
         let recv = |src: usize, i| Call { to: block(to, i), ..call(Kind::Recv { src }) };
-        let peer = self.rank.unwrap_or_default();
-        match (self.op, self.reduction) {
-            (OpKind::AllReduce | OpKind::Barrier, Some(reduction)) => vec![call(Kind::AllReduce(reduction))],
-            (OpKind::Reduce, Some(reduction)) => vec![call(Kind::Reduce { reduction, root: peer })],
-            (OpKind::ReduceScatter, Some(reduction)) => vec![call(Kind::ReduceScatter(reduction))],
-            (OpKind::AllGather, _) => vec![call(Kind::AllGather)],
-            (OpKind::Broadcast, _) => vec![call(Kind::Broadcast { root: peer })],
-            (OpKind::AllToAll, _) => {
+        let request = match &self.what {
+            What::Collective(request) => request,
+            What::Send { dst, .. } => return vec![send(*dst, 0)],
+            What::Recv { src, .. } => return vec![recv(*src, 0)],
+        };
+        match *request {
+            Request::AllReduce { reduce, .. } => vec![call(Kind::AllReduce(reduce))],
+            Request::Reduce { reduce: reduction, root, .. } => vec![call(Kind::Reduce { reduction, root })],
+            Request::ReduceScatter { reduce, .. } => vec![call(Kind::ReduceScatter(reduce))],
+            Request::AllGather { .. } => vec![call(Kind::AllGather)],
+            Request::Broadcast { root, .. } => vec![call(Kind::Broadcast { root })],
+            Request::AllToAll { .. } => {
                 (0..world_size).flat_map(|other| [send(other, other), recv(other, other)]).collect()
             }
-            (OpKind::Gather, _) => {
-                let received = (0..world_size).filter(|_| rank == peer).map(|src| recv(src, src));
-                std::iter::once(send(peer, 0)).chain(received).collect()
+            Request::Gather { root, .. } => {
+                let received = (0..world_size).filter(|_| rank == root).map(|src| recv(src, src));
+                std::iter::once(send(root, 0)).chain(received).collect()
             }
-            (OpKind::Scatter, _) => {
-                let sent = (0..world_size).filter(|_| rank == peer).map(|dst| send(dst, dst));
-                std::iter::once(recv(peer, 0)).chain(sent).collect()
+            Request::Scatter { root, .. } => {
+                let sent = (0..world_size).filter(|_| rank == root).map(|dst| send(dst, dst));
+                std::iter::once(recv(root, 0)).chain(sent).collect()
             }
-            (OpKind::Send, _) => vec![send(peer, 0)],
-            (OpKind::Recv, _) => vec![recv(peer, 0)],
-            _ => Vec::new(),
+            // Refused by `check`.
+            Request::Barrier => Vec::new(),
         }
     }
 }

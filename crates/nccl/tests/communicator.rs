@@ -140,7 +140,7 @@ fn what_nccl_has_not_is_said_and_leaves_the_communicator_well() {
         let mut batch = comm.batch();
         assert!(shown(batch.all_reduce(&mut floats, ReduceOp::BitAnd)).starts_with(unsupported));
         let mut batch = comm.batch();
-        let lengths = "all_gather: the output has 5 elements instead of 4, for 1 ranks";
+        let lengths = "all_gather: output has 5 elements, expected 4 (4 × 1 ranks)";
         assert_eq!(shown(batch.all_gather(&floats, &mut more)), lengths);
         assert_eq!(shown(batch.send(&floats, 1)), "send: rank 1 in a communicator of 1 ranks");
         // Nothing is in there by now; no elements are fine too.
@@ -168,7 +168,7 @@ fn a_batch_of_another_communicator_is_refused() {
         alone.launch(&batch, stream, LONG).unwrap();
         let mut batch = comm.batch();
         let error = batch.gather(&input, None, 2).unwrap_err();
-        assert_eq!(error.to_string(), "gather: rank 2 in a communicator of 2 ranks");
+        assert_eq!(error.to_string(), "gather: root 2 in a group of 2 ranks");
         alone.finalize(LONG).unwrap();
     });
 }

@@ -79,7 +79,11 @@ impl OwnedCall {
     /// [`Changed`]: a buffer has other bytes than when the call was made.
     pub fn lend(&mut self) -> Result<HostCall<'_>, Changed> {
         let request = self.request.each();
-        let request = request.try_map(|input| input.bytes().map(|bytes| &*bytes), OwnedBuffer::bytes)?;
+        let request = request.try_map(
+            |input| input.bytes().map(|bytes| &*bytes),
+            OwnedBuffer::bytes,
+            |reduce| reduce,
+        )?;
         Ok(Call { signature: self.signature.clone(), request, rank: self.rank, world_size: self.world_size })
     }
 

@@ -311,6 +311,35 @@ impl ProcessGroup {
         self.backend.perform(call, timeout)
     }
 
+    /// Performs `request` as the method of its name does: for libraries that pass on what they are asked for. Blocks that are not even are those
+    /// of the variant with counts.
+    ///
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for a request that makes no sense.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, ProcessGroup, ReduceOp, Request, SimulatedBackend};
+    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// let mut sum = [0.0f32; 3];
+    /// let buffers = Buffers::Separate(&[1.0f32, 2.0, 3.0][..], &mut sum[..]);
+    /// group.request(Request::AllReduce { buffers, reduce: ReduceOp::Sum })?;
+    /// assert_eq!(sum, [2.0, 4.0, 6.0]);
+    /// # Ok(()) }); } });
+    /// ```
+    #[track_caller]
+    pub fn request<T: Element>(&self, request: Request<&[T], &mut [T]>) -> Result<()> {
+        let detail = match request.blocks() {
+            Some(blocks) if *blocks != equal(self.world_size(), blocks.len() / self.world_size()) => {
+                let counts: Vec<usize> =
+                    (0..blocks.world_size()).map(|rank| blocks.block(rank).len()).collect();
+                Signature::detail_of(&counts)
+            }
+            _ => u64::from(matches!(request, Request::AllToAll { blocks: Exchange::Uneven { .. }, .. })),
+        };
+        self.perform(request.kind(), request, detail, self.site())
+    }
+
     /// Performs what the program calls `op`; `detail` is a hash of what else ranks must agree on.
     fn perform<T: Element>(
         &self,

@@ -189,21 +189,38 @@ impl<I, O, R> Request<I, O, R> {
         }
     }
 
-    /// The same on other memory.
+    /// The block of each rank, of operations that all agree on them.
+    pub fn blocks(&self) -> Option<&Layout> {
+        match self {
+            Self::AllGather { blocks, .. }
+            | Self::ReduceScatter { blocks, .. }
+            | Self::Gather { blocks, .. }
+            | Self::Scatter { blocks, .. } => Some(blocks),
+            Self::AllReduce { .. }
+            | Self::Reduce { .. }
+            | Self::Broadcast { .. }
+            | Self::AllToAll { .. }
+            | Self::Barrier => None,
+        }
+    }
+
+    /// The same on other memory, with values that are combined as `combine` says.
     ///
     /// # Errors
     /// The first that `input` or `output` returns.
-    pub fn try_map<J, P, E>(
+    pub fn try_map<J, P, S, E>(
         self,
         mut input: impl FnMut(I) -> Result<J, E>,
         mut output: impl FnMut(O) -> Result<P, E>,
-    ) -> Result<Request<J, P, R>, E> {
+        combine: impl FnOnce(R) -> S,
+    ) -> Result<Request<J, P, S>, E> {
         Ok(match self {
             Self::AllReduce { buffers, reduce } => {
-                Request::AllReduce { buffers: buffers.try_map(&mut input, &mut output)?, reduce }
+                let buffers = buffers.try_map(&mut input, &mut output)?;
+                Request::AllReduce { buffers, reduce: combine(reduce) }
             }
             Self::Reduce { buffer, reduce, root } => {
-                Request::Reduce { buffer: output(buffer)?, reduce, root }
+                Request::Reduce { buffer: output(buffer)?, reduce: combine(reduce), root }
             }
             Self::Broadcast { buffer, root } => Request::Broadcast { buffer: output(buffer)?, root },
             Self::AllGather { buffers, blocks } => {
@@ -211,7 +228,7 @@ impl<I, O, R> Request<I, O, R> {
             }
             Self::ReduceScatter { buffers, blocks, reduce } => {
                 let buffers = buffers.try_map(&mut input, &mut output)?;
-                Request::ReduceScatter { buffers, blocks, reduce }
+                Request::ReduceScatter { buffers, blocks, reduce: combine(reduce) }
             }
             Self::Gather { input: own, output: whole, blocks, root } => {
                 let whole = whole.map(&mut output).transpose()?;
@@ -234,7 +251,13 @@ impl<I, O, R> Request<I, O, R> {
         mut input: impl FnMut(I) -> J,
         mut output: impl FnMut(O) -> P,
     ) -> Request<J, P, R> {
-        let mapped = self.try_map(|i| Ok::<_, Infallible>(input(i)), |o| Ok(output(o)));
+        let mapped = self.try_map(|i| Ok::<_, Infallible>(input(i)), |o| Ok(output(o)), |reduce| reduce);
+        mapped.unwrap_or_else(|never| match never {})
+    }
+
+    /// The same, with values that are combined as `combine` says.
+    pub fn with<S>(self, combine: impl FnOnce(R) -> S) -> Request<I, O, S> {
+        let mapped = self.try_map(Ok::<_, Infallible>, Ok, combine);
         mapped.unwrap_or_else(|never| match never {})
     }
 

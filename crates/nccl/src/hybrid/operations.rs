@@ -1,9 +1,10 @@
 //! The operations of a [`HybridGroup`], alike for all places.
 
 use super::HybridGroup;
-use super::place::{Place, Request};
+use super::place::{Asked, Place};
 use crate::group::Work;
-use phalanx_core::{CallSite, ReduceOp, Result};
+use phalanx_core::{CallSite, Layout, ReduceOp, Result};
+use phalanx_group::{Buffers, Exchange, Request};
 
 /// Each takes slices of the host's memory (`&mut x[..]`) and [`DeviceBuffer`](crate::DeviceBuffer)s alike, and sends them by the half that reaches them. All data of
 /// a call is in one place. Shapes are those of a [`ProcessGroup`](phalanx_group::ProcessGroup), errors those of the [contract](Self#contract).
@@ -16,7 +17,8 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn all_reduce<P: Place + ?Sized>(&self, buffer: &mut P, op: ReduceOp) -> Result<Work> {
-        P::perform(Request::AllReduce(buffer, op), self, CallSite::caller())
+        let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: op };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// `root` ends with the combination of all. What the others have afterwards is not specified.
@@ -25,7 +27,8 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn reduce<P: Place + ?Sized>(&self, buffer: &mut P, op: ReduceOp, root: usize) -> Result<Work> {
-        P::perform(Request::Reduce(buffer, op, root), self, CallSite::caller())
+        let request = Request::Reduce { buffer, reduce: op, root };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// Every rank ends with what `root` has.
@@ -34,7 +37,7 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn broadcast<P: Place + ?Sized>(&self, buffer: &mut P, root: usize) -> Result<Work> {
-        P::perform(Request::Broadcast(buffer, root), self, CallSite::caller())
+        P::perform(Asked::Collective(Request::Broadcast { buffer, root }), self, CallSite::caller())
     }
 
     /// Every rank ends with the inputs of all.
@@ -43,7 +46,9 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn all_gather<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
-        P::perform(Request::AllGather(input, output), self, CallSite::caller())
+        let blocks = self.blocks_of(input.count());
+        let request = Request::AllGather { buffers: Buffers::Separate(input, output), blocks };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// Every rank ends with its part of the combination of all.
@@ -52,7 +57,10 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn reduce_scatter<P: Place + ?Sized>(&self, input: &P, output: &mut P, op: ReduceOp) -> Result<Work> {
-        P::perform(Request::ReduceScatter(input, output, op), self, CallSite::caller())
+        let blocks = self.blocks_of(output.count());
+        let buffers = Buffers::Separate(input, output);
+        let request = Request::ReduceScatter { buffers, blocks, reduce: op };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// Every rank ends with its part of the input of each.
@@ -61,7 +69,9 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn all_to_all<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
-        P::perform(Request::AllToAll(input, output), self, CallSite::caller())
+        let blocks = Exchange::Even { count: input.count() / self.world_size() };
+        let request = Request::AllToAll { input, output, blocks };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// `root` ends with the inputs of all in its output, which the others lack.
@@ -70,7 +80,9 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn gather<P: Place + ?Sized>(&self, input: &P, output: Option<&mut P>, root: usize) -> Result<Work> {
-        P::perform(Request::Gather(input, output, root), self, CallSite::caller())
+        let blocks = self.blocks_of(input.count());
+        let request = Request::Gather { input, output, blocks, root };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// Every rank ends with its part of the input of `root`, which the others lack.
@@ -79,7 +91,9 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn scatter<P: Place + ?Sized>(&self, input: Option<&P>, output: &mut P, root: usize) -> Result<Work> {
-        P::perform(Request::Scatter(input, output, root), self, CallSite::caller())
+        let blocks = self.blocks_of(output.count());
+        let request = Request::Scatter { input, output, blocks, root };
+        P::perform(Asked::Collective(request), self, CallSite::caller())
     }
 
     /// Sends to `dst`, another rank, which receives. Messages between two ranks arrive in order, those of the host apart from those of the devices;
@@ -89,7 +103,7 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn send<P: Place + ?Sized>(&self, buffer: &P, dst: usize) -> Result<Work> {
-        P::perform(Request::Send(buffer, dst), self, CallSite::caller())
+        P::perform(Asked::Send(buffer, dst), self, CallSite::caller())
     }
 
     /// Receives what `src` sends next to this rank, in a place of the same kind.
@@ -98,6 +112,11 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn recv<P: Place + ?Sized>(&self, buffer: &mut P, src: usize) -> Result<Work> {
-        P::perform(Request::Recv(buffer, src), self, CallSite::caller())
+        P::perform(Asked::Recv(buffer, src), self, CallSite::caller())
+    }
+
+    /// A block of `count` elements for each rank.
+    fn blocks_of(&self, count: usize) -> Layout {
+        Layout::even(self.world_size(), count * self.world_size())
     }
 }

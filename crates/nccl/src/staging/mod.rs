@@ -15,6 +15,7 @@ use crate::joint_health::JointHealth;
 use crate::memory::Memory;
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
+use crate::what::What;
 use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
 use phalanx_group::ProcessGroup;
 use pipeline::Pipeline;
@@ -143,7 +144,7 @@ impl Staging {
     fn messages(&self, messages: &[&Operation], running: &Running<'_>) -> Result<()> {
         let mut lines: Vec<(_, Vec<&Operation>)> = Vec::new();
         for &message in messages {
-            let line = (message.op, message.rank);
+            let line = (message.op, message.rank());
             match lines.iter_mut().find(|(known, _)| *known == line) {
                 Some((_, others)) => others.push(message),
                 None => lines.push((line, vec![message])),
@@ -206,11 +207,13 @@ impl Drop for InUse<'_> {
 
 /// The two ends of a message agree on its length, before chunks that may be alike.
 fn announce(message: &Operation, running: &Running<'_>) -> Result<()> {
-    let (group, peer) = (running.group(), message.rank.unwrap_or_default());
+    let group = running.group();
     let mut sent = [message.count as u64];
-    if message.op == OpKind::Send {
-        return group.send(&sent, peer, 0);
-    }
+    let peer = match message.what {
+        What::Collective(_) => return Ok(()),
+        What::Send { dst, .. } => return group.send(&sent, dst, 0),
+        What::Recv { src, .. } => src,
+    };
     group.recv(&mut sent, peer, 0)?;
     if sent[0] == message.count as u64 {
         return Ok(());

@@ -7,7 +7,9 @@ use crate::operation::Operation;
 use crate::pinned::Pinned;
 use crate::stream::Stream;
 use crate::sys::cuda::{Code, RawPointer};
-use phalanx_core::{OpKind, Result};
+use crate::what::What;
+use phalanx_core::Result;
+use phalanx_group::Request;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -24,6 +26,8 @@ pub(super) struct Pipeline<'a> {
     operation: &'a Operation,
     running: &'a Running<'a>,
     on_rank: OnRank,
+    /// Where the input is on the device, and the output.
+    memory: (RawPointer, RawPointer),
     /// Elements of a block in each chunk but the last.
     step: usize,
     /// Pinned memory, in turns.
@@ -42,21 +46,25 @@ struct OnRank {
 
 impl OnRank {
     fn of(operation: &Operation, rank: usize, world_size: usize) -> Self {
-        let is_root = operation.rank == Some(rank);
+        let is_root = operation.rank() == Some(rank);
         let if_root = |blocks| if is_root { blocks } else { 0 };
         let separate = |inputs, outputs| Self { inputs, outputs, read: inputs, written: outputs };
         let in_place = |read, written| Self { inputs: 0, outputs: 1, read, written };
-        match operation.op {
-            OpKind::AllReduce => in_place(1, 1),
-            OpKind::Reduce => in_place(1, if_root(1)),
-            OpKind::Broadcast => in_place(if_root(1), 1 - if_root(1)),
-            OpKind::AllGather => separate(1, world_size),
-            OpKind::ReduceScatter => separate(world_size, 1),
-            OpKind::AllToAll => separate(world_size, world_size),
-            OpKind::Gather => separate(1, if_root(world_size)),
-            OpKind::Scatter => separate(if_root(world_size), 1),
-            OpKind::Send => separate(1, 0),
-            _ => separate(0, 1),
+        let request = match &operation.what {
+            What::Collective(request) => request,
+            What::Send { .. } => return separate(1, 0),
+            What::Recv { .. } => return separate(0, 1),
+        };
+        match request {
+            Request::AllReduce { .. } => in_place(1, 1),
+            Request::Reduce { .. } => in_place(1, if_root(1)),
+            Request::Broadcast { .. } => in_place(if_root(1), 1 - if_root(1)),
+            Request::AllGather { .. } => separate(1, world_size),
+            Request::ReduceScatter { .. } => separate(world_size, 1),
+            Request::AllToAll { .. } => separate(world_size, world_size),
+            Request::Gather { .. } => separate(1, if_root(world_size)),
+            Request::Scatter { .. } => separate(if_root(world_size), 1),
+            Request::Barrier => separate(0, 0),
         }
     }
 }
@@ -73,7 +81,8 @@ impl<'a> Pipeline<'a> {
         // The same on all ranks, whatever they have of it.
         let step = (CHUNK / operation.blocks(world_size) / operation.element.size).max(1);
         let slots = Vec::new();
-        let mut pipeline = Self { shared, operation, running, on_rank, step, slots };
+        let memory = operation.memory(rank);
+        let mut pipeline = Self { shared, operation, running, on_rank, memory, step, slots };
         let len = pipeline.slot_len(&(0..step.min(operation.count)));
         for chunk in 0..pipeline.chunks().min(SLOTS) {
             pipeline.slots.push(shared.device.staging().at_once(len)?);
@@ -90,7 +99,7 @@ impl<'a> Pipeline<'a> {
             let slot = &mut self.slots[at];
             self.running.wait(|left| slot.memory().wait(left))?;
             let (input, output) = slot.bytes()[..len].split_at_mut(inputs);
-            (self.operation.element.on_host)(&self.running.group(), self.operation.task(), input, output)?;
+            (self.operation.element.on_host)(&self.running.group(), &self.operation.what, input, output)?;
             self.give_back(chunk)?;
             if chunk + self.slots.len() < self.chunks() {
                 self.fetch(chunk + self.slots.len())?;
@@ -120,7 +129,7 @@ impl<'a> Pipeline<'a> {
     fn fetch(&self, chunk: usize) -> Result<()> {
         let (table, stream) = (self.shared.device.cuda().table(), &self.shared.to_host);
         self.copy(stream, chunk, 0..self.on_rank.read, |offset, in_slot, len| {
-            let (to, from) = (in_slot as *mut c_void, self.operation.from + offset);
+            let (to, from) = (in_slot as *mut c_void, self.memory.0 + offset);
             // SAFETY: both have so many bytes, and live until the stream is past this.
             ("cuMemcpyDtoHAsync_v2", unsafe { (table.memcpy_to_host_async)(to, from, len, stream.raw()) })
         })
@@ -131,7 +140,7 @@ impl<'a> Pipeline<'a> {
         let (table, stream) = (self.shared.device.cuda().table(), &self.shared.to_device);
         let outputs = self.on_rank.inputs..self.on_rank.inputs + self.on_rank.written;
         self.copy(stream, chunk, outputs, |offset, in_slot, len| {
-            let (to, from) = (self.operation.to + offset, in_slot as *const c_void);
+            let (to, from) = (self.memory.1 + offset, in_slot as *const c_void);
             // SAFETY: both have so many bytes, and live until the stream is past this.
             ("cuMemcpyHtoDAsync_v2", unsafe { (table.memcpy_to_device_async)(to, from, len, stream.raw()) })
         })
@@ -147,7 +156,7 @@ impl<'a> Pipeline<'a> {
         one: impl Fn(u64, RawPointer, usize) -> (&'static str, Code),
     ) -> Result<()> {
         let (device, slot) = (&self.shared.device, self.slots[chunk % self.slots.len()].memory());
-        let (elements, Operation { count, element, .. }) = (self.elements(chunk), self.operation);
+        let (elements, &Operation { count, element, .. }) = (self.elements(chunk), self.operation);
         let len = self.bytes(&elements);
         use_in_order(stream, &[slot], || {
             let _entered = device.enter()?;

@@ -1,0 +1,16 @@
+//! What is done with raw device memory: a collective of the group, or a message.
+
+use crate::element::Reduction;
+use crate::sys::cuda::RawPointer;
+use phalanx_group::Request;
+
+/// What is done with raw device memory.
+#[derive(Debug, Clone)]
+pub(crate) enum What {
+    /// By all ranks.
+    Collective(Request<RawPointer, RawPointer, Reduction>),
+    /// A message to a rank.
+    Send { from: RawPointer, dst: usize },
+    /// A message from a rank.
+    Recv { to: RawPointer, src: usize },
+}
