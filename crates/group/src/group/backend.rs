@@ -64,6 +64,15 @@ pub trait Backend: Send + Sync + Debug {
     /// As [`Error`](phalanx_core::Error) says.
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()>;
 
+    /// Performs a collective by another one of this backend, for those that it does not have itself: all but all_reduce, all_gather and all_to_all
+    /// are made of these. The other one has the signature of the call, so that errors and traces name what the program called.
+    ///
+    /// # Errors
+    /// Those of [`perform`](Self::perform); [`Unsupported`](Error::Unsupported) of the three.
+    fn perform_by_others(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
+        call.perform_by_others(self.name(), |part| self.perform(part, timeout))
+    }
+
     /// Begins a collective on buffers that the operation owns until it is done, and completes it with the one of the
     /// [result](crate::Request::into_result). The time of `timeout` runs from when those before it are done.
     ///

@@ -16,6 +16,8 @@ pub struct Call<I, O> {
     world_size: usize,
 }
 
+/// A request on borrowed memory of the host.
+pub(crate) type HostRequest<'a> = Request<&'a [u8], &'a mut [u8]>;
 /// A call that borrows memory of the host, as bytes that are aligned for their type.
 pub type HostCall<'a> = Call<&'a [u8], &'a mut [u8]>;
 /// A call that owns its buffers until it is done.
@@ -55,6 +57,11 @@ impl<I, O> Call<I, O> {
     /// Both.
     pub fn into_parts(self) -> (Signature, Request<I, O>) {
         (self.signature, self.request)
+    }
+
+    /// The rank that it was made for, and how many there are.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.rank, self.world_size)
     }
 
     /// For a backend: refuses a call that was made for another rank, or another number of them.

@@ -3,6 +3,7 @@
 mod asynchronous;
 pub(crate) mod backend;
 pub(crate) mod birthplace;
+pub(crate) mod by_others;
 pub(crate) mod call;
 mod collectives;
 pub(crate) mod encryption;

@@ -123,6 +123,18 @@ fn perform_all(backend: &dyn Backend) {
         let result = request.into_result().unwrap_or_default();
         assert_eq!(result[range], expected, "{what}");
     }
+    for (mut request, range, expected) in cases(place.0, place.1) {
+        let what = format!("{request:?} by others over {} on rank {}", backend.name(), place.0);
+        let is_basic = matches!(request.kind(), OpKind::AllReduce | OpKind::AllGather | OpKind::AllToAll);
+        let done = backend.perform_by_others(borrowed(&mut request, place).unwrap(), LIMIT);
+        if is_basic {
+            assert!(matches!(done, Err(Error::Unsupported { .. })), "{what}: {done:?}");
+            continue;
+        }
+        done.unwrap();
+        let result = request.into_result().unwrap_or_default();
+        assert_eq!(result[range], expected, "{what}");
+    }
 }
 
 #[test]

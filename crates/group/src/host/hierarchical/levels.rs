@@ -4,7 +4,7 @@ use super::hosts::{Hosts, block_of};
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::{Arithmetic, Partials};
 use crate::engine::scratch;
-use crate::group::call::{HostCall, element};
+use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::memory::keep;
 use crate::group::request::{Buffers, Request};
 use crate::host::call_thread::{CallThread, Performer};
@@ -40,8 +40,6 @@ impl Path {
         }
     }
 }
-
-type HostRequest<'a> = Request<&'a [u8], &'a mut [u8]>;
 
 /// One group on one rank. What the progress thread works on, too.
 #[derive(Debug)]

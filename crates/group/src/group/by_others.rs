@@ -1,0 +1,100 @@
+//! An operation made of one other, for backends that do not have it.
+//!
+//! all_reduce, all_gather and all_to_all are what the others are made of. A new collective needs no more than an arm here to run
+//! everywhere; a backend that knows a faster way performs it itself.
+
+use crate::group::call::{HostCall, HostRequest, element};
+use crate::group::memory::keep;
+use crate::group::request::{Buffers, Exchange, Request};
+use phalanx_core::{DType, Error, Layout, Result};
+use std::ops::Range;
+
+impl HostCall<'_> {
+    /// Performs the call by one other, which `perform` is given. That has the signature of this one, so all that is said of it names what the
+    /// program called.
+    ///
+    /// # Errors
+    /// Those of `perform`; [`Unsupported`](Error::Unsupported) of what others are made of.
+    pub(crate) fn perform_by_others(
+        self,
+        backend: &'static str,
+        perform: impl FnOnce(HostCall<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (rank, world_size) = self.place();
+        let (signature, request) = self.into_parts();
+        if let Request::AllReduce { .. } | Request::AllGather { .. } | Request::AllToAll { .. } = request {
+            let (op, hint) = (signature.op, format!("nothing else does a {}", request.kind()));
+            return Err(Error::Unsupported { op, backend, hint });
+        }
+        let dtype = signature.dtype;
+        by_others(request, dtype, rank, world_size, |part| {
+            perform(HostCall::new(signature, part, rank, world_size)?)
+        })
+    }
+}
+
+/// Performs `request` by one other, which `perform` is given; all_reduce, all_gather and all_to_all as they are.
+pub(crate) fn by_others<E>(
+    request: HostRequest<'_>,
+    dtype: Option<DType>,
+    rank: usize,
+    world_size: usize,
+    perform: impl FnOnce(HostRequest<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let element = element(dtype);
+    let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
+    // One block, of one rank.
+    let only = |of: usize, len: usize| {
+        let counts: Vec<usize> = (0..world_size).map(|rank| if rank == of { len } else { 0 }).collect();
+        Layout::from_counts(&counts)
+    };
+    match request {
+        Request::AllReduce { .. } | Request::AllGather { .. } | Request::AllToAll { .. } => perform(request),
+        Request::Reduce { buffer, reduce, .. } => {
+            perform(Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce })
+        }
+        Request::ReduceScatter { buffers: Buffers::InPlace(buffer), reduce, .. } => {
+            perform(Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce })
+        }
+        Request::ReduceScatter { buffers: Buffers::Separate(input, output), blocks, reduce } => {
+            let mut whole = Scratch::new(input.len());
+            let buffers = Buffers::Separate(input, whole.bytes());
+            perform(Request::AllReduce { buffers, reduce })?;
+            keep(output, &whole.bytes()[bytes(blocks.block(rank))]);
+            Ok(())
+        }
+        Request::Broadcast { buffer, root } => {
+            let blocks = only(root, buffer.len() / element);
+            perform(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks })
+        }
+        Request::Gather { input, output, blocks, root } => {
+            let send = only(root, input.len() / element);
+            let recv = if rank == root { blocks } else { only(root, 0) };
+            let blocks = Exchange::Uneven { send, recv };
+            perform(Request::AllToAll { input, output: output.unwrap_or_default(), blocks })
+        }
+        Request::Scatter { input, output, blocks, root } => {
+            let recv = only(root, output.len() / element);
+            let send = if rank == root { blocks } else { only(root, 0) };
+            let blocks = Exchange::Uneven { send, recv };
+            perform(Request::AllToAll { input: input.unwrap_or_default(), output, blocks })
+        }
+        Request::Barrier => {
+            let (buffers, blocks) = (Buffers::InPlace(&mut [][..]), Layout::even(world_size, 0));
+            perform(Request::AllGather { buffers, blocks })
+        }
+    }
+}
+
+/// A buffer of so many bytes, aligned for every element type.
+struct Scratch(Vec<u64>, usize);
+
+impl Scratch {
+    fn new(len: usize) -> Self {
+        Self(vec![0; len.div_ceil(8)], len)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..self.1]
+    }
+}
