@@ -28,6 +28,7 @@ pub enum OpKind {
     Finalize,
     Shrink,
     Rejoin,
+    Scan,
 }
 
 impl OpKind {
@@ -51,6 +52,7 @@ impl OpKind {
             Self::Finalize => "finalize",
             Self::Shrink => "shrink",
             Self::Rejoin => "rejoin",
+            Self::Scan => "scan",
         }
     }
 }

@@ -54,6 +54,9 @@ pub(crate) fn perform<T: Element>(
             let blocks = Exchange::Even { count: input.len() / world_size };
             Request::AllToAll { input, output, blocks }
         }
+        Request::Scan { reduce, .. } => {
+            Request::Scan { buffers: Buffers::InPlace(output), reduce: op(reduce)? }
+        }
         Request::Barrier => Request::Barrier,
     })
 }

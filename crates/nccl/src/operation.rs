@@ -73,7 +73,7 @@ impl Operation {
             What::Recv { to, .. } => return (0, *to),
         };
         match request {
-            Request::AllReduce { buffers, .. } => match *buffers {
+            Request::AllReduce { buffers, .. } | Request::Scan { buffers, .. } => match *buffers {
                 Buffers::InPlace(buffer) => (buffer, buffer),
                 Buffers::Separate(input, output) => (input, output),
             },
@@ -104,8 +104,10 @@ impl Operation {
             return Err(Error::misuse(op, format!("the {end} is this rank, which goes over NCCL only")));
         }
         let unsupported = |backend, hint| Err(Error::Unsupported { op, backend, hint });
-        if let (What::Collective(Request::Barrier), Carrier::Nccl(_)) = (&self.what, carrier) {
-            return unsupported("nccl", "NCCL has no barrier: reduce one element".into());
+        if let (What::Collective(request @ (Request::Scan { .. } | Request::Barrier)), Carrier::Nccl(_)) =
+            (&self.what, carrier)
+        {
+            return unsupported("nccl", format!("NCCL has no {}: make it of others", request.kind()));
         }
         let Some(reduction) = self.reduction() else { return Ok(()) };
         match (carrier, reduction, self.element.dtype) {
@@ -138,6 +140,7 @@ impl Operation {
                 Request::AllReduce { .. }
                 | Request::Reduce { .. }
                 | Request::Broadcast { .. }
+                | Request::Scan { .. }
                 | Request::Barrier,
             )
             | What::Send { .. }
@@ -213,7 +216,7 @@ impl Operation {
                 std::iter::once(recv(root, 0)).chain(sent).collect()
             }
             // Refused by `check`.
-            Request::Barrier => Vec::new(),
+            Request::Scan { .. } | Request::Barrier => Vec::new(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::memory::keep;
 use crate::group::request::{Buffers, Exchange, Request};
 use phalanx_core::{DType, Error, Layout, Result};
+use phalanx_kernels::Kernel;
 use std::ops::Range;
 
 impl HostCall<'_> {
@@ -78,6 +79,25 @@ pub(crate) fn by_others<E>(
             let send = if rank == root { blocks } else { only(root, 0) };
             let blocks = Exchange::Uneven { send, recv };
             perform(Request::AllToAll { input: input.unwrap_or_default(), output, blocks })
+        }
+        Request::Scan { buffers, reduce } => {
+            let buffer = match buffers {
+                Buffers::InPlace(buffer) => buffer,
+                Buffers::Separate(input, output) => {
+                    keep(output, input);
+                    output
+                }
+            };
+            let (len, count) = (buffer.len(), buffer.len() / element);
+            let mut all = Scratch::new(len * world_size);
+            let (buffers, blocks) =
+                (Buffers::Separate(&*buffer, all.bytes()), Layout::even(world_size, count * world_size));
+            perform(Request::AllGather { buffers, blocks })?;
+            let all = all.bytes();
+            let sources: Vec<&[u8]> = (0..=rank).map(|rank| &all[rank * len..(rank + 1) * len]).collect();
+            let kernel = dtype.and_then(|dtype| Kernel::new(reduce, dtype));
+            kernel.expect("a call's values can be combined").combine_all(buffer, &sources, rank + 1);
+            Ok(())
         }
         Request::Barrier => {
             let (buffers, blocks) = (Buffers::InPlace(&mut [][..]), Layout::even(world_size, 0));

@@ -164,6 +164,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     pub fn count(&self, element: usize) -> usize {
         match self {
             Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
+            | Self::Scan { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
             | Self::Reduce { buffer, .. }
             | Self::Broadcast { buffer, .. } => buffer.len_bytes() / element,
             Self::AllGather { blocks, .. }
@@ -195,12 +196,14 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
         };
         match self {
             Self::AllReduce { buffers: Buffers::InPlace(buffer), .. }
+            | Self::Scan { buffers: Buffers::InPlace(buffer), .. }
             | Self::Reduce { buffer, .. }
             | Self::Broadcast { buffer, .. } => {
                 let bytes = buffer.len_bytes();
                 check_lengths(element, [("buffer", Some(bytes), Some(bytes / element), Why::Block)])
             }
-            Self::AllReduce { buffers: Buffers::Separate(input, output), .. } => {
+            Self::AllReduce { buffers: Buffers::Separate(input, output), .. }
+            | Self::Scan { buffers: Buffers::Separate(input, output), .. } => {
                 let (bytes, count) = (input.len_bytes(), input.len_bytes() / element);
                 let why = Why::Because("as many as input has");
                 let output = ("output", Some(output.len_bytes()), Some(count), why);

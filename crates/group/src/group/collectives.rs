@@ -286,6 +286,33 @@ impl ProcessGroup {
         self.perform(op, Request::AllToAll { input, output, blocks }, 1, site)
     }
 
+    /// Combines `buffer` with those of the ranks before: rank `r` ends with the combination of ranks 0 to `r`. An average is that of these ranks.
+    ///
+    /// # Shape
+    /// `buffer`: n elements, read and overwritten.
+    /// # Cost
+    /// An all_gather of n elements; scratch: P × n elements.
+    /// # Determinism
+    /// Values are combined in the order of the ranks, whatever the backend: the same bits in every run. Half types are rounded once.
+    /// # Errors
+    /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
+    /// # Examples
+    /// Where each rank's share begins in a file that all write:
+    /// ```
+    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(3) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// let own = 10 * (group.rank() as u64 + 1);
+    /// let mut end = [own];
+    /// group.scan(&mut end, ReduceOp::Sum)?;
+    /// assert_eq!(end[0] - own, [0, 10, 30][group.rank()]);
+    /// # Ok(()) }); } });
+    /// ```
+    #[track_caller]
+    pub fn scan<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let request = Request::Scan { buffers: Buffers::InPlace(buffer), reduce: op };
+        self.perform(OpKind::Scan, request, 0, self.site())
+    }
+
     /// Returns on every rank after all ranks have called it.
     ///
     /// # Cost

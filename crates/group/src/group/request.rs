@@ -80,6 +80,13 @@ pub enum Request<I, O, R = ReduceOp> {
         /// Which blocks.
         blocks: Exchange,
     },
+    /// Every rank ends with the combination of the inputs of ranks 0 to itself, in their order.
+    Scan {
+        /// The whole, on every rank.
+        buffers: Buffers<I, O>,
+        /// How values are combined; an average is that of as many ranks.
+        reduce: R,
+    },
     /// Every rank waits until all have come.
     Barrier,
 }
@@ -155,6 +162,7 @@ impl<I, O, R> Request<I, O, R> {
             Self::Gather { .. } => OpKind::Gather,
             Self::Scatter { .. } => OpKind::Scatter,
             Self::AllToAll { .. } => OpKind::AllToAll,
+            Self::Scan { .. } => OpKind::Scan,
             Self::Barrier => OpKind::Barrier,
         }
     }
@@ -163,6 +171,7 @@ impl<I, O, R> Request<I, O, R> {
     pub fn reduce(&self) -> Option<&R> {
         match self {
             Self::AllReduce { reduce, .. }
+            | Self::Scan { reduce, .. }
             | Self::Reduce { reduce, .. }
             | Self::ReduceScatter { reduce, .. } => Some(reduce),
             Self::Broadcast { .. }
@@ -185,6 +194,7 @@ impl<I, O, R> Request<I, O, R> {
             | Self::AllGather { .. }
             | Self::ReduceScatter { .. }
             | Self::AllToAll { .. }
+            | Self::Scan { .. }
             | Self::Barrier => None,
         }
     }
@@ -200,6 +210,7 @@ impl<I, O, R> Request<I, O, R> {
             | Self::Reduce { .. }
             | Self::Broadcast { .. }
             | Self::AllToAll { .. }
+            | Self::Scan { .. }
             | Self::Barrier => None,
         }
     }
@@ -240,6 +251,10 @@ impl<I, O, R> Request<I, O, R> {
             }
             Self::AllToAll { input: from, output: to, blocks } => {
                 Request::AllToAll { input: input(from)?, output: output(to)?, blocks }
+            }
+            Self::Scan { buffers, reduce } => {
+                let buffers = buffers.try_map(&mut input, &mut output)?;
+                Request::Scan { buffers, reduce: combine(reduce) }
             }
             Self::Barrier => Request::Barrier,
         })
@@ -287,6 +302,7 @@ impl<I, O, R> Request<I, O, R> {
             Self::AllToAll { input, output, blocks } => {
                 Request::AllToAll { input, output, blocks: blocks.clone() }
             }
+            Self::Scan { buffers, reduce } => Request::Scan { buffers: buffers.each(), reduce: *reduce },
             Self::Barrier => Request::Barrier,
         }
     }
@@ -298,7 +314,8 @@ impl<B, R> Request<B, B, R> {
         match self {
             Self::AllReduce { buffers, .. }
             | Self::AllGather { buffers, .. }
-            | Self::ReduceScatter { buffers, .. } => match buffers {
+            | Self::ReduceScatter { buffers, .. }
+            | Self::Scan { buffers, .. } => match buffers {
                 Buffers::InPlace(buffer) | Buffers::Separate(_, buffer) => Some(buffer),
             },
             Self::Reduce { buffer, .. } | Self::Broadcast { buffer, .. } => Some(buffer),

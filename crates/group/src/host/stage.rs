@@ -30,6 +30,14 @@ impl Pattern {
     }
 }
 
+/// A request, made ready.
+#[derive(Debug)]
+pub(crate) enum Staged<I, O> {
+    Scheduled(Pattern, Stage<I, O>),
+    /// There are no schedules for it.
+    Unscheduled(Request<I, O>),
+}
+
 /// The memory in which a schedule is performed.
 #[derive(Debug)]
 pub(crate) enum Stage<I, O> {
@@ -77,7 +85,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
         element: usize,
         rank: usize,
         world_size: usize,
-    ) -> Result<(Pattern, Self), Changed> {
+    ) -> Result<Staged<I, O>, Changed> {
         let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
         let whole = |blocks: &Layout| Scratch::new(blocks.len() * element);
         let (kind, reduce, root) = (request.kind(), request.reduce().copied(), request.root().unwrap_or(0));
@@ -141,9 +149,10 @@ impl<I: Readable, O: Writable> Stage<I, O> {
                 recv_layout = (!is_even).then_some(recv);
                 (send, Self::Separate(input, output))
             }
+            request @ Request::Scan { .. } => return Ok(Staged::Unscheduled(request)),
             Request::Barrier => (even, Self::Nothing),
         };
-        Ok((Pattern { kind, reduce, root, layout, recv_layout }, stage))
+        Ok(Staged::Scheduled(Pattern { kind, reduce, root, layout, recv_layout }, stage))
     }
 
     /// What the schedule works on.

@@ -56,7 +56,7 @@ impl OnRank {
             What::Recv { .. } => return separate(0, 1),
         };
         match request {
-            Request::AllReduce { .. } => in_place(1, 1),
+            Request::AllReduce { .. } | Request::Scan { .. } => in_place(1, 1),
             Request::Reduce { .. } => in_place(1, if_root(1)),
             Request::Broadcast { .. } => in_place(if_root(1), 1 - if_root(1)),
             Request::AllGather { .. } => separate(1, world_size),

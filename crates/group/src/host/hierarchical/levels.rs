@@ -4,6 +4,7 @@ use super::hosts::{Hosts, block_of};
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::{Arithmetic, Partials};
 use crate::engine::scratch;
+use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::memory::keep;
 use crate::group::request::{Buffers, Request};
@@ -99,7 +100,7 @@ impl Levels {
             | Request::Reduce { .. }
             | Request::Broadcast { .. }
             | Request::Barrier => Path::Speakers,
-            Request::AllGather { .. } | Request::ReduceScatter { .. } => in_blocks(),
+            Request::AllGather { .. } | Request::ReduceScatter { .. } | Request::Scan { .. } => in_blocks(),
         }
     }
 
@@ -126,6 +127,7 @@ impl Parts<'_> {
             | Request::Broadcast { .. }
             | Request::AllGather { .. }
             | Request::ReduceScatter { .. }
+            | Request::Scan { .. }
                 if request.is_empty(self.element()) =>
             {
                 self.barrier()
@@ -155,6 +157,11 @@ impl Parts<'_> {
                 Some(per_host) => self.reduce_scatter(per_host, &blocks, buffers, reduce),
             },
             Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. } => self.flat(request),
+            Request::Scan { .. } => {
+                let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
+                let dtype = self.whole.signature.dtype;
+                by_others(request, dtype, rank, world_size, |part| self.perform(part, path))
+            }
             Request::Barrier => self.barrier(),
         }
     }

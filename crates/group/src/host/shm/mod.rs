@@ -8,6 +8,7 @@ mod lookout;
 
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout, counted};
+use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, OwnedCall, element};
 use crate::group::memory::keep;
 use crate::group::pending::{Bytes, Pending};
@@ -19,7 +20,7 @@ use crate::trace::{Trace, clock};
 use lookout::Look;
 use phalanx_algo::Selector;
 use phalanx_core::{
-    CallSite, Cause, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
+    CallSite, Cause, DType, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
 };
 use phalanx_kernels::Kernel;
 use phalanx_rendezvous::BackendChoice;
@@ -256,6 +257,7 @@ impl Performer for Shared {
 /// What elements are, and how they are combined.
 #[derive(Clone, Copy)]
 struct Values {
+    dtype: Option<DType>,
     element: usize,
     /// For the operator and the type of a reduction.
     kernel: Option<Kernel>,
@@ -263,18 +265,18 @@ struct Values {
 
 impl Values {
     fn of(signature: &Signature, reduce: Option<ReduceOp>) -> Result<Self> {
-        let element = element(signature.dtype);
-        let (Some(op), Some(dtype)) = (reduce, signature.dtype) else {
-            return Ok(Self { element, kernel: None });
+        let (dtype, element) = (signature.dtype, element(signature.dtype));
+        let (Some(op), Some(of)) = (reduce, dtype) else {
+            return Ok(Self { dtype, element, kernel: None });
         };
-        match Kernel::new(op, dtype) {
-            Some(kernel) => Ok(Self { element, kernel: Some(kernel) }),
-            None => Err(Error::misuse(signature.op, format!("{op} is not defined for {dtype}"))),
+        match Kernel::new(op, of) {
+            Some(kernel) => Ok(Self { dtype, element, kernel: Some(kernel) }),
+            None => Err(Error::misuse(signature.op, format!("{op} is not defined for {of}"))),
         }
     }
 
     fn reduction(self, root: Option<usize>) -> Reduction {
-        let Self { element, kernel } = self;
+        let Self { element, kernel, .. } = self;
         Reduction { kernel: kernel.expect("reductions have a kernel"), element, root }
     }
 }
@@ -384,6 +386,9 @@ fn run(
             let buffers = phalanx_shm::Buffers::Separate(input, output);
             if is_even { team.pull(shm, buffers, transfer) } else { team.pull_uneven(shm, buffers, transfer) }
         }
+        request @ Request::Scan { .. } => by_others(request, values.dtype, rank, world_size, |part| {
+            run(team, shm, part, values, (rank, world_size))
+        }),
         Request::Barrier => team.barrier(shm),
     }
 }

@@ -89,6 +89,11 @@ pub(super) fn reductions<T: Sample>(group: &ProcessGroup, len: usize, op: Reduce
     group.all_reduce(&mut buffer, op).unwrap();
     assert_bits(&buffer, &expected, what(group, "all_reduce", op, len));
 
+    let mut buffer = inputs[rank].clone();
+    group.scan(&mut buffer, op).unwrap();
+    let before = oracle::reduce(&inputs[..=rank], op);
+    assert_bits(&buffer, &before, what(group, "scan", op, len));
+
     for root in roots(world_size) {
         let mut buffer = inputs[rank].clone();
         group.reduce(&mut buffer, op, root).unwrap();
