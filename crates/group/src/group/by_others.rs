@@ -81,13 +81,7 @@ pub(crate) fn by_others<E>(
             perform(Request::AllToAll { input: input.unwrap_or_default(), output, blocks })
         }
         Request::Scan { buffers, reduce } => {
-            let buffer = match buffers {
-                Buffers::InPlace(buffer) => buffer,
-                Buffers::Separate(input, output) => {
-                    keep(output, input);
-                    output
-                }
-            };
+            let buffer = buffers.whole();
             let (len, count) = (buffer.len(), buffer.len() / element);
             let mut all = Scratch::new(len * world_size);
             let (buffers, blocks) =

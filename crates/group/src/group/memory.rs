@@ -1,7 +1,9 @@
 //! Memory of the host that a request is about: borrowed for a call, or owned by an operation.
 
 use crate::group::pending::Bytes;
+use crate::group::request::Buffers;
 use phalanx_core::{CallSite, OpKind};
+use std::ops::Range;
 
 /// Memory that has a length.
 pub trait Extent {
@@ -112,6 +114,30 @@ impl Readable for OwnedBuffer {
 impl Writable for OwnedBuffer {
     fn write(&mut self) -> Result<&mut [u8], Changed> {
         self.bytes()
+    }
+}
+
+impl<'a> Buffers<&'a [u8], &'a mut [u8]> {
+    /// The output, to which an input of the same length is copied.
+    pub(crate) fn whole(self) -> &'a mut [u8] {
+        match self {
+            Self::InPlace(buffer) => buffer,
+            Self::Separate(input, output) => {
+                keep(output, input);
+                output
+            }
+        }
+    }
+
+    /// The output, to which an input is copied as its part `own`.
+    pub(crate) fn with_own(self, own: Range<usize>) -> &'a mut [u8] {
+        match self {
+            Self::InPlace(buffer) => buffer,
+            Self::Separate(input, output) => {
+                keep(&mut output[own], input);
+                output
+            }
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use crate::engine::partial::{Arithmetic, Partials};
 use crate::engine::scratch;
 use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, HostRequest, element};
-use crate::group::memory::keep;
 use crate::group::request::{Buffers, Request};
 use crate::host::call_thread::{CallThread, Performer};
 use crate::host::scheduled::ScheduledBackend;
@@ -132,24 +131,14 @@ impl Parts<'_> {
             {
                 self.barrier()
             }
-            Request::AllReduce { buffers, reduce } => {
-                let buffer = match buffers {
-                    Buffers::InPlace(buffer) => buffer,
-                    Buffers::Separate(input, output) => {
-                        keep(output, input);
-                        output
-                    }
-                };
-                self.all_reduce(buffer, reduce, path)
-            }
+            Request::AllReduce { buffers, reduce } => self.all_reduce(buffers.whole(), reduce, path),
             Request::Reduce { buffer, reduce, root } => self.reduce(buffer, reduce, root),
             Request::Broadcast { buffer, root } => self.broadcast(buffer, root),
-            Request::AllGather { buffers, blocks } => match (per_host, buffers) {
-                (None, buffers) => self.flat(Request::AllGather { buffers, blocks }),
-                (Some(per_host), Buffers::InPlace(buffer)) => self.all_gather(per_host, &blocks, buffer),
-                (Some(per_host), Buffers::Separate(input, output)) => {
-                    keep(&mut output[self.bytes(blocks.block(self.levels.health.rank))], input);
-                    self.all_gather(per_host, &blocks, output)
+            Request::AllGather { buffers, blocks } => match per_host {
+                None => self.flat(Request::AllGather { buffers, blocks }),
+                Some(per_host) => {
+                    let own = self.bytes(blocks.block(self.levels.health.rank));
+                    self.all_gather(per_host, &blocks, buffers.with_own(own))
                 }
             },
             Request::ReduceScatter { buffers, blocks, reduce } => match per_host {

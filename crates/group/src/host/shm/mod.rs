@@ -296,27 +296,12 @@ fn run(
     }
     let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
     match request {
-        Request::AllReduce { buffers, .. } => {
-            let buffer = match buffers {
-                Buffers::InPlace(buffer) => buffer,
-                Buffers::Separate(input, output) => {
-                    keep(output, input);
-                    output
-                }
-            };
-            team.all_reduce(shm, buffer, values.reduction(None))
-        }
+        Request::AllReduce { buffers, .. } => team.all_reduce(shm, buffers.whole(), values.reduction(None)),
         Request::Reduce { buffer, root, .. } => team.all_reduce(shm, buffer, values.reduction(Some(root))),
         Request::Broadcast { buffer, root } => team.broadcast(shm, buffer, root),
         Request::AllGather { buffers, blocks } => {
             let block = |rank| bytes(blocks.block(rank));
-            let buffer = match buffers {
-                Buffers::InPlace(buffer) => buffer,
-                Buffers::Separate(input, output) => {
-                    keep(&mut output[block(rank)], input);
-                    output
-                }
-            };
+            let buffer = buffers.with_own(block(rank));
             let transfer = Transfer {
                 same: true,
                 gives: &|_| true,
