@@ -17,6 +17,7 @@ mod birthplace;
 mod checksum;
 #[cfg(feature = "sockets")]
 mod connection;
+mod direction;
 #[cfg(feature = "sockets")]
 mod endpoint;
 #[cfg(feature = "sockets")]
@@ -58,6 +59,8 @@ pub mod tcp;
 pub mod thread;
 mod transport;
 #[cfg(feature = "sockets")]
+mod wait;
+#[cfg(feature = "sockets")]
 pub mod wait_policy;
 mod waker;
 mod wire;
@@ -66,6 +69,7 @@ mod wire;
 pub use birthplace::Birthplace;
 #[cfg(feature = "sockets")]
 pub use connection::Connection;
+pub use direction::Direction;
 #[cfg(feature = "sockets")]
 pub use endpoint::{
     Admission, Dial, Endpoint, MESSAGE_LEN_MAX, NoSession, Outbox, Service, Session, SessionId,
@@ -83,8 +87,8 @@ pub use secret::{Secret, random_number};
 #[cfg(feature = "sockets")]
 pub use socket::loopback;
 pub use tally::Tally;
+pub use transport::{LinkFault, Transport};
 #[cfg(feature = "sockets")]
-pub use transport::Wait;
-pub use transport::{Direction, LinkFault, Transport};
+pub use wait::Wait;
 pub use waker::{WakeSource, Waker};
 pub use wire::{Arrival, HEAD_LEN_MAX, Outbound, Sent, Wire, WireFault};

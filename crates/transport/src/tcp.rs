@@ -7,12 +7,14 @@ pub use crate::exchange::Exchange;
 
 use crate::birthplace::Birthplace;
 use crate::connection::Connection;
+use crate::direction::Direction;
 use crate::endpoint::Dial;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
 use crate::path::Path;
 use crate::resources;
-use crate::transport::{Direction, LinkFault, Transport, Wait};
+use crate::transport::{LinkFault, Transport};
+use crate::wait::Wait;
 use phalanx_core::{Deadline, GroupId, Result};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;

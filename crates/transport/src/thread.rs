@@ -2,7 +2,9 @@
 //!
 //! For tests, examples, and programs whose ranks share a process. A pipe holds at most one mebibyte.
 
-use crate::transport::{Direction, LinkFault, Transport, Wait};
+use crate::direction::Direction;
+use crate::transport::{LinkFault, Transport};
+use crate::wait::Wait;
 use crate::{Birthplace, Waker};
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -9,12 +9,14 @@
 //! another rank, before that.
 
 use crate::checksum::{self, BODY_SUM_LEN, CHECKED_LEN_MAX};
+#[cfg(feature = "sockets")]
+use crate::direction::Direction;
 use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX, decode_signature};
 use crate::sabotage::{Mechanism, breaks};
 use crate::tally::Tally;
-#[cfg(feature = "sockets")]
-use crate::transport::{Direction, Wait};
 use crate::transport::{LinkFault, Transport};
+#[cfg(feature = "sockets")]
+use crate::wait::Wait;
 use crate::{FRAME_LEN_MAX, WakeSource, Waker};
 use phalanx_core::Signature;
 use std::collections::{HashMap, VecDeque};

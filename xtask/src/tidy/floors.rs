@@ -36,8 +36,9 @@ const FLOORS: &[(&str, &[&str])] = &[
     (
         "crates/transport",
         &[
-            "birthplace frame key_exchange resources sabotage secret self_pipe socket status tally wait_policy",
+            "birthplace direction frame key_exchange resources sabotage secret self_pipe socket status tally wait_policy",
             "checksum host_probe keys waker",
+            "wait",
             "transport",
             "handshake seal path",
             "connection",

@@ -1,8 +1,10 @@
 //! Frames from peers that know the secret: in any order, cut anywhere, and nonsense between them.
 
 use crate::checksum::{self, BODY_SUM_LEN};
+use crate::direction::Direction;
 use crate::frame::{Channel, HEADER_LEN, Header, Key, SIGNATURE_LEN_MAX};
-use crate::transport::{Direction, LinkFault, Transport, Wait};
+use crate::transport::{LinkFault, Transport};
+use crate::wait::Wait;
 use crate::wire::{Arrival, Outbound, Wire, WireFault};
 use arbitrary::{Result, Unstructured};
 use std::collections::VecDeque;

@@ -1,0 +1,10 @@
+//! Which way bytes move on a link.
+
+/// Which way bytes are to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// To the peer.
+    Send,
+    /// From the peer.
+    Recv,
+}
