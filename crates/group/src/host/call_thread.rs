@@ -4,10 +4,9 @@
 use crate::control::group_health::GroupHealth;
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Completion, Pending};
-use crate::progress::own_thread::OwnThread;
+use crate::progress::progress_thread::ProgressThread;
 use crate::trace::clock;
 use phalanx_core::{Error, Result};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,11 +29,11 @@ struct Job {
 /// A group's collectives that nobody waits for yet, and the thread that performs them.
 #[derive(Default)]
 pub(crate) struct CallThread {
-    state: Mutex<State>,
-    changed: Condvar,
-    thread: OwnThread,
+    thread: ProgressThread<Job>,
     /// Jobs that are not finished. One load tells a blocking call that nothing is before it.
     unfinished: AtomicUsize,
+    /// One more is finished, and whoever waits for it knows.
+    finished: (Mutex<()>, Condvar),
 }
 
 impl std::fmt::Debug for CallThread {
@@ -43,15 +42,9 @@ impl std::fmt::Debug for CallThread {
     }
 }
 
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
-    closing: bool,
-}
-
 impl CallThread {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn finishing(&self) -> MutexGuard<'_, ()> {
+        self.finished.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocking calls come after what was begun before them. It ends: every job has a deadline, and none ends the thread.
@@ -59,16 +52,14 @@ impl CallThread {
         if self.unfinished.load(Ordering::Acquire) == 0 {
             return;
         }
-        let mut state = self.lock();
+        let mut finishing = self.finishing();
         while self.unfinished.load(Ordering::Acquire) > 0 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            finishing = self.finished.1.wait(finishing).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// The last handle on the group is gone: waits for what the thread still has to do, but not for long.
     pub(crate) fn end(&self, health: &GroupHealth) {
-        self.lock().closing = true;
-        self.changed.notify_all();
         self.thread.end(health);
     }
 }
@@ -79,30 +70,21 @@ impl CallThread {
 /// [`Io`](phalanx_core::Error::Io) if no thread can be started; the buffer is dropped.
 pub(crate) fn submit<P: Performer>(performer: &Arc<P>, call: OwnedCall, limit: Duration) -> Result<Pending> {
     let call_thread = performer.call_thread();
-    let mut state = call_thread.lock();
     let theirs = performer.clone();
     call_thread.thread.start(move || run(&*theirs))?;
-    // Not before: what never begins must not stand in the log.
-    performer.health().latch.collectives.schedule(call.signature(), clock::now);
     let (pending, completion) = Pending::new();
     call_thread.unfinished.fetch_add(1, Ordering::Relaxed);
-    state.jobs.push_back(Job { call, completion, limit });
-    call_thread.changed.notify_all();
+    call_thread.thread.submit(|| {
+        // Not before: what never begins must not stand in the log.
+        performer.health().latch.collectives.schedule(call.signature(), clock::now);
+        Job { call, completion, limit }
+    });
     Ok(pending)
 }
 
 fn run(performer: &impl Performer) {
     let call_thread = performer.call_thread();
-    loop {
-        let mut state = call_thread.lock();
-        let Job { mut call, completion, limit } = loop {
-            match state.jobs.pop_front() {
-                Some(job) => break job,
-                None if state.closing => return,
-                None => state = call_thread.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
-        };
-        drop(state);
+    while let Some(Job { mut call, completion, limit }) = call_thread.thread.next() {
         let outcome = performer
             .health()
             .contain(|| {
@@ -118,9 +100,9 @@ fn run(performer: &impl Performer) {
                 }
             })
             .flatten();
-        let _state = call_thread.lock();
+        let _finishing = call_thread.finishing();
         call_thread.unfinished.fetch_sub(1, Ordering::Release);
-        call_thread.changed.notify_all();
+        call_thread.finished.1.notify_all();
         completion.complete(outcome.map(|()| call.into_buffer()));
     }
 }

@@ -23,7 +23,7 @@ use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::request::Request;
 use crate::host::neighbours::Neighbours;
 use crate::host::stage::{Pattern, Stage, Staged};
-use crate::progress::progress_thread;
+use crate::progress::polling;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Algorithm, Selector, Shape};
@@ -220,7 +220,7 @@ impl ScheduledBackend {
         let called = Instant::now();
         let mut attempt = Attempt::new(called, limit);
         let leaves = |core: &mut Core| {
-            progress_thread::start(&self.engine).is_ok() && core.eager.reserve(to.peer, bytes.len())
+            polling::start(&self.engine).is_ok() && core.eager.reserve(to.peer, bytes.len())
         };
         match self.engine.drive_until(&mut operation, &mut attempt, leaves) {
             Ok(false) => {}
@@ -232,7 +232,7 @@ impl ScheduledBackend {
         let left = limit.saturating_sub(called.elapsed());
         let copy = OwnedBuffer::new(Box::new(bytes.to_vec()));
         let job = self.owned(task, Stage::InPlace(copy), completion, left);
-        progress_thread::submit(&self.engine, Box::new(job));
+        polling::submit(&self.engine, Box::new(job));
         Ok(())
     }
 
@@ -343,7 +343,7 @@ impl Backend for ScheduledBackend {
 
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
         call.check_place(self.rank(), self.members().len())?;
-        progress_thread::start(&self.engine)?;
+        polling::start(&self.engine)?;
         let (signature, request) = call.into_parts();
         let Staged::Scheduled(pattern, stage) = self.stage(&signature, request)? else {
             let hint = "no schedule performs it, so it can't run beside its caller".to_owned();
@@ -354,7 +354,7 @@ impl Backend for ScheduledBackend {
         let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();
         let job = self.owned(task, stage, completion, timeout);
-        progress_thread::submit(&self.engine, Box::new(job));
+        polling::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 
@@ -375,13 +375,13 @@ impl Backend for ScheduledBackend {
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
-        progress_thread::start(&self.engine)?;
+        polling::start(&self.engine)?;
         let buffer = OwnedBuffer::new(buffer);
         let (message, number) = self.message(&address, buffer.len_bytes())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
         let job = self.owned(task, Stage::InPlace(buffer), completion, timeout);
-        progress_thread::submit(&self.engine, Box::new(job));
+        polling::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 
@@ -420,7 +420,7 @@ impl Drop for ScheduledBackend {
             if std::thread::panicking() {
                 self.engine.health.panicked();
             }
-            progress_thread::end(&self.engine);
+            polling::end(&self.engine);
         }
     }
 }

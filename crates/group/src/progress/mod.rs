@@ -6,7 +6,8 @@
 
 pub(crate) mod backoff;
 mod core_placement;
-pub(crate) mod own_thread;
+mod own_thread;
+pub(crate) mod polling;
 pub(crate) mod progress_thread;
 mod queue;
 #[cfg(test)]
@@ -16,12 +17,11 @@ use crate::control::group_health::GroupHealth;
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::core::Core;
 use crate::engine::operation::Operation;
-use crate::progress::own_thread::OwnThread;
 use crate::trace::clock;
 use backoff::{Backoff, HostPlace};
 use phalanx_core::Result;
 use phalanx_transport::{Direction, WakeSource, Waker, Wire};
-use queue::Queue;
+use progress_thread::ProgressThread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,10 +42,9 @@ pub(crate) struct Engine {
     /// Threads that want the core.
     contenders: AtomicUsize,
     pub(crate) health: Arc<GroupHealth>,
-    pub(crate) queue: Queue<Box<dyn Job>>,
     /// Wakes the progress thread where it sleeps for links. There if the thread is.
     waker: Mutex<Option<Waker>>,
-    pub(crate) thread: OwnThread,
+    pub(crate) thread: ProgressThread<Box<dyn Job>>,
     host_place: HostPlace,
     /// The transport's: whoever sleeps for links sleeps there.
     source: Option<Arc<dyn WakeSource>>,
@@ -62,9 +61,8 @@ impl Engine {
             contenders: AtomicUsize::new(0),
             host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
             health,
-            queue: Queue::default(),
             waker: Mutex::default(),
-            thread: OwnThread::default(),
+            thread: ProgressThread::default(),
             source,
         }
     }

@@ -1,153 +1,60 @@
-//! The progress thread of a group: drives what nobody waits for.
+//! The thread of a group that performs what nobody waits for, and the jobs on their way to it.
 
-use super::backoff::Backoff;
-use super::{Engine, Job};
-use crate::engine::attempt::{Attempt, Outcome};
-use phalanx_core::{Error, Result};
-use phalanx_transport::Waker;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use super::own_thread::OwnThread;
+use super::queue::Queue;
+use crate::control::group_health::GroupHealth;
+use phalanx_core::Result;
 
-/// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
-/// submitted must not leave a gap.
-///
-/// # Errors
-/// [`Error::Io`] if no thread can be started.
-pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
-    let mut known = engine.progress_waker();
-    if known.is_none() {
-        let waker = engine.waker().map_err(|e| Error::io("making a wake-up pipe", e))?;
-        let (theirs, its_waker) = (engine.clone(), waker.clone());
-        engine.thread.start(move || run(&theirs, &its_waker))?;
-        *known = Some(waker);
-    }
-    Ok(())
+/// One thread of a group and its queue. What the thread does with its jobs is the affair of whoever starts it.
+pub(crate) struct ProgressThread<J> {
+    queue: Queue<J>,
+    thread: OwnThread,
 }
 
-/// Ends the thread, if there is one: waits for what it still has to do, but not for long.
-pub(crate) fn end(engine: &Engine) {
-    engine.queue.close();
-    engine.thread.end(&engine.health);
-}
-
-/// Gives `job` to the thread, which was started.
-pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
-    engine.queue.push(job);
-    // It may sleep for links, with other jobs.
-    if let Some(waker) = &*engine.progress_waker() {
-        waker.wake();
+impl<J> std::fmt::Debug for ProgressThread<J> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProgressThread").field("queue", &self.queue).field("thread", &self.thread).finish()
     }
 }
 
-fn run(engine: &Engine, waker: &Waker) {
-    let mut jobs: Vec<(Box<dyn Job>, Attempt)> = Vec::new();
-    let mut backoff = Backoff::sleeping_on(waker, engine.host_place);
-    loop {
-        if jobs.is_empty() && !engine.queue.wait() {
-            return;
-        }
-        engine.queue.take(|job| {
-            let attempt = Attempt::new(Instant::now(), job.limit());
-            jobs.push((job, attempt));
-        });
-        if let Err(error) = engine.health.contain(|| round(engine, &mut jobs, &mut backoff)) {
-            // The group has failed, and nobody knows what the panic left of them.
-            jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
-        }
+impl<J> Default for ProgressThread<J> {
+    fn default() -> Self {
+        Self { queue: Queue::default(), thread: OwnThread::default() }
     }
 }
 
-/// Polls every job once; if none moved, waits.
-fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut Backoff) {
-    let mut core = engine.lock();
-    let mut finished = Vec::new();
-    let mut moved = false;
-    let mut at = 0;
-    while at < jobs.len() {
-        let (job, attempt) = &mut jobs[at];
-        let outcome = match attempt.poll(&mut core, job.as_mut(), Instant::now) {
-            Outcome::Idle => {
-                at += 1;
-                continue;
-            }
-            Outcome::Moved => {
-                moved = true;
-                at += 1;
-                continue;
-            }
-            Outcome::Finished => Ok(()),
-            Outcome::Failed(error) => Err(error),
-        };
-        moved = true;
-        finished.push((jobs.remove(at).0, outcome));
-    }
-    if moved {
-        backoff.reset();
-        drop(core);
-    } else {
-        // While the program computes, this core is not ours to stay awake on.
-        if !jobs.iter().any(|(job, _)| job.is_awaited()) {
-            backoff.end();
-        }
-        let mut wants = Vec::new();
-        let mut limit = Duration::from_secs(1);
-        if backoff.is_at_end() {
-            let now = Instant::now();
-            for (job, attempt) in jobs.iter() {
-                limit = limit.min(attempt.waits_for(&core, job.as_ref(), &mut wants, now));
-            }
-        }
-        drop(engine.idle(core, backoff, &wants, limit));
-    }
-    if finished.iter().any(|(_, outcome)| outcome.is_err()) {
-        engine.health.finish_trace();
-    }
-    for (job, outcome) in finished {
-        job.complete(outcome);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{Buffers, Bytes, Error, OwnedBuffer, ReduceOp, Request, SimulatedBackend, Work};
-    use phalanx_core::{CallSite, DType, Loss, OpKind};
-    use std::any::Any;
-
-    /// Its bytes can be had once.
-    #[derive(Default)]
-    struct Fragile {
-        calls: usize,
-        bytes: [u8; 1],
+impl<J> ProgressThread<J> {
+    /// Starts the thread, unless it runs. It takes jobs until there will be none.
+    ///
+    /// # Errors
+    /// [`Io`](phalanx_core::Error::Io) if no thread can be started.
+    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.thread.start(run)
     }
 
-    impl Bytes for Fragile {
-        fn bytes(&mut self) -> &mut [u8] {
-            self.calls += 1;
-            assert!(self.calls == 1, "on purpose");
-            &mut self.bytes
-        }
-
-        fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-            self
-        }
+    /// Gives a job to the thread, which was started. Jobs are made one after the other, in the order in which they are taken.
+    pub(crate) fn submit(&self, make: impl FnOnce() -> J) {
+        self.queue.push(make);
     }
 
-    #[test]
-    fn a_job_that_panics_fails_the_group_and_those_after_it_end() {
-        let groups: [_; 2] = SimulatedBackend::create_group(2).try_into().unwrap();
-        let [fragile, other] = groups;
-        let buffers = Buffers::InPlace(OwnedBuffer::new(Box::new(Fragile::default())));
-        let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
-        let (op, site) = (OpKind::AllReduce, CallSite::caller());
-        let call = fragile.call(op, Some(DType::U8), request, 0, site).unwrap();
-        let first = fragile.backend.submit(call, fragile.timeout()).unwrap();
-        // Refused, or given to a thread that has to be there still.
-        let second = fragile.all_reduce_async(vec![1u8], ReduceOp::Sum).and_then(Work::wait);
-        let first = Work::new(first, |buffer: Vec<u8>| buffer).wait().unwrap_err();
-        assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");
-        assert!(second.is_err());
-        let theirs = other.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
-        let Error::PeerLost { peer, how, .. } = &theirs else { panic!("{theirs}") };
-        assert_eq!((peer.rank, *how), (0, Loss::Panicked), "{theirs}");
+    /// Waits until there is a job; false if none will come.
+    pub(crate) fn wait(&self) -> bool {
+        self.queue.wait()
+    }
+
+    /// The next job, in the order in which they were submitted; `None`, if none will come.
+    pub(crate) fn next(&self) -> Option<J> {
+        self.queue.next()
+    }
+
+    /// Gives all jobs that are there to `taker`.
+    pub(crate) fn take(&self, taker: impl FnMut(J)) {
+        self.queue.take(taker);
+    }
+
+    /// The last handle on the group is gone: waits for what the thread still has to do, but not for long.
+    pub(crate) fn end(&self, health: &GroupHealth) {
+        self.queue.close();
+        self.thread.end(health);
     }
 }

@@ -1,6 +1,7 @@
 //! Jobs on their way to the thread that performs them.
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 /// Jobs for the progress thread, and their end.
@@ -10,13 +11,13 @@ pub(crate) struct Queue<J> {
 }
 
 struct State<J> {
-    jobs: Vec<J>,
+    jobs: VecDeque<J>,
     closing: bool,
 }
 
 impl<J> Default for Queue<J> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { jobs: Vec::new(), closing: false }), changed: Condvar::new() }
+        Self { state: Mutex::new(State { jobs: VecDeque::new(), closing: false }), changed: Condvar::new() }
     }
 }
 
@@ -31,8 +32,12 @@ impl<J> Queue<J> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn push(&self, job: J) {
-        self.lock().jobs.push(job);
+    /// Pushes the job that `make` makes. Jobs are made one after the other, in their order.
+    pub(crate) fn push(&self, make: impl FnOnce() -> J) {
+        let mut state = self.lock();
+        let job = make();
+        state.jobs.push_back(job);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -44,14 +49,21 @@ impl<J> Queue<J> {
 
     /// Waits for a job; false if none will come. It ends: whoever can push closes at last.
     pub(crate) fn wait(&self) -> bool {
+        !self.filled().jobs.is_empty()
+    }
+
+    /// Waits for a job, and takes it; `None` if none will come.
+    pub(crate) fn next(&self) -> Option<J> {
+        self.filled().jobs.pop_front()
+    }
+
+    /// With a job, unless none will come.
+    fn filled(&self) -> MutexGuard<'_, State<J>> {
         let mut state = self.lock();
-        while state.jobs.is_empty() {
-            if state.closing {
-                return false;
-            }
+        while state.jobs.is_empty() && !state.closing {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        true
+        state
     }
 
     /// Gives what is there to `taker`, in the order in which it was pushed.
@@ -83,7 +95,7 @@ mod models {
             let queue = Arc::new(Queue::default());
             let (worker, first, second) = (queue.clone(), queue.clone(), queue.clone());
             let worker = thread::spawn(move || perform(&worker));
-            let pushing = [thread::spawn(move || first.push(1)), thread::spawn(move || second.push(2))];
+            let pushing = [thread::spawn(move || first.push(|| 1)), thread::spawn(move || second.push(|| 2))];
             pushing.into_iter().for_each(|thread| thread.join().unwrap());
             queue.close();
             let mut taken = worker.join().unwrap();
@@ -98,8 +110,21 @@ mod models {
             let queue = Arc::new(Queue::default());
             let worker = queue.clone();
             let worker = thread::spawn(move || perform(&worker));
-            queue.push(1);
-            queue.push(2);
+            queue.push(|| 1);
+            queue.push(|| 2);
+            queue.close();
+            assert_eq!(worker.join().unwrap(), [1, 2]);
+        });
+    }
+
+    #[test]
+    fn jobs_are_taken_one_by_one_until_the_end() {
+        loom::model(|| {
+            let queue = Arc::new(Queue::default());
+            let worker = queue.clone();
+            let worker = thread::spawn(move || std::iter::from_fn(|| worker.next()).collect::<Vec<u32>>());
+            queue.push(|| 1);
+            queue.push(|| 2);
             queue.close();
             assert_eq!(worker.join().unwrap(), [1, 2]);
         });
