@@ -1,6 +1,6 @@
 //! Process groups: every collective, blocking and asynchronous, over any transport.
 //!
-//! [`init`] makes a process a rank of its job and gives it the [`ProcessGroup`] of all ranks; [`SimulatedBackend`]
+//! [`init`] makes a process a rank of its job and gives it the [`ProcessGroup`] of all ranks; [`threads()`]
 //! makes ranks of threads. Below the group stands a [`Backend`]; the ones in this crate perform the schedules of
 //! `phalanx-algo` over the transports of `phalanx-transport`, or work in shared memory, and others can be written.
 //!
@@ -28,8 +28,9 @@ mod warning;
 
 use phalanx_engine as engine;
 
-pub use bootstrap::init::{SimulatedBackend, init, join};
+pub use bootstrap::init::{init, join};
 pub use bootstrap::prices::{Measured, Prices};
+pub use bootstrap::threads::{SimulatedBackend, on_threads, threads, threads_with};
 pub use bootstrap::tune::tune;
 pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, OnTimeout};
 pub use group::call::{Call, HostCall, OwnedCall};

@@ -52,7 +52,7 @@
 //! - Training with candle: `phalanx-candle`. With other tensors, or plain `Vec`s: `phalanx-train`.
 //! - Operations that run meanwhile: [`ProcessGroup::all_reduce_async`] and others return a [`Work`], which owns the buffer until it is waited for.
 //! - Errors: [`Error`] says whose trouble it is, and [`Error::group_is_usable`] whether the group can go on.
-//! - Tests and examples without processes: [`SimulatedBackend::create_group`] makes ranks of threads.
+//! - Tests and examples without processes: [`threads()`] makes ranks of threads, and [`on_threads`] runs them.
 
 pub use phalanx_core::{
     CallSite, Cause, Context, DType, Deadline, Element, Error, GroupId, Layout, Loss, OpKind, Peer, ReduceOp,
@@ -70,6 +70,8 @@ pub use phalanx_rendezvous::{
 };
 
 pub use phalanx_transport::Secret;
+
+pub use phalanx_group::{on_threads, threads, threads_with};
 
 /// Starting the ranks of a job from a program.
 pub mod launch {

@@ -2,13 +2,12 @@
 
 use crate::ProcessGroup;
 use crate::bootstrap::generation::processes::ProcessBootstrap;
-use crate::bootstrap::generation::threads::ThreadBootstrap;
 use crate::bootstrap::generation::{self, Assignment, Bootstrap};
 use crate::bootstrap::launcher;
+use crate::bootstrap::threads::first_generation;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
 use phalanx_rendezvous::{Config, Lifeline};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +30,14 @@ use std::time::{Duration, Instant};
 /// # The launcher's end
 /// From here on a process that `phalanx run` has started ends with its launcher: when that is killed, or ends first for whatever reason, this process
 /// and all of its process group are killed at once, also behind `sh -c` and the like. What never calls `init` is reached only as a direct child of the launcher.
+///
+/// # Examples
+/// ```
+/// let group = phalanx_group::init()?;
+/// println!("rank {} of {}", group.rank(), group.world_size()); // without a launcher: rank 0 of 1
+/// group.finalize()?;
+/// # Ok::<(), phalanx_group::Error>(())
+/// ```
 #[track_caller]
 pub fn init() -> Result<ProcessGroup> {
     join(&Config::from_env()?)
@@ -40,6 +47,18 @@ pub fn init() -> Result<ProcessGroup> {
 ///
 /// # Errors
 /// As for [`init`].
+///
+/// # Examples
+/// ```
+/// use phalanx_rendezvous::Config;
+/// use std::time::Duration;
+///
+/// let mut config = Config::from_env()?;
+/// config.timeout = Duration::from_secs(60);
+/// let group = phalanx_group::join(&config)?;
+/// assert_eq!(group.timeout(), Duration::from_secs(60));
+/// # Ok::<(), phalanx_group::Error>(())
+/// ```
 #[track_caller]
 pub fn join(config: &Config) -> Result<ProcessGroup> {
     // Also if nobody else is in the job: no rank outlives its launcher.
@@ -72,46 +91,5 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
 
 /// The group of a process that is a job of its own.
 fn alone(timeout: Duration, selector: Selector) -> Result<ProcessGroup> {
-    Ok(threads(1, timeout, selector)?.pop().expect("one group was created"))
-}
-
-/// The first generation of ranks that are threads.
-fn threads(world_size: usize, timeout: Duration, selector: Selector) -> Result<Vec<ProcessGroup>> {
-    let bootstrap: Arc<dyn Bootstrap> = Arc::new(ThreadBootstrap::new(timeout, Arc::new(selector)));
-    let deadline = Deadline::after(Instant::now(), timeout);
-    let open = bootstrap.open(&BTreeSet::new(), &deadline)?;
-    let roster: Vec<u64> = (0..world_size as u64).collect();
-    let assignment = |rank| Assignment::new(0, rank, roster.clone());
-    (0..world_size).map(|rank| generation::found(&bootstrap, assignment(rank), &open, &deadline)).collect()
-}
-
-/// Groups whose ranks are threads of this process: for tests, examples, and for code that need not leave the process.
-#[derive(Debug)]
-pub struct SimulatedBackend;
-
-impl SimulatedBackend {
-    /// A group of `world_size` ranks: give each thread one of them. Operations may take 10 minutes.
-    ///
-    /// # Panics
-    /// If `world_size` is 0.
-    pub fn create_group(world_size: usize) -> Vec<ProcessGroup> {
-        Self::create_group_with(world_size, Duration::from_secs(600), "").expect("no algorithm is forced")
-    }
-
-    /// As [`create_group`](Self::create_group), with the time limit of operations, and algorithms to use instead of the recommended
-    /// ones (`all_reduce=ring,broadcast=binomial`).
-    ///
-    /// # Errors
-    /// [`Config`](phalanx_core::Error::Config) for an algorithm that does not exist.
-    ///
-    /// # Panics
-    /// If `world_size` is 0.
-    pub fn create_group_with(
-        world_size: usize,
-        timeout: Duration,
-        algorithms: &str,
-    ) -> Result<Vec<ProcessGroup>> {
-        assert!(world_size > 0, "a group has at least one rank");
-        threads(world_size, timeout, Selector::forced_from(algorithms)?)
-    }
+    Ok(first_generation(1, timeout, selector)?.pop().expect("one group was created"))
 }

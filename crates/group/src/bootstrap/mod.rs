@@ -22,4 +22,5 @@ pub(crate) mod tcp_control;
 pub(crate) mod tcp_job;
 pub(crate) mod terms;
 pub(crate) mod thread_job;
+pub(crate) mod threads;
 pub(crate) mod tune;
