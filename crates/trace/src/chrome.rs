@@ -5,6 +5,12 @@ use phalanx_core::DType;
 use serde_json::{Value, json};
 
 /// A timeline of all ranks, for ui.perfetto.dev or chrome://tracing.
+///
+/// # Examples
+/// ```
+/// let timeline = phalanx_trace::chrome(&[]); // write it to a file, and open that in chrome://tracing or Perfetto
+/// assert!(timeline["traceEvents"].is_array());
+/// ```
 pub fn json(traces: &[Trace]) -> Value {
     // Whole numbers of nanoseconds since 1970 are too large for the microseconds of the viewers, which count in doubles.
     let all = traces.iter().flat_map(|trace| &trace.entries);

@@ -16,6 +16,14 @@ const OLD_NS: u64 = 60_000_000_000;
 /// the others and where, who did not come, who was late.
 ///
 /// A job in which nothing has failed and nobody has waited for two seconds is said to be well, with where each rank is.
+///
+/// # Examples
+/// ```
+/// use phalanx_trace::{Merged, Unread};
+///
+/// let merged = Merged { traces: Vec::new(), unread: vec![Unread::new("trace_rank_0.json", "it is empty")] };
+/// assert!(phalanx_trace::verdict(&merged).contains("trace_rank_0.json"));
+/// ```
 pub fn text(merged: &Merged) -> String {
     let Merged { traces, unread } = merged;
     let mut lines = first_causes(traces);

@@ -29,6 +29,12 @@ pub struct Unread {
 
 impl Unread {
     /// A file with this path, of which this is wrong.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_trace::Unread;
+    /// assert_eq!(Unread::new("logs/trace_rank_4.json", "the file is empty").rank, Some(4));
+    /// ```
     pub fn new(file: impl Into<String>, why: impl Into<String>) -> Self {
         let file = file.into();
         let name = file.rsplit(['/', '\\']).next().unwrap_or(&file);
@@ -44,6 +50,18 @@ impl Unread {
 ///
 /// # Errors
 /// [`Error::Config`] if two files are from one rank, or no file holds a trace.
+///
+/// # Examples
+/// ```
+/// let file = br#"{
+///     "version": "2.10", "comm_lib_version": "", "rank": 0, "world_size": 1, "host": "node7:4211", "reason": "asked",
+///     "time_dumped_ns": 0, "pg_config": {}, "pg_status": {}, "entries": []
+/// }"#;
+/// let files = [("trace_rank_0.json".to_owned(), Ok(file.to_vec())), ("notes.json".to_owned(), Err("no right to read it".to_owned()))];
+/// let merged = phalanx_trace::merged(files)?;
+/// assert_eq!((merged.traces.len(), merged.unread[0].file.as_str()), (1, "notes.json"));
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
 pub fn merged(files: impl IntoIterator<Item = (String, Result<Vec<u8>, String>)>) -> Result<Merged> {
     let (mut found, mut unread) = (Vec::new(), Vec::new());
     for (file, text) in files {

@@ -14,6 +14,15 @@ impl ProcessGroup {
     /// Begins an [`all_reduce`](Self::all_reduce) of a `Vec`, or of what [`alloc`](Self::alloc) returned.
     ///
     /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.all_reduce_async(vec![1.0f32, 2.0], ReduceOp::Sum)?;
+    /// // … compute …
+    /// assert_eq!(work.wait()?, [2.0, 4.0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     /// While it runs, nobody else has the buffer:
     ///
     /// ```compile_fail,E0382
@@ -39,6 +48,17 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let weights = if group.rank() == 0 { vec![0.5, 1.5] } else { vec![0.0; 2] };
+    /// let work = group.broadcast_async(weights, 0)?;
+    /// // … compute …
+    /// assert_eq!(work.wait()?, [0.5, 1.5]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
         self.submit_of(OpKind::Broadcast, Request::Broadcast { buffer, root }, self.site(), |buffer| buffer)
@@ -48,6 +68,15 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.all_gather_async(&[group.rank() as u64])?;
+    /// assert_eq!(work.wait()?, [0, 1]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_gather_async<T: Element>(&self, input: &[T]) -> Result<Work<Vec<T>>> {
         let blocks = Layout::even(self.world_size(), input.len() * self.world_size());
@@ -61,6 +90,16 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.reduce_scatter_async(vec![10, 20], ReduceOp::Sum)?;
+    /// assert_eq!(work.wait()?, [[20], [40]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn reduce_scatter_async<T: Element>(&self, input: Vec<T>, reduce: ReduceOp) -> Result<Work<Vec<T>>> {
         let (site, op, world_size) = (self.site(), OpKind::ReduceScatter, self.world_size());
@@ -85,6 +124,16 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let all_are_here = group.barrier_async()?;
+    /// // … write a checkpoint …
+    /// all_are_here.wait()?;
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn barrier_async(&self) -> Result<Work<()>> {
         let call = self.call(OpKind::Barrier, None, Request::Barrier, 0, self.site())?;
@@ -95,6 +144,18 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let other = 1 - group.rank();
+    /// let sent = group.send_async(vec![0.5, 1.5], other, 0)?; // both send first, and neither waits for the other
+    /// let mut received = [0.0; 2];
+    /// group.recv(&mut received, other, 0)?;
+    /// assert_eq!(sent.wait()?, received);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn send_async<T: Element>(&self, buffer: Vec<T>, dst: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.site())?;
@@ -105,6 +166,17 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let other = 1 - group.rank();
+    /// let coming = group.recv_async(vec![0.0; 2], other, 0)?;
+    /// group.send(&[0.5, 1.5], other, 0)?;
+    /// assert_eq!(coming.wait()?, [0.5, 1.5]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn recv_async<T: Element>(&self, buffer: Vec<T>, src: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;

@@ -37,6 +37,16 @@ impl ProcessGroup {
     }
 
     /// Why the group has failed, if it has; it need not be used to find out.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(1, |group| {
+    /// assert!(group.failure().is_none());
+    /// group.abort("no more data");
+    /// assert!(group.failure().unwrap().to_string().contains("no more data"));
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn failure(&self) -> Option<Cause> {
         self.backend.failure()
     }
@@ -46,6 +56,17 @@ impl ProcessGroup {
     ///
     /// # Cost
     /// A message to the arbiter and its word, or two seconds where that does not come.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Cause;
+    /// # phalanx_group::on_threads(1, |group| {
+    /// let cause = Cause::Aborted { peer: group.peer(group.rank()), reason: "the device is gone".into() };
+    /// group.fail(cause);
+    /// assert!(group.barrier().unwrap_err().to_string().contains("the device is gone"));
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn fail(&self, cause: Cause) -> Cause {
         self.backend.fail(match cause {
             Cause::Aborted { peer, reason } => Cause::Aborted { peer, reason: cut(&reason) },
@@ -58,6 +79,14 @@ impl ProcessGroup {
     ///
     /// # Panics
     /// If there is no such rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// assert_eq!(group.peer(1).rank, 1);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn peer(&self, rank: usize) -> Peer {
         self.backend.peer(rank)
     }

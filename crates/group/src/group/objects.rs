@@ -21,6 +21,16 @@ impl ProcessGroup {
     /// # Errors
     /// [`Object`](Error::Object) on every rank if the root's can't be encoded or is over [`OBJECT_LEN_MAX`], and where it
     /// can't be decoded; the group is fine then. Others: see the [contract](Self#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let settings = (group.rank() == 0).then(|| ("adam".to_owned(), 1e-3));
+    /// let settings = group.broadcast_object(settings, 0)?;
+    /// assert_eq!(settings, ("adam".to_owned(), 1e-3));
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn broadcast_object<O: Serialize + DeserializeOwned>(
         &self,
@@ -50,6 +60,15 @@ impl ProcessGroup {
     /// # Errors
     /// [`Object`](Error::Object) on every rank if one rank's can't be encoded or is over [`OBJECT_LEN_MAX`], and where one
     /// can't be decoded; the group is fine then. Others: see the [contract](Self#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let names = group.all_gather_object(&format!("worker {}", group.rank()))?;
+    /// assert_eq!(names, ["worker 0", "worker 1"]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_gather_object<O: Serialize + DeserializeOwned>(&self, object: &O) -> Result<Vec<O>> {
         let op = OpKind::AllGather;

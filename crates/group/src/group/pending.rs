@@ -56,6 +56,14 @@ impl std::fmt::Debug for Completion {
 
 impl Completion {
     /// For the backend: the operation is over.
+    ///
+    /// # Examples
+    /// ```
+    /// // In a backend, when the operation is over:
+    /// let (pending, completion) = phalanx_group::Pending::new();
+    /// completion.complete(Ok(Box::new(vec![1.0f32])));
+    /// assert!(format!("{pending:?}").contains("is_done: true"));
+    /// ```
     pub fn complete(mut self, outcome: Result<Box<dyn Bytes>>) {
         self.settle(outcome);
     }
@@ -83,6 +91,14 @@ impl Drop for Completion {
 
 impl Pending {
     /// The two ends of an operation that is not over.
+    ///
+    /// # Examples
+    /// ```
+    /// // A backend returns `pending`, and gives `completion` to the thread that performs the operation.
+    /// let (pending, completion) = phalanx_group::Pending::new();
+    /// assert!(format!("{pending:?}").contains("is_done: false"));
+    /// # drop(completion);
+    /// ```
     pub fn new() -> (Self, Completion) {
         let shared = Shared::default();
         (Self(shared.clone()), Completion(Some(shared)))

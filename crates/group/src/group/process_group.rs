@@ -1,6 +1,6 @@
 //! What users hold.
 
-use crate::group::backend::{Address, Backend, BackendFactory, OnTimeout};
+use crate::group::backend::{Address, Backend, BackendFactory};
 use crate::group::birthplace::{QuickBirthplace, refusal};
 use crate::group::encryption::Encryption;
 use crate::group::handles::{Handles, InFlight, KeptAlive};
@@ -95,6 +95,16 @@ pub struct ProcessGroup {
 
 impl ProcessGroup {
     /// A group on any backend. It can't be [split](Self::split).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Backend, ProcessGroup};
+    /// use std::sync::Arc;
+    ///
+    /// fn group_over(backend: impl Backend + 'static) -> ProcessGroup {
+    ///     ProcessGroup::new(Arc::new(backend))
+    /// }
+    /// ```
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let timeout = backend.timeout();
         let birthplace = QuickBirthplace::here();
@@ -113,6 +123,16 @@ impl ProcessGroup {
     }
 
     /// As [`new`](Self::new), with what makes the backends of the groups that are [split](Self::split) off it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Backend, BackendFactory, ProcessGroup};
+    /// use std::sync::Arc;
+    ///
+    /// fn group_over(backend: Arc<dyn Backend>, makes_more: impl BackendFactory + 'static) -> ProcessGroup {
+    ///     ProcessGroup::with_factory(backend, Arc::new(makes_more))
+    /// }
+    /// ```
     pub fn with_factory(backend: Arc<dyn Backend>, factory: Arc<dyn BackendFactory>) -> Self {
         Self { factory: Some(factory), ..Self::new(backend) }
     }
@@ -200,6 +220,15 @@ impl ProcessGroup {
     }
 
     /// Where the program calls: what [`with_call_site`](Self::with_call_site) has said, or the caller.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(1, |group| {
+    /// let (site, here) = (group.site(), phalanx_core::CallSite::caller());
+    /// assert_eq!(site.to_string(), here.to_string()); // the file and the line
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn site(&self) -> CallSite {
         match &self.site {
@@ -209,36 +238,83 @@ impl ProcessGroup {
     }
 
     /// This rank within the group: below [`world_size`](Self::world_size).
+    ///
+    /// # Examples
+    /// ```
+    /// let groups = phalanx_group::threads(2);
+    /// assert_eq!((groups[0].rank(), groups[1].rank()), (0, 1));
+    /// ```
     pub fn rank(&self) -> usize {
         self.backend.rank()
     }
 
     /// Ranks in the group.
+    ///
+    /// # Examples
+    /// ```
+    /// let groups = phalanx_group::threads(2);
+    /// assert_eq!(groups[0].world_size(), 2);
+    /// ```
     pub fn world_size(&self) -> usize {
         self.backend.members().len()
     }
 
     /// This process among those of the job on its host.
+    ///
+    /// # Examples
+    /// ```
+    /// let groups = phalanx_group::threads(2);
+    /// let device = groups[1].local_rank(); // the second process of a host takes its second GPU
+    /// assert_eq!(device, 1);
+    /// ```
     pub fn local_rank(&self) -> usize {
         self.backend.local().0
     }
 
     /// Processes of the job on this host.
+    ///
+    /// # Examples
+    /// ```
+    /// let groups = phalanx_group::threads(2);
+    /// let threads = 16 / groups[0].local_world_size(); // this process's share of its host's 16 cores
+    /// assert_eq!(threads, 8);
+    /// ```
     pub fn local_world_size(&self) -> usize {
         self.backend.local().1
     }
 
     /// The members as ranks of the job, in group order.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(3, |group| {
+    /// let without_0 = group.split((group.rank() > 0).then_some(0), 0)?;
+    /// if let Some(others) = without_0 {
+    ///     assert_eq!(others.members(), [1, 2]);
+    /// }
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn members(&self) -> &[usize] {
         self.backend.members()
     }
 
     /// The group's name within the job.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_group::threads(1)[0].id().to_string(), "world");
+    /// ```
     pub fn id(&self) -> GroupId {
         self.backend.id()
     }
 
     /// The name of the backend that performs the operations: `tcp`, `shm`, `two-level`, `thread`, …
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_group::threads(2)[0].backend_name(), "thread");
+    /// ```
     pub fn backend_name(&self) -> &'static str {
         self.backend.name()
     }
@@ -257,62 +333,40 @@ impl ProcessGroup {
     }
 
     /// For libraries that send something on behalf of the ranks: that the job encrypts, if it does. A process alone sends nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// let group = &phalanx_group::threads(1)[0];
+    /// assert!(group.encryption().is_none()); // threads send nothing over a network
+    /// ```
     pub fn encryption(&self) -> Option<&Encryption> {
         self.encryption.as_ref()
     }
 
     /// How long an operation that is called on this handle may take.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// let group = &phalanx_group::threads(1)[0];
+    /// assert_eq!(group.timeout(), Duration::from_secs(600));
+    /// assert_eq!(group.with_timeout(Duration::from_secs(5)).timeout(), Duration::from_secs(5));
+    /// ```
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// How long its ranks may take to come together, as for devices that are connected: `PHALANX_INIT_TIMEOUT_S` in a job, also for
     /// groups that are [split](Self::split) from that of all ranks, and whatever the [limit](Self::with_timeout) of operations.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// let group = &phalanx_group::threads(1)[0];
+    /// assert_eq!(group.with_timeout(Duration::from_secs(5)).init_timeout(), Duration::from_secs(600));
+    /// ```
     pub fn init_timeout(&self) -> Duration {
         self.init_timeout.unwrap_or(self.timeout)
-    }
-
-    /// Sends `buffer` to `dst`. Messages to one peer with one tag arrive in the order in which they were sent.
-    ///
-    /// A message of at most [`EAGER_LIMIT`](crate::EAGER_LIMIT) bytes needs no receiver: `send` returns when its bytes are on their way or
-    /// copied, as long as `dst` has not left more than that unreceived. It must be received within the timeout nevertheless, or the
-    /// group fails. A longer `send` may wait until `dst` receives: two ranks that both send such messages first wait for
-    /// each other. Use [`send_async`](Self::send_async) or [`recv_async`](Self::recv_async) there.
-    ///
-    /// # Errors
-    /// [`Misuse`](Error::Misuse): no such rank, or this one. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
-    #[track_caller]
-    pub fn send<T: Element>(&self, buffer: &[T], dst: usize, tag: u64) -> Result<()> {
-        let to = self.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.site())?;
-        self.backend.send(to, bytemuck::cast_slice(buffer), self.timeout)
-    }
-
-    /// Receives the message with `tag` that `src` sent; it must have exactly this length and element type. Messages
-    /// with other tags, or from others, are left for later calls.
-    ///
-    /// # Errors
-    /// [`Misuse`](Error::Misuse): no such rank, or this one. [`Mismatch`](Error::Mismatch): the message has another
-    /// type or length. [`PeerLost`](Error::PeerLost), [`Timeout`](Error::Timeout): see the [contract](Self#contract).
-    #[track_caller]
-    pub fn recv<T: Element>(&self, buffer: &mut [T], src: usize, tag: u64) -> Result<()> {
-        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
-        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), self.timeout, OnTimeout::FailGroup)
-    }
-
-    /// As [`recv`](Self::recv), but not to get a message within `timeout` is no failure of the group.
-    ///
-    /// # Errors
-    /// [`NoMessage`](Error::NoMessage): nothing came in time; the message may still come. The others as for [`recv`](Self::recv).
-    #[track_caller]
-    pub fn recv_timeout<T: Element>(
-        &self,
-        buffer: &mut [T],
-        src: usize,
-        tag: u64,
-        timeout: Duration,
-    ) -> Result<()> {
-        let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
-        self.backend.recv(from, bytemuck::cast_slice_mut(buffer), timeout, OnTimeout::ReturnNoMessage)
     }
 
     /// Ends in order: waits until all ranks are here, so that nobody misses anything, and leaves. Use it at the end of a program.
@@ -323,6 +377,15 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for [`barrier`](Self::barrier).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// // … train …
+    /// group.finalize()?;
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn finalize(self) -> Result<()> {
         self.barrier_at(OpKind::Finalize, self.timeout(), self.site())?;
@@ -330,101 +393,19 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// How often the group of all ranks has been made anew: 0 at first, more after [`shrink`](Self::shrink) and
-    /// [`rejoin`](Self::rejoin). 0 for other groups too.
-    pub fn generation(&self) -> u64 {
-        self.generation.as_ref().map_or(0, |generation| generation.number())
-    }
-
-    /// The group of those ranks that are still there, after others were lost: a new one, whatever has become of this one. Ranks keep
-    /// their order, so the new rank 0 was the lowest of them. This group stays as it is; drop it and its subgroups.
-    ///
-    /// Collective among the survivors, on the group of all ranks. Those who live are waited for as long as an operation on this handle may
-    /// take (see [`with_timeout`](Self::with_timeout)), and named in a warning after 30 s; then the others go on without them. Those who are
-    /// stopped or cut off are done without after the heartbeat's time. All other groups of this generation end on this rank: where this one
-    /// has failed they fail for the same cause, on their other members too. If some ranks have heard of no trouble, [`abort`](Self::abort) first. The ranks meet in the job's store, which must have outlived the lost ranks:
-    /// the launcher's does.
-    ///
-    /// # Errors
-    /// [`Unsupported`](Error::Unsupported) for a subgroup: shrink the group of all ranks and split it again.
-    /// [`Rendezvous`](Error::Rendezvous): the others went on without this rank, the store was lost with rank 0, or not enough
-    /// came in time. [`Mismatch`](Error::Mismatch): another rank called `rejoin`. After an error, too, it can be called again.
+    /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).
     ///
     /// # Examples
-    /// Of three ranks one leaves:
     /// ```
-    /// use phalanx_group::{ReduceOp, SimulatedBackend};
-    /// std::thread::scope(|ranks| {
-    ///     for group in SimulatedBackend::create_group(3) {
-    ///         ranks.spawn(move || -> phalanx_core::Result<()> {
-    ///             if group.rank() == 0 {
-    ///                 return Ok(());
-    ///             }
-    ///             let mut sum = [1.0];
-    ///             assert!(group.all_reduce(&mut sum, ReduceOp::Sum).is_err());
-    ///             let group = group.shrink()?;
-    ///             let mut sum = [1.0];
-    ///             group.all_reduce(&mut sum, ReduceOp::Sum)?;
-    ///             assert_eq!((sum, group.generation()), ([2.0], 1));
-    ///             group.finalize()
-    ///         });
-    ///     }
-    /// });
+    /// # phalanx_group::on_threads(2, |group| {
+    /// if group.rank() == 0 {
+    ///     group.abort("the data are not those of the last run");
+    /// }
+    /// let error = group.barrier().unwrap_err(); // on both ranks
+    /// assert!(error.to_string().contains("the data are not those of the last run"));
+    /// # Ok(())
+    /// # }).unwrap();
     /// ```
-    #[track_caller]
-    pub fn shrink(&self) -> Result<Self> {
-        self.again(OpKind::Shrink)
-    }
-
-    /// As [`shrink`](Self::shrink), with replacements for the lost ranks: in a job that was started with
-    /// `phalanx run --elastic MIN:MAX`. Replacements, which come out of [`init`](crate::init()), have the last ranks; the new rank 0 is a
-    /// survivor if there is one. They know nothing of what was done before: send it from rank 0.
-    ///
-    /// Waits for all processes that the launcher has, replacements that it has just started included: these have half of the time of init
-    /// (`PHALANX_INIT_TIMEOUT_S`) to come as far as `init`. Then those that are there go on, if they are at least MIN.
-    ///
-    /// # Errors
-    /// As for `shrink`; [`Misuse`](Error::Misuse) in a job that is not elastic.
-    #[track_caller]
-    pub fn rejoin(&self) -> Result<Self> {
-        self.again(OpKind::Rejoin)
-    }
-
-    /// How many replacements wait to be let in, although nobody here is lost: of ranks without which the others went on. If there are any,
-    /// [`rejoin`](Self::rejoin) at a moment that suits; the end of an epoch is a good one to ask.
-    ///
-    /// Collective: rank 0 looks into the job's store, and all are told the same.
-    ///
-    /// # Cost
-    /// A connection to the store from rank 0, about a millisecond, and a broadcast of 8 bytes. A store that can't be reached in half of the
-    /// time limit is an error, and the group is fine.
-    ///
-    /// # Errors
-    /// As for any collective; [`Unsupported`](Error::Unsupported) for a subgroup; on rank 0 those of the store, the others are told 0 then.
-    #[track_caller]
-    pub fn waiting(&self) -> Result<usize> {
-        let generation = self.origin(OpKind::Rejoin)?;
-        // The others wait for rank 0 already.
-        let found = if self.rank() == 0 { generation.waiting(self.timeout / 2) } else { Ok(0) };
-        let mut waiting = [*found.as_ref().unwrap_or(&0) as u64];
-        self.broadcast(&mut waiting, 0)?;
-        found.map(|_| waiting[0] as usize)
-    }
-
-    #[track_caller]
-    fn again(&self, op: OpKind) -> Result<Self> {
-        Ok(self.origin(op)?.next(op, self.timeout, self.site())?.with_timeout(self.timeout))
-    }
-
-    fn origin(&self, op: OpKind) -> Result<&dyn Regroup> {
-        self.check_process(op)?;
-        self.generation.as_deref().ok_or_else(|| {
-            let hint = "the group of all ranks can be made anew; split that again afterwards".to_owned();
-            Error::Unsupported { op, backend: self.backend_name(), hint }
-        })
-    }
-
-    /// Fails the group on all its ranks at once, from any thread: running operations end with [`Aborted`](Error::Aborted).
     pub fn abort(&self, reason: &str) {
         self.fail(Cause::Aborted { peer: self.peer(self.rank()), reason: reason.into() });
     }
@@ -435,6 +416,17 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Io`](Error::Io) where it can't be written, [`Unavailable`](Error::Unavailable) from a backend that keeps no record.
+    ///
+    /// # Examples
+    /// ```
+    /// let group = &phalanx_group::threads(1)[0];
+    /// group.barrier()?;
+    /// let file = std::env::temp_dir().join(format!("phalanx-example-{}.trace", std::process::id()));
+    /// group.dump_trace(&file)?;
+    /// assert!(std::fs::metadata(&file).is_ok_and(|written| written.len() > 0));
+    /// # std::fs::remove_file(&file).unwrap();
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn dump_trace(&self, file: impl AsRef<Path>) -> Result<()> {
         let what = || Error::Unavailable { what: "a record of operations".into(), tried: self.describe() };
         trace::write(file.as_ref(), &self.backend.trace().ok_or_else(what)?)

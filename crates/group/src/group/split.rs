@@ -16,6 +16,20 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As for any collective; [`Unsupported`](Error::Unsupported) on a group that was made without a factory. Where a rank gets one, the new group that it was to be in fails too.
+    ///
+    /// # Examples
+    /// Two groups of two, the even ranks and the odd ones:
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(4, |group| {
+    /// let parity = group.rank() % 2;
+    /// let half = group.split(Some(parity as u32), 0)?.expect("this rank gave a color");
+    /// let mut sum = [group.rank() as u32];
+    /// half.all_reduce(&mut sum, ReduceOp::Sum)?;
+    /// assert_eq!(sum, [[2], [4]][parity]); // 0 + 2, 1 + 3
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let site = self.site();

@@ -61,6 +61,18 @@ impl<T> Work<T> {
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.barrier_async()?;
+    /// while !work.is_done() {
+    ///     std::thread::yield_now(); // … or compute …
+    /// }
+    /// work.wait()?; // at once
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn is_done(&self) -> bool {
         self.pending.is_done()
     }
@@ -70,6 +82,16 @@ impl<T> Work<T> {
     /// # Errors
     /// What went wrong with the operation; the buffer is gone then. [`Misuse`](Error::Misuse) in a process that was forked
     /// from the one that began it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.all_reduce_async(vec![1.5; 2], ReduceOp::Sum)?;
+    /// assert_eq!(work.wait()?, [3.0; 2]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     pub fn wait(self) -> Result<T> {
         if let Some(group) = &self.group {
             group.check_process()?;
