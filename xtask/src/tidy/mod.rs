@@ -2,6 +2,7 @@
 
 mod circles;
 mod crates;
+mod examples;
 mod floors;
 mod imports;
 mod pages;
@@ -38,6 +39,7 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
     pages::merges(root, &mut findings);
     crate::book::check(root, &mut findings);
     variables::on_their_page(root, &mut findings);
+    examples::check(root, &mut findings);
     words::headless(root, &mut findings);
     for package in tree::packages(root) {
         match imports::arrows(root, &package, &|file| std::fs::read_to_string(file).ok()) {

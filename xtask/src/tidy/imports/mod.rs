@@ -8,9 +8,11 @@ mod arrows;
 mod modules;
 mod names;
 mod production;
+mod public;
 
 use super::tree::{entries, file_name};
-use modules::Read;
+pub(super) use modules::{Crate, Read, is_hidden};
+pub(super) use public::{Libraries, Public, of as public};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -29,7 +31,7 @@ pub(super) fn arrows(root: &Path, package: &str, read: Read<'_>) -> Result<Arrow
 
 /// Adds the arrows of one crate: a library, a program, a test or an example.
 pub(super) fn add(folder: &Path, root: &Path, read: Read<'_>, all: &mut Arrows) -> Result<(), String> {
-    let krate = modules::Crate::read(root, read)?;
+    let krate = Crate::read(root, read)?;
     let shown = |file: &Path| file.strip_prefix(folder).unwrap_or(file).display().to_string();
     for (user, definer, item) in arrows::of(&krate) {
         all.entry((shown(&user), shown(&definer))).or_default().insert(item);

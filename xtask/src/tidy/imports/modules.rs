@@ -10,20 +10,22 @@ use syn::{Attribute, Expr, ForeignItem, Item, ItemMod, ItemUse, Lit, Meta, UseTr
 pub(in super::super) type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 /// A module is known by its place in `modules`; the crate's root is the first.
-pub(super) struct Crate {
-    pub(super) modules: Vec<Module>,
+pub(in super::super) struct Crate {
+    pub(in super::super) modules: Vec<Module>,
     /// The files where a `macro_rules!` of this name stands: such names need no path.
     pub(super) macros: HashMap<String, Vec<PathBuf>>,
 }
 
-pub(super) struct Module {
-    pub(super) file: PathBuf,
+pub(in super::super) struct Module {
+    pub(in super::super) file: PathBuf,
     pub(super) parent: Option<usize>,
     pub(super) children: Vec<(String, usize)>,
+    /// Declared `pub mod`, and shown in the documentation.
+    pub(super) is_public: bool,
     pub(super) defined: HashSet<String>,
     pub(super) imports: Vec<Import>,
     /// The code, without `mod` and `use`.
-    pub(super) items: Vec<Item>,
+    pub(in super::super) items: Vec<Item>,
 }
 
 /// One leaf of a `use`.
@@ -34,6 +36,8 @@ pub(super) struct Import {
     /// Begins with `::`, so it leads to another crate.
     pub(super) absolute: bool,
     pub(super) re_export: bool,
+    /// `pub use`, and shown in the documentation.
+    pub(super) is_public: bool,
 }
 
 /// Where the files of a module's children lie.
@@ -43,7 +47,7 @@ struct Place<'a> {
 }
 
 impl Crate {
-    pub(super) fn read(root: &Path, read: Read<'_>) -> Result<Self, String> {
+    pub(in super::super) fn read(root: &Path, read: Read<'_>) -> Result<Self, String> {
         let mut krate = Self { modules: Vec::new(), macros: HashMap::new() };
         krate.file(root, true, None, read)?;
         Ok(krate)
@@ -79,6 +83,7 @@ impl Crate {
             file: place.file.into(),
             parent,
             children: Vec::new(),
+            is_public: false,
             defined: HashSet::new(),
             imports: Vec::new(),
             items: Vec::new(),
@@ -87,7 +92,9 @@ impl Crate {
             match item {
                 Item::Mod(module) => {
                     let name = module.ident.to_string();
+                    let is_public = is_public(&module.vis, &module.attrs);
                     if let Some(child) = self.child(module, place, id, read)? {
+                        self.modules[child].is_public = is_public;
                         self.modules[id].children.push((name, child));
                     }
                 }
@@ -160,12 +167,28 @@ impl Crate {
 
     fn import(&mut self, id: usize, import: &ItemUse) {
         let re_export = !matches!(import.vis, Visibility::Inherited);
+        let is_public = is_public(&import.vis, &import.attrs);
         let absolute = import.leading_colon.is_some();
         let mut leaves = Vec::new();
         flatten(&import.tree, &mut Vec::new(), &mut leaves);
-        let leaves = leaves.into_iter().map(|(name, path)| Import { name, path, absolute, re_export });
+        let leaves =
+            leaves.into_iter().map(|(name, path)| Import { name, path, absolute, re_export, is_public });
         self.modules[id].imports.extend(leaves);
     }
+}
+
+/// Whether users may name it, where they reach it.
+pub(super) fn is_public(visibility: &Visibility, attributes: &[Attribute]) -> bool {
+    matches!(visibility, Visibility::Public(_)) && !is_hidden(attributes)
+}
+
+/// Whether `#[doc(hidden)]` stands there.
+pub(in super::super) fn is_hidden(attributes: &[Attribute]) -> bool {
+    let hides = |attribute: &Attribute| match &attribute.meta {
+        Meta::List(list) => list.path.is_ident("doc") && list.tokens.to_string() == "hidden",
+        _ => false,
+    };
+    attributes.iter().any(hides)
 }
 
 /// The leaves of a `use`: the name that each gives, and its path.

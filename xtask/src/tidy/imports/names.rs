@@ -19,12 +19,22 @@ type Seen = HashSet<(usize, String)>;
 
 impl Crate {
     /// The items that a path means, with the files that define them; none for modules and for what lies in other crates.
-    pub(super) fn items(&self, from: usize, path: &[String], absolute: bool) -> Vec<(PathBuf, String)> {
-        let found = self.resolve(from, path, absolute, &mut Seen::new());
+    pub(in super::super) fn items(
+        &self,
+        from: usize,
+        path: &[String],
+        absolute: bool,
+    ) -> Vec<(PathBuf, String)> {
+        let found = self.found(from, path, absolute);
         found
             .into_iter()
             .filter_map(|it| if let Found::Item(file, name) = it { Some((file, name)) } else { None })
             .collect()
+    }
+
+    /// All that a path means.
+    pub(super) fn found(&self, from: usize, path: &[String], absolute: bool) -> Vec<Found> {
+        self.resolve(from, path, absolute, &mut Seen::new())
     }
 
     fn resolve(&self, from: usize, path: &[String], absolute: bool, seen: &mut Seen) -> Vec<Found> {
