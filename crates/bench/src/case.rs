@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::timing::checked;
     use clap::ValueEnum;
-    use phalanx::SimulatedBackend;
+    use phalanx::threads;
     use std::thread;
 
     const BUFFERS: [Subject; 2] = [Subject::Plain, Subject::Registered];
@@ -195,7 +195,7 @@ mod tests {
     /// Runs `body` on three ranks, one of which has no partner to send to.
     fn on_three_ranks(body: impl Fn(&ProcessGroup) + Sync) {
         thread::scope(|scope| {
-            for group in SimulatedBackend::create_group(3) {
+            for group in threads(3) {
                 let body = &body;
                 scope.spawn(move || body(&group));
             }

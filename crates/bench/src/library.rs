@@ -8,7 +8,7 @@ use crate::rank::{self, BACKEND};
 use crate::subject::Subject;
 use crate::task::{TASK_VAR, Task};
 use phalanx::launch::{Launch, Outcome};
-use phalanx::{Error, ProcessGroup, Result, SimulatedBackend};
+use phalanx::{Error, ProcessGroup, Result, threads_with};
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -102,7 +102,7 @@ impl Library {
             Self::Ours { subject, algorithms } if backend == Backend::Thread => {
                 let forced = algorithms.as_deref().unwrap_or_default();
                 let task = &task.of(*subject);
-                let groups = SimulatedBackend::create_group_with(ranks, OPERATION_TIMEOUT, forced)?;
+                let groups = threads_with(ranks, OPERATION_TIMEOUT, forced)?;
                 thread::scope(|scope| {
                     let rank = |group| scope.spawn(move || threads_part(group, task, say));
                     let ranks: Vec<_> = groups.into_iter().map(rank).collect();

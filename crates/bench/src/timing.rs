@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::case::Case;
     use crate::subject::Subject;
-    use phalanx::SimulatedBackend;
+    use phalanx::threads;
     use std::time::Duration;
 
     fn on_two_ranks(effort: Effort) -> Vec<Line> {
@@ -134,7 +134,7 @@ mod tests {
             measure(&mut case, 4096, &effort).unwrap()
         };
         std::thread::scope(|scope| {
-            let groups = SimulatedBackend::create_group(2);
+            let groups = threads(2);
             let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(|| rank(group))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         })

@@ -4,7 +4,8 @@
 use crate::data::Data;
 use crate::op::Op;
 use crate::timing::Work;
-use phalanx::{Error, ProcessGroup, ReduceOp, Result, Secret};
+use phalanx::store::Secret;
+use phalanx::{Error, ProcessGroup, ReduceOp, Result};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -164,7 +165,7 @@ impl Work for Wire<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx::SimulatedBackend;
+    use phalanx::threads;
     use std::thread;
 
     const OPS: [Op; 3] = [Op::AllReduce, Op::Broadcast, Op::SendRecv];
@@ -185,9 +186,7 @@ mod tests {
     #[test]
     fn all_bytes_arrive_and_it_is_seen_if_not() {
         let ranks: Vec<_> = thread::scope(|scope| {
-            let ranks = SimulatedBackend::create_group(2)
-                .into_iter()
-                .map(|group| scope.spawn(move || wrong_on(&group)));
+            let ranks = threads(2).into_iter().map(|group| scope.spawn(move || wrong_on(&group)));
             ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         for (rank, wrong) in ranks.iter().enumerate() {

@@ -12,8 +12,9 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Activation, Conv2dConfig, Module, Optimizer, SGD, Sequential, VarBuilder, VarMap};
+use phalanx::config::Source;
 use phalanx::launch::{Launch, Outcome};
-use phalanx::{Config, ProcessGroup, ReduceOp, Source};
+use phalanx::{Config, ProcessGroup, ReduceOp};
 use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
 use std::process::ExitCode;
 use std::time::Instant;

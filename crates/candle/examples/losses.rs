@@ -9,8 +9,9 @@
 use anyhow::Context;
 use candle_core::{D, DType, Device, Result};
 use candle_nn::{Activation, Conv2dConfig, Module, Optimizer, SGD, Sequential, VarBuilder, VarMap};
+use phalanx::config::Source;
 use phalanx::launch::{Launch, Outcome};
-use phalanx::{Config, ReduceOp, Source, chunk};
+use phalanx::{Config, ReduceOp, chunk};
 use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
 use std::process::ExitCode;
 

@@ -10,8 +10,9 @@
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module, VarBuilder, VarMap};
 use peak_alloc::PeakAlloc;
+use phalanx::config::Source;
 use phalanx::launch::{Launch, Outcome};
-use phalanx::{Config, ProcessGroup, ReduceOp, Source};
+use phalanx::{Config, ProcessGroup, ReduceOp};
 use phalanx_candle::{AdamW, DistributedDataParallel, ShardConfig, Sharded, Stage, Unit, Units};
 use std::process::ExitCode;
 use std::time::Instant;

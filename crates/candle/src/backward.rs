@@ -6,7 +6,7 @@ use crate::sendable::{Candle, sent_as};
 use crate::{DdpConfig, Group, Result, Share};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, TensorId, Var};
-use phalanx::OpKind;
+use phalanx::error::OpKind;
 use phalanx_compress::{CommHook, Traffic};
 use phalanx_train::Gradients;
 use std::collections::HashMap;

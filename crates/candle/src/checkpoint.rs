@@ -10,7 +10,7 @@
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_nn::{Module, VarBuilder, VarMap};
-//! use phalanx::{ProcessGroup, SimulatedBackend};
+//! use phalanx::{ProcessGroup, threads};
 //! use phalanx_candle::checkpoint::{Checkpoints, State, load_vars, save_vars};
 //! use phalanx_candle::{AdamW, DistributedDataParallel, DistributedSampler, Result};
 //! use std::path::Path;
@@ -61,7 +61,7 @@
 //! # let folder = temporary.as_path();
 //! for (ranks, time) in [(2, 4), (3, 20), (1, 100)] {
 //!     std::thread::scope(|s| {
-//!         for group in SimulatedBackend::create_group(ranks) {
+//!         for group in threads(ranks) {
 //!             s.spawn(move || train(folder, &group, time).unwrap());
 //!         }
 //!     });

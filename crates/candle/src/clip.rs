@@ -38,7 +38,7 @@ use phalanx_train::Gradients;
 /// # let [a, b] = grads.get(&x).unwrap().to_vec1::<f32>()?[..] else { panic!() };
 /// # assert!(norm == 5.0 && (a - 0.6).abs() < 1e-6 && (b - 0.8).abs() < 1e-6);
 /// # Ok(()) }
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
 /// ```
 pub fn clip_grad_norm(varmap: &VarMap, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
     let vars = vars(varmap);

@@ -1,7 +1,8 @@
 //! Conversions from candle's run-time element types to Rust's types, and from tensors to slices.
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Storage, Tensor, WithDType};
-use phalanx::{Element, Error, OpKind, ProcessGroup};
+use phalanx::error::OpKind;
+use phalanx::{Element, Error, ProcessGroup};
 use std::cell::RefCell;
 
 /// A type that both candle and phalanx carry.

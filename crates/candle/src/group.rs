@@ -1,7 +1,8 @@
 //! The groups that work on tensors together, and where those may lie.
 
 use candle_core::Device;
-use phalanx::{Error, OpKind, ProcessGroup};
+use phalanx::error::OpKind;
+use phalanx::{Error, ProcessGroup};
 #[cfg(feature = "cuda")]
 use phalanx_nccl::HybridGroup;
 #[cfg(feature = "cuda")]

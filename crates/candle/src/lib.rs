@@ -29,7 +29,7 @@
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap};
-//! use phalanx::{ProcessGroup, SimulatedBackend};
+//! use phalanx::{ProcessGroup, threads};
 //! use phalanx_candle::DistributedDataParallel;
 //!
 //! fn train(group: &ProcessGroup) -> phalanx_candle::Result<Vec<f32>> {
@@ -52,7 +52,7 @@
 //!
 //! let fitted: Vec<Vec<f32>> = std::thread::scope(|s| {
 //!     let ranks: Vec<_> =
-//!         SimulatedBackend::create_group(2).into_iter().map(|group| s.spawn(move || train(&group).unwrap())).collect();
+//!         threads(2).into_iter().map(|group| s.spawn(move || train(&group).unwrap())).collect();
 //!     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 //! });
 //! assert_eq!(fitted[0], fitted[1]); // to the last bit

@@ -8,7 +8,8 @@ use crate::{DdpConfig, Group, Overlap, Result, Share, sync_model, verify_paramet
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
-use phalanx::{CallSite, OpKind, ProcessGroup};
+use phalanx::error::OpKind;
+use phalanx::{CallSite, ProcessGroup};
 use phalanx_compress::{CommHook, Traffic};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -108,7 +109,7 @@ impl<M> DistributedDataParallel<M> {
     ///     }
     ///     ddp.verify_parameters()
     /// }
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || train(&group).unwrap()); });
     /// ```
     #[track_caller]
     pub fn build(
@@ -183,7 +184,7 @@ impl<M> DistributedDataParallel<M> {
     /// # use candle_nn::VarMap;
     /// use phalanx_candle::{DistributedDataParallel, compress::Int8};
     ///
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_candle::Result<()> {
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || -> phalanx_candle::Result<()> {
     /// # let varmap = VarMap::new();
     /// # let x = varmap.get(1000, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
     /// let ddp = DistributedDataParallel::new(&varmap, &group, Default::default())?.with_hook(Int8::new());
@@ -287,7 +288,7 @@ impl<M> DistributedDataParallel<M> {
     /// # use candle_core::{DType, Device, Tensor};
     /// # use candle_nn::VarMap;
     /// # use phalanx_candle::DistributedDataParallel;
-    /// # let group = &phalanx::SimulatedBackend::create_group(1)[0];
+    /// # let group = &phalanx::threads(1)[0];
     /// # let varmap = VarMap::new();
     /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
     /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
@@ -341,7 +342,7 @@ impl<M> DistributedDataParallel<M> {
     /// }
     /// assert_eq!(x.to_vec1::<f32>()?, [-5.0]); // on both
     /// # Ok(()) }
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     #[track_caller]
     pub fn join(&self) -> Result<Option<GradStore>> {
@@ -381,7 +382,7 @@ impl<M> DistributedDataParallel<M> {
     /// ddp.sync_buffers(0)?;
     /// assert_eq!(norm.running_mean().to_vec1::<f32>()?, [0.1]); // a tenth of rank 0's batch
     /// # Ok(()) }
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     #[track_caller]
     pub fn sync_buffers(&self, root: usize) -> Result<()> {
@@ -403,11 +404,11 @@ impl<M> DistributedDataParallel<M> {
     /// ```
     /// use candle_core::{DType, Device, Tensor};
     /// use candle_nn::{VarBuilder, VarMap};
-    /// use phalanx::SimulatedBackend;
+    /// use phalanx::threads;
     /// use phalanx_candle::DistributedDataParallel;
     ///
     /// std::thread::scope(|s| {
-    ///     for group in SimulatedBackend::create_group(3) {
+    ///     for group in threads(3) {
     ///         s.spawn(move || {
     ///             let varmap = VarMap::new();
     ///             let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);

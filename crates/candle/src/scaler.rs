@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 ///     }
 ///     ddp.verify_parameters()
 /// }
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || train(&group).unwrap()); });
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LossScaler(phalanx_train::LossScaler);

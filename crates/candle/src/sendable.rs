@@ -4,7 +4,8 @@ use crate::Group;
 use crate::element::{unsupported_dtype, with_element};
 use crate::group::Place;
 use candle_core::Tensor;
-use phalanx::{DType, Element, OpKind, ProcessGroup, ReduceOp};
+use phalanx::error::OpKind;
+use phalanx::{DType, Element, ProcessGroup, ReduceOp};
 use phalanx_train::{Error, Result, element};
 
 /// A tensor of a type that can be sent.

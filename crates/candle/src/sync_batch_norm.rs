@@ -4,7 +4,8 @@ use crate::element::{Shared, read, require_cpu, with_element};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, Var, WithDType, bail};
 use candle_nn::{BatchNorm, BatchNormConfig, ModuleT, VarBuilder};
-use phalanx::{CallSite, OpKind, ProcessGroup, ReduceOp};
+use phalanx::error::OpKind;
+use phalanx::{CallSite, ProcessGroup, ReduceOp};
 
 /// Batch normalisation (Ioffe and Szegedy 2015) with the statistics of the global batch: [`candle_nn::BatchNorm`], as if one process had the
 /// samples of all ranks. For ranks whose own batches are too small for statistics.
@@ -55,7 +56,7 @@ use phalanx::{CallSite, OpKind, ProcessGroup, ReduceOp};
 ///     assert_eq!(norm.running_mean().to_vec1::<f32>()?, [0.2]); // a tenth of the way to 2
 ///     Ok(())
 /// }
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
 /// ```
 #[derive(Debug, Clone)]
 pub struct SyncBatchNorm {

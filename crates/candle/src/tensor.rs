@@ -21,7 +21,8 @@ use crate::element::{bytes_mut, read, unsupported_dtype, with_element};
 use crate::group::Reach;
 use crate::{Group, Result};
 use candle_core::{Device, Tensor};
-use phalanx::{CallSite, Element, Error, OpKind, ProcessGroup, ReduceOp};
+use phalanx::error::OpKind;
+use phalanx::{CallSite, Element, Error, ProcessGroup, ReduceOp};
 #[cfg(feature = "cuda")]
 use phalanx_nccl::{Batch, DeviceBuffer};
 
@@ -32,10 +33,10 @@ use phalanx_nccl::{Batch, DeviceBuffer};
 /// # Examples
 /// ```
 /// use candle_core::{Device, Tensor};
-/// use phalanx::{ReduceOp, SimulatedBackend};
+/// use phalanx::{ReduceOp, threads};
 ///
 /// std::thread::scope(|s| {
-///     for group in SimulatedBackend::create_group(3) {
+///     for group in threads(3) {
 ///         s.spawn(move || {
 ///             let tensor = Tensor::full(group.rank() as f32, (2, 2), &Device::Cpu).unwrap();
 ///             phalanx_candle::all_reduce(&group, &tensor, ReduceOp::Sum).unwrap();

@@ -2,7 +2,7 @@
 //! by events comes to other numbers. They say nothing of a GPU.
 
 use candle_core::{DType, Device, Tensor, WithDType};
-use phalanx::{ReduceOp, SimulatedBackend};
+use phalanx::{ReduceOp, threads};
 use phalanx_candle::{
     Error, HybridGroup, all_gather, all_reduce, broadcast, reduce, reduce_scatter, sync_model,
     verify_parameters,
@@ -27,7 +27,7 @@ fn by_way<R: Send>(way: Fallback, ranks: usize, rank: impl Fn(&HybridGroup, &Dev
                 outcome
             })
         };
-        let started: Vec<_> = SimulatedBackend::create_group(ranks).into_iter().map(start).collect();
+        let started: Vec<_> = threads(ranks).into_iter().map(start).collect();
         started
             .into_iter()
             .map(|r| r.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -186,7 +186,7 @@ fn what_is_for_the_cpu_alone_says_so_when_it_is_made() {
 fn ranks_that_differ_hear_of_it() {
     let errors = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|s| {
-        for group in SimulatedBackend::create_group(2) {
+        for group in threads(2) {
             let errors = &errors;
             s.spawn(move || {
                 let all = HybridGroup::new(&group, group.rank()).unwrap();
@@ -450,7 +450,7 @@ mod gradients {
                     let start = |group: phalanx::ProcessGroup| {
                         s.spawn(move || train(&group, &Device::Cpu, overlap, case))
                     };
-                    let ranks: Vec<_> = SimulatedBackend::create_group(2).into_iter().map(start).collect();
+                    let ranks: Vec<_> = threads(2).into_iter().map(start).collect();
                     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
                 });
                 let found = on_gpus(2, |all, gpu| train(all, gpu, overlap, case));
@@ -488,7 +488,7 @@ mod gradients {
     fn a_rank_that_gives_up_ends_the_training_of_the_others() {
         let both_are_through = &std::sync::Barrier::new(2);
         std::thread::scope(|s| {
-            for group in SimulatedBackend::create_group(2) {
+            for group in threads(2) {
                 s.spawn(move || {
                     let all = HybridGroup::new(&group, group.rank()).unwrap();
                     let gpu = Device::new_cuda(group.rank()).unwrap();

@@ -30,13 +30,13 @@ const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// # Examples
 /// Two ranks save, one goes on:
 /// ```
-/// use phalanx::SimulatedBackend;
+/// use phalanx::threads;
 /// use phalanx_checkpoint::{Checkpoints, Result, State};
 ///
 /// # let temporary = std::env::temp_dir().join(format!("phalanx-checkpoints-{}", std::process::id()));
 /// # let folder = temporary.as_path();
 /// std::thread::scope(|ranks| {
-///     for group in SimulatedBackend::create_group(2) {
+///     for group in threads(2) {
 ///         ranks.spawn(move || -> Result<()> {
 ///             let mut checkpoints = Checkpoints::open(folder, &group)?.keep(3);
 ///             let weights = [1.0f32; 6]; // the same on both
@@ -50,7 +50,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(100);
 ///     }
 /// });
 ///
-/// let alone = &SimulatedBackend::create_group(1)[0];
+/// let alone = &threads(1)[0];
 /// let found = Checkpoints::open(folder, alone)?.latest_good()?.expect("one was saved");
 /// assert_eq!((found.step(), found.world_size()), (1200, 2));
 /// assert_eq!(found.read::<f32>("moments")?, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);

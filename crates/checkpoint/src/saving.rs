@@ -5,7 +5,7 @@ use crate::layout::{Layout, Parts};
 use crate::manifest::{self, FileInfo, Manifest, Place, Tensor};
 use crate::{Error, Result, folder};
 use crate::{State, TensorInfo};
-use phalanx::Deadline;
+use phalanx::backend::Deadline;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};

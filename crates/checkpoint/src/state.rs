@@ -132,7 +132,7 @@ impl<'a> State<'a> {
     /// assert_eq!(own.read::<f32>("velocity")?, velocity);
     /// # Ok(()) }
     /// # let folder = std::env::temp_dir().join(format!("phalanx-checkpoint-of-rank-{}", std::process::id()));
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { let folder = &folder; s.spawn(move || on(&group, folder).unwrap()); });
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { let folder = &folder; s.spawn(move || on(&group, folder).unwrap()); });
     /// # std::fs::remove_dir_all(folder).unwrap();
     /// ```
     pub fn of_rank(&mut self, rank: usize, fill: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {

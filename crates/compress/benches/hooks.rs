@@ -5,8 +5,9 @@
 #![allow(clippy::print_stdout, reason = "a benchmark reports to its user")]
 
 use half::bf16;
+use phalanx::config::Source;
 use phalanx::launch::{Launch, Outcome};
-use phalanx::{Config, ProcessGroup, ReduceOp, Result, Source};
+use phalanx::{Config, ProcessGroup, ReduceOp, Result};
 use phalanx_compress::{Bucket, Cast, CommHook, Int8, PowerSgd, TopK};
 use std::process::ExitCode;
 use std::time::Instant;

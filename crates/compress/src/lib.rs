@@ -16,11 +16,11 @@
 //!
 //! # Examples
 //! ```
-//! use phalanx::SimulatedBackend;
+//! use phalanx::threads;
 //! use phalanx_compress::{Bucket, CommHook, Int8};
 //!
 //! std::thread::scope(|ranks| {
-//!     for group in SimulatedBackend::create_group(2) {
+//!     for group in threads(2) {
 //!         ranks.spawn(move || -> phalanx::Result<()> {
 //!             let mut hook = Int8::new();
 //!             // This rank's part of the average: its gradients, divided by the number of ranks.

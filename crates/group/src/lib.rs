@@ -54,9 +54,9 @@ pub use warning::warn;
 /// 256 KiB, or 256 short ones. Beyond that, `send` may wait until the peer takes one.
 ///
 /// ```
-/// use phalanx_group::{EAGER_LIMIT, SimulatedBackend};
+/// use phalanx_group::{EAGER_LIMIT, threads};
 ///
-/// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+/// # std::thread::scope(|s| { for group in threads(2) { s.spawn(move || -> phalanx_core::Result<()> {
 /// // Both ranks send first.
 /// let peer = 1 - group.rank();
 /// group.send(&vec![0u8; EAGER_LIMIT], peer, 0)?;

@@ -1,12 +1,12 @@
 //! What could not be begun for want of descriptors leaves no trace. In a process of its own: the limit is the process's.
 #![cfg(unix)]
 
-use phalanx_group::{Error, ReduceOp, SimulatedBackend};
+use phalanx_group::{Error, ReduceOp, threads};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
 fn an_operation_that_could_not_be_begun_takes_no_number() {
-    let groups: [_; 2] = SimulatedBackend::create_group(2).try_into().unwrap();
+    let groups: [_; 2] = threads(2).try_into().unwrap();
     let before = getrlimit(Resource::Nofile);
     // Descriptors below 3 are taken, so no other can be made.
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();

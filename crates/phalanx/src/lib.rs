@@ -52,26 +52,83 @@
 //! - Training with candle: `phalanx-candle`. With other tensors, or plain `Vec`s: `phalanx-train`.
 //! - Operations that run meanwhile: [`ProcessGroup::all_reduce_async`] and others return a [`Work`], which owns the buffer until it is waited for.
 //! - Errors: [`Error`] says whose trouble it is, and [`Error::group_is_usable`] whether the group can go on.
+//! - Names: [`prelude`] has what most programs use; [`error`], [`config`], [`store`] and [`launch`] what some need, [`backend`] what authors of
+//!   backends need.
 //! - Tests and examples without processes: [`threads()`] makes ranks of threads, and [`on_threads`] runs them.
 
-pub use phalanx_core::{
-    CallSite, Cause, Context, DType, Deadline, Element, Error, GroupId, Layout, Loss, OpKind, Peer, ReduceOp,
-    Result, Signature, WORLD, chunk,
-};
+pub use phalanx_core::{CallSite, DType, Element, Error, ReduceOp, Result, chunk};
 pub use phalanx_group::{
-    Address, Backend, BackendFactory, Buffer, Buffers, Bytes, Call, Completion, EAGER_LIMIT, Exchange,
-    HostCall, OBJECT_LEN_MAX, OnTimeout, OwnedBuffer, OwnedCall, Pending, ProcessGroup, RegisteredBuffer,
-    Request, SimulatedBackend, Work, init, join, trace,
+    Buffer, EAGER_LIMIT, OBJECT_LEN_MAX, ProcessGroup, RegisteredBuffer, SimulatedBackend, Work, init, join,
+    on_threads, threads, threads_with, trace,
 };
-#[cfg(unix)]
-pub use phalanx_rendezvous::FileStore;
-pub use phalanx_rendezvous::{
-    Config, Elastic, MemoryStore, PrefixStore, Source, Store, StoreLocation, TcpStore, TcpStoreServer,
-};
+pub use phalanx_rendezvous::Config;
 
-pub use phalanx_transport::Secret;
+/// What most programs use.
+///
+/// # Examples
+/// ```
+/// use phalanx::prelude::*;
+///
+/// fn mean(group: &ProcessGroup, loss: f32) -> Result<f32> {
+///     let mut mean = [loss];
+///     group.all_reduce(&mut mean, ReduceOp::Avg)?;
+///     Ok(mean[0])
+/// }
+/// let means = on_threads(2, |group| mean(&group, group.rank() as f32))?;
+/// assert_eq!(means, [0.5, 0.5]);
+/// # Ok::<(), Error>(())
+/// ```
+pub mod prelude {
+    pub use crate::{Error, ProcessGroup, ReduceOp, Result, Work, init, on_threads, threads};
+}
 
-pub use phalanx_group::{on_threads, threads, threads_with};
+/// What an [`Error`] is made of: which operation, which rank, what happened.
+///
+/// # Examples
+/// ```
+/// use phalanx::Error;
+/// use phalanx::error::Loss;
+///
+/// fn was_killed(error: &Error) -> bool {
+///     matches!(error, Error::PeerLost { how: Loss::Killed { .. }, .. })
+/// }
+/// # assert!(!was_killed(&Error::config("no such file")));
+/// ```
+pub mod error {
+    pub use phalanx_core::{Cause, Context, Loss, OpKind, Peer};
+}
+
+/// What [`init`] reads from the environment, and [`join`] takes as an argument.
+pub mod config {
+    pub use phalanx_rendezvous::{BackendChoice, Config, Elastic, Source};
+}
+
+/// Where the processes of a job find each other, and the secret by which they know each other.
+///
+/// # Examples
+/// ```
+/// use phalanx::store::{MemoryStore, Store};
+///
+/// let store = MemoryStore::new();
+/// store.set("epoch", b"3")?;
+/// assert_eq!(store.try_get("epoch")?, Some(b"3".to_vec()));
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+pub mod store {
+    #[cfg(unix)]
+    pub use phalanx_rendezvous::FileStore;
+    pub use phalanx_rendezvous::{MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};
+    pub use phalanx_transport::Secret;
+}
+
+/// For authors of backends, and of libraries that work beside one: what performs the operations of a [`ProcessGroup`], and what it is told.
+pub mod backend {
+    pub use phalanx_core::{Deadline, GroupId, Layout, Method, Signature, WORLD};
+    pub use phalanx_group::{
+        Address, Backend, BackendFactory, BufferMemory, Buffers, Bytes, Call, Changed, Completion,
+        Encryption, Exchange, Extent, HostCall, OnTimeout, OwnedBuffer, OwnedCall, Pending, Request,
+    };
+}
 
 /// Starting the ranks of a job from a program.
 pub mod launch {

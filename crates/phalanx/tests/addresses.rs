@@ -5,8 +5,9 @@
 
 mod support;
 
+use phalanx::ReduceOp;
 use phalanx::launch::Outcome;
-use phalanx::{ReduceOp, Secret};
+use phalanx::store::Secret;
 use phalanx_testkit::free_port;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};

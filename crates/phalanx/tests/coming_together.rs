@@ -4,7 +4,8 @@
 
 mod support;
 
-use phalanx::{FileStore, ReduceOp, Secret, Store};
+use phalanx::ReduceOp;
+use phalanx::store::{FileStore, Secret, Store};
 use phalanx_testkit::free_port;
 use std::net::TcpListener;
 use std::path::Path;

@@ -5,7 +5,9 @@
 
 mod support;
 
-use phalanx::{Error, Loss, ProcessGroup, Secret};
+use phalanx::error::Loss;
+use phalanx::store::Secret;
+use phalanx::{Error, ProcessGroup};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -5,7 +5,7 @@
 mod support;
 
 use phalanx::launch::Outcome;
-use phalanx::{Config, ProcessGroup, ReduceOp, SimulatedBackend};
+use phalanx::{Config, ProcessGroup, ReduceOp, threads_with};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn rank() {
     let (kind, seconds) = role.rsplit_once(' ').expect("what is done, and how late");
     let late = Duration::from_secs_f64(seconds.parse().expect("a time"));
     if kind == "threads" {
-        let ranks = SimulatedBackend::create_group_with(4, late * 2, "").expect("nothing is forced");
+        let ranks = threads_with(4, late * 2, "").expect("nothing is forced");
         return std::thread::scope(|scope| {
             ranks.into_iter().for_each(|group| drop(scope.spawn(move || sums(&group, late * 3 / 2))));
         });

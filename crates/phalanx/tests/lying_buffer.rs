@@ -4,7 +4,8 @@
 
 mod support;
 
-use phalanx::{Buffer, Bytes, ReduceOp};
+use phalanx::backend::Bytes;
+use phalanx::{Buffer, ReduceOp};
 use std::any::Any;
 
 const LEN: usize = 1 << 20;

@@ -5,7 +5,8 @@
 
 mod support;
 
-use phalanx::{Cause, Error, ProcessGroup, ReduceOp};
+use phalanx::error::Cause;
+use phalanx::{Error, ProcessGroup, ReduceOp};
 use std::time::Duration;
 
 const SIDE: usize = 3;

@@ -1,6 +1,7 @@
 //! How ranks come together: in any order, over IPv4 and IPv6, through a server or a directory; and what is said when they don't.
 
-use phalanx::{Config, Error, ReduceOp, Secret, TcpStoreServer};
+use phalanx::store::{Secret, TcpStoreServer};
+use phalanx::{Config, Error, ReduceOp};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;

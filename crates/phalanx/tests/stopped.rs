@@ -5,8 +5,9 @@
 
 mod support;
 
+use phalanx::error::Loss;
 use phalanx::launch::Outcome;
-use phalanx::{Error, Loss, ReduceOp};
+use phalanx::{Error, ReduceOp};
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -4,8 +4,10 @@
 
 mod support;
 
+use phalanx::ReduceOp;
+use phalanx::backend::{Deadline, WORLD};
 use phalanx::launch::Outcome;
-use phalanx::{Deadline, ReduceOp, Secret, Store, TcpStore, WORLD};
+use phalanx::store::{Secret, Store, TcpStore};
 use phalanx_transport::handshake::{Hello, Purpose, VERSION};
 use phalanx_transport::open_session;
 use std::collections::VecDeque;

@@ -4,7 +4,8 @@
 
 mod support;
 
-use phalanx::{ProcessGroup, ReduceOp, Secret};
+use phalanx::store::Secret;
+use phalanx::{ProcessGroup, ReduceOp};
 use std::process::{Child, Command, Output, Stdio};
 use support::ip;
 

@@ -2,7 +2,7 @@
 
 use crate::threads::on_threads;
 use phalanx_core::{Error, Result};
-use phalanx_group::{ProcessGroup, SimulatedBackend, join};
+use phalanx_group::{ProcessGroup, join, threads_with};
 use phalanx_rendezvous::{Config, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::collections::BTreeMap;
@@ -67,8 +67,7 @@ impl World {
     /// Ranks linked by pipes in memory.
     pub fn thread() -> Self {
         Self::of("thread", |world_size, settings| {
-            let groups =
-                SimulatedBackend::create_group_with(world_size, settings.timeout, &settings.algorithms)?;
+            let groups = threads_with(world_size, settings.timeout, &settings.algorithms)?;
             Ok(groups.into_iter().map(|group| Box::new(move || Ok(group)) as Join).collect())
         })
     }

@@ -1,7 +1,8 @@
 //! Work on elements whose type is known at run time, for adapters whose tensors the host sees.
 
 use half::{bf16, f16};
-use phalanx::{DType, Element, Error, OpKind, ProcessGroup, ReduceOp};
+use phalanx::error::OpKind;
+use phalanx::{DType, Element, Error, ProcessGroup, ReduceOp};
 
 /// Evaluates `$body` with `$T` as the Rust type of `$dtype`, or `$otherwise` for a type of later versions.
 macro_rules! with_element {

@@ -15,7 +15,7 @@
 //! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them, with gradients written by hand:
 //!
 //! ```
-//! use phalanx::{ProcessGroup, SimulatedBackend};
+//! use phalanx::{ProcessGroup, threads};
 //! use phalanx_train::{Array, DdpConfig, Parameter, Reducer, Share, sync_model};
 //!
 //! fn train(group: &ProcessGroup) -> phalanx_train::Result<Vec<f32>> {
@@ -46,7 +46,7 @@
 //!
 //! let fitted: Vec<Vec<f32>> = std::thread::scope(|s| {
 //!     let ranks: Vec<_> =
-//!         SimulatedBackend::create_group(2).into_iter().map(|group| s.spawn(move || train(&group).unwrap())).collect();
+//!         threads(2).into_iter().map(|group| s.spawn(move || train(&group).unwrap())).collect();
 //!     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 //! });
 //! assert_eq!(fitted[0], fitted[1]); // to the last bit

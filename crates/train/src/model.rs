@@ -22,7 +22,7 @@ use std::fmt;
 /// ```
 /// use phalanx_train::{Array, sync_model};
 ///
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_train::Result<()> {
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || -> phalanx_train::Result<()> {
 /// let mut weight = Array::from(vec![group.rank() as f32; 3]);
 /// sync_model([("layer.weight", &mut weight)], &group, 1)?;
 /// assert_eq!(weight, Array::from(vec![1f32; 3]));

@@ -1,7 +1,8 @@
 //! Tensors and parameters: the parameter of a weight, and which tensors can be its gradient.
 
 use crate::{Parameter, Plan, Result, Tensor};
-use phalanx::{Error, OpKind};
+use phalanx::Error;
+use phalanx::error::OpKind;
 
 impl<D> Parameter<D> {
     /// A weight of `tensor`'s type, shape and place.

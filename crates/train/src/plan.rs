@@ -2,7 +2,8 @@
 
 use crate::Result;
 use crate::bucket_plan::{Bucket, Item, plan};
-use phalanx::{DType, Error, OpKind};
+use phalanx::error::OpKind;
+use phalanx::{DType, Error};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -6,7 +6,8 @@ use crate::plan::{self, Gradients, Parameter, Plan};
 use crate::share::{Part, Share};
 use crate::step::{Reduced, Step};
 use crate::{Result, StepShares, Tensor};
-use phalanx::{CallSite, Error, OpKind, ProcessGroup};
+use phalanx::error::OpKind;
+use phalanx::{CallSite, Error, ProcessGroup};
 use phalanx_compress::{CommHook, Traffic};
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ use std::sync::Arc;
 ///     assert_eq!(grads, [Some(Array::from(vec![15f32; 6])), Some(Array::from(vec![1.5f32; 2]))]);
 ///     Ok(())
 /// }
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || step(&group).unwrap()); });
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || step(&group).unwrap()); });
 /// ```
 pub struct Reducer<T: Tensor> {
     group: ProcessGroup,

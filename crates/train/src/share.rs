@@ -1,7 +1,8 @@
 //! How much of the global batch a rank has worked on.
 
 use crate::Result;
-use phalanx::{Error, OpKind, ProcessGroup};
+use phalanx::error::OpKind;
+use phalanx::{Error, ProcessGroup};
 use std::ops::Mul;
 
 /// This rank's part of the global batch, by which its gradients are weighed.

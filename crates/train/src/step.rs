@@ -4,7 +4,8 @@ use crate::memory::{Memory, Reduction};
 use crate::send_order::SendOrder;
 use crate::share::Part;
 use crate::{Gradients, Plan, Result, ShareSums, StepShares, Tensor};
-use phalanx::{DType, Error, OpKind, ProcessGroup, ReduceOp, Work};
+use phalanx::error::OpKind;
+use phalanx::{DType, Error, ProcessGroup, ReduceOp, Work};
 use phalanx_compress::CommHook;
 
 /// A step that is being made. The operations of all ranks are the same whether they overlap or not: one that counts who has which

@@ -13,8 +13,9 @@ use clap::Parser;
 use device::Place;
 use digits_common::cli::Options;
 use examples_common::{progress, show_warnings};
+use phalanx::Config;
+use phalanx::config::Source;
 use phalanx::launch::{Elastic, Launch, Outcome};
-use phalanx::{Config, Source};
 use saving::Saving;
 use std::process::ExitCode;
 

@@ -8,7 +8,7 @@ use candle_nn::{ParamsAdamW, VarMap};
 use clap::Parser;
 use digits_common::data;
 use digits_common::model::Cnn;
-use phalanx::{ProcessGroup, SimulatedBackend};
+use phalanx::{ProcessGroup, threads};
 use phalanx_candle::compress::{Cast, CommHook, Int8, PowerSgd, TopK, Traffic};
 use phalanx_candle::{
     AdamW, DiLoCo, DiLoCoConfig, DistributedDataParallel, DistributedSampler, verify_parameters,
@@ -174,7 +174,7 @@ fn main() -> anyhow::Result<()> {
         let mut outcomes = Vec::new();
         for seed in 1..=options.seeds {
             let of_ranks: Vec<anyhow::Result<Outcome>> = std::thread::scope(|s| {
-                let groups = SimulatedBackend::create_group(options.ranks);
+                let groups = threads(options.ranks);
                 let start = |group| s.spawn(move || train(method, &group, options, seed));
                 let ranks: Vec<_> = groups.into_iter().map(start).collect();
                 ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()

@@ -14,8 +14,9 @@ mod write;
 use clap::Parser;
 use examples_common::{progress, show_warnings};
 use flags::Flags;
+use phalanx::Config;
+use phalanx::config::Source;
 use phalanx::launch::{Launch, Outcome};
-use phalanx::{Config, Source};
 use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {

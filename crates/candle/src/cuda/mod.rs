@@ -9,7 +9,8 @@ use crate::element::{Shared, unsupported_dtype, with_element};
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Tensor};
-use phalanx::{CallSite, OpKind, ReduceOp};
+use phalanx::error::OpKind;
+use phalanx::{CallSite, ReduceOp};
 use phalanx_nccl::{Batch, DeviceBuffer, DeviceElement, HybridGroup};
 use std::cell::RefCell;
 

@@ -1,7 +1,8 @@
 //! When what is averaged, and what becomes of it.
 
 use crate::{MissingGradients, Result};
-use phalanx::{Error, OpKind, ProcessGroup};
+use phalanx::error::OpKind;
+use phalanx::{Error, ProcessGroup};
 use serde::{Deserialize, Serialize};
 
 /// When what is averaged, and what becomes of it. All ranks pass the same.

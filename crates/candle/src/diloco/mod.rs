@@ -15,7 +15,8 @@ use candle_core::DType;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use fragment::Fragment;
-use phalanx::{CallSite, Error, OpKind, ProcessGroup, ReduceOp};
+use phalanx::error::OpKind;
+use phalanx::{CallSite, Error, ProcessGroup, ReduceOp};
 use phalanx_compress::{CommHook, Traffic};
 use phalanx_train::missing::MissingCheck;
 use std::fmt;
@@ -90,7 +91,7 @@ impl InnerOptimizer for AdamW {
 ///     assert!(optimizer.traffic().ratio() > 16.0); // 3 averages in 50 steps
 ///     Ok(())
 /// }
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || train(&group).unwrap()); });
 /// ```
 pub struct DiLoCo<O> {
     inner: O,
@@ -190,7 +191,7 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// # optimizer.finish()?;
     /// # assert_eq!(optimizer.traffic().ratio(), 20.0);
     /// # Ok(()) }
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     #[must_use]
     pub fn with_hook(self, hook: impl CommHook + 'static) -> Self {

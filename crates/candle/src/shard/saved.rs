@@ -94,7 +94,7 @@ impl<M> Sharded<M> {
     ///     // weights.save("model.safetensors")?;
     /// }
     /// # Ok(()) }
-    /// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || on(&group).unwrap()); });
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     #[track_caller]
     pub fn export(&self, root: usize) -> Result<Option<VarMap>> {

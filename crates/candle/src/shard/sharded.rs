@@ -59,7 +59,7 @@ use std::sync::Arc;
 ///     }
 ///     Ok(())
 /// }
-/// # std::thread::scope(|s| for group in phalanx::SimulatedBackend::create_group(2) { s.spawn(move || train(&group).unwrap()); });
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || train(&group).unwrap()); });
 /// ```
 #[doc(alias = "ZeRO")]
 #[doc(alias = "FSDP")]

@@ -6,7 +6,7 @@ pub(crate) mod deep;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Module, VarBuilder, VarMap};
-use phalanx::{ProcessGroup, SimulatedBackend};
+use phalanx::{ProcessGroup, threads};
 use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
 use phalanx_testkit::World;
 use std::ops::Range;
@@ -15,10 +15,8 @@ use std::ops::Range;
 pub(crate) fn on_ranks<R: Send>(world_size: usize, rank: impl Fn(ProcessGroup) -> R + Sync) -> Vec<R> {
     std::thread::scope(|s| {
         let rank = &rank;
-        let ranks: Vec<_> = SimulatedBackend::create_group(world_size)
-            .into_iter()
-            .map(|group| s.spawn(move || rank(group)))
-            .collect();
+        let ranks: Vec<_> =
+            threads(world_size).into_iter().map(|group| s.spawn(move || rank(group))).collect();
         ranks.into_iter().map(|r| r.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }

@@ -299,8 +299,8 @@ impl ProcessGroup {
     /// # Examples
     /// Where each rank's share begins in a file that all write:
     /// ```
-    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
-    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(3) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// # use phalanx_group::{ReduceOp, threads};
+    /// # std::thread::scope(|s| { for group in threads(3) { s.spawn(move || -> phalanx_core::Result<()> {
     /// let own = 10 * (group.rank() as u64 + 1);
     /// let mut end = [own];
     /// group.scan(&mut end, ReduceOp::Sum)?;
@@ -346,8 +346,8 @@ impl ProcessGroup {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, ProcessGroup, ReduceOp, Request, SimulatedBackend};
-    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// # use phalanx_group::{Buffers, ProcessGroup, ReduceOp, Request, threads};
+    /// # std::thread::scope(|s| { for group in threads(2) { s.spawn(move || -> phalanx_core::Result<()> {
     /// let mut sum = [0.0f32; 3];
     /// let buffers = Buffers::Separate(&[1.0f32, 2.0, 3.0][..], &mut sum[..]);
     /// group.request(Request::AllReduce { buffers, reduce: ReduceOp::Sum })?;

@@ -21,8 +21,8 @@ impl ProcessGroup {
     /// # Examples
     /// ```
     /// # use phalanx_core::{CallSite, DType, OpKind, ReduceOp, Signature, Method};
-    /// # use phalanx_group::SimulatedBackend;
-    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// # use phalanx_group::threads;
+    /// # std::thread::scope(|s| { for group in threads(2) { s.spawn(move || -> phalanx_core::Result<()> {
     /// let (op, dtype, reduce) = (OpKind::AllReduce, Some(DType::F32), Some(ReduceOp::Sum));
     /// let call = Signature { op, dtype, count: 1000, reduce, root: None, detail: 0, method: Method::UNSAID, site: CallSite::caller() };
     /// let agreement = group.agree_async(call)?;

@@ -34,9 +34,9 @@ impl ProcessGroup {
     /// # Examples
     /// Of three ranks one leaves:
     /// ```
-    /// use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// use phalanx_group::{ReduceOp, threads};
     /// std::thread::scope(|ranks| {
-    ///     for group in SimulatedBackend::create_group(3) {
+    ///     for group in threads(3) {
     ///         ranks.spawn(move || -> phalanx_core::Result<()> {
     ///             if group.rank() == 0 {
     ///                 return Ok(());

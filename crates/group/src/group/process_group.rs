@@ -60,9 +60,9 @@ pub(crate) trait Regroup: KeptAlive {
 /// # Examples
 /// Four ranks in this process:
 /// ```
-/// use phalanx_group::{ReduceOp, SimulatedBackend};
+/// use phalanx_group::{ReduceOp, threads};
 /// std::thread::scope(|ranks| {
-///     for group in SimulatedBackend::create_group(4) {
+///     for group in threads(4) {
 ///         ranks.spawn(move || -> phalanx_core::Result<()> {
 ///             let mut buffer = [group.rank() as f32, 1.0];
 ///             group.all_reduce(&mut buffer, ReduceOp::Sum)?;
@@ -185,9 +185,9 @@ impl ProcessGroup {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// # use phalanx_group::{ReduceOp, threads};
     /// use std::time::Duration;
-    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// # std::thread::scope(|s| { for group in threads(2) { s.spawn(move || -> phalanx_core::Result<()> {
     /// // One operation for which others may be late, as after writing a checkpoint …
     /// group.with_timeout(Duration::from_secs(3600)).barrier()?;
     /// // … or a group that is to be quick.
@@ -212,7 +212,7 @@ impl ProcessGroup {
     ///     let group = group.with_call_site(CallSite::caller());
     ///     parts.iter_mut().try_for_each(|part| group.all_reduce(part, ReduceOp::Sum))
     /// }
-    /// # sum(&phalanx_group::SimulatedBackend::create_group(1)[0], &mut [vec![1.0]]).unwrap();
+    /// # sum(&phalanx_group::threads(1)[0], &mut [vec![1.0]]).unwrap();
     /// ```
     #[must_use]
     pub fn with_call_site(&self, site: CallSite) -> Self {
@@ -324,8 +324,8 @@ impl ProcessGroup {
     /// # Examples
     /// `two-level: 2 hosts x 4 ranks: shm inside, tcp across`, or `shm: 4 ranks on this host`, or
     /// ```
-    /// # use phalanx_group::SimulatedBackend;
-    /// let groups = SimulatedBackend::create_group(2);
+    /// # use phalanx_group::threads;
+    /// let groups = threads(2);
     /// assert_eq!(groups[0].describe(), "thread: 2 ranks");
     /// ```
     pub fn describe(&self) -> String {

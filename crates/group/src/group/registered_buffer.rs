@@ -73,9 +73,9 @@ impl ProcessGroup {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// use phalanx_group::{ReduceOp, threads};
     /// std::thread::scope(|ranks| {
-    ///     for group in SimulatedBackend::create_group(2) {
+    ///     for group in threads(2) {
     ///         ranks.spawn(move || -> phalanx_core::Result<()> {
     ///             let mut gradients = group.alloc::<f32>(1000)?;
     ///             gradients.fill(1.5);

@@ -76,14 +76,14 @@ impl ProcessGroup {
 
 #[cfg(test)]
 mod tests {
-    use crate::{ProcessGroup, SimulatedBackend};
+    use crate::{ProcessGroup, threads, threads_with};
     use phalanx_core::{CallSite, Error, OpKind};
     use std::sync::Barrier;
     use std::time::Duration;
 
     #[test]
     fn a_group_without_a_factory_is_not_split_and_lives_on() {
-        let groups = SimulatedBackend::create_group(2);
+        let groups = threads(2);
         std::thread::scope(|scope| {
             for group in groups {
                 scope.spawn(move || {
@@ -102,7 +102,7 @@ mod tests {
     /// and must not wait there.
     #[test]
     fn who_will_not_come_into_the_new_group_says_so() {
-        let groups = SimulatedBackend::create_group_with(2, Duration::from_secs(20), "").unwrap();
+        let groups = threads_with(2, Duration::from_secs(20), "").unwrap();
         let both = &Barrier::new(2);
         std::thread::scope(|scope| {
             for group in groups {

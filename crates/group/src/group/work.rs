@@ -26,8 +26,8 @@ impl<T: Element> Buffer for Vec<T> {
 ///
 /// # Examples
 /// ```
-/// # use phalanx_group::{SimulatedBackend, ReduceOp};
-/// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(2) { s.spawn(move || -> phalanx_core::Result<()> {
+/// # use phalanx_group::{threads, ReduceOp};
+/// # std::thread::scope(|s| { for group in threads(2) { s.spawn(move || -> phalanx_core::Result<()> {
 /// let first = group.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
 /// let second = group.all_reduce_async(vec![1i64; 4], ReduceOp::Sum)?;
 /// // … compute …

@@ -89,13 +89,13 @@ impl Drop for OwnThread {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Buffers, Bytes, OwnedBuffer, ProcessGroup, ReduceOp, Request, SimulatedBackend};
+    use crate::{Buffers, Bytes, OwnedBuffer, ProcessGroup, ReduceOp, Request, threads};
     use phalanx_core::{CallSite, DType, OpKind};
     use std::any::Any;
     use std::sync::mpsc::Sender;
 
     fn pair() -> [ProcessGroup; 2] {
-        SimulatedBackend::create_group(2).try_into().expect("two were asked for")
+        threads(2).try_into().expect("two were asked for")
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::control::notice::Verdict;
 use crate::runtime::{self, OsRuntime};
 use crate::trace::writer::{Recorder, WRITING_TIME, write};
 use crate::trace::{State, Trace};
-use crate::{ReduceOp, SimulatedBackend};
+use crate::{ReduceOp, threads};
 use phalanx_core::{Cause, GroupId, Loss, OpKind, Peer, WORLD};
 use phalanx_trace::Recorded;
 use std::path::PathBuf;
@@ -123,7 +123,7 @@ fn the_first_cause_is_of_the_job_and_not_of_the_groups_of_this_rank() {
 
 #[test]
 fn everything_a_rank_did_is_told() {
-    let groups = SimulatedBackend::create_group(2);
+    let groups = threads(2);
     let rank = |group: crate::ProcessGroup| {
         let (rank, mut all) = (group.rank(), [0u16; 4]);
         group.all_gather(&[rank as u16; 2], &mut all).unwrap();

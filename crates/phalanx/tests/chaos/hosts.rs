@@ -2,7 +2,7 @@
 
 use crate::plan::RANKS;
 use crate::support::{self, Output, ip};
-use phalanx::Secret;
+use phalanx::store::Secret;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};

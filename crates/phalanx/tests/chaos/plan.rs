@@ -152,7 +152,7 @@ impl Plan {
         }
     }
 
-    /// How a [`phalanx::Cause`] must say that the victim was lost.
+    /// How a [`phalanx::error::Cause`] must say that the victim was lost.
     pub(crate) fn how(&self) -> &'static [&'static str] {
         match self.kind {
             // The launcher says how a process ended, and may be late with that on a busy machine.

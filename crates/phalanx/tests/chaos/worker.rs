@@ -3,7 +3,8 @@
 use crate::plan::{Backend, EXIT_CODE, Kind, Moment, Plan, RANKS};
 use crate::script::{Script, Trouble};
 use crate::support;
-use phalanx::{Cause, Config, Error, Loss, ProcessGroup, SimulatedBackend};
+use phalanx::error::{Cause, Loss};
+use phalanx::{Config, Error, ProcessGroup, threads_with};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,7 @@ pub(crate) const WRONG: i32 = 3;
 /// The program of a process of the job.
 pub(crate) fn run(plan: &Plan) -> ! {
     if plan.backend == Backend::Thread {
-        let groups = SimulatedBackend::create_group_with(RANKS, TIMEOUT, "").expect("no algorithm is forced");
+        let groups = threads_with(RANKS, TIMEOUT, "").expect("no algorithm is forced");
         thread::scope(|scope| {
             for group in groups {
                 scope.spawn(|| {

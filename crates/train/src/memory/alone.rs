@@ -83,11 +83,11 @@ impl<T: Tensor, R: DerefMut<Target = [u64]> + Send> Memory<T> for Alone<T, R> {
 mod tests {
     use super::*;
     use crate::{Array, Parameter};
-    use phalanx::{ReduceOp, SimulatedBackend};
+    use phalanx::{ReduceOp, threads};
 
     #[test]
     fn small_gradients_travel_together_and_large_ones_where_they_lie() {
-        let group = &SimulatedBackend::create_group(1)[0];
+        let group = &threads(1)[0];
         let lengths = [3, 50, 2];
         let grads = lengths.map(|len| Array::from((0..len).map(|i| f64::from(i) + 0.5).collect::<Vec<_>>()));
         let places = grads.each_ref().map(|grad| grad.as_slice::<f64>().unwrap().as_ptr());

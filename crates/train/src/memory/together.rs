@@ -4,7 +4,8 @@ use super::bytes::copy;
 use super::seam::{Memory, Reduction};
 use crate::element::{unsupported, with_float};
 use crate::{Plan, Result, Tensor};
-use phalanx::{Element, Error, OpKind, ProcessGroup, ReduceOp, RegisteredBuffer, Work};
+use phalanx::error::OpKind;
+use phalanx::{Element, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Work};
 use std::sync::Arc;
 
 /// A room for each bucket, into which gradients are copied as they come.

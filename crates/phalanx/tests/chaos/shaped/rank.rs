@@ -2,7 +2,8 @@
 
 use super::plan::{End, Harm, Plan, Shape};
 use crate::support;
-use phalanx::{Cause, Error, ProcessGroup, ReduceOp};
+use phalanx::error::Cause;
+use phalanx::{Error, ProcessGroup, ReduceOp};
 use phalanx_testkit::oracle::Random;
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
