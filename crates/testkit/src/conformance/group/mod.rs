@@ -52,7 +52,7 @@ macro_rules! group_conformance {
                 ranks_are_divided_by_color_and_ordered_by_key, groups_divide_again,
                 groups_work_at_the_same_time_in_different_orders, a_group_fails_alone,
             },
-            objects::{objects_arrive_as_they_were, objects_that_cannot_be_sent_hurt_nobody},
+            objects::{objects_arrive_as_they_were, objects_are_messages, objects_that_cannot_be_sent_hurt_nobody},
             misuse::{a_wrong_call_hurts_nobody},
             mismatch::{
                 another_operation_is_a_mismatch, another_element_type_is_a_mismatch,

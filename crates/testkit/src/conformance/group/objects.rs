@@ -24,9 +24,38 @@ pub fn objects_arrive_as_they_were(world: &World) {
                 assert_eq!(group.broadcast_object(mine, root).unwrap(), settings(root));
             }
             let all = group.all_gather_object(&settings(rank)).unwrap();
-            assert_eq!(all, (0..world_size).map(settings).collect::<Vec<_>>());
+            let of_all: Vec<_> = (0..world_size).map(settings).collect();
+            assert_eq!(all, of_all);
+            for root in 0..world_size {
+                let gathered = group.gather_object(&settings(rank), root).unwrap();
+                assert_eq!(gathered.as_ref(), (rank == root).then_some(&of_all));
+                let own = group.scatter_object(gathered.as_deref(), root).unwrap();
+                assert_eq!(own, settings(rank));
+            }
         });
     }
+}
+
+/// Objects go from one rank to another in the order in which they were sent, those without a byte too.
+pub fn objects_are_messages(world: &World) {
+    world.run(3, |group| {
+        let (rank, world_size) = (group.rank(), group.world_size());
+        let (next, before) = ((rank + 1) % world_size, (rank + world_size - 1) % world_size);
+        group.send_object(&settings(rank), next, 5).unwrap();
+        group.send_object(&(), next, 5).unwrap();
+        group.send_object(&rank, next, 6).unwrap();
+        assert_eq!(group.recv_object::<usize>(before, 6).unwrap(), before);
+        assert_eq!(group.recv_object::<Settings>(before, 5).unwrap(), settings(before));
+        group.recv_object::<()>(before, 5).unwrap();
+
+        // Nothing of what is too long is sent; what can't be decoded is gone, and the next one arrives.
+        is_object_error(group.send_object(&"x".repeat(OBJECT_LEN_MAX), next, 5));
+        group.send_object(&200u8, next, 5).unwrap();
+        group.send_object(&"well", next, 5).unwrap();
+        is_object_error(group.recv_object::<String>(before, 5));
+        assert_eq!(group.recv_object::<String>(before, 5).unwrap(), "well");
+        works(&group);
+    });
 }
 
 /// What is too long is an error on every rank, and what another type was sent for is one where it arrives. The group works on.
@@ -38,6 +67,11 @@ pub fn objects_that_cannot_be_sent_hurt_nobody(world: &World) {
         works(&group);
         let mine = if is_root { too_long() } else { String::new() };
         is_object_error(group.all_gather_object(&mine));
+        works(&group);
+        is_object_error(group.gather_object(&mine, 0));
+        works(&group);
+        let three = [String::new(), too_long(), String::new()];
+        is_object_error(group.scatter_object(is_root.then_some(&three[..]), 1));
         works(&group);
 
         // 200 is a length whose string is missing.
