@@ -41,7 +41,7 @@ impl ProcessGroup {
     #[track_caller]
     pub fn all_reduce_async<B: Buffer>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>> {
         let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: op };
-        self.submit_of(OpKind::AllReduce, request, self.site(), |buffer| buffer)
+        self.submit_of(OpKind::AllReduce, request, 0, self.site(), |buffer| buffer)
     }
 
     /// Begins a [`broadcast`](Self::broadcast).
@@ -61,7 +61,34 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn broadcast_async<T: Element>(&self, buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
-        self.submit_of(OpKind::Broadcast, Request::Broadcast { buffer, root }, self.site(), |buffer| buffer)
+        self.submit_of(OpKind::Broadcast, Request::Broadcast { buffer, root }, 0, self.site(), |buffer| {
+            buffer
+        })
+    }
+
+    /// Begins a [`reduce`](Self::reduce).
+    ///
+    /// # Shape
+    /// `buffer`: n elements. The result: as many; on `root` the combination, elsewhere unspecified values.
+    /// # Determinism
+    /// As of [`reduce`](Self::reduce).
+    /// # Errors
+    /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.reduce_async(vec![1.0f32, 2.0], ReduceOp::Sum, 0)?;
+    /// let sum = work.wait()?;
+    /// assert!(group.rank() != 0 || sum == [2.0, 4.0]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn reduce_async<B: Buffer>(&self, buffer: B, op: ReduceOp, root: usize) -> Result<Work<B>> {
+        let request = Request::Reduce { buffer, reduce: op, root };
+        self.submit_of(OpKind::Reduce, request, 0, self.site(), |buffer| buffer)
     }
 
     /// Begins an [`all_gather`](Self::all_gather); the result has P × n elements.
@@ -83,7 +110,7 @@ impl ProcessGroup {
         let mut output = vec![T::zeroed(); blocks.len()];
         output[blocks.block(self.rank())].copy_from_slice(input);
         let request = Request::AllGather { buffers: Buffers::InPlace(output), blocks };
-        self.submit_of(OpKind::AllGather, request, self.site(), |output| output)
+        self.submit_of(OpKind::AllGather, request, 0, self.site(), |output| output)
     }
 
     /// Begins a [`reduce_scatter`](Self::reduce_scatter); the result has a P-th of the input's elements.
@@ -113,7 +140,7 @@ impl ProcessGroup {
         let blocks = Layout::even(world_size, input.len());
         let own = blocks.block(self.rank());
         let request = Request::ReduceScatter { buffers: Buffers::InPlace(input), blocks, reduce };
-        self.submit_of(op, request, site, move |mut buffer: Vec<T>| {
+        self.submit_of(op, request, 0, site, move |mut buffer: Vec<T>| {
             buffer.truncate(own.end);
             buffer.drain(..own.start);
             buffer
@@ -183,17 +210,18 @@ impl ProcessGroup {
         self.submit_message(from, buffer)
     }
 
-    /// Begins what the program calls `op`. `finish` is given the buffer of the result.
-    fn submit_of<B: Buffer, R>(
+    /// Begins what the program calls `op`; `detail` is a hash of what else ranks must agree on. `finish` is given the buffer of the result.
+    pub(crate) fn submit_of<B: Buffer, R>(
         &self,
         op: OpKind,
         request: Request<B, B>,
+        detail: u64,
         site: CallSite,
         finish: impl FnOnce(B) -> R + Send + 'static,
     ) -> Result<Work<R>> {
         let dtype: DType = <B::Element as Element>::DTYPE;
         let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
-        self.submit(self.call(op, Some(dtype), request.map(owned, owned), 0, site)?, finish)
+        self.submit(self.call(op, Some(dtype), request.map(owned, owned), detail, site)?, finish)
     }
 
     pub(crate) fn submit<B: Send + 'static, R>(

@@ -29,6 +29,19 @@ impl<I: Extent, O: Extent> Call<I, O> {
     ///
     /// # Errors
     /// [`Misuse`](Error::Misuse): the request makes no sense.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// let call = Call::new(signature, request, 1, 2)?; // on rank 1 of 2
+    /// assert_eq!(call.signature().op, OpKind::Broadcast);
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn new(signature: Signature, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
         let wrong = |what: String| Error::misuse(signature.op, format!("{what}, at {}", signature.site));
         match (request.reduce(), signature.dtype) {
@@ -45,16 +58,53 @@ impl<I: Extent, O: Extent> Call<I, O> {
 
 impl<I, O> Call<I, O> {
     /// What all ranks must mean alike.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// assert_eq!(Call::new(signature, request, 1, 2)?.signature().count, 2);
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
     /// What is performed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// assert_eq!(Call::new(signature, request, 1, 2)?.request().root(), Some(0));
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn request(&self) -> &Request<I, O> {
         &self.request
     }
 
     /// Both.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// let (signature, request) = Call::new(signature, request, 1, 2)?.into_parts();
+    /// assert_eq!((signature.op, request.kind()), (OpKind::Broadcast, OpKind::Broadcast));
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn into_parts(self) -> (Signature, Request<I, O>) {
         (self.signature, self.request)
     }
@@ -68,6 +118,19 @@ impl<I, O> Call<I, O> {
     ///
     /// # Errors
     /// [`Misuse`](Error::Misuse).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// let call = Call::new(signature, request, 1, 2)?;
+    /// assert!(call.check_place(1, 2).is_ok() && call.check_place(0, 2).is_err());
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn check_place(&self, rank: usize, world_size: usize) -> Result<()> {
         if (self.rank, self.world_size) == (rank, world_size) {
             return Ok(());
@@ -84,6 +147,18 @@ impl OwnedCall {
     ///
     /// # Errors
     /// [`Changed`]: a buffer has other bytes than when the call was made.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let buffer = OwnedBuffer::new(Box::new(vec![0.0f32; 2]));
+    /// let mut call: OwnedCall = Call::new(signature, Request::Broadcast { buffer, root: 0 }, 1, 2)?;
+    /// assert_eq!(call.lend().unwrap().signature().count, 2);
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn lend(&mut self) -> Result<HostCall<'_>, Changed> {
         let request = self.request.each();
         let request = request.try_map(
@@ -95,6 +170,18 @@ impl OwnedCall {
     }
 
     /// The buffer with which the operation is completed; an empty one where it had none.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let buffer = OwnedBuffer::new(Box::new(vec![0.0f32; 2]));
+    /// let call: OwnedCall = Call::new(signature, Request::Broadcast { buffer, root: 0 }, 1, 2)?;
+    /// assert_eq!(call.into_buffer().bytes().len(), 8);
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
     pub fn into_buffer(self) -> Box<dyn Bytes> {
         self.request.into_result().map_or_else(|| Box::new(Vec::<u8>::new()) as _, OwnedBuffer::into_inner)
     }
@@ -161,6 +248,18 @@ fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Re
 
 impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// Elements, of so many bytes each, on which all ranks agree; 0 where blocks are uneven, of which each is between two ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// assert_eq!(request.count(4), 2); // elements of four bytes
+    /// # drop(signature);
+    /// ```
     pub fn count(&self, element: usize) -> usize {
         match self {
             Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
@@ -186,6 +285,19 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     ///
     /// # Errors
     /// What is wrong, in words.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, DType, OpKind, Signature};
+    /// # use phalanx_group::{Bytes, Call, OwnedBuffer, OwnedCall, Request};
+    /// # let f32 = Some(DType::F32);
+    /// # let signature = Signature { dtype: f32, count: 2, root: Some(0), ..Signature::bare(OpKind::Broadcast, CallSite::caller()) };
+    /// let mut values = [0u8; 8]; // two f32
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
+    /// assert!(request.check(4, 1, 2).is_ok());
+    /// assert!(request.check(4, 0, 0).is_err()); // the root is no rank of such a group
+    /// # drop(signature);
+    /// ```
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
         if let Some(root) = self.root().filter(|&root| root >= world_size) {
             return Err(format!("root {root} in a group of {world_size} ranks"));

@@ -5,7 +5,6 @@ use crate::group::call::{Call, element};
 use crate::group::memory::Extent;
 use crate::group::request::{Buffers, Exchange, Request};
 use phalanx_core::{CallSite, DType, Element, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
-use std::time::Duration;
 
 fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
     Error::misuse(op, format!("{what}, at {site}"))
@@ -29,6 +28,17 @@ impl ProcessGroup {
     /// Same bits on every rank, whatever the state of the threads' floats. From run to run: see [reproducibility](ProcessGroup#reproducibility).
     /// # Errors
     /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut buffer = [1.0, group.rank() as f32];
+    /// group.all_reduce(&mut buffer, ReduceOp::Avg)?;
+    /// assert_eq!(buffer, [1.0, 0.5]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: op };
@@ -46,6 +56,17 @@ impl ProcessGroup {
     /// may add in another order.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut own = [0];
+    /// group.reduce_scatter(&[10, 20], &mut own, ReduceOp::Sum)?;
+    /// assert_eq!(own, [[20], [40]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         let blocks = equal(self.world_size(), output.len());
@@ -56,10 +77,24 @@ impl ProcessGroup {
 
     /// As [`reduce_scatter`](Self::reduce_scatter), with a block of `counts[r]` elements for rank `r`.
     ///
+    /// # Shape
+    /// `counts`: P numbers. `input`: their sum of elements. `output`: `counts[rank]` elements.
     /// # Determinism
     /// As of [`reduce_scatter`](Self::reduce_scatter), for the same counts.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let counts = [1, 2]; // elements of the result for rank 0 and for rank 1
+    /// let mut own = vec![0; counts[group.rank()]];
+    /// group.reduce_scatter_v(&[1, 2, 3], &mut own, &counts, ReduceOp::Sum)?;
+    /// assert_eq!(own, [&[2][..], &[4, 6]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn reduce_scatter_v<T: Element>(
         &self,
@@ -84,6 +119,17 @@ impl ProcessGroup {
     /// As of [`reduce_scatter`](Self::reduce_scatter).
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut buffer = [10, 20];
+    /// group.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum)?;
+    /// assert_eq!(buffer[group.rank()], [20, 40][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         let site = self.site();
@@ -92,7 +138,7 @@ impl ProcessGroup {
         self.perform(OpKind::ReduceScatter, request, 0, site)
     }
 
-    fn equal_blocks(&self, op: OpKind, len: usize, site: &CallSite) -> Result<Layout> {
+    pub(crate) fn equal_blocks(&self, op: OpKind, len: usize, site: &CallSite) -> Result<Layout> {
         if !len.is_multiple_of(self.world_size()) {
             return Err(wrong(op, site, format!("{len} elements for {} ranks", self.world_size())));
         }
@@ -107,6 +153,17 @@ impl ProcessGroup {
     /// Each rank sends n(P−1) elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut all = [0; 4];
+    /// let rank = group.rank() as u64;
+    /// group.all_gather(&[rank, 10 * rank], &mut all)?;
+    /// assert_eq!(all, [0, 0, 1, 10]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.all_gather_at(OpKind::AllGather, input, output, self.site())
@@ -118,6 +175,17 @@ impl ProcessGroup {
     /// `buffer`: P × n elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut all = [0; 2];
+    /// all[group.rank()] = 7 + group.rank() as u64;
+    /// group.all_gather_in_place(&mut all)?;
+    /// assert_eq!(all, [7, 8]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
         let site = self.site();
@@ -128,8 +196,22 @@ impl ProcessGroup {
 
     /// As [`all_gather`](Self::all_gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
     ///
+    /// # Shape
+    /// `counts`: P numbers. `input`: `counts[rank]` elements. `output`: the sum of the counts.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let counts = [1, 2]; // elements from rank 0 and from rank 1
+    /// let input = vec![group.rank() as u8; counts[group.rank()]];
+    /// let mut all = [9; 3];
+    /// group.all_gather_v(&input, &mut all, &counts)?;
+    /// assert_eq!(all, [0, 1, 1]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_gather_v<T: Element>(&self, input: &[T], output: &mut [T], counts: &[usize]) -> Result<()> {
         let site = self.site();
@@ -158,6 +240,16 @@ impl ProcessGroup {
     /// Small buffers: log₂ P rounds. Large ones: no rank sends more than about 2n elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut weights = if group.rank() == 0 { [0.5, 1.5] } else { [0.0; 2] };
+    /// group.broadcast(&mut weights, 0)?;
+    /// assert_eq!(weights, [0.5, 1.5]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
         self.perform(OpKind::Broadcast, Request::Broadcast { buffer, root }, 0, self.site())
@@ -174,6 +266,19 @@ impl ProcessGroup {
     /// another root.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut loss = [group.rank() as f32 + 1.0];
+    /// group.reduce(&mut loss, ReduceOp::Max, 0)?;
+    /// if group.rank() == 0 {
+    ///     assert_eq!(loss, [2.0]);
+    /// }
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
         self.perform(OpKind::Reduce, Request::Reduce { buffer, reduce: op, root }, 0, self.site())
@@ -187,6 +292,17 @@ impl ProcessGroup {
     /// `root` receives n(P−1) elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let mut all = [0; 2];
+    /// let output = (group.rank() == 0).then_some(&mut all[..]);
+    /// group.gather(&[group.rank() as u64 + 1], output, 0)?;
+    /// assert_eq!(all, if group.rank() == 0 { [1, 2] } else { [0, 0] });
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn gather<T: Element>(&self, input: &[T], output: Option<&mut [T]>, root: usize) -> Result<()> {
         let blocks = equal(self.world_size(), input.len());
@@ -195,8 +311,23 @@ impl ProcessGroup {
 
     /// As [`gather`](Self::gather), with `counts[r]` elements from rank `r`. All ranks give the same counts.
     ///
+    /// # Shape
+    /// `counts`: P numbers. `input`: `counts[rank]` elements. `output`: the sum of the counts on `root`, `None` elsewhere.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let counts = [1, 2]; // elements from rank 0 and from rank 1
+    /// let input = vec![group.rank() as u64; counts[group.rank()]];
+    /// let mut all = [9; 3];
+    /// let output = (group.rank() == 0).then_some(&mut all[..]);
+    /// group.gather_v(&input, output, &counts, 0)?;
+    /// assert_eq!(all, if group.rank() == 0 { [0, 1, 1] } else { [9; 3] });
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn gather_v<T: Element>(
         &self,
@@ -219,6 +350,17 @@ impl ProcessGroup {
     /// `root` sends n(P−1) elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let input = (group.rank() == 0).then_some(&[1, 2, 3, 4][..]);
+    /// let mut own = [0; 2];
+    /// group.scatter(input, &mut own, 0)?;
+    /// assert_eq!(own, [[1, 2], [3, 4]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn scatter<T: Element>(&self, input: Option<&[T]>, output: &mut [T], root: usize) -> Result<()> {
         let blocks = equal(self.world_size(), output.len());
@@ -227,8 +369,22 @@ impl ProcessGroup {
 
     /// As [`scatter`](Self::scatter), with `counts[r]` elements for rank `r`. All ranks give the same counts.
     ///
+    /// # Shape
+    /// `counts`: P numbers. `input`: the sum of the counts on `root`, `None` elsewhere. `output`: `counts[rank]` elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let counts = [1, 2]; // elements for rank 0 and for rank 1
+    /// let input = (group.rank() == 0).then_some(&[1, 2, 3][..]);
+    /// let mut own = vec![0; counts[group.rank()]];
+    /// group.scatter_v(input, &mut own, &counts, 0)?;
+    /// assert_eq!(own, [&[1][..], &[2, 3]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn scatter_v<T: Element>(
         &self,
@@ -251,6 +407,17 @@ impl ProcessGroup {
     /// P−1 rounds; each rank sends n(P−1) elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let input = [[1, 2], [3, 4]][group.rank()]; // for rank 0, for rank 1
+    /// let mut output = [0; 2];
+    /// group.all_to_all(&input, &mut output)?;
+    /// assert_eq!(output, [[1, 3], [2, 4]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let (site, op, world_size) = (self.site(), OpKind::AllToAll, self.world_size());
@@ -268,8 +435,25 @@ impl ProcessGroup {
     /// As [`all_to_all`](Self::all_to_all), with `send_counts[r]` elements to rank `r` and `recv_counts[r]` from it.
     /// What one rank sends to another, that one must expect.
     ///
+    /// # Shape
+    /// `send_counts`, `recv_counts`: P numbers each. `input`, `output`: their sums of elements.
     /// # Errors
     /// See the [contract](ProcessGroup#contract); [`Protocol`](Error::Protocol) where counts don't meet.
+    ///
+    /// # Examples
+    /// Rank 0 has one element for itself and two for rank 1, which has none for rank 0 and one for itself:
+    /// ```
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let (input, send, recv) = match group.rank() {
+    ///     0 => (vec![1, 2, 3], [1, 2], [1, 0]),
+    ///     _ => (vec![4], [0, 1], [2, 1]),
+    /// };
+    /// let mut output = vec![0; recv.iter().sum()];
+    /// group.all_to_all_v(&input, &send, &mut output, &recv)?;
+    /// assert_eq!(output, [&[1][..], &[2, 3, 4]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn all_to_all_v<T: Element>(
         &self,
@@ -311,31 +495,6 @@ impl ProcessGroup {
     pub fn scan<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         let request = Request::Scan { buffers: Buffers::InPlace(buffer), reduce: op };
         self.perform(OpKind::Scan, request, 0, self.site())
-    }
-
-    /// Returns on every rank after all ranks have called it.
-    ///
-    /// # Cost
-    /// ⌈log₂ P⌉ rounds of empty messages.
-    /// # Errors
-    /// See the [contract](ProcessGroup#contract).
-    #[track_caller]
-    pub fn barrier(&self) -> Result<()> {
-        self.barrier_at(OpKind::Barrier, self.timeout(), self.site())
-    }
-
-    /// As [`barrier`](Self::barrier), with a time limit of its own. The [`Timeout`](Error::Timeout) names every rank that did not come.
-    ///
-    /// # Errors
-    /// See the [contract](ProcessGroup#contract).
-    #[track_caller]
-    pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {
-        self.barrier_at(OpKind::Barrier, timeout, self.site())
-    }
-
-    pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
-        let call = self.call::<&[u8], &mut [u8]>(op, None, Request::Barrier, 0, site)?;
-        self.backend.perform(call, timeout)
     }
 
     /// Performs `request` as the method of its name does: for libraries that pass on what they are asked for. Blocks that are not even are those
@@ -403,7 +562,7 @@ impl ProcessGroup {
         Call::new(signature, request, self.rank(), self.world_size())
     }
 
-    fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {
+    pub(crate) fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {
         if counts.len() != self.world_size() {
             let (n, world_size) = (counts.len(), self.world_size());
             return Err(wrong(op, site, format!("{n} counts for {world_size} ranks")));

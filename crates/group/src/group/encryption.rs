@@ -15,11 +15,33 @@ impl Encryption {
     }
 
     /// Whether this process refuses what can't be encrypted, as `PHALANX_ENCRYPT=require` says; else it is warned.
+    ///
+    /// # Examples
+    /// ```
+    /// /// How a library connects in a job that may encrypt.
+    /// fn scheme(group: &phalanx_group::ProcessGroup) -> &'static str {
+    ///     match group.encryption() {
+    ///         Some(encryption) if encryption.is_required() => "sealed, or not at all",
+    ///         Some(_) => "sealed where possible",
+    ///         None => "clear",
+    ///     }
+    /// }
+    /// # assert_eq!(scheme(&phalanx_group::threads(1)[0]), "clear");
+    /// ```
     pub fn is_required(&self) -> bool {
         self.secret.refuses_clear()
     }
 
     /// 64 hexadecimal digits that the processes of the job have in common for `purpose`, as long as it lasts, and nobody else. Treat them like a password.
+    ///
+    /// # Examples
+    /// ```
+    /// /// The key of a library's own connections, the same on all ranks.
+    /// fn key(group: &phalanx_group::ProcessGroup) -> Option<String> {
+    ///     group.encryption().map(|encryption| encryption.key_for("my library's connections"))
+    /// }
+    /// # assert_eq!(key(&phalanx_group::threads(1)[0]), None);
+    /// ```
     pub fn key_for(&self, purpose: &str) -> String {
         self.secret.key_for(purpose)
     }

@@ -37,6 +37,13 @@ impl std::fmt::Debug for OwnedBuffer {
 
 impl OwnedBuffer {
     /// A buffer as it is now.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Extent, OwnedBuffer};
+    /// let buffer = OwnedBuffer::new(Box::new(vec![0.5f32; 3]));
+    /// assert_eq!(buffer.len_bytes(), 12);
+    /// ```
     pub fn new(mut buffer: Box<dyn Bytes>) -> Self {
         let len = buffer.bytes().len();
         Self { buffer, len }
@@ -46,6 +53,13 @@ impl OwnedBuffer {
     ///
     /// # Errors
     /// [`Changed`]: a buffer of the program's own making returned another slice.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Bytes, OwnedBuffer};
+    /// let mut buffer = OwnedBuffer::new(Box::new(vec![1u8, 2]));
+    /// assert_eq!(buffer.bytes().unwrap(), [1, 2]);
+    /// ```
     pub fn bytes(&mut self) -> Result<&mut [u8], Changed> {
         let bytes = self.buffer.bytes();
         match bytes.len() == self.len {
@@ -55,6 +69,14 @@ impl OwnedBuffer {
     }
 
     /// Gives the buffer back.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Bytes, OwnedBuffer};
+    /// let buffer = OwnedBuffer::new(Box::new(vec![1u8, 2]));
+    /// let buffer = buffer.into_inner().into_any().downcast::<Vec<u8>>();
+    /// assert_eq!(*buffer.unwrap(), [1, 2]);
+    /// ```
     pub fn into_inner(self) -> Box<dyn Bytes> {
         self.buffer
     }
@@ -75,6 +97,24 @@ pub struct Changed {
 
 impl Changed {
     /// What is wrong with a buffer of the operation that was called there.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Bytes, OwnedBuffer};
+    /// # use phalanx_core::{CallSite, OpKind};
+    /// struct Grows(Vec<u8>);
+    ///
+    /// impl Bytes for Grows {
+    ///     fn bytes(&mut self) -> &mut [u8] {
+    ///         self.0.push(0);
+    ///         &mut self.0
+    ///     }
+    /// #   fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> { self }
+    /// }
+    /// let changed = OwnedBuffer::new(Box::new(Grows(Vec::new()))).bytes().unwrap_err();
+    /// let what = changed.describe(OpKind::AllReduce, &CallSite::caller());
+    /// assert!(what.contains("has 2 bytes now, and had 1"));
+    /// ```
     pub fn describe(self, op: OpKind, site: &CallSite) -> String {
         let Self { begun, now } = self;
         format!(

@@ -1,7 +1,9 @@
 //! The process group that users hold, its operations, and the traits of those who perform them.
 
 mod asynchronous;
+mod asynchronous_blocks;
 pub(crate) mod backend;
+mod barrier;
 pub(crate) mod birthplace;
 pub(crate) mod by_others;
 pub(crate) mod call;

@@ -139,6 +139,13 @@ impl<I, O> Buffers<I, O> {
 
 impl Exchange {
     /// Where the blocks lie in the input and in the output, among so many ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::Exchange;
+    /// let (send, recv) = Exchange::Even { count: 3 }.layouts(2);
+    /// assert_eq!((send.block(1), recv.len()), (3..6, 6));
+    /// ```
     pub fn layouts(self, world_size: usize) -> (Layout, Layout) {
         match self {
             Self::Even { count } => {
@@ -152,6 +159,13 @@ impl Exchange {
 
 impl<I, O, R> Request<I, O, R> {
     /// The operation that is performed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// assert_eq!(Request::<&[u8], &mut [u8]>::Barrier.kind(), OpKind::Barrier);
+    /// ```
     pub fn kind(&self) -> OpKind {
         match self {
             Self::AllReduce { .. } => OpKind::AllReduce,
@@ -168,6 +182,15 @@ impl<I, O, R> Request<I, O, R> {
     }
 
     /// How values are combined, where they are.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let mut values = [1.0f32, 2.0];
+    /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
+    /// assert_eq!(request.reduce(), Some(&ReduceOp::Sum));
+    /// ```
     pub fn reduce(&self) -> Option<&R> {
         match self {
             Self::AllReduce { reduce, .. }
@@ -184,6 +207,14 @@ impl<I, O, R> Request<I, O, R> {
     }
 
     /// The special rank, where there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut [0u8; 4][..], root: 1 };
+    /// assert_eq!(request.root(), Some(1));
+    /// ```
     pub fn root(&self) -> Option<usize> {
         match self {
             Self::Reduce { root, .. }
@@ -200,6 +231,16 @@ impl<I, O, R> Request<I, O, R> {
     }
 
     /// The block of each rank, of operations that all agree on them.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let mut all = [0u8; 4];
+    /// let buffers = Buffers::<&[u8], _>::InPlace(&mut all[..]);
+    /// let request = Request::<_, _, ReduceOp>::AllGather { buffers, blocks: Layout::even(2, 4) };
+    /// assert_eq!(request.blocks().map(Layout::len), Some(4));
+    /// ```
     pub fn blocks(&self) -> Option<&Layout> {
         match self {
             Self::AllGather { blocks, .. }
@@ -219,6 +260,17 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Errors
     /// The first that `input` or `output` returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let mut values = [1.0f32, 2.0];
+    /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
+    /// let lengths = request.try_map(|input| Ok::<_, String>(input.len()), |output| Ok(output.len()), |reduce| reduce)?;
+    /// assert_eq!(lengths.into_result(), Some(2));
+    /// # Ok::<(), String>(())
+    /// ```
     pub fn try_map<J, P, S, E>(
         self,
         mut input: impl FnMut(I) -> Result<J, E>,
@@ -261,6 +313,16 @@ impl<I, O, R> Request<I, O, R> {
     }
 
     /// The same on other memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let mut values = [1.0f32, 2.0];
+    /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
+    /// let lengths = request.map(<[f32]>::len, |values| values.len());
+    /// assert_eq!(lengths.into_result(), Some(2));
+    /// ```
     pub fn map<J, P>(
         self,
         mut input: impl FnMut(I) -> J,
@@ -271,12 +333,33 @@ impl<I, O, R> Request<I, O, R> {
     }
 
     /// The same, with values that are combined as `combine` says.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let mut values = [1.0f32, 2.0];
+    /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
+    /// let other = request.with(|_| "largest");
+    /// assert_eq!(other.reduce(), Some(&"largest"));
+    /// ```
     pub fn with<S>(self, combine: impl FnOnce(R) -> S) -> Request<I, O, S> {
         let mapped = self.try_map(Ok::<_, Infallible>, Ok, combine);
         mapped.unwrap_or_else(|never| match never {})
     }
 
     /// The same request, whose buffers stay here.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let mut values = [1.0f32, 2.0];
+    /// let mut request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
+    /// let lent = request.each();
+    /// assert_eq!(lent.kind(), OpKind::AllReduce);
+    /// assert_eq!(request.kind(), OpKind::AllReduce); // still here
+    /// ```
     pub fn each(&mut self) -> Request<&mut I, &mut O, R>
     where
         R: Copy,
@@ -310,6 +393,15 @@ impl<I, O, R> Request<I, O, R> {
 
 impl<B, R> Request<B, B, R> {
     /// The output; the input of a rank that has no output; nothing of a barrier.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_core::{Layout, OpKind};
+    /// let buffers = Buffers::Separate(vec![1], vec![0]);
+    /// let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
+    /// assert_eq!(request.into_result(), Some(vec![0])); // the output
+    /// ```
     pub fn into_result(self) -> Option<B> {
         match self {
             Self::AllReduce { buffers, .. }

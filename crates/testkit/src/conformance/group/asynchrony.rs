@@ -44,6 +44,63 @@ pub fn asynchronous_operations_compute_the_same(world: &World) {
     }
 }
 
+/// Asynchronous operations on blocks, even and uneven, give what the blocking ones give. All are in flight together.
+pub fn asynchronous_blocks_are_the_same(world: &World) {
+    for world_size in [1, 2, 3, 5] {
+        world.run(world_size, move |group| {
+            let (rank, root) = (group.rank(), world_size / 2);
+            let is_root = rank == root;
+            // Uneven, and nothing from some.
+            let counts: Vec<usize> = (0..world_size).map(|r| (r % 3) * 700).collect();
+            let sum: usize = counts.iter().sum();
+            let values = |len: usize| -> Vec<i32> { (0..len).map(|i| (i + 1000 * rank) as i32).collect() };
+            let whole = values(world_size * 50);
+            let uneven: Vec<usize> = (0..world_size).map(|r| (rank + 2 * r) % 4).collect();
+            let from: Vec<usize> = (0..world_size).map(|r| (r + 2 * rank) % 4).collect();
+            let (sent, received) = (uneven.iter().sum(), from.iter().sum());
+
+            let reduce = group.reduce_async(values(33), ReduceOp::Sum, root).unwrap();
+            let gather = group.gather_async(values(50), root).unwrap();
+            let gather_v = group.gather_v_async(values(counts[rank]), &counts, root).unwrap();
+            let scatter = group.scatter_async(is_root.then(|| whole.clone()), 50, root).unwrap();
+            let scatter_v = group.scatter_v_async(is_root.then(|| values(sum)), &counts, root).unwrap();
+            let all_to_all = group.all_to_all_async(whole.clone()).unwrap();
+            let all_to_all_v = group.all_to_all_v_async(values(sent), &uneven, &from).unwrap();
+            let all_gather_v = group.all_gather_v_async(values(counts[rank]), &counts).unwrap();
+            let reduce_scatter_v = group.reduce_scatter_v_async(values(sum), &counts, ReduceOp::Max).unwrap();
+
+            let mut expected = values(33);
+            group.reduce(&mut expected, ReduceOp::Sum, root).unwrap();
+            let reduced = reduce.wait().unwrap();
+            assert!(!is_root || reduced == expected, "reduce_async");
+            let mut expected = is_root.then(|| vec![0; world_size * 50]);
+            group.gather(&values(50), expected.as_deref_mut(), root).unwrap();
+            assert_eq!(gather.wait().unwrap(), expected, "gather_async");
+            let mut expected = is_root.then(|| vec![0; sum]);
+            group.gather_v(&values(counts[rank]), expected.as_deref_mut(), &counts, root).unwrap();
+            assert_eq!(gather_v.wait().unwrap(), expected, "gather_v_async");
+            let mut expected = vec![0; 50];
+            group.scatter(is_root.then_some(&whole[..]), &mut expected, root).unwrap();
+            assert_eq!(scatter.wait().unwrap(), expected, "scatter_async");
+            let mut expected = vec![0; counts[rank]];
+            group.scatter_v(is_root.then(|| values(sum)).as_deref(), &mut expected, &counts, root).unwrap();
+            assert_eq!(scatter_v.wait().unwrap(), expected, "scatter_v_async");
+            let mut expected = vec![0; whole.len()];
+            group.all_to_all(&whole, &mut expected).unwrap();
+            assert_eq!(all_to_all.wait().unwrap(), expected, "all_to_all_async");
+            let mut expected = vec![0; received];
+            group.all_to_all_v(&values(sent), &uneven, &mut expected, &from).unwrap();
+            assert_eq!(all_to_all_v.wait().unwrap(), expected, "all_to_all_v_async");
+            let mut expected = vec![0; sum];
+            group.all_gather_v(&values(counts[rank]), &mut expected, &counts).unwrap();
+            assert_eq!(all_gather_v.wait().unwrap(), expected, "all_gather_v_async");
+            let mut expected = vec![0; counts[rank]];
+            group.reduce_scatter_v(&values(sum), &mut expected, &counts, ReduceOp::Max).unwrap();
+            assert_eq!(reduce_scatter_v.wait().unwrap(), expected, "reduce_scatter_v_async");
+        });
+    }
+}
+
 /// Twenty in flight, of mixed lengths, waited for in reverse; some are never waited for.
 pub fn operations_in_flight_may_be_waited_for_in_any_order(world: &World) {
     world.run(4, |group| {

@@ -44,7 +44,7 @@ macro_rules! group_conformance {
                 threads_share_a_group,
             },
             asynchrony::{
-                asynchronous_operations_compute_the_same, operations_in_flight_may_be_waited_for_in_any_order,
+                asynchronous_operations_compute_the_same, asynchronous_blocks_are_the_same, operations_in_flight_may_be_waited_for_in_any_order,
                 blocking_calls_take_their_turn, is_done_tells_when_there_is_nothing_to_wait_for,
                 messages_flow_beside_collectives,
             },
