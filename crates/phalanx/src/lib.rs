@@ -100,7 +100,7 @@ pub mod error {
 
 /// What [`init`] reads from the environment, and [`join`] takes as an argument.
 pub mod config {
-    pub use phalanx_rendezvous::{BackendChoice, Config, Elastic, Source};
+    pub use phalanx_rendezvous::{Config, Elastic, Source};
 }
 
 /// Where the processes of a job find each other, and the secret by which they know each other.

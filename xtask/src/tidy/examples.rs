@@ -14,6 +14,9 @@ const ROOTS: &[&str] = &["phalanx"];
 /// The folders of libraries whose functions must have examples. Those that users reach and that are not here have some without.
 const COVERED: &[&str] = &["group", "trace"];
 
+/// Files of those libraries whose functions have none yet.
+const NOT_YET: &[&str] = &["crates/group/src/host/job_links.rs", "crates/group/src/host/registry.rs"];
+
 /// The heading of an example.
 const HEADING: &str = "# Examples";
 
@@ -30,7 +33,11 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) {
         }
     }
     for (file, function) in without(&libraries, ROOTS, COVERED) {
-        let file = file.strip_prefix(root).unwrap_or(&file).display();
+        let file = file.strip_prefix(root).unwrap_or(&file);
+        if NOT_YET.iter().any(|path| file == Path::new(path)) {
+            continue;
+        }
+        let file = file.display();
         findings.push(format!(
             "{file}: {function} is public and has no example that runs: write one under `{HEADING}`"
         ));
