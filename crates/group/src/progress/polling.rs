@@ -108,7 +108,7 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut
 
 #[cfg(test)]
 mod tests {
-    use crate::{Buffers, Bytes, Error, OwnedBuffer, ReduceOp, Request, SimulatedBackend, Work};
+    use crate::{Buffers, Bytes, Error, OwnedBuffer, ReduceOp, Request, Work, threads};
     use phalanx_core::{CallSite, DType, Loss, OpKind};
     use std::any::Any;
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_job_that_panics_fails_the_group_and_those_after_it_end() {
-        let groups: [_; 2] = SimulatedBackend::create_group(2).try_into().unwrap();
+        let groups: [_; 2] = threads(2).try_into().unwrap();
         let [fragile, other] = groups;
         let buffers = Buffers::InPlace(OwnedBuffer::new(Box::new(Fragile::default())));
         let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
