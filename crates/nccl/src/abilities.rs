@@ -1,16 +1,16 @@
-//! What NCCL reduces: that depends on its version, and on all devices of a communicator.
+//! The reductions that NCCL can do: they depend on its version, and on all devices of a communicator.
 
 use crate::element::{DataType, Reduction};
 use crate::load::Version;
 use phalanx_core::ReduceOp;
 
-/// Of a communicator, the same on all its ranks.
+/// The abilities of a communicator, the same on all its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
     pub(crate) version: Version,
     /// The least compute capability of its devices.
     pub(crate) capability: (u32, u32),
-    /// It has one rank.
+    /// Whether the communicator has one rank.
     pub(crate) is_alone: bool,
 }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// buffer may be dropped while a stream still uses it: the memory is freed later.
 pub struct DeviceBuffer<T> {
     pub(crate) device: Device,
-    /// None of no elements.
+    /// The memory; `None` for a buffer without elements.
     pub(crate) memory: Option<OnDevice>,
     pub(crate) len: usize,
     pub(crate) elements: PhantomData<T>,
@@ -208,7 +208,7 @@ impl<T> DeviceBuffer<T> {
         self.len == 0
     }
 
-    /// Where the memory is.
+    /// The device that has the memory.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use phalanx_core::{Error, OpKind, Result};
 use std::ffi::{c_int, c_void};
 
-/// What NCCL is to do with memory at raw addresses, which it reads and writes when the stream comes to it.
+/// A call of NCCL on memory at raw addresses, which it reads and writes when the stream comes to it.
 ///
 /// The memory is that of the communicator's device. Where input and output are the same, the call is in place.
 #[derive(Debug, Clone, Copy, PartialEq)]

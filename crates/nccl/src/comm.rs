@@ -4,11 +4,11 @@ use crate::abilities::Abilities;
 use crate::blocking;
 use crate::device::Device;
 use crate::id::UniqueId;
+use crate::last_error::LAST_ERRORS;
 use crate::load::Nccl;
 use crate::nccl_thread::{Answer, NcclThread};
 use crate::sys::nccl::{Code, IN_PROGRESS, NO_COLOR, RawComm, RawConfig, RawId, SUCCESS};
 use crate::wait::wait_until;
-use crate::words::WORDS;
 use phalanx_core::{Deadline, Error, OpKind, Result};
 use std::ffi::c_int;
 use std::fmt;
@@ -43,24 +43,24 @@ pub(crate) struct Shared {
     world_size: usize,
     functions: Functions,
     pub(crate) nccl_thread: NcclThread,
-    /// Whose call it is: one at a time, until NCCL is ready for the next. Who ends the communicator does not wait for it.
+    /// The turn to call: one call at a time, until NCCL is ready for the next. Ending the communicator does not wait for it.
     turn: Mutex<()>,
     state: Mutex<State>,
     /// The communicator as errors tell it from others: not to be used.
     whose: Handle,
-    /// Whoever waits in a call is to stop.
+    /// Whether threads that wait in a call are to stop.
     is_ending: AtomicBool,
 }
 
 /// Locked for as long as NCCL is asked something, and not while it does something.
 struct State {
-    /// None when it has been finalized or aborted.
+    /// The raw communicator; `None` when it has been finalized or aborted.
     handle: Option<Handle>,
     /// Since when the thread that calls NCCL is in a call.
     inside_since: Option<Instant>,
 }
 
-/// Those without which nothing here ends in time: later than NCCL itself.
+/// The functions without which nothing here ends in time. They came later than NCCL itself.
 #[derive(Clone, Copy)]
 struct Functions {
     init: unsafe extern "C" fn(*mut RawComm, c_int, RawId, c_int, *mut RawConfig) -> Code,
@@ -77,7 +77,7 @@ unsafe impl Send for Handle {}
 // SAFETY: what is shared is its address.
 unsafe impl Sync for Handle {}
 
-/// Where NCCL writes a communicator that a split makes.
+/// The place where NCCL writes a communicator that a split makes.
 #[derive(Clone, Copy)]
 struct Child(*mut RawComm);
 
@@ -153,7 +153,7 @@ impl Communicator {
             return Err(nccl.error("ncclCommInitRankConfig", code, None));
         }
         // What is said from now on may be about this one.
-        WORDS.forget(raw);
+        LAST_ERRORS.forget(raw);
         let comm = Self::around(raw, nccl_thread, nccl, device, (rank, world_size), functions);
         blocking::refuse()?;
         comm.shared.begun("ncclCommInitRankConfig", code)?;
@@ -207,7 +207,7 @@ impl Communicator {
         &self.shared.device
     }
 
-    /// Whose communicator it is.
+    /// The library that the communicator belongs to.
     pub fn nccl(&self) -> Nccl {
         self.shared.nccl
     }
@@ -276,7 +276,7 @@ impl Communicator {
         Ok(Some(comm))
     }
 
-    /// Has NCCL called on the thread for that, while nobody ends the communicator.
+    /// Calls NCCL on the thread for that, while nobody ends the communicator.
     pub(crate) fn hand_over<R: Send + 'static>(
         &self,
         call: impl FnOnce(RawComm) -> R + Send + 'static,
@@ -398,7 +398,7 @@ impl Drop for Communicator {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        WORDS.forget(self.whose.0);
+        LAST_ERRORS.forget(self.whose.0);
     }
 }
 
@@ -454,12 +454,12 @@ impl Shared {
         }
     }
 
-    /// What a call that does not block has said.
+    /// Judges the code of a call that does not block.
     pub(crate) fn begun(&self, call: &'static str, code: Code) -> Result<()> {
         if code == IN_PROGRESS { Ok(()) } else { self.nccl.check(call, code, Some(self.whose.0)) }
     }
 
-    /// What NCCL has said so far is not about this communicator.
+    /// Notes that NCCL's last error so far is not about this communicator.
     pub(crate) fn all_is_well(&self) {
         self.nccl.all_is_well(Some(self.whose.0));
     }

@@ -28,7 +28,7 @@ pub struct DistributedConfig {
     pub world_size: usize,
     /// This rank, below `world_size`.
     pub rank: usize,
-    /// Where the id is.
+    /// The file with the id.
     pub comm_file: PathBuf,
 }
 

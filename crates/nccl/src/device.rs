@@ -61,22 +61,22 @@ impl Device {
         Ok(Self(Arc::new(Opened { context, allocating, freeing, staging, is_stuck })))
     }
 
-    /// Its number on this machine.
+    /// The device's number on this machine.
     pub fn ordinal(&self) -> usize {
         self.0.context.ordinal
     }
 
-    /// What its maker calls it.
+    /// The name that its maker gave it.
     pub fn name(&self) -> &str {
         &self.0.context.name
     }
 
-    /// What tells it from every other GPU, as `nvidia-smi -L` shows it.
+    /// The UUID, which no other GPU has, as `nvidia-smi -L` shows it.
     pub fn uuid(&self) -> String {
         self.0.context.uuid()
     }
 
-    /// Its compute capability, (9, 0) of a Hopper: which types NCCL reduces there depends on it.
+    /// The compute capability, (9, 0) of a Hopper: the types that NCCL reduces depend on it.
     pub fn compute_capability(&self) -> (u32, u32) {
         self.0.context.capability
     }
@@ -106,7 +106,7 @@ impl Device {
         &self.0.staging
     }
 
-    /// From now on nothing waits for the device.
+    /// Marks the device as stuck: nothing waits for it from now on.
     pub(crate) fn is_stuck(&self) {
         self.0.is_stuck.store(true, Ordering::Relaxed);
     }

@@ -16,23 +16,23 @@ pub(crate) struct OnDevice {
     owner: Owner,
 }
 
-/// Whose memory it is.
+/// The owner of the memory.
 enum Owner {
     /// Allocated here, so freed here.
     Here,
-    /// Somebody keeps it.
+    /// Another owner keeps it.
     Another,
-    /// It was given away by what kept it, and is used again on that one's stream, or freed there.
+    /// A lender, which will use it again on its own stream, or free it there.
     #[cfg(feature = "cudarc")]
     Lender(Keeper, Stream),
 }
 
-/// What keeps memory, and frees it on its stream when it is dropped.
+/// The owner of lent memory, which frees it on its stream when it is dropped.
 #[cfg(feature = "cudarc")]
 pub(crate) type Keeper = Box<dyn std::any::Any + Send + Sync>;
 
 impl OnDevice {
-    /// With anything in it.
+    /// Allocates memory with arbitrary contents.
     ///
     /// # Errors
     /// [`Library`](Error::Library): there is not enough.
@@ -67,7 +67,7 @@ impl OnDevice {
         Ok(lent)
     }
 
-    /// What keeps the memory, if it was lent. Its stream uses it behind the last use here.
+    /// Gives the memory back to its lender, if it was lent. The lender's stream uses it behind the last use here.
     ///
     /// # Errors
     /// The memory can't be given back, and must not be freed either: it is never known when its last use is over.

@@ -131,7 +131,7 @@ pub trait DeviceElement:
     const DATA_TYPE: Option<DataType>;
     /// Phalanx's type for it, if it has one.
     const DTYPE: Option<DType>;
-    /// What carries it over the host: itself, or as many bytes.
+    /// The type that carries it over the host: itself, or as many bytes.
     type OnHost: Element;
 }
 

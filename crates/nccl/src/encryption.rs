@@ -27,7 +27,7 @@ pub(crate) fn lack(nccl: Nccl) -> Option<String> {
     }
 }
 
-/// What a key does not cover between hosts.
+/// The traffic between hosts that a key does not cover, if there is some.
 pub(crate) fn lack_of_network() -> Option<String> {
     let is_sockets = std::env::var("NCCL_NET").is_ok_and(|net| net.eq_ignore_ascii_case("socket"));
     let words = "between hosts NCCL may go over InfiniBand or a plugin, which it does not encrypt: set NCCL_NET=Socket";

@@ -1,4 +1,4 @@
-//! What becomes of collectives on device memory where there is no NCCL.
+//! The choice what becomes of collectives on device memory where there is no NCCL.
 
 use phalanx_core::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ pub const ENABLE_FALLBACK: &str = "PHALANX_ENABLE_GPU_FALLBACK";
 /// Whether device memory may go over the host, which takes many times as long as NCCL; the same on all ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fallback {
-    /// It may not: ranks without NCCL are an error.
+    /// The host never carries device memory: ranks without NCCL are an error.
     #[default]
     Never,
     /// If a rank has no NCCL: on all ranks then.
     WithoutNccl,
-    /// It always does, whether there is NCCL or not: to compare the two, or where several ranks have one device.
+    /// The host always carries device memory, whether there is NCCL or not: to compare the two, or where several ranks have one device.
     Always,
 }
 

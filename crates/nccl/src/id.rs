@@ -6,7 +6,7 @@ use crate::sys::nccl::RawId;
 use phalanx_core::Result;
 use std::fmt;
 
-/// What the ranks of a new communicator must have in common.
+/// The id that all ranks of a new communicator must have.
 #[derive(Clone, Copy)]
 pub struct UniqueId(pub(crate) RawId);
 
@@ -42,7 +42,7 @@ impl UniqueId {
         &self.0.0
     }
 
-    /// What another rank sent.
+    /// Reads the id that another rank sent.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(RawId(bytes))
     }

@@ -23,7 +23,7 @@ impl JointHealth {
         Ok(Self { control, host: OnceLock::new(), is_reported: AtomicBool::new(false) })
     }
 
-    /// From now on `host` fails with the devices, and they with it.
+    /// Makes `host` fail with the devices, and them with it, from now on.
     pub(crate) fn share(&self, host: &ProcessGroup) {
         self.host.get_or_init(|| host.clone());
     }

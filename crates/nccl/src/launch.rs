@@ -100,7 +100,7 @@ impl Communicator {
     }
 }
 
-/// What is handed over.
+/// The launch that is handed over to the thread that calls NCCL.
 struct Launch {
     nccl: Nccl,
     calls: Vec<Call>,
@@ -108,7 +108,7 @@ struct Launch {
 }
 
 impl Launch {
-    /// All calls as one, and the operators that were made for them.
+    /// Makes all calls as one, and returns the operators that were made for them.
     ///
     /// # Safety
     /// As for [`Communicator::launch_raw`], with a communicator that lives.

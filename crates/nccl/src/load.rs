@@ -1,9 +1,9 @@
 //! Finding the two libraries. Once found they stay: their threads can't be called back.
 
+use crate::error_text::{cuda_text, nccl_text};
 use crate::sys::cuda::{self, CudaTable};
 use crate::sys::nccl::{self, NcclTable};
-use crate::text::{cuda_text, nccl_text};
-use crate::{maps, places};
+use crate::{mapped_files, python_paths};
 use libloading::Library;
 use phalanx_core::{Error, Result};
 use std::ffi::{OsStr, OsString};
@@ -61,7 +61,7 @@ impl Version {
     /// and frees what that still uses (NVIDIA/nccl#992, mended in 2.19.1).
     pub const MINIMUM: Self = Self { major: 2, minor: 19, patch: 0 };
 
-    /// From the number that `ncclGetVersion` gives, which was made otherwise up to 2.8.
+    /// Reads the number that `ncclGetVersion` gives, which was made otherwise up to 2.8.
     pub fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1_000 } else { 10_000 };
         Self { major: code / major, minor: code % major / 100, patch: code % 100 }
@@ -117,7 +117,7 @@ impl Nccl {
         let named = file_from_environment(NCCL_LIBRARY);
         let mut files = candidates(named.as_deref(), &["libnccl.so.2", "libnccl.so"]);
         if named.is_none() {
-            files.extend(places::of_environments().into_iter().map(PathBuf::into_os_string));
+            files.extend(python_paths::of_environments().into_iter().map(PathBuf::into_os_string));
         }
         let nccl = Self::find(&files).map_err(|error| says_how(error, named.is_some()))?;
         tracing::info!(path = %nccl.0.path.display(), version = %nccl.0.version, "loaded NCCL");
@@ -277,18 +277,18 @@ fn find<T>(
     Err(Error::Unavailable { what: what.into(), tried: tried.join("; ") })
 }
 
-/// What the loader said, which stands in the source.
+/// The loader's words, which stand in the source.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn path_of(function: usize) -> PathBuf {
-    maps::file_at(function).unwrap_or_else(|| "unknown file".into())
+    mapped_files::file_at(function).unwrap_or_else(|| "unknown file".into())
 }
 
 /// Two of them mix up their symbols or their versions: all seems well until the first collective.
 fn two_in_one_process() -> Option<String> {
-    let files = maps::files(|name| name.starts_with("libnccl.so"));
+    let files = mapped_files::files(|name| name.starts_with("libnccl.so"));
     let [first, second, ..] = files.as_slice() else { return None };
     Some(format!(
         "this process has two NCCL libraries, {} and {}: load one of them only, or say with {NCCL_LIBRARY} which is meant",

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) struct Memory {
     address: RawPointer,
     last_use: Mutex<Event>,
-    /// Nobody knows whether its last use will ever be over.
+    /// Whether it is unknown if its last use will ever be over.
     is_lost: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Memory {
         self.last_use().context.ordinal
     }
 
-    /// It must never be freed: whether something will still write it can't be known.
+    /// Marks it as never to be freed: whether something will still write it can't be known.
     pub(crate) fn lose(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
     }

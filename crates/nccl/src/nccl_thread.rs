@@ -15,7 +15,7 @@ pub(crate) struct NcclThread(Mutex<mpsc::Sender<Job>>);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What will come of something that the thread was asked to do.
+/// The outcome, to come, of something that the thread was asked to do.
 pub(crate) struct Answer<R> {
     hear: mpsc::Receiver<R>,
     stage: Arc<AtomicU8>,
@@ -25,17 +25,17 @@ const WAITING: u8 = 0;
 const BEGUN: u8 = 1;
 const GIVEN_UP: u8 = 2;
 
-/// There is no answer in time.
+/// The error that there is no answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// It was not begun, and will not be.
+    /// The work was not begun, and will not be.
     Never,
-    /// It is being done.
+    /// The work is being done.
     UnderWay,
 }
 
 impl NcclThread {
-    /// One that has the context of `device`, for as long as it lives.
+    /// Starts a thread that has the context of a device for as long as it lives.
     pub(crate) fn start(context: &Arc<Context>) -> Result<Self> {
         let (jobs, work) = mpsc::channel::<Job>();
         let (tell, hear) = mpsc::channel();
@@ -55,7 +55,7 @@ impl NcclThread {
         Ok(Self(Mutex::new(jobs)))
     }
 
-    /// Has `work` done behind all that was asked before.
+    /// Asks the thread to do `work`, behind all that was asked before.
     pub(crate) fn ask<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Answer<R> {
         let ((tell, hear), stage) = (mpsc::channel(), Arc::new(AtomicU8::new(WAITING)));
         let mine = stage.clone();

@@ -1,4 +1,4 @@
-//! What the host does with a chunk that has come to it.
+//! The host's work on a chunk of device memory that has come to it.
 
 use crate::element::Reduction;
 use crate::what::What;

@@ -49,7 +49,7 @@ impl Pinned {
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// What the device has written.
+    /// Copies out what the device has written.
     pub(crate) fn read(&self, bytes: &mut [u8]) {
         let from = self.for_copy(bytes.len());
         // SAFETY: it has so many bytes, and nobody uses it any more.

@@ -27,7 +27,7 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct State {
-    /// Of nobody; the device may still use them.
+    /// Pieces that nobody has; the device may still use them.
     pieces: Vec<Pinned>,
     /// How many of each length there are, here and elsewhere.
     made: Vec<(usize, usize)>,
@@ -115,7 +115,7 @@ impl Pool {
         self.lock().pieces.push(piece);
     }
 
-    /// What is left when the device is closed. If it `is_stuck`, nothing waits for it.
+    /// Frees what is left when the device is closed. If it `is_stuck`, nothing waits for it.
     pub(crate) fn close(&self, is_stuck: bool) {
         let pieces = std::mem::take(&mut self.lock().pieces);
         let patience = if is_stuck { Duration::ZERO } else { LAST_COPIES };

@@ -82,7 +82,7 @@ impl fmt::Debug for Event {
 }
 
 impl Event {
-    /// One that is over: it was recorded nowhere yet.
+    /// An event that is over: it was recorded nowhere yet.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
         Self::with(context, EVENT_WITHOUT_TIME)
     }

@@ -1,10 +1,10 @@
-//! From the libraries' codes to errors.
+//! Errors of the libraries' codes.
 
+use crate::error_text::{cuda_text, nccl_text, text};
+use crate::last_error::LAST_ERRORS;
 use crate::load::{Cuda, Nccl};
 use crate::sys::cuda;
 use crate::sys::nccl::{self, RawComm};
-use crate::text::{cuda_text, nccl_text, text};
-use crate::words::WORDS;
 use phalanx_core::{Error, Result};
 
 impl Nccl {
@@ -15,7 +15,7 @@ impl Nccl {
 
     pub(crate) fn error(&self, call: &'static str, code: nccl::Code, comm: Option<RawComm>) -> Error {
         let (mut what, said) = (nccl_text(self.table(), code), self.last_words());
-        if WORDS.are_about(comm, &said) {
+        if LAST_ERRORS.are_about(comm, &said) {
             what = format!("{what}: {said}");
         }
         Error::Library { library: self.to_string(), call: call.into(), what }
@@ -23,12 +23,12 @@ impl Nccl {
 }
 
 impl Nccl {
-    /// All is well with `comm`: what NCCL has said so far is about others.
+    /// Notes that `comm` is well: NCCL's last error so far is about others.
     pub(crate) fn all_is_well(&self, comm: Option<RawComm>) {
-        WORDS.all_is_well(comm, &self.last_words());
+        LAST_ERRORS.all_is_well(comm, &self.last_words());
     }
 
-    /// What NCCL said last, of whomever.
+    /// NCCL's last error, whichever communicator it is about.
     fn last_words(&self) -> String {
         let last = self.table().get_last_error.function.map(|last| {
             // SAFETY: NCCL takes a null communicator too, and does not look at it.

@@ -50,7 +50,7 @@ impl Stream {
         self.queue.raw
     }
 
-    /// Whose queue it is.
+    /// The device that the stream belongs to.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -112,7 +112,7 @@ impl Stream {
         Ok(event)
     }
 
-    /// What the stream is given from now on waits for `event`, on the device; this thread does not.
+    /// Makes later work on the stream wait for `event`, on the device; this thread does not wait.
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): the driver refused. [`Config`](phalanx_core::Error::Config): the stream captures a graph.

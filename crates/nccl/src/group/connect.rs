@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 /// Major and minor, which are in order as they are.
 type Capability = (u32, u32);
 
-/// What the others must know of a rank.
+/// The facts about a rank that the others must know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Facts {
     fallback: Fallback,
     /// Why there is none, where there is none.
     nccl: Result<Named, String>,
     device: Result<Named, String>,
-    /// Of its device; 0 without one.
+    /// The compute capability of its device; 0 without one.
     capability: Capability,
     clear: Clear,
-    /// Its process, and whether NCCL lets devices of ranks there use each other's memory directly.
+    /// The rank's process, and whether NCCL lets devices of ranks there use each other's memory directly.
     process: u64,
     is_direct: bool,
 }
@@ -45,12 +45,12 @@ fn is_direct() -> bool {
     !["NCCL_P2P_DIRECT_DISABLE", "NCCL_P2P_DISABLE"].into_iter().any(is_off)
 }
 
-/// What a rank's NCCL would send in the clear although the job encrypts.
+/// The traffic that a rank's NCCL would send in the clear although the job encrypts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Clear {
-    /// All of it, and why.
+    /// Why all of it would be.
     all: Option<String>,
-    /// What goes between hosts, and why.
+    /// Why the traffic between hosts would be.
     between_hosts: Option<String>,
     /// On which host.
     boot: Option<String>,
@@ -67,7 +67,7 @@ impl Clear {
         Self { all, between_hosts, boot, is_refused: encryption.is_required() }
     }
 
-    /// Of each rank, why something would be sent in the clear.
+    /// Why something would be sent in the clear, for each rank.
     fn reasons(all: &[Facts]) -> impl Iterator<Item = Option<&str>> {
         let boot = &all[0].clear.boot;
         let is_one_host = boot.is_some() && all.iter().all(|facts| facts.clear.boot == *boot);
@@ -78,7 +78,7 @@ impl Clear {
     }
 }
 
-/// What the ranks have found that they all have.
+/// The result of the comparison: what all ranks have.
 pub(crate) struct Common {
     pub(crate) nccl: Nccl,
     /// The least of all devices.
@@ -87,14 +87,14 @@ pub(crate) struct Common {
     pub(crate) is_keyed: bool,
 }
 
-/// What tells it from others, and how it is called.
+/// A thing by its key, which no other has, and its name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Named {
     key: String,
     name: String,
 }
 
-/// Each rank has a device of its own, and all have a library of one version, which is returned. Where the data goes over the host it is not, and neither is needed. Collective.
+/// Checks that each rank has a device of its own, and that all have a library of one version, which is returned. Where the data goes over the host it is not, and neither is needed. Collective.
 pub(crate) fn check(
     group: &ProcessGroup,
     nccl: Result<Nccl>,

@@ -17,7 +17,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(3);
 pub(crate) struct InFlight {
     connection: Arc<Connection>,
     signature: Signature,
-    /// Its place among the group's collectives; 0 for messages.
+    /// The operation's place among the group's collectives; 0 for messages.
     seq: u64,
     /// Without whom it does not end.
     others: Vec<usize>,
@@ -28,7 +28,7 @@ pub(crate) struct InFlight {
 #[derive(Default)]
 struct State {
     agreement: Option<phalanx_group::Work<()>>,
-    /// None before it is on the stream.
+    /// The event behind the operation; `None` before it is on the stream.
     event: Option<Event>,
     /// Why it will never be.
     refusal: Option<Error>,
@@ -46,7 +46,7 @@ impl InFlight {
         Self { connection, signature, seq, others, deadline, state }
     }
 
-    /// It is on its stream, or will never be: then all that can come of it is an error. Returns which.
+    /// Notes that the operation is on its stream, or will never be: then it can only end in an error. Returns whether it is.
     pub(crate) fn launched(&self, event: Result<Event>) -> bool {
         let mut state = self.state();
         match event {
@@ -58,7 +58,7 @@ impl InFlight {
         state.event.is_some()
     }
 
-    /// What has become of it, once that is known. Whoever looks makes it known.
+    /// The outcome, once it is known. Looking is what makes it known.
     pub(crate) fn look(&self) -> Option<Result<()>> {
         let mut state = self.state();
         if state.outcome.is_none() {
@@ -134,7 +134,7 @@ impl Work {
         Self(Some(flight))
     }
 
-    /// One that has ended well.
+    /// An operation that has ended well.
     pub(crate) fn over() -> Self {
         Self(None)
     }

@@ -64,7 +64,7 @@ pub struct NcclGroup {
 /// How long operations that nobody waits for may still take when the last handle is dropped.
 const LAST_OPERATIONS_TIME: Duration = Duration::from_secs(5);
 
-/// What all handles of a program share. When the last is dropped, the thread that looks after operations lets go of the group: else the
+/// The value that all handles of a program share. When the last is dropped, the thread that looks after operations lets go of the group: else the
 /// process could end while that has it, and would not leave in order.
 struct Handles(Arc<Shared>);
 
@@ -148,13 +148,13 @@ impl NcclGroup {
         &self.shared.connection.health
     }
 
-    /// One line for people.
+    /// Describes the group in one line for people.
     pub fn describe(&self) -> String {
         let (comm, n) = (&self.shared.connection.comm, self.world_size());
         format!("nccl: {n} rank{}, here on {}, {}", if n == 1 { "" } else { "s" }, comm.device(), comm.nccl())
     }
 
-    /// The same group, whose operations are put on `stream`.
+    /// A handle on the same group, whose operations are put on `stream`.
     ///
     /// # Errors
     /// [`Config`](Error::Config): it is a stream of another device, or on each thread [another](Stream::from_raw).
@@ -163,7 +163,7 @@ impl NcclGroup {
         Ok(Self { stream: stream.clone(), ..self.clone() })
     }
 
-    /// The same group with another time limit.
+    /// A handle on the same group with another time limit.
     #[must_use = "this handle keeps its limit"]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }

@@ -1,4 +1,4 @@
-//! One operation at a time: a batch of one.
+//! The group's operations one at a time: batches of one.
 
 use super::{NcclGroup, Work};
 use crate::buffer::DeviceBuffer;

@@ -78,7 +78,7 @@ impl Watched {
         }
     }
 
-    /// What is on its way; waits until something is. None when nothing will be.
+    /// Waits for operations in flight, and returns them. `None` when there will be none.
     fn next(&self) -> Option<Vec<Arc<InFlight>>> {
         let mut state = self.lock();
         loop {

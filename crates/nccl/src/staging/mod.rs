@@ -140,7 +140,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Those between the same two ranks in order.
+    /// Performs messages; those between the same two ranks in order.
     fn messages(&self, messages: &[&Operation], running: &Running<'_>) -> Result<()> {
         let mut lines: Vec<(_, Vec<&Operation>)> = Vec::new();
         for &message in messages {

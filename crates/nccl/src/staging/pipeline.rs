@@ -1,4 +1,4 @@
-//! One operation, chunk by chunk: while the host works on one chunk, the next come to it and the last goes back.
+//! A pipeline that performs one operation chunk by chunk: while the host works on one chunk, the next come to it and the last goes back.
 
 use super::running::Running;
 use super::shared::Shared;
@@ -36,10 +36,10 @@ pub(super) struct Pipeline<'a> {
 
 /// The data of one rank, in blocks.
 struct OnRank {
-    /// In a slot: inputs, and outputs behind them. What is worked on in place counts as output.
+    /// Bytes of the inputs in a slot; outputs lie behind them. Memory that is changed in place counts as output.
     inputs: usize,
     outputs: usize,
-    /// That are copied to the host, and back.
+    /// Bytes that are copied to the host, and back.
     read: usize,
     written: usize,
 }

@@ -1,4 +1,4 @@
-//! What all handles share.
+//! The state that all handles share.
 
 use crate::device::Device;
 use crate::joint_health::JointHealth;

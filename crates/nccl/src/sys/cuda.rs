@@ -1,4 +1,4 @@
-//! What the CUDA driver has: types and functions of `cuda.h`, from CUDA 11.4 on. `cargo xtask abi` compares them with the header.
+//! The CUDA driver's types and functions of `cuda.h`, from CUDA 11.4 on. `cargo xtask abi` compares them with the header.
 
 use super::table;
 use std::ffi::{c_char, c_int, c_uint, c_void};

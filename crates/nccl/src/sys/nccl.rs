@@ -1,4 +1,4 @@
-//! What libnccl has: types and functions of `nccl.h`, from 2.7 on. `cargo xtask abi` compares them with the header.
+//! libnccl's types and functions of `nccl.h`, from 2.7 on. `cargo xtask abi` compares them with the header.
 
 use super::cuda::RawStream;
 use super::table;
@@ -100,7 +100,7 @@ pub(crate) struct RawEncryption {
 }
 
 impl RawEncryption {
-    /// With a key of 32 bytes or more, which must be there as long as this is used.
+    /// The configuration with a key of 32 bytes or more, which must be there as long as this is used.
     pub(crate) fn with_key(key: &CStr) -> Self {
         let size = size_of::<Self>();
         Self { size, magic: CONFIG_MAGIC, version: 23_203, mode: ENCRYPTION_BY_KEY, psk: key.as_ptr() }

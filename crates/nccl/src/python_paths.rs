@@ -1,11 +1,11 @@
-//! Where Python's packages and conda put NCCL, which is where the system does not look.
+//! The folders where Python's packages and conda put NCCL, in which the system does not look.
 
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "libnccl.so.2";
-/// Of a Python environment, to the folders of its versions.
+/// The path in a Python environment to the folders of its versions.
 const LIB: &str = "lib";
-/// Of such a version's folder: where the wheels `nvidia-nccl-cu12` and `-cu13` have it.
+/// The path in such a version's folder where the wheels `nvidia-nccl-cu12` and `-cu13` have NCCL.
 const WHEEL: &str = "site-packages/nvidia/nccl/lib";
 
 /// The files of NCCL in the active environments: that of Python (`VIRTUAL_ENV`), and that of conda (`CONDA_PREFIX`), which has it as a package of its own, or as Python's.
@@ -21,7 +21,7 @@ fn find(python: Option<&Path>, conda: Option<&Path>) -> Vec<PathBuf> {
     places.filter(|file| file.is_file()).collect()
 }
 
-/// Where a wheel would be, newest Python first.
+/// The folders where a wheel would be, newest Python first.
 fn wheels(environment: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(environment.join(LIB)).into_iter().flatten().flatten();
     let minor = |path: &Path| path.file_name()?.to_str()?.strip_prefix("python3.")?.parse::<u32>().ok();

@@ -1,16 +1,16 @@
-//! What the libraries say of their codes.
+//! The libraries' texts for their codes.
 
 use crate::sys::cuda::{self, CudaTable};
 use crate::sys::nccl::{self, NcclTable};
 use std::ffi::{CStr, c_char};
 
-/// What `code` means.
+/// The text for `code`.
 pub(crate) fn nccl_text(table: &NcclTable, code: nccl::Code) -> String {
     // SAFETY: any code may be asked for.
     format!("{} ({code})", text(unsafe { (table.get_error_string)(code) }))
 }
 
-/// What `code` means.
+/// The text for `code`.
 pub(crate) fn cuda_text(table: &CudaTable, code: cuda::Code) -> String {
     let ask = |function: unsafe extern "C" fn(cuda::Code, *mut *const c_char) -> cuda::Code| {
         let mut said = std::ptr::null();

@@ -1,4 +1,4 @@
-//! What NCCL says in words: one text for the whole process, which stays whatever it was about and however long ago.
+//! NCCL's last error as text: one for the whole process, which stays whatever it was about and however long ago.
 
 use crate::sys::nccl::RawComm;
 use std::collections::BTreeMap;
@@ -6,16 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 /// Which of these words are about which communicator, as far as that can be known.
 #[derive(Debug)]
-pub(crate) struct Words(Mutex<Known>);
+pub(crate) struct LastErrors(Mutex<Known>);
 
-/// Of this process.
-pub(crate) static WORDS: Words = Words::new();
+/// The last errors of this process.
+pub(crate) static LAST_ERRORS: LastErrors = LastErrors::new();
 
 #[derive(Debug)]
 struct Known {
-    /// What was said already when all was well with a communicator, by its address; 0 for what is about none.
+    /// The text that was there already when all was well with a communicator, by its address; 0 for text about none.
     stale: BTreeMap<usize, String>,
-    /// What was told of one.
+    /// The text that was told of a communicator, and its address.
     told: Option<(String, usize)>,
 }
 
@@ -23,12 +23,12 @@ fn key(comm: Option<RawComm>) -> usize {
     comm.map_or(0, |comm| comm as usize)
 }
 
-impl Words {
+impl LastErrors {
     const fn new() -> Self {
         Self(Mutex::new(Known { stale: BTreeMap::new(), told: None }))
     }
 
-    /// All is well with `comm`: what NCCL has said so far is not about it.
+    /// Notes that `comm` is well: the text so far is not about it.
     pub(crate) fn all_is_well(&self, comm: Option<RawComm>, said: &str) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match known.stale.get_mut(&key(comm)) {
@@ -38,7 +38,7 @@ impl Words {
         }
     }
 
-    /// It has ended.
+    /// Forgets a communicator that has ended.
     pub(crate) fn forget(&self, comm: RawComm) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.stale.remove(&key(Some(comm)));
@@ -65,7 +65,7 @@ mod tests {
     fn words_are_about_whom_they_came_with() {
         let (one, other) =
             (Some(std::ptr::without_provenance_mut(8)), Some(std::ptr::without_provenance_mut(16)));
-        let words = Words::new();
+        let words = LastErrors::new();
         assert!(!words.are_about(one, ""));
         words.all_is_well(one, "of long ago");
         assert!(!words.are_about(one, "of long ago"));
