@@ -109,7 +109,7 @@ pub fn reduce_scatter(group: &impl Group, tensor: &Tensor, op: ReduceOp) -> Resu
         Some(rows) if rows.is_multiple_of(group.world_size()) => *rows /= group.world_size(),
         _ => {
             let what = format!(
-                "the first dimension of {shape:?} cannot be dealt out evenly to {} ranks",
+                "the first dimension of {shape:?} must be a multiple of the {} ranks",
                 group.world_size()
             );
             return Err(Error::misuse(OpKind::ReduceScatter, what).into());

@@ -292,7 +292,7 @@ fn any_number_of_ranks_goes_on_from_the_outer_weights() {
         let mut whole = DiLoCo::new(adamw, &varmap, &group, DiLoCoConfig::diloco(6)).unwrap();
         let found = Checkpoints::open(folder.path(), &group).unwrap().latest_good().unwrap().unwrap();
         let error = found.restore("training", &mut whole).unwrap_err().to_string();
-        assert!(error.contains("it is of 2 fragments, and here are 1"), "{error}");
+        assert!(error.contains("it was saved with 2 fragments, but this DiLoCo has 1"), "{error}");
     });
 }
 
@@ -409,14 +409,14 @@ fn refused<O>(outcome: phalanx_candle::Result<DiLoCo<O>>) -> String {
 fn what_makes_no_sense_or_differs_between_ranks_is_refused() {
     let mut late = DiLoCoConfig::streaming(10, 3, 4);
     let nonsense = [
-        (DiLoCoConfig::diloco(0), "1 fragments in 0 steps"),
-        (DiLoCoConfig::streaming(3, 4, 0), "4 fragments in 3 steps"),
-        (DiLoCoConfig::streaming(3, 0, 0), "0 fragments in 3 steps"),
-        (late, "a delay of 4 steps, where the next fragment is sent after 3"),
+        (DiLoCoConfig::diloco(0), "fragments is 1, expected 1 to sync_every, which is 0"),
+        (DiLoCoConfig::streaming(3, 4, 0), "fragments is 4, expected 1 to sync_every, which is 3"),
+        (DiLoCoConfig::streaming(3, 0, 0), "fragments is 0, expected 1 to sync_every, which is 3"),
+        (late, "delay is 4, expected at most 3"),
         (DiLoCoConfig::diloco(3).outer(f64::NAN, 0.9), "learning rate NaN"),
         (DiLoCoConfig::diloco(3).outer(0.7, 1.0), "momentum 1"),
-        (DiLoCoConfig::diloco(3).mix(1.5), "a mix of 1.5"),
-        (DiLoCoConfig::streaming(8, 4, 0), "fewer layers of weights than 4 fragments"),
+        (DiLoCoConfig::diloco(3).mix(1.5), "mix is 1.5, expected 0 to 1"),
+        (DiLoCoConfig::streaming(8, 4, 0), "fragments is 4, but the model has fewer layers"),
     ];
     late.delay = 3;
     on_ranks(2, |group| {
@@ -427,7 +427,10 @@ fn what_makes_no_sense_or_differs_between_ranks_is_refused() {
             assert!(error.contains(complaint), "{error}");
         }
         let error = refused(new(DiLoCoConfig::diloco(group.rank() as u64)));
-        let complaints = ["1 fragments in 0 steps", "rank 0 has DiLoCoConfig { sync_every: 0,"];
+        let complaints = [
+            "fragments is 1, expected 1 to sync_every, which is 0",
+            "rank 0 has DiLoCoConfig { sync_every: 0,",
+        ];
         assert!(error.contains(complaints[group.rank()]), "nonsense on one rank: {error}");
         let error = refused(new(DiLoCoConfig::local_sgd(10 + group.rank() as u64)));
         assert!(error.contains("rank 0 has DiLoCoConfig { sync_every: 10"), "{error}");

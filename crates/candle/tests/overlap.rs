@@ -220,7 +220,7 @@ fn a_variable_that_is_used_beside_its_copy_is_named() {
             };
             // On the rank that finds it first, and, with its words, on the other, however far that is.
             let error = step().unwrap_err().to_string();
-            assert!(error.contains("a second gradient of `a` in one step"), "{error}");
+            assert!(error.contains("`a` has a second gradient in this step"), "{error}");
         });
     }
 }

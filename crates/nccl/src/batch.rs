@@ -230,12 +230,18 @@ impl<'a> Batch<'a> {
     ) -> Result<()> {
         let op = self.operations.first().map_or(OpKind::Barrier, |operation| operation.op);
         if (self.rank, self.world_size, self.carrier) != place {
-            let what = format!("a batch of rank {}/{} for {whose:?}", self.rank, self.world_size);
+            let what = format!(
+                "the batch was made for rank {}/{} of another group, not for {whose:?}; `batch()` of that makes one",
+                self.rank, self.world_size
+            );
             return Err(Error::misuse(op, what));
         }
         let elsewhere = self.memory.iter().find(|piece| piece.ordinal() != device.ordinal());
         elsewhere.map_or(Ok(()), |piece| {
-            let what = format!("a buffer of device {} for a rank on {device}", piece.ordinal());
+            let what = format!(
+                "a buffer is on device {}, but this rank works on {device}; allocate it there",
+                piece.ordinal()
+            );
             Err(Error::misuse(op, what))
         })
     }

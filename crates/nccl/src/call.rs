@@ -83,12 +83,17 @@ impl Kind {
     }
 }
 
+/// What is wrong with a rank that the communicator does not have.
+pub(crate) fn out_of_range(rank: usize, world_size: usize) -> String {
+    format!("rank {rank} is out of range: the ranks of this communicator are 0..{world_size}")
+}
+
 impl Call {
     /// Refuses what NCCL has not, before anything is begun.
     pub(crate) fn check(&self, world_size: usize, abilities: Abilities) -> Result<()> {
         let op = self.kind.op();
         if let Some(rank) = self.kind.rank().filter(|&rank| rank >= world_size) {
-            return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
+            return Err(Error::misuse(op, out_of_range(rank, world_size)));
         }
         let data_type = self.data_type;
         let name = format_args!("{data_type:?}");
@@ -275,6 +280,6 @@ mod tests {
             "all_reduce is not supported by the nccl backend: NCCL has no bit_xor; reduce on the host, or another way"
         );
         let root = call(Kind::Broadcast { root: 2 }).check(2, abilities).unwrap_err().to_string();
-        assert_eq!(root, "broadcast: rank 2 in a communicator of 2 ranks");
+        assert_eq!(root, "broadcast: rank 2 is out of range: the ranks of this communicator are 0..2");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::abilities::Abilities;
 use crate::blocking;
+use crate::call::out_of_range;
 use crate::device::Device;
 use crate::id::UniqueId;
 use crate::last_error::LAST_ERRORS;
@@ -133,7 +134,7 @@ impl Communicator {
         let functions = Functions::of(nccl)?;
         let (c_rank, c_size) = match (c_int::try_from(rank), c_int::try_from(world_size)) {
             (Ok(c_rank), Ok(c_size)) if c_rank < c_size => (c_rank, c_size),
-            _ => return Err(Error::misuse(OpKind::Init, format!("rank {rank} of {world_size}"))),
+            _ => return Err(Error::misuse(OpKind::Init, out_of_range(rank, world_size))),
         };
         blocking::refuse()?;
         let deadline = Deadline::after(Instant::now(), timeout);
@@ -235,7 +236,10 @@ impl Communicator {
         let split = shared.nccl.table().comm_split.of(&shared.nccl)?;
         let c_color = color.map_or(Ok(NO_COLOR), c_int::try_from);
         let Ok(c_color) = c_color else {
-            return Err(Error::misuse(OpKind::Split, format!("color {color:?}: NCCL takes 31 bits")));
+            return Err(Error::misuse(
+                OpKind::Split,
+                format!("the color is {color:?}, expected at most {}", i32::MAX),
+            ));
         };
         let deadline = Deadline::after(Instant::now(), timeout);
         let _turn = shared.turn();

@@ -15,7 +15,8 @@ pub(crate) fn use_in_order<R>(
     memory.sort_unstable_by_key(|piece| std::ptr::from_ref(*piece));
     let uses: Vec<_> = memory.iter().map(|piece| piece.last_use()).collect();
     if let Some(elsewhere) = uses.iter().find(|last| last.context.ordinal != stream.device().ordinal()) {
-        let what = format!("a buffer of {} on a stream of {}", elsewhere.context, stream.device());
+        let what =
+            format!("the buffer is on {}, but the stream is of {}", elsewhere.context, stream.device());
         return Err(Error::misuse(OpKind::Alloc, what));
     }
     stream.check_capture()?;

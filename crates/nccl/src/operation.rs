@@ -1,7 +1,7 @@
 //! One operation on raw device memory, as it was asked for: by what way the data goes is another matter.
 
 use crate::abilities::Abilities;
-use crate::call::{Call, Kind};
+use crate::call::{Call, Kind, out_of_range};
 use crate::element::{DataType, DeviceElement, Reduction};
 use crate::on_host::{Perform, perform};
 use crate::sys::cuda::RawPointer;
@@ -97,7 +97,7 @@ impl Operation {
     pub(crate) fn check(&self, carrier: Carrier, me: usize, world_size: usize) -> Result<()> {
         let (op, name) = (self.op, self.element.name);
         if let Some(rank) = self.rank().filter(|&rank| rank >= world_size) {
-            return Err(Error::misuse(op, format!("rank {rank} in a communicator of {world_size} ranks")));
+            return Err(Error::misuse(op, out_of_range(rank, world_size)));
         }
         if !self.is_collective() && carrier == Carrier::Host && self.rank() == Some(me) {
             let end = if op == OpKind::Recv { "source" } else { "destination" };

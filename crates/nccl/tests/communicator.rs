@@ -142,7 +142,10 @@ fn what_nccl_has_not_is_said_and_leaves_the_communicator_well() {
         let mut batch = comm.batch();
         let lengths = "all_gather: output has 5 elements, expected 4 (4 × 1 ranks)";
         assert_eq!(shown(batch.all_gather(&floats, &mut more)), lengths);
-        assert_eq!(shown(batch.send(&floats, 1)), "send: rank 1 in a communicator of 1 ranks");
+        assert_eq!(
+            shown(batch.send(&floats, 1)),
+            "send: rank 1 is out of range: the ranks of this communicator are 0..1"
+        );
         // Nothing is in there by now; no elements are fine too.
         let mut none = DeviceBuffer::<f32>::zeros(stream, 0).unwrap();
         batch.all_reduce(&mut none, ReduceOp::Sum).unwrap();
@@ -162,13 +165,15 @@ fn a_batch_of_another_communicator_is_refused() {
         batch.all_gather(&input, &mut output).unwrap();
         let error = comm.launch(&batch, stream, LONG).unwrap_err();
         assert!(
-            error.to_string().starts_with("all_gather: a batch of rank 0/1 for Communicator(rank "),
+            error.to_string().starts_with(
+                "all_gather: the batch was made for rank 0/1 of another group, not for Communicator(rank "
+            ),
             "{error}"
         );
         alone.launch(&batch, stream, LONG).unwrap();
         let mut batch = comm.batch();
         let error = batch.gather(&input, None, 2).unwrap_err();
-        assert_eq!(error.to_string(), "gather: root 2 in a group of 2 ranks");
+        assert_eq!(error.to_string(), "gather: root 2 is out of range: the ranks of this group are 0..2");
         alone.finalize(LONG).unwrap();
     });
 }

@@ -88,7 +88,7 @@ impl DiLoCoConfig {
         let all = group.all_gather_object(self)?;
         let differs = || {
             let (rank, theirs) = all.iter().enumerate().find(|(_, theirs)| **theirs != all[0])?;
-            Some(format!("rank 0 has {:?}, rank {rank} has {theirs:?}", all[0]))
+            Some(format!("the configurations differ: rank 0 has {:?}, rank {rank} has {theirs:?}", all[0]))
         };
         match self.nonsense().or_else(differs) {
             Some(what) => Err(Error::misuse(OpKind::AllReduce, what).into()),
@@ -102,16 +102,18 @@ impl DiLoCoConfig {
         let interval = sync_every.checked_div(fragments as u64).unwrap_or(0);
         if interval == 0 {
             Some(format!(
-                "{fragments} fragments in {sync_every} steps: there must be one, and each needs a step of its own"
+                "fragments is {fragments}, expected 1 to sync_every, which is {sync_every}: each fragment is sent in a step of its own"
             ))
         } else if delay > interval {
-            Some(format!("a delay of {delay} steps, where the next fragment is sent after {interval}"))
+            Some(format!(
+                "delay is {delay}, expected at most {interval}: the next fragment is sent after as many steps"
+            ))
         } else if !(outer_learning_rate.is_finite() && (0.0..1.0).contains(&outer_momentum)) {
             Some(format!(
-                "an outer step with learning rate {outer_learning_rate} and momentum {outer_momentum}"
+                "outer_learning_rate is {outer_learning_rate} and outer_momentum {outer_momentum}, expected a finite number and one in 0..1"
             ))
         } else if !(0.0..=1.0).contains(&mix) {
-            Some(format!("a mix of {mix}, which is to be from 0 to 1"))
+            Some(format!("mix is {mix}, expected 0 to 1"))
         } else {
             None
         }

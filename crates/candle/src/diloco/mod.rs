@@ -145,7 +145,8 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         parameters.retain(|p| p.var.dtype().is_float() && !is_buffer(&p.name));
         let dtype = wide(&parameters);
         let layers = || {
-            let what = format!("fewer layers of weights than {} fragments", config.fragments);
+            let what =
+                format!("fragments is {}, but the model has fewer layers of weights", config.fragments);
             Error::misuse(OpKind::AllReduce, what)
         };
         let dealt = fragment::deal(parameters, config.fragments).ok_or_else(layers)?;

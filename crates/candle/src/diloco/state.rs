@@ -56,7 +56,8 @@ impl<O: InnerOptimizer + Stateful> Stateful for DiLoCo<O> {
         let Place { steps, sent_at, flight } = from.value(&name)?;
         let fragments = self.fragments.len();
         if sent_at.len() != fragments || flight.is_some_and(|(fragment, _)| fragment >= fragments) {
-            let what = format!("it is of {} fragments, and here are {fragments}", sent_at.len());
+            let what =
+                format!("it was saved with {} fragments, but this DiLoCo has {fragments}", sent_at.len());
             return Err(Error::Value { name, what });
         }
         restored(from, self.outer(prefix))?;

@@ -85,8 +85,7 @@ impl Gradients {
         let part = share.part()?;
         let is_equal = part == Part::Equal;
         if *self.equal.get_or_insert(is_equal) != is_equal {
-            let what =
-                "either all losses of a step have equal shares, or none: say how many samples each is about";
+            let what = "some losses of this step have equal shares and others a number of samples; give all of them a number of samples, or none";
             return Err(Error::misuse(OpKind::ReduceScatter, what).into());
         }
         let mut missing = vec![0; self.whole.len()];

@@ -230,7 +230,9 @@ impl SimpleBackend for VarBackend {
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> candle_core::Result<Tensor> {
         match self.0.state().known.get(name) {
             Some((tensor, _)) => Ok(tensor.clone()),
-            None => candle_core::bail!("`{name}` can't be taken without its shape before it was with it"),
+            None => candle_core::bail!(
+                "`{name}` is taken without a shape for the first time; take it with its shape first"
+            ),
         }
     }
 

@@ -236,6 +236,7 @@ fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Re
     let words = |(name, got, expected, why): &Length<'_>| {
         let got = match got {
             Some(bytes) if bytes % element > 0 => format!("has {bytes} bytes of elements of {element}"),
+            Some(bytes) if *bytes == element => "has 1 element".to_owned(),
             Some(bytes) => format!("has {} elements", bytes / element),
             None => "is missing".to_owned(),
         };
@@ -300,7 +301,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// ```
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
         if let Some(root) = self.root().filter(|&root| root >= world_size) {
-            return Err(format!("root {root} in a group of {world_size} ranks"));
+            return Err(format!("root {root} is out of range: the ranks of this group are 0..{world_size}"));
         }
         let for_all = |blocks: &Layout| match blocks.world_size() {
             ranks if ranks == world_size => Ok(()),

@@ -456,7 +456,9 @@ impl ProcessGroup {
         if peer >= world_size {
             return Err(Error::misuse(
                 op,
-                format!("rank {peer} in a group of {world_size} ranks, at {site}"),
+                format!(
+                    "rank {peer} is out of range: the ranks of this group are 0..{world_size}, at {site}"
+                ),
             ));
         }
         if peer == rank {

@@ -90,7 +90,10 @@ impl ProcessGroup {
     pub fn alloc<T: Element>(&self, len: usize) -> Result<RegisteredBuffer<T>> {
         let site = self.site();
         let Some(bytes) = len.checked_mul(size_of::<T>()).filter(|&b| b <= isize::MAX as usize / 2) else {
-            return Err(Error::misuse(OpKind::Alloc, format!("{len} elements, at {site}")));
+            return Err(Error::misuse(
+                OpKind::Alloc,
+                format!("{len} elements are more than memory can hold, at {site}"),
+            ));
         };
         let signature = self.signature::<T>(OpKind::Alloc, len, site)?;
         Ok(RegisteredBuffer {

@@ -259,7 +259,7 @@ impl HybridGroup {
         let device = Ok(self.device().clone());
         let (nccl, fallback) = match self.nccl() {
             Some(nccl) => (Ok(nccl.library()), Fallback::Never),
-            None => (Err(Error::config("the group that was divided does without NCCL")), Fallback::Always),
+            None => (Err(Error::config("the group that was split works without NCCL")), Fallback::Always),
         };
         Self::over(&group, nccl, device, fallback).map(Some)
     }

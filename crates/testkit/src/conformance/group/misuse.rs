@@ -45,8 +45,12 @@ fn wrong_calls(group: &ProcessGroup) {
 
     refused(AllReduce, group.all_reduce(&mut seven, ReduceOp::BitAnd), "not for f32");
     refused(AllReduce, group.all_reduce_async(vec![0f32], ReduceOp::BitXor), "not for f32");
-    refused(Reduce, group.reduce(&mut seven, sum, 3), "root 3 in a group of 3");
-    refused(Broadcast, group.broadcast(&mut seven, usize::MAX), "in a group of 3");
+    refused(
+        Reduce,
+        group.reduce(&mut seven, sum, 3),
+        "root 3 is out of range: the ranks of this group are 0..3, at",
+    );
+    refused(Broadcast, group.broadcast(&mut seven, usize::MAX), "the ranks of this group are 0..3");
     refused(Broadcast, group.broadcast_async(vec![0u8], 9), "root 9");
 
     refused(
@@ -62,7 +66,7 @@ fn wrong_calls(group: &ProcessGroup) {
     refused(Gather, group.gather(&one, None, me), "output is missing, expected 3 (1 × 3 ranks)");
     refused(Gather, group.gather(&one, Some(&mut seven), me), "output has 7 elements, expected 3");
     refused(Gather, group.gather(&one, Some(&mut seven), (me + 1) % 3), "expected none (the root is rank");
-    refused(Gather, group.gather_v(&one, None, &[2; 3], (me + 1) % 3), "input has 1 elements, expected 2");
+    refused(Gather, group.gather_v(&one, None, &[2; 3], (me + 1) % 3), "input has 1 element, expected 2");
     refused(Scatter, group.scatter(None, &mut one, me), "input is missing, expected 3");
     refused(Scatter, group.scatter(Some(&seven), &mut one, me), "input has 7 elements");
     refused(
@@ -87,8 +91,8 @@ fn wrong_calls(group: &ProcessGroup) {
 
     refused(Send, group.send(&one, me, 0), "self-sends are not supported");
     refused(Recv, group.recv(&mut one, me, 0), "the source is this rank");
-    refused(Send, group.send_async(vec![0u8], 3, 0), "rank 3 in a group of 3");
-    refused(Recv, group.recv_async(vec![0u8], 3, 0), "rank 3 in a group of 3");
-    refused(Recv, group.recv_timeout(&mut one, 4, 0, group.timeout()), "rank 4 in a group of 3");
+    refused(Send, group.send_async(vec![0u8], 3, 0), "rank 3 is out of range");
+    refused(Recv, group.recv_async(vec![0u8], 3, 0), "rank 3 is out of range");
+    refused(Recv, group.recv_timeout(&mut one, 4, 0, group.timeout()), "rank 4 is out of range");
     refused(Broadcast, group.broadcast_object(None::<u8>, me), "object is missing");
 }
