@@ -25,7 +25,7 @@ fn disagreement<'c>(ours: &'c Calls, theirs: &'c Calls) -> Option<(u64, &'c Sign
     ours.iter().filter_map(both).find(|(_, ours, theirs)| !ours.matches(theirs))
 }
 
-/// What to send to whom.
+/// Verdicts to send, each with the rank that it is for.
 pub type Mail = Vec<(usize, Verdict)>;
 
 /// Decides, from what all ranks report, what went wrong first.
@@ -37,7 +37,7 @@ pub struct Arbiter {
     failed: HashSet<GroupId>,
     /// How many reports of each rank were believed or looked into.
     failed_by: Vec<usize>,
-    /// What was told while ranks were still to come; they hear it first.
+    /// Verdicts that were sent while ranks were still to come; these hear them first.
     told: Vec<Verdict>,
     lost: BTreeSet<usize>,
     panicked: BTreeSet<usize>,
@@ -48,7 +48,7 @@ pub struct Arbiter {
     left_groups: Vec<VecDeque<GroupId>>,
     /// The rank that reported another's end, of which that one had not said anything itself; and in which group, latest.
     doubted: BTreeMap<(usize, usize), GroupId>,
-    /// What each rank last said about its latest collectives, in the groups where it did so latest; oldest first.
+    /// Each rank's last report of its latest collectives, in the groups where it reported latest; oldest first.
     calls: Vec<VecDeque<(GroupId, Calls)>>,
     /// Calls that were late, while ranks are asked about them.
     inquiries: HashMap<GroupId, Inquiry>,
@@ -56,7 +56,7 @@ pub struct Arbiter {
     errors: Vec<Option<Cause>>,
     /// The graph of waits between ranks.
     waits: Waits,
-    /// Of the ranks that are here; `None` where silence means nothing.
+    /// The heartbeats of the ranks that are here; `None` where silence means nothing.
     heartbeat: Option<Heartbeat>,
     /// The ranks whose hosts have answered lately though nothing was heard of them; `None` where nobody asks.
     answering: Option<BTreeSet<IpAddr>>,
@@ -167,7 +167,7 @@ impl Arbiter {
         }
     }
 
-    /// What no correct rank says.
+    /// Refuses a notice that no correct rank sends.
     fn check(&self, rank: usize, notice: &Notice) -> Result<(), String> {
         notice.check(self.members.len(), self.is_complete())?;
         match notice {
@@ -253,7 +253,7 @@ impl Arbiter {
         mail
     }
 
-    /// Its line stands, but nothing comes. It is told as well: it may only have been stopped, and must not go on.
+    /// Declares a rank lost whose line stands, but from which nothing comes. It is told as well: it may only have been stopped, and must not go on.
     fn silent(&mut self, rank: usize) -> Mail {
         let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
         if self.left.contains(&rank) || self.lost.contains(&rank) {
@@ -264,7 +264,7 @@ impl Arbiter {
         mail
     }
 
-    /// It is on the only other host, and the network is cut.
+    /// Declares a rank lost that is on the only other host, when the network is cut.
     fn apart(&mut self, rank: usize) -> Mail {
         let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
         if self.left.contains(&rank) || !self.lost.insert(rank) {
@@ -273,7 +273,7 @@ impl Arbiter {
         self.lose(rank, Loss::Apart { from: 0, after })
     }
 
-    /// Where ranks are of which nothing was heard for a while, and all others that may say whether the network stands.
+    /// The addresses of ranks of which nothing was heard for a while, and of all others that may say whether the network stands.
     pub fn in_doubt(&self, now: Instant) -> Vec<SocketAddr> {
         let is_in_doubt =
             self.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.in_doubt(now).next().is_some());
@@ -320,7 +320,7 @@ impl Arbiter {
         mail
     }
 
-    /// It is still there, and hears what comes of it.
+    /// Declares a rank lost that panicked. It is still there, and hears what comes of it.
     fn panicked(&mut self, rank: usize) -> Mail {
         let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Panicked });
         // That it ends after this is no news.
@@ -331,7 +331,7 @@ impl Arbiter {
         self.tell_all(Verdict::Lost { rank, is_gone: false, cause, through })
     }
 
-    /// What becomes of `rank` from now on has this cause. Rank 0 takes the arbiter with it, so the others must know before that.
+    /// Sets the cause of whatever becomes of `rank` from now on. Rank 0 takes the arbiter with it, so the others must know before that.
     fn set_error(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
         // The panic of a rank stays its cause.
         if !self.panicked.contains(&rank) {
@@ -340,7 +340,7 @@ impl Arbiter {
         if rank == 0 { self.tell_all(Verdict::InError { cause }) } else { Vec::new() }
     }
 
-    /// What led to `cause`: if that is the loss of a rank that had an error before, the cause of that error; and how it came from there.
+    /// The origin of `cause`: if that is the loss of a rank that had an error before, the cause of that error; and how it came from there.
     fn origin(&self, cause: Cause) -> (Cause, Through) {
         match cause {
             Cause::Lost { peer, how } => match self.errors.get(peer.rank).and_then(Option::as_ref) {
@@ -410,7 +410,7 @@ impl Arbiter {
         if is_last { self.conclude_answered() } else { Vec::new() }
     }
 
-    /// What `rank` last said about its latest collectives in `group`.
+    /// The last report of `rank` of its latest collectives in `group`.
     fn latest(&self, group: GroupId, rank: usize) -> Option<&Calls> {
         self.calls.get(rank)?.iter().find(|(of, _)| *of == group).map(|(_, calls)| calls)
     }
@@ -421,7 +421,7 @@ impl Arbiter {
         latest.map_or(0, |(seq, _)| *seq)
     }
 
-    /// What is known now, and a question to those who seem late: who asks again hears what they say.
+    /// Answers with what is known now, and asks the ranks that seem late: a rank that asks again hears what they say.
     fn behind(&self, asker: usize, group: GroupId, seq: u64, members: Vec<usize>) -> Mail {
         let is_behind = |&r: &usize| {
             r != asker && !self.has_left(group, r) && !self.lost.contains(&r) && self.place(group, r) < seq
@@ -432,7 +432,7 @@ impl Arbiter {
         mail
     }
 
-    /// What the reporter cannot know: that a closed link was left in order.
+    /// Corrects what the reporter cannot know: that a closed link was left in order.
     fn corrected(&self, group: GroupId, cause: Cause) -> Cause {
         match cause {
             Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
@@ -453,7 +453,7 @@ impl Arbiter {
         is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), group).is_none()
     }
 
-    /// What a report means that is made again. A rank that closed its links and has said itself why has not died: it has lost another,
+    /// The meaning of a report that is made again. A rank that closed its links and has said itself why has not died: it has lost another,
     /// which saw only the closed link. Whichever of the two insists first, the cause is the same.
     fn insisted(&self, group: GroupId, cause: Cause) -> Cause {
         let Cause::Lost { peer, how: Loss::Died } = &cause else { return cause };

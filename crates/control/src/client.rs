@@ -1,4 +1,4 @@
-//! One rank's end of the line to the arbiter. A state machine without a socket or a clock.
+//! The control client, one rank's end of the line to the arbiter: a state machine without a socket or a clock.
 
 use super::heartbeat::{Due, Heartbeat};
 use super::membership::Membership;
@@ -8,7 +8,7 @@ use phalanx_core::{Loss, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the arbiter says, and what keeps the line to it alive.
+/// The control client: hears the arbiter's verdicts, and keeps the line to it alive.
 #[derive(Debug)]
 pub struct ControlClient {
     membership: Arc<Membership>,
@@ -20,7 +20,7 @@ impl ControlClient {
     /// The rank at the other end.
     const ARBITER: usize = 0;
 
-    /// Of a line that stands since `now`. If nothing comes for as long as `heartbeat`, the arbiter is lost.
+    /// The client of a line that stands since `now`. If nothing comes for as long as `heartbeat`, the arbiter is lost.
     pub fn new(membership: Arc<Membership>, heartbeat: Option<Duration>, now: Instant) -> Self {
         let mut heartbeat = heartbeat.map(|limit| Heartbeat::new(limit, now));
         heartbeat.iter_mut().for_each(|heartbeat| heartbeat.heard(Self::ARBITER, now));
@@ -44,7 +44,7 @@ impl ControlClient {
         self.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.in_doubt(now).next().is_some())
     }
 
-    /// There was a sign of life of the arbiter, though not on this line.
+    /// Notes a sign of life of the arbiter that came, though not on this line.
     pub fn heard(&mut self, at: Instant) {
         self.heartbeat.iter_mut().for_each(|heartbeat| heartbeat.heard(Self::ARBITER, at));
     }
@@ -65,7 +65,7 @@ impl ControlClient {
         self.heartbeat.as_ref().map(Heartbeat::deadline)
     }
 
-    /// What is to be said now. Call it after everything that has arrived was heard. `meaning` says whose trouble it is if the arbiter is
+    /// The notices to send now. Call it after everything that has arrived was heard. `meaning` says whose trouble it is if the arbiter is
     /// silent.
     pub fn poll(&mut self, now: Instant, meaning: impl FnOnce() -> Silence) -> Vec<Notice> {
         let mut notices = std::mem::take(&mut self.answers);

@@ -36,7 +36,7 @@ pub struct FailureLatch {
     pub collectives: Log,
     /// The same of its point-to-point messages.
     pub messages: Log,
-    /// What has moved over the links of the group, each with its members.
+    /// The counts of bytes that have moved over the links of the group, each with its members.
     links: Mutex<Vec<(Vec<usize>, Arc<Tally>)>>,
     /// Receives that need not get anything.
     pub in_vain: AtomicUsize,
@@ -64,7 +64,7 @@ pub(super) struct Departure {
 /// Takes the cause of a failure, and words for it.
 type TakesCause = dyn Fn(&Cause, String) + Send + Sync;
 
-/// What is done with the cause before anybody hears of it.
+/// A function that gets the cause before anybody else hears of it.
 pub(super) struct OnFailure(pub(super) Box<TakesCause>);
 
 impl fmt::Debug for OnFailure {
@@ -74,7 +74,7 @@ impl fmt::Debug for OnFailure {
 }
 
 impl FailureLatch {
-    /// Of a group that has not failed. `members` are ranks of the job, in group order; `left` those that are gone already; `log_len` operations
+    /// The latch of a group that has not failed. `members` are ranks of the job, in group order; `left` those that are gone already; `log_len` operations
     /// of each kind are remembered.
     pub(super) fn new(
         group: GroupId,
@@ -166,7 +166,7 @@ impl FailureLatch {
         lock(&self.links).push((members, tally));
     }
 
-    /// What this rank remembers of the group.
+    /// This rank's record of the group's latest operations.
     pub fn record(&self) -> GroupRecord<'_> {
         GroupRecord {
             group: self.group,

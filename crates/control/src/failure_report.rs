@@ -25,7 +25,7 @@ pub struct FailureReport {
     until: Option<Instant>,
 }
 
-/// What a report needs.
+/// The next step of a report.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Tell the arbiter now.
@@ -49,7 +49,7 @@ impl FailureReport {
         self.in_collective
     }
 
-    /// What to do while no verdict has come.
+    /// The next step while no verdict has come.
     pub fn next(&mut self, now: Instant) -> Next {
         match self.until {
             Some(until) if now < until => Next::Wait(until),

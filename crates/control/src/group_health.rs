@@ -67,12 +67,12 @@ pub struct GroupHealth {
     shared: Arc<Shared>,
 }
 
-/// What the parts of a group on this rank share. It lasts until the last of them is done.
+/// The state that the parts of a group on this rank share. It lasts until the last of them is done.
 #[derive(Debug)]
 struct Shared {
     job: Arc<dyn JobContext>,
     latch: Arc<FailureLatch>,
-    /// What this rank noticed first. However many operations fail for it, it is reported once.
+    /// The first trouble that this rank noticed. However many operations fail for it, it is reported once.
     report: Mutex<Option<FailureReport>>,
     /// The processes of those of its members that are on this host (ranks of the job, in the order of the processes).
     neighbours: OnceLock<(Vec<usize>, HasEnded)>,
@@ -159,7 +159,7 @@ impl GroupHealth {
         self.latch.collectives.end(seq, signature, clock);
     }
 
-    /// What this rank called at that place, if that was lately.
+    /// This rank's call at that place, if it was lately.
     pub fn recall(&self, seq: u64) -> Option<Signature> {
         self.latch.collectives.find(seq)
     }
@@ -264,13 +264,13 @@ impl GroupHealth {
         Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }
     }
 
-    /// Where the line is broken already, a verdict that came over it before may still have to be heard.
+    /// Reports the cause to the arbiter. If the line is broken already, a verdict that came over it before may still have to be heard.
     fn notify(&self, cause: &Cause) {
         let (group, members) = (self.latch.group(), self.latch.members().to_vec());
         let _ = self.job.control().send(Notice::Failed { group, members, cause: cause.clone() });
     }
 
-    /// What to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
+    /// The cause to believe without a verdict. The arbiter is on rank 0: if that has left, nobody decides who of the others was
     /// lost first, but all know of this one, and a collective could not do without it.
     fn own_view(&self, report: &FailureReport) -> (Cause, Through) {
         let has_left = |rank| self.latch.members().contains(&rank) && self.latch.left_at(rank).is_some();
@@ -307,7 +307,7 @@ impl GroupHealth {
         Cause::Aborted { peer: self.peer(self.rank), reason: cut(reason) }
     }
 
-    /// What came of a step that each rank takes by itself in a collective. If it failed here, the others hear why this rank does not come.
+    /// Reports the outcome of a step that each rank takes by itself in a collective. If it failed here, the others hear why this rank does not come.
     pub fn alone<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.abort(&error.to_string()))
     }
@@ -376,7 +376,7 @@ impl GroupHealth {
         })
     }
 
-    /// What this rank did lately, in all its groups.
+    /// The trace of this rank: its latest operations in all its groups.
     pub fn trace(&self) -> Trace {
         self.job.membership().trace("the program asked for it")
     }
@@ -476,7 +476,7 @@ impl GroupHealth {
         self.gone_of(self.latch.members().iter().copied(), now)
     }
 
-    /// Of these ranks of the job.
+    /// The ranks among these that are gone.
     fn gone_of(&self, mut ranks: impl Iterator<Item = usize>, now: Instant) -> Option<Peer> {
         let is_gone = |&rank: &usize| {
             let left = self.latch.left_at(rank);

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 /// Beats in the time after which silence is a loss: most of them may be late.
 const BEATS: u32 = 10;
 
-/// What is due.
+/// The actions that are due.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Due {
-    /// To say something, to all.
+    /// Whether to send a beat to all.
     pub beat: bool,
     /// The ranks that have been silent for too long; each is told once.
     pub silent: Vec<usize>,
@@ -67,7 +67,7 @@ impl Heartbeat {
         self.heard.values().map(|&at| at + self.limit + self.interval()).fold(self.next_beat, Instant::min)
     }
 
-    /// What is due. Call it after what has arrived was [`heard`](Self::heard).
+    /// The actions that are due. Call it after everything that has arrived was [`heard`](Self::heard).
     pub fn poll(&mut self, now: Instant) -> Due {
         let interval = self.interval();
         let late = now.saturating_duration_since(self.next_beat);

@@ -1,4 +1,4 @@
-//! What a rank tells the launcher that started it, and learns from it.
+//! The interface to the launcher: what a rank tells it, and learns from it.
 
 use phalanx_core::{Cause, Loss};
 

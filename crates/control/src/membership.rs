@@ -1,4 +1,4 @@
-//! What a rank knows of its groups' health, and the latches that stop running operations.
+//! The membership: what a rank has heard from the arbiter, and the latches by which that stops running operations.
 
 use crate::changes::Changes;
 use crate::error_state::ErrorState;
@@ -36,7 +36,7 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 enum Scope {
     Group(GroupId),
-    /// All groups of a rank, which is gone, or has only failed.
+    /// The verdict is about all groups of a rank, which is gone, or has only failed.
     Rank {
         rank: usize,
         is_gone: bool,
@@ -78,7 +78,7 @@ impl Membership {
         &*self.runtime
     }
 
-    /// What this rank did lately, in all its groups.
+    /// The trace of this rank: its latest operations in all its groups.
     pub fn trace(&self, reason: &str) -> Trace {
         let state = lock(&self.state);
         let (groups, first) = (state.groups(), state.first_cause());
@@ -106,7 +106,7 @@ impl Membership {
         self.runtime.write_trace(Box::new(move |reason| membership.next_trace(reason)), reason);
     }
 
-    /// What the arbiter wants to hear in return, whatever the threads of the program do.
+    /// The answer to a question of the arbiter, whatever the threads of the program do.
     pub fn answer(&self, verdict: &Verdict) -> Option<Notice> {
         if let &Verdict::WhatDoYouWaitFor { round } = verdict {
             return Some(Notice::Waits { round, standing: self.standing() });

@@ -1,4 +1,4 @@
-//! What ranks and the arbiter say to each other.
+//! Notices and verdicts: what ranks and the arbiter say to each other.
 
 use crate::waits::Standing;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
@@ -27,7 +27,7 @@ pub struct Local {
     pub longest: u64,
 }
 
-/// What ranks tell the arbiter.
+/// A message of a rank to the arbiter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum Notice {
@@ -59,7 +59,7 @@ pub enum Notice {
     Waits { round: u64, standing: Standing },
 }
 
-/// What the arbiter tells ranks.
+/// A message of the arbiter to ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum Verdict {

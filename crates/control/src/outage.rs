@@ -1,4 +1,4 @@
-//! What silence means: a process that is stopped, a host that is cut off, or a network that is cut. Without a clock or a socket.
+//! Judging silence: a process that is stopped, a host that is cut off, or a network that is cut. Without a clock or a socket.
 //!
 //! A rank that hears nothing of another can't tell by that which of the two is cut off. The others can: a host that reaches nobody is cut off
 //! itself, and one that reaches some but not the silent one is not. Where there are only two hosts neither can know, and says so.

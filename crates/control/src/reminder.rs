@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// When it is said first; then after twice that, and so on.
 const FIRST: Duration = Duration::from_secs(30);
-/// Of a shorter limit half, but not less.
+/// The least time before the first reminder: it comes after half of a limit that is shorter than usual, but not before this.
 const FIRST_MIN: Duration = Duration::from_secs(1);
 /// How long the arbiter's answer may take.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
@@ -21,18 +21,18 @@ pub struct Reminder {
     asked: u32,
 }
 
-/// What is due.
+/// A reminder that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reminding {
     Nothing,
-    /// To ask the arbiter who has not come.
+    /// Ask the arbiter who has not come.
     Ask,
-    /// To say who is waited for.
+    /// Warn who is waited for.
     Say,
 }
 
 impl Reminder {
-    /// Of a call with this limit that has waited for so long. What was due before is not said again.
+    /// The reminder of a call with this limit that has waited for so long. What was due before is not said again.
     pub fn new(limit: Duration, waited: Duration) -> Self {
         let mut next = FIRST.min((limit / 2).max(FIRST_MIN));
         while next <= waited {

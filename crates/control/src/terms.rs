@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// What differs, and how. Of texts that are no terms, both.
+/// Names the terms that differ, with both values. Of texts that are no terms, both.
 pub fn difference((rank, ours): (usize, &str), (other, theirs): (usize, &str)) -> String {
     let settings = |text: &'_ str| -> Option<Vec<(String, String)>> {
         text.lines().map(|line| line.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()))).collect()

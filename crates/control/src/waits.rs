@@ -18,7 +18,7 @@ pub const WAITS_MAX: usize = 32;
 /// Groups, and peers with messages, that a rank tells of at most.
 pub const COUNTS_MAX: usize = 1024;
 
-/// What a rank waits for at one moment, in all its groups that have not failed.
+/// The waits of a rank at one moment, in all its groups that have not failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// All operations that have begun and not ended.
@@ -156,13 +156,13 @@ struct Asked {
     /// The ranks that have not answered.
     open: BTreeSet<usize>,
     answers: Standings,
-    /// What they answered the first time.
+    /// The first answers.
     before: Option<Standings>,
     /// For how many beats that has lasted.
     beats: u32,
 }
 
-/// What ranks say that they wait for, while calls are late.
+/// A survey of ranks' waits, while calls are late.
 #[derive(Debug)]
 struct Survey {
     round: u64,
@@ -171,7 +171,7 @@ struct Survey {
     answers: Standings,
 }
 
-/// What is to be done.
+/// A step to be taken.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Nothing,
@@ -189,7 +189,7 @@ pub enum Step {
 /// The waits of all ranks, as far as the arbiter has heard of them.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// What each rank told last.
+    /// The last report of each rank.
     told: Standings,
     round: u64,
     asked: Option<Asked>,
@@ -243,7 +243,7 @@ impl Waits {
         self.ask(suspects, None)
     }
 
-    /// What was told by the ranks for which `rank` waits, and for which those wait.
+    /// The reports of the ranks for which `rank` waits, and for which those wait, and so on.
     fn reached(&self, rank: usize) -> Standings {
         let (mut reached, mut next) = (Standings::new(), vec![rank]);
         while let Some(rank) = next.pop() {
@@ -274,7 +274,7 @@ impl Waits {
         Step::Ask { round, ranks: ranks.into_iter().collect() }
     }
 
-    /// All have answered.
+    /// Compares the answers, once all have come.
     fn compare(&mut self) -> Step {
         let Some(Asked { mut answers, before, .. }) = self.asked.take() else { return Step::Nothing };
         answers.retain(|rank, standing| {
@@ -318,7 +318,7 @@ impl Waits {
         self.survey.as_ref().is_none_or(|survey| survey.open.is_empty())
     }
 
-    /// What has been answered so far has to do.
+    /// Closes the survey with the answers that have come so far.
     pub fn close_survey(&mut self) {
         if let Some(survey) = &mut self.survey {
             survey.open.clear();
@@ -330,7 +330,7 @@ impl Waits {
         self.survey = None;
     }
 
-    /// What ranks have answered to the survey.
+    /// The answers to the survey.
     pub fn answers(&self) -> Option<&Standings> {
         self.survey.as_ref().map(|survey| &survey.answers)
     }

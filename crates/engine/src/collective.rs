@@ -16,12 +16,12 @@ use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One poll moves about so many bytes at most, so that the clock is looked at in between.
+/// The bytes that one poll moves at most, about, so that the clock is looked at in between.
 pub(crate) const POLL_BYTES: usize = 4 << 20;
 /// How many messages each way may be under way at once.
 const WINDOW: usize = 8;
 
-/// Where a collective's elements are.
+/// The memory of a collective's elements.
 #[derive(Debug)]
 pub enum Memory<'a> {
     /// Sent from and received into one buffer.
@@ -63,7 +63,7 @@ struct Done {
     /// Bytes of the buffer that were received, or bytes of the message that were sent.
     bytes: usize,
     complete: bool,
-    /// What is received are partial sums. Known when its first bytes are.
+    /// Whether partial sums are received. Known when the first bytes are.
     is_partial: bool,
     /// The front of an element whose rest has not arrived.
     carry: [u8; 8],
@@ -74,7 +74,7 @@ struct Done {
 #[derive(Debug)]
 pub struct Collective {
     seq: u64,
-    /// What the group called, as all its parts know it.
+    /// The signature of the group's call, as all its parts know it.
     signature: Signature,
     /// How it is performed here, which frames say too.
     method: Method,
@@ -131,7 +131,7 @@ impl Collective {
         }
     }
 
-    /// With sums to begin with, which its plan knows of.
+    /// Adds sums to begin with, which its plan knows of.
     pub fn begun(mut self, partials: Partials) -> Self {
         self.partials = partials;
         self
@@ -241,7 +241,7 @@ impl Collective {
         Ok(moved)
     }
 
-    /// What receives of steps before `step` have yet to deliver.
+    /// The ranges that receives of steps before `step` have yet to deliver.
     fn undelivered<'s>(&'s self, plan: &'s Plan, step: u32) -> impl Iterator<Item = Range<usize>> + 's {
         (self.first_recv..plan.recvs.len())
             .take_while(move |&i| plan.recvs[i].step < step)
@@ -249,7 +249,7 @@ impl Collective {
             .flat_map(|i| plan.recvs[i].left(self.recvs[i].bytes))
     }
 
-    /// What sends up to and including `step` have yet to send.
+    /// The ranges that sends up to and including `step` have yet to send.
     fn unsent<'s>(&'s self, plan: &'s Plan, step: u32) -> impl Iterator<Item = Range<usize>> + 's {
         (self.first_send..plan.sends.len())
             .take_while(move |&i| plan.sends[i].step <= step)
@@ -420,7 +420,7 @@ impl Collective {
         }
     }
 
-    /// What can be sent of message `i`; `None` if it has to wait for what is to be received.
+    /// The range that can be sent of message `i`; `None` if it has to wait for what is to be received.
     fn ready(&self, plan: &Plan, i: usize) -> Option<Range<usize>> {
         let transfer = &plan.sends[i];
         let next = transfer.next(transfer.sent_of_buffer(self.sends[i].bytes));

@@ -1,4 +1,4 @@
-//! In which process something was made.
+//! The process in which something was made.
 
 /// The process in which something was made.
 ///
@@ -19,7 +19,7 @@ impl Birthplace {
         self == Self::here()
     }
 
-    /// Its number.
+    /// The process's number.
     pub fn pid(self) -> u32 {
         self.0
     }

@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 pub(crate) const CHECKED_LEN_MAX: usize = 64 << 10;
 /// Bytes of the checksum of what follows a header; it stands between the two.
 pub(crate) const BODY_SUM_LEN: usize = 8;
-/// Where a header has its own, in bytes that are zero without checksums.
+/// The place of a header's own checksum, in bytes that are zero without checksums.
 const HEADER_SUM: std::ops::Range<usize> = 20..24;
 
 /// Puts its checksum into an encoded header.
@@ -31,7 +31,7 @@ fn of_header(header: &[u8; HEADER_LEN]) -> [u8; 4] {
     (XxHash3_64::oneshot(header) as u32).to_le_bytes()
 }
 
-/// Of what follows a header.
+/// The checksum of everything that follows a header.
 pub(crate) fn of_body(signature: &[u8], payload: &[u8]) -> [u8; BODY_SUM_LEN] {
     let seed = if signature.is_empty() { 0 } else { XxHash3_64::oneshot(signature) };
     XxHash3_64::oneshot_with_seed(seed, payload).to_le_bytes()

@@ -1,4 +1,4 @@
-//! What a handshake leaves: an authenticated stream, as it is or sealed.
+//! The connection after a handshake: an authenticated stream, in the clear or sealed.
 
 use crate::keys::Keys;
 use crate::seal::{Opening, Sealing};

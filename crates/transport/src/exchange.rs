@@ -21,7 +21,7 @@ const EARLY_LINKS_MAX: usize = 4096;
 /// Groups of which it is remembered that they ended here: the latest.
 const CLOSED_MAX: usize = 4096;
 
-/// Where the endpoint leaves the links of one group.
+/// The mailbox in which the endpoint leaves the links of one group.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     full: AtomicBool,
@@ -35,12 +35,12 @@ struct MailboxContents {
 }
 
 impl Mailbox {
-    /// One atomic load while nothing is new.
+    /// Whether something has come. One atomic load while nothing is new.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 
-    /// What has come, by ranks of the job.
+    /// Takes the links that have come, by ranks of the job.
     pub(crate) fn empty(&self) -> Vec<(usize, Result<Connection, LinkFault>)> {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.full.store(false, Ordering::Release);
@@ -217,7 +217,7 @@ impl Links {
     }
 }
 
-/// What a process shares with its peers: the links of all its groups. Cheap to clone.
+/// The connections of a process to its peers: the links of all its groups. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Exchange {
     pub(crate) endpoint: Arc<Endpoint<Links>>,
@@ -241,7 +241,7 @@ impl Exchange {
         Ok(Self { endpoint: Arc::new(Endpoint::start(bind, secret, links)?), rank, world_size })
     }
 
-    /// Where peers can connect.
+    /// The address at which peers can connect.
     pub fn addr(&self) -> SocketAddr {
         self.endpoint.addr()
     }
@@ -256,7 +256,7 @@ impl Exchange {
         self.endpoint.strangers()
     }
 
-    /// Where the links of `group` are left from now on, and those that came before.
+    /// The mailbox in which the links of `group` are left from now on, and those that came before.
     pub(crate) fn mailbox(&self, group: GroupId) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::default());
         let theirs = mailbox.clone();

@@ -1,4 +1,4 @@
-//! What the wire sees: a 40-byte header, perhaps a signature, then payload.
+//! The frame, as it goes over the wire: a 40-byte header, perhaps a signature, then payload.
 //!
 //! ```text
 //!  0      1      2         4           8    16        20     24            32            40
@@ -31,7 +31,7 @@ pub enum Channel {
     Farewell = 3,
 }
 
-/// What a frame belongs to.
+/// The operation or message to which a frame belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The stream.

@@ -51,7 +51,7 @@ const VERDICT: usize = 8 + MAC;
 /// Bytes nobody could have foreseen, made anew for each handshake.
 pub type Nonce = [u8; NONCE];
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// A client of the rendezvous store.
@@ -71,7 +71,7 @@ pub enum Purpose {
 /// The caller, the rank that it calls, and what for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hello {
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
     /// The caller's rank in the job; 0 for store clients, which have no rank yet.
     pub rank: u32,
@@ -95,7 +95,7 @@ impl Hello {
         Self { purpose: Purpose::Lifeline, rank, called: 0, world_size, group: phalanx_core::WORLD }
     }
 
-    /// What keeps such a caller from having anything to do with rank `rank` of a job of `world_size`.
+    /// The reason to refuse such a caller at rank `rank` of a job of `world_size`, if there is one.
     pub fn objection(&self, rank: usize, world_size: usize) -> Option<Status> {
         let (caller, called) = (self.rank as usize, self.called as usize);
         // Rank 0 is a client of its own arbiter, but nobody links with itself.
@@ -119,9 +119,9 @@ pub enum Refusal {
     Version(u16),
     /// The other side does not know the job's secret.
     WrongSecret,
-    /// It knows the secret but sent values outside their range.
+    /// The peer knows the secret but sent values outside their range.
     Malformed,
-    /// It encrypts and we don't, or the other way round.
+    /// The peer encrypts and we don't, or the other way round.
     Encryption {
         /// Whether the other side does.
         theirs: bool,
@@ -212,7 +212,7 @@ pub struct Dialer {
     keys: Option<Keys>,
 }
 
-/// What the dialer does next.
+/// The dialer's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DialerStep {
     /// Send these bytes, then read on.
@@ -298,7 +298,7 @@ pub struct Acceptor {
     agreed: Option<(Keys, keys::Message)>,
 }
 
-/// What the acceptor does next.
+/// The acceptor's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AcceptorStep {
     /// Send these bytes, then read on.

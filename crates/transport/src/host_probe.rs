@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How often connections that are being made are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What has come of a connection that was begun: whether the system at the other end has answered, or what failed; `None` while nothing
+/// The outcome of a connection that was begun: whether the system at the other end has answered, or what failed; `None` while nothing
 /// has come.
 pub(crate) fn answer(stream: &TcpStream) -> Option<bool> {
     match socket::connected(stream) {

@@ -67,7 +67,7 @@ fn no_keys(error: snow::Error) -> NoKeys {
     NoKeys
 }
 
-/// One key for each direction. Clones are the same keys: a nonce is for one record of one of them.
+/// The keys of a connection, one for each direction. Clones are the same keys: a nonce is for one record of one of them.
 #[derive(Clone)]
 pub(crate) struct Keys(Arc<Mutex<StatelessTransportState>>);
 
@@ -95,7 +95,7 @@ impl Keys {
     }
 }
 
-/// What a record that does not open is called.
+/// The error of a record that does not open.
 pub(crate) fn not_authentic() -> io::Error {
     io::Error::new(
         ErrorKind::InvalidData,

@@ -22,7 +22,7 @@ const TRIES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Path(Option<Waiting>);
 
-/// Somebody waits for the link.
+/// The state of a link for which somebody waits.
 #[derive(Debug)]
 struct Waiting {
     /// When it began, or the path last stood.

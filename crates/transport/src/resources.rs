@@ -1,4 +1,4 @@
-//! What a process may run out of.
+//! The resources that a process may run out of.
 
 use rustix::io::Errno;
 use std::io::{self, ErrorKind};

@@ -1,7 +1,7 @@
 //! Mechanisms that the simulation breaks on purpose, to see that it notices. Nothing can be broken without the feature
 //! `__sabotage`, which only tests of this workspace turn on.
 
-/// What can be broken.
+/// A mechanism that can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
     /// A call ends when its time is over.

@@ -33,7 +33,7 @@ pub(crate) struct Sealing {
     written: usize,
     /// Bytes of the caller in it.
     holds: usize,
-    /// Where what stands in several parts is put together.
+    /// A buffer in which bytes that stand in several parts are put together.
     gathered: Vec<u8>,
 }
 
@@ -104,11 +104,11 @@ pub(crate) struct Opening {
     /// Records opened so far.
     count: u64,
     buffer: Vec<u8>,
-    /// Where in the buffer what has come and is not opened lies.
+    /// The range of the buffer that has come and is not opened.
     sealed: Range<usize>,
     /// An opened record that its reader had no room for.
     plain: Vec<u8>,
-    /// Where in `plain` what was opened and is not read lies.
+    /// The range of `plain` that was opened and is not read.
     opened: Range<usize>,
 }
 

@@ -34,7 +34,7 @@ impl Secret {
         Self { bytes: Arc::new(bytes), encrypts: false, refuses_clear: false }
     }
 
-    /// The same secret for a job that encrypts all it says over the network. A process whose secret encrypts and one whose secret
+    /// Makes it the secret of a job that encrypts all it says over the network. A process whose secret encrypts and one whose secret
     /// does not refuse each other.
     #[must_use]
     pub fn encrypting(self) -> Self {

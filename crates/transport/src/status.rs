@@ -7,11 +7,11 @@ use std::fmt;
 pub enum Status {
     /// Come in.
     Welcome,
-    /// That rank is connected already.
+    /// A process with that rank is connected already.
     Taken,
     /// Both ends dialled at once, and the other connection is kept.
     Crossed,
-    /// Nobody here serves that purpose, or the rank does not fit this job.
+    /// The purpose is not served here, or the rank does not fit this job.
     Unwanted,
     /// The caller meant another rank.
     Misled,

@@ -63,7 +63,7 @@ enum Link {
     Down(LinkFault),
 }
 
-/// One group's links. Dropping it closes them.
+/// The links of one group over TCP. Dropping it closes them.
 #[derive(Debug)]
 pub struct TcpTransport {
     birthplace: Birthplace,
@@ -89,7 +89,7 @@ impl TcpTransport {
         self
     }
 
-    /// Somebody waits for a link that stands.
+    /// Looks after a link that stands and is waited for.
     fn look(&mut self, peer: usize) -> Result<(), LinkFault> {
         let Some(limit) = self.silence else { return Ok(()) };
         self.paths[peer].look(self.addrs[peer], limit, Instant::now()).map_err(|why| {
@@ -149,7 +149,7 @@ impl TcpTransport {
     }
 }
 
-/// What an error of a connection that stood says of its peer.
+/// The fault of the peer that an error of a standing connection means.
 fn fault(error: &io::Error) -> LinkFault {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {

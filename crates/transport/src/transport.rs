@@ -14,11 +14,11 @@ use std::sync::Arc;
 pub enum LinkFault {
     /// The other end closed it, or died.
     Closed,
-    /// It could not be established, or the network between its ends is cut; says what was met.
+    /// The link could not be established, or the network between its ends is cut; says what was met.
     Unreachable(String),
-    /// It could not be established for want of something on this side: descriptors, memory, ports. Says of what.
+    /// The link could not be established for want of something on this side: descriptors, memory, ports. Says of what.
     Starved(String),
-    /// What came over it is not what the other end sent, or nothing that it should have sent.
+    /// The bytes that came are not those that the other end sent, or none that it should have sent.
     Nonsense(String),
 }
 
@@ -69,7 +69,7 @@ pub trait Transport: Send + 'static {
     #[cfg(feature = "sockets")]
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
 
-    /// What peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
+    /// The source that peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
     /// on a waker [at](Waker::at) this source.
     fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
         None

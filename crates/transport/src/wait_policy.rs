@@ -1,4 +1,4 @@
-//! What a thread that waits knows of its core, and what follows for how it waits. Why it is as it is: `docs/design/waiting.md`.
+//! The wait policy: what a waiting thread knows of its core, and whether it spins, yields or sleeps. `docs/design/waiting.md` says why.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const SPIN_TIME: Duration = Duration::from_micros(100);
 /// How long it stays awake in all, giving the core to whoever else wants it again and again.
 pub const AWAKE_TIME: Duration = Duration::from_micros(300);
-/// To give the core away and get it back this late means that somebody else has used it …
+/// The time from which a core that was given away has been used by somebody else ……
 const SWITCH_TIME: Duration = Duration::from_nanos(1500);
 /// … and a rank that waits as we do gives it back within microseconds. Who keeps it for longer is a stranger, or at work.
 const SLICE_TIME: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ pub struct Company {
 }
 
 impl Company {
-    /// Nobody was seen yet.
+    /// The state of a core on which nobody was seen yet.
     pub const UNKNOWN: Self = Self { seen: 0, ban: BAN_MIN, banned_until: None };
 
     /// Whether another rank was here lately.
@@ -57,7 +57,7 @@ impl Company {
         }
     }
 
-    /// What giving the core away for so long, until `now`, says about who else is on it. `true`: somebody who does not wait for us.
+    /// Judges from a core that was given away for so long, until `now`, who else is on it. `true`: somebody who does not wait for us.
     #[inline]
     pub fn judge(&mut self, away: Duration, now: Instant) -> bool {
         self.seen = match away {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What other processes can wake as well, because it lies in memory that they share: an event count.
+/// An event count in shared memory, by which other processes can wake this one.
 ///
 /// A sleeper reads [`wakes`](Self::wakes), *then* looks whether there is anything to do, then sleeps until the count is another. A thread that
 /// wakes it has changed something before. So either the sleeper sees the change or its sleep ends at once.
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 }
 
 impl Waker {
-    /// One that wakes `source`, and that `source` wakes. Each thread that sleeps on one source has a waker of its own.
+    /// A waker that wakes `source`, and that `source` wakes. Each thread that sleeps on one source has a waker of its own.
     pub fn at(source: Arc<dyn WakeSource>) -> Self {
         Self(Arc::new(Kind::Source(source)))
     }

@@ -28,14 +28,14 @@ pub const HEAD_LEN_MAX: usize = HEADER_LEN + BODY_SUM_LEN + SIGNATURE_LEN_MAX;
 
 /// Bytes of unmatched messages kept in memory; beyond this, links are left unread and their senders wait.
 const ASIDE_MAX: usize = 256 << 20;
-/// What any of them counts for besides its payload, about what it takes: empty ones use memory up too.
+/// The bytes that each frame set aside counts for besides its payload, about what it takes: empty ones use memory up too.
 const ASIDE_COST: usize = 1 << 10;
 /// Payloads up to this length are read together with the header that follows them.
 const BUFFER_LEN: usize = 16 << 10;
 /// Room for a checked frame and more, where there is one that does not fit into [`BUFFER_LEN`].
 const CHECKED_BUFFER_LEN: usize = 4 * CHECKED_LEN_MAX;
 
-/// What goes wrong on a link.
+/// A fault on a link, as the wire sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireFault {
     /// The link is gone; `true` if the peer said farewell before.
@@ -97,7 +97,7 @@ struct Outgoing {
 struct Aside {
     frame: Arrival,
     signature: Vec<u8>,
-    /// What has arrived of its payload and was not read yet.
+    /// The part of its payload that has arrived and was not read yet.
     bytes: VecDeque<u8>,
     /// Payload bytes still on the link.
     missing: usize,
@@ -120,7 +120,7 @@ pub struct Outbound<'a> {
     pub message_len: u64,
 }
 
-/// What [`Wire::send`] did.
+/// The result of [`Wire::send`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// Payload bytes taken.
@@ -138,7 +138,7 @@ pub struct Wire {
     outgoing: Vec<Outgoing>,
     tally: Arc<Tally>,
     aside: HashMap<(usize, Key), VecDeque<Aside>>,
-    /// Of at most [`ASIDE_MAX`], with [`ASIDE_COST`] for each frame.
+    /// Bytes set aside, with [`ASIDE_COST`] for each frame; at most [`ASIDE_MAX`].
     aside_len: usize,
     aside_max: usize,
     /// Other threads that sleep while this one reads links: they are woken when something was set aside.
@@ -177,7 +177,7 @@ impl Wire {
         }
     }
 
-    /// The same with another limit for what is set aside.
+    /// As `new`, with another limit for what is set aside.
     #[cfg(feature = "__fuzz")]
     pub(crate) fn with_aside_max(transport: Box<dyn Transport>, checked: bool, aside_max: usize) -> Self {
         Self { aside_max, ..Self::with_checksums(transport, checked) }
@@ -195,7 +195,7 @@ impl Wire {
         self.transport.name()
     }
 
-    /// What has moved, for other threads.
+    /// The count of bytes that have moved, for other threads.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }

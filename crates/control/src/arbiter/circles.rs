@@ -1,4 +1,4 @@
-//! What the arbiter does about ranks that wait for each other.
+//! The arbiter's part against ranks that wait for each other.
 
 use super::{Arbiter, Mail};
 use crate::notice::Verdict;

@@ -48,7 +48,7 @@ impl Arbiter {
         Vec::new()
     }
 
-    /// Where a reporter waits no longer, whoever has not answered any question by now never will.
+    /// Closes inquiries that a reporter insists on: a rank that has not answered any question by now never will.
     pub(super) fn close_insisted(&mut self) -> Mail {
         if !self.inquiries.values().any(|inquiry| inquiry.insisted) {
             return Vec::new();

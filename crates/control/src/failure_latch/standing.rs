@@ -1,4 +1,4 @@
-//! What a rank waits for in one group.
+//! The waits of a rank in one group.
 
 use super::FailureLatch;
 use crate::lock::lock;

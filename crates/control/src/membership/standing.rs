@@ -1,4 +1,4 @@
-//! What a rank waits for, in all its groups.
+//! The waits of a rank, in all its groups.
 
 use super::{Membership, State};
 use crate::lock::lock;
@@ -6,7 +6,7 @@ use crate::waits::{COUNTS_MAX, Standing, WAITS_MAX};
 use phalanx_core::Cause;
 
 impl Membership {
-    /// What this rank waits for now.
+    /// This rank's waits at this moment.
     pub fn standing(&self) -> Standing {
         let standing = self.waits();
         let stands = standing.stands && self.runtime.stands_still();
@@ -15,7 +15,7 @@ impl Membership {
         Standing { stands, ..standing }
     }
 
-    /// The same, but not whether the program can do anything.
+    /// As `standing`, but not whether the program can do anything.
     pub fn waits(&self) -> Standing {
         let mut standing = Standing { stands: true, ..Standing::default() };
         for latch in lock(&self.state).groups() {
@@ -35,7 +35,7 @@ impl Membership {
 }
 
 impl State {
-    /// What the arbiter said first of any group of the job.
+    /// The arbiter's first verdict about any group of the job.
     pub(super) fn first_cause(&self) -> Option<Cause> {
         self.verdicts.first().map(|(_, cause, _)| cause.clone())
     }

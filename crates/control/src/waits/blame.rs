@@ -14,7 +14,7 @@ pub struct Blame {
     pub roots: Vec<usize>,
     /// A rank that has an error of its own.
     pub fallen: Vec<usize>,
-    /// What those do that wait for others, from the absent on.
+    /// The waits of those that wait for others, from the absent on.
     pub meanwhile: Vec<Link>,
     /// If there is neither: the circle in which ranks wait for each other.
     pub circle: Vec<Link>,

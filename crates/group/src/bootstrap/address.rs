@@ -1,4 +1,4 @@
-//! Where this rank listens, and at which address the others reach it: the same, unless an address translation stands between.
+//! The address at which this rank listens, and the one at which the others reach it: the same, unless an address translation stands between.
 
 use crate::control::notice::Member;
 use phalanx_core::{Error, Result};
@@ -7,12 +7,12 @@ use phalanx_transport::loopback;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// What one rank listens on, and tells.
+/// The address on which one rank listens, and the one that it tells the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// Where it listens; port 0 is any free one.
+    /// The address at which it listens; port 0 is any free one.
     pub(crate) bind: SocketAddr,
-    /// What the others use.
+    /// The address that the others use.
     ip: IpAddr,
     port: Option<u16>,
 }
@@ -44,12 +44,12 @@ impl Address {
         Ok(Self { bind: SocketAddr::new(bind, bind_port), ip, port })
     }
 
-    /// What the others use, once this rank listens at `bound`.
+    /// The address that the others use, once this rank listens at `bound`.
     pub(crate) fn told(&self, bound: SocketAddr) -> SocketAddr {
         SocketAddr::new(self.ip, self.port.unwrap_or(bound.port()))
     }
 
-    /// What this process itself uses: the way out and back in again may not be open.
+    /// The address that this process itself uses: the way out and back in again may not be open.
     pub(crate) fn own(bound: SocketAddr) -> SocketAddr {
         match bound.ip() {
             ip if !ip.is_unspecified() => bound,
@@ -58,7 +58,7 @@ impl Address {
         }
     }
 
-    /// What to say when the system refused to listen.
+    /// The error when the system refused to listen.
     pub(crate) fn refused(&self, config: &Config, error: Error) -> Error {
         let Error::Io { source, .. } = &error else { return error };
         match (source.kind(), &config.bind, &config.advertise) {

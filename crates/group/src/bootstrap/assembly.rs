@@ -29,9 +29,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Where the address of the arbiter stands in the store.
+/// The key of the arbiter's address in the store.
 const ARBITER_KEY: &str = "arbiter";
-/// Where rank 0 leaves what moving bytes costs, before the address: all must choose algorithms by the same prices.
+/// The key under which rank 0 leaves its prices, before the address: all must choose algorithms by the same prices.
 const PRICES_KEY: &str = "prices";
 /// How long the arbiter is tried before a rank asks whether there is a point in it.
 const CONNECT_INTERVAL: Duration = Duration::from_secs(1);
@@ -289,7 +289,7 @@ impl Attendance<'_> {
     }
 }
 
-/// What only rank 0 knows: who could not come in, and where nobody looks.
+/// Adds to an error what only rank 0 knows: who could not come in, and where nobody looks.
 fn explained(
     error: Error,
     config: &Config,
@@ -326,7 +326,7 @@ fn explained(
     Error::Rendezvous { rank, world_size, what, waited }
 }
 
-/// Where this rank writes its traces: those of a later generation, whose ranks are others, lie in a folder of their own.
+/// The folder into which this rank writes its traces: a later generation, whose ranks are others, has a folder of its own.
 fn trace_folder(config: &Config, assignment: &Assignment) -> Option<PathBuf> {
     let dir = config.trace_dir.as_ref()?;
     // The program may go to another folder meanwhile.
@@ -343,7 +343,7 @@ pub(crate) fn step(limit: Duration, deadline: &Deadline) -> Deadline {
     Deadline::after(now, limit.min(deadline.remaining(now)))
 }
 
-/// Where ranks of this host can pass memory to this one, if they may.
+/// The address at which ranks of this host can pass memory to this one, if they may.
 fn local(config: &Config, exchange: &Exchange) -> Option<Local> {
     if config.backend == BackendChoice::Tcp {
         return None;

@@ -1,10 +1,10 @@
-//! What a process is built of, as far as ranks must be alike in it.
+//! The build of a process, as far as ranks must be alike in it.
 
 use phalanx_transport::handshake::VERSION;
 #[cfg(test)]
 use std::cell::RefCell;
 
-/// What makes a process do otherwise than another that has the same settings.
+/// The build: what makes a process do otherwise than another that has the same settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Build {
     /// The release, and what its algorithms do.
@@ -17,12 +17,12 @@ pub(crate) struct Build {
 
 #[cfg(test)]
 thread_local! {
-    /// What a rank that is a thread of a test says instead.
+    /// The build that a rank pretends to be, in tests whose ranks are threads.
     pub(crate) static PRETENDED: RefCell<Option<Build>> = const { RefCell::new(None) };
 }
 
 impl Build {
-    /// That of this process.
+    /// The build of this process.
     pub(crate) fn here() -> Self {
         #[cfg(test)]
         if let Some(pretended) = PRETENDED.take() {

@@ -46,7 +46,7 @@ impl<'a> FdExchange<'a> {
         taken.map_err(|why| self.failed(0, &LinkFault::Unreachable(why.to_string())))
     }
 
-    /// To all others side by side. Each has its own once it says so, whether it asks for it yet or not.
+    /// Passes the memory to all others side by side. Each has it once it says so, whether it asks for it yet or not.
     fn give(&self, memory: OwnedFd) -> Result<OwnedFd> {
         let (group, memory) = (self.health.latch.group(), Arc::new(memory));
         let give = |to: usize| {

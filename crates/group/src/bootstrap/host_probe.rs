@@ -1,4 +1,4 @@
-//! What is done about a line that has been silent for long, before its other end is taken for lost.
+//! Probing hosts, and calling the arbiter anew, when a line has been silent for long and before its other end is taken for lost.
 //!
 //! A line whose packets were lost for a while is tried again by the system after pauses that double: it stays silent for up to twice as long
 //! as the network was cut. A connection that is begun afresh comes through at once. So a rank in doubt [calls](Recaller) the arbiter anew, which
@@ -33,7 +33,7 @@ pub(crate) struct HostProber {
 #[derive(Debug, Default)]
 struct Known {
     addrs: Vec<SocketAddr>,
-    /// Nobody wants to know it any more then.
+    /// The moment until which somebody wants to know.
     until: Option<Instant>,
     answered: BTreeMap<IpAddr, Instant>,
     is_asking: bool,

@@ -1,4 +1,4 @@
-//! What ranks tell each other through the store while they come together, beside their lines to the arbiter, which they may not have yet.
+//! Notices that ranks leave for each other in the store while they come together, when they may have no line to the arbiter yet.
 
 use crate::bootstrap::generation::{Assignment, roster};
 use crate::bootstrap::start::Start;
@@ -50,14 +50,14 @@ pub(crate) struct InitNotices<'a> {
     before: Option<Vec<u8>>,
     deadline: &'a Deadline,
     answered: Cell<i64>,
-    /// What ends this rank's wait is not to be told to the others.
+    /// Whether the end of this rank's wait is not to be told to the others.
     is_private: Cell<bool>,
     /// Because it was heard from one of them; others may not have heard it yet.
     is_heard: Cell<bool>,
 }
 
 impl<'a> InitNotices<'a> {
-    /// Of a generation that nobody can confuse with another.
+    /// The notices of a generation that cannot be confused with another.
     pub(crate) fn new(assignment: &'a Assignment, open: &'a OpenStore, deadline: &'a Deadline) -> Self {
         let corner = roster::corner(&open.store, assignment.generation);
         let (start, notices, before) = (None, corner.clone(), None);
@@ -91,7 +91,7 @@ impl<'a> InitNotices<'a> {
         Ok(Self { before, ..new })
     }
 
-    /// From now on this rank takes part in that start.
+    /// Takes part in that start from now on.
     pub(crate) fn follow(&mut self, start: Start) {
         self.start = Some(start);
         self.corner = roster::corner(&start.corner(self.job.store.clone()), self.assignment.generation);
@@ -104,7 +104,7 @@ impl<'a> InitNotices<'a> {
         &self.corner
     }
 
-    /// What ends this rank's wait is nobody else's trouble: it won't be told.
+    /// Keeps the end of this rank's wait to itself: it is nobody else's trouble.
     pub(crate) fn keep_to_itself(&self) {
         self.is_private.set(true);
     }

@@ -1,4 +1,4 @@
-//! What this rank tells the launcher that started it, and hears from it, over its [lifeline](Lifeline).
+//! The launcher that started this rank: what they tell each other, over the [lifeline](Lifeline).
 
 use crate::bootstrap::generation::Assignment;
 use crate::control::launcher_link::LauncherLink;

@@ -1,4 +1,4 @@
-//! What moving bytes costs on this machine: built in, or measured once by [`tune`](crate::bootstrap::tune) and kept in a file.
+//! The prices of moving bytes on this machine: built in, or measured once by [`tune`](crate::bootstrap::tune) and kept in a file.
 //!
 //! The choice among algorithms must be the same on all ranks, so the prices of rank 0 count: it tells them at init.
 
@@ -21,7 +21,7 @@ pub struct Prices {
     pub network: Link,
 }
 
-/// Where measured prices come from.
+/// The origin of measured prices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
     /// Processor, cores that may be used, and kernel: on another machine the prices don't count.
@@ -38,17 +38,17 @@ impl Measured {
 }
 
 impl Prices {
-    /// Those for a machine that was not measured.
+    /// The prices for a machine that was not measured.
     pub const BUILT_IN: Self = Self { measured: None, loopback: Link::LOOPBACK, network: Link::TCP };
 
-    /// Where measured prices are kept: `phalanx/machine.json` in `XDG_CACHE_HOME` or `~/.cache`. `None` without a home.
+    /// The file of measured prices: `phalanx/machine.json` in `XDG_CACHE_HOME` or `~/.cache`. `None` without a home.
     pub fn file() -> Option<PathBuf> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
         Some(cache.join("phalanx").join("machine.json"))
     }
 
-    /// Those that were measured on this machine; else the built-in ones, with a warning if the file is there but no good.
+    /// The prices measured on this machine; else the built-in ones, with a warning if the file is there but no good.
     pub fn of_this_machine() -> Self {
         let Some(file) = Self::file() else { return Self::BUILT_IN };
         let text = match std::fs::read(&file) {
@@ -97,7 +97,7 @@ impl Prices {
         Link { ranks_per_core: local_world_size as f64 / cores as f64, ..link }
     }
 
-    /// Where they come from, in words.
+    /// The origin of these prices, in words.
     pub fn origin(&self) -> String {
         self.measured.as_ref().map_or_else(
             || "built in (`phalanx tune` measures this machine)".into(),
@@ -106,12 +106,12 @@ impl Prices {
     }
 }
 
-/// What rank 0 tells the others.
+/// Encodes prices as rank 0 tells them to the others.
 pub(crate) fn encode(link: &Link) -> Vec<u8> {
     serde_json::to_vec(link).expect("prices are plain data")
 }
 
-/// What rank 0 told.
+/// Decodes the prices that rank 0 told.
 pub(crate) fn decode(text: &[u8]) -> Result<Link> {
     let link = serde_json::from_slice(text).ok().filter(is_sane);
     link.ok_or_else(|| Error::config("the prices that rank 0 put into the store make no sense"))
@@ -138,7 +138,7 @@ fn today() -> String {
     now[..10].to_owned()
 }
 
-/// Those that this process may use.
+/// The cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

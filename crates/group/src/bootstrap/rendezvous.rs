@@ -16,12 +16,12 @@ pub(crate) struct Rendezvous {
     pub(crate) deadline: Deadline,
 }
 
-/// What to do while not all ranks are there.
+/// A step to take while not all ranks are there.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Tell this, and wait on.
     Ask(Notice),
-    /// It is over: tell this, if anything, and end in this error.
+    /// The wait is over: tell this, if anything, and end in this error.
     End(Option<Notice>, Error),
 }
 

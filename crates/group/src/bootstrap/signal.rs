@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// The jobs of this process that listen. `None` before the first does.
 static JOBS: Mutex<Option<Vec<Weak<TcpJob>>>> = Mutex::new(None);
 
-/// From now on the signal makes all ranks of the job write.
+/// Makes the signal have all ranks of the job write, from now on.
 ///
 /// # Errors
 /// [`Error::Io`] if the system does not let us listen.

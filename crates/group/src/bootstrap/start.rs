@@ -5,7 +5,7 @@ use phalanx_rendezvous::{PrefixStore, Store};
 use phalanx_transport::{Secret, random_number};
 use std::sync::Arc;
 
-/// Where the number of the latest start stands in the job's store.
+/// The key of the latest start's number in the job's store.
 const KEY: &str = "start";
 
 /// One start of a job: a number that its rank 0 has chosen at random.

@@ -26,7 +26,7 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct TcpControl {
     birthplace: Birthplace,
     session: Arc<SessionSender>,
-    /// It is closed from here: that is no breaking.
+    /// Whether it is closed from here: that is no breaking.
     closing: Arc<AtomicBool>,
     listener: Option<std::thread::JoinHandle<()>>,
 }
@@ -69,12 +69,12 @@ struct ControlThread {
     incoming: SessionReceiver,
     outgoing: Arc<SessionSender>,
     client: ControlClient,
-    /// Where there is a heartbeat.
+    /// The doubts about a silent arbiter, where there is a heartbeat.
     doubt: Option<Doubt>,
     closing: Arc<AtomicBool>,
 }
 
-/// What this rank does while it hears nothing of the arbiter.
+/// The calls and probes of a rank that hears nothing of the arbiter.
 #[derive(Debug)]
 pub(crate) struct Doubt {
     caller: Recaller,

@@ -1,4 +1,4 @@
-//! What a job is made of on this rank: who else is in it, how to reach them, and the line to the arbiter.
+//! A job over TCP on this rank: who else is in it, how to reach them, and the line to the arbiter.
 
 #[cfg(target_os = "linux")]
 use crate::bootstrap::exchange_fd::FdExchange;
@@ -34,7 +34,7 @@ const ARBITER_STAYS_TIME: Duration = Duration::from_secs(2);
 /// Ranks as processes, over TCP.
 #[derive(Debug)]
 pub(crate) struct TcpJob {
-    /// What moving bytes costs in this job, as rank 0 sees it.
+    /// The prices of moving bytes in this job, as rank 0 sees them.
     pub(crate) link: Link,
     pub(crate) place: Place,
     /// How long a rank, or the network to it, may show no sign of life.

@@ -1,11 +1,11 @@
-//! What must be the same on all ranks: what else would make them choose differently, or take each other's bytes for what they are not.
+//! The terms, which must be the same on all ranks: with others they would choose differently, or misread each other's bytes.
 //!
 //! Text, so that a process of any build and byte order can read what another says of itself.
 
 use super::build::Build;
 use phalanx_rendezvous::Config;
 
-/// One line for each: what it is (a setting by its variable), and its value in words.
+/// The terms as text, one line for each: its name (of a setting, its variable), and its value in words.
 pub(crate) fn terms(config: &Config, build: Build) -> String {
     let switch = |on| if on { "on" } else { "off" };
     let algorithms = config.algorithms.as_deref().unwrap_or("as recommended").replace('\n', " ");

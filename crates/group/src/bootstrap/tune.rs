@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 const BUDGET: Duration = Duration::from_millis(400);
 /// Samples: the fewest that have a median worth the name, and enough.
 const SAMPLES: (usize, usize) = (9, 2001);
-/// What each of two ranks sends to the other: too much for caches between the cores, little enough to repeat.
+/// The bytes that each of two ranks sends to the other: too many for caches between the cores, few enough to repeat.
 const BLOCK_LEN: usize = 4 << 20;
 /// Ranks that show what it costs to share cores. All are in this process, each with a listener, and with a link to each other it talks to:
 /// more would need more descriptors than a process may usually have.
 const CROWD_MAX: usize = 32;
-/// What is combined at a time, as where messages are received.
+/// The bytes that are combined at a time, as where messages are received.
 const COMBINED_LEN: usize = 256 << 10;
 
 /// Measures this machine. Other work on it makes prices wrong, so have it to yourself.

@@ -16,7 +16,7 @@ thread_local! {
     static CORE: Cell<Core> = const { Cell::new(Core::UNKNOWN) };
 }
 
-/// What a thread has learnt about the core it is on.
+/// A thread's knowledge of the core it is on.
 #[derive(Debug, Clone, Copy)]
 struct Core {
     company: Company,
@@ -62,7 +62,7 @@ impl Backoff {
         self.ended = false;
     }
 
-    /// It is time to sleep, whatever it was good for to stay awake.
+    /// Skips spinning: sleeps at the next wait.
     pub(crate) fn end(&mut self) {
         self.ended = true;
     }
@@ -93,7 +93,7 @@ impl Backoff {
         }
     }
 
-    /// What to sleep on, at the transport's wake source if it has one; `None` when the process has no descriptors left.
+    /// The wait to sleep on, at the transport's wake source if it has one; `None` when the process has no descriptors left.
     pub(crate) fn wait(&mut self, source: Option<&Arc<dyn WakeSource>>) -> Option<&mut Wait> {
         if self.wait.is_none() {
             self.wait = match source {

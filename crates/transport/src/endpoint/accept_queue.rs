@@ -1,4 +1,4 @@
-//! Where callers prove themselves: a listener, and the handshakes of those who came to it.
+//! The queue in which callers prove themselves: a listener, and the handshakes of those who came to it.
 
 use super::handshaking::{Failure, Handshaking, Progress};
 use super::limits::{HALF_OPEN_MAX, HANDSHAKE_TIME};
@@ -39,7 +39,7 @@ impl Origin {
 pub struct Strangers {
     /// How often one was refused. One process may call again and again.
     pub refused: usize,
-    /// Where the last one came from; of an IPv6 address, the network.
+    /// The address of the last one; of an IPv6 address, the network.
     pub last: Option<IpAddr>,
     /// The wire version of the last that has another one than this build, and where it came from. It went before it could prove anything.
     pub other_version: Option<(u16, IpAddr)>,
@@ -77,7 +77,7 @@ const REFUSALS_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct AcceptQueue<L: Listener> {
     listener: L,
-    /// What one can come here for.
+    /// The purposes for which callers are accepted here.
     purposes: &'static [Purpose],
     /// Oldest first.
     callers: Vec<Caller<L::Stream>>,
@@ -89,7 +89,7 @@ pub(crate) struct AcceptQueue<L: Listener> {
     refusals: (usize, Option<Instant>),
     /// Strays of which no log line has told, and when the last one did.
     strays: (usize, Option<Instant>),
-    /// Those among them who spoke our protocol.
+    /// The strangers among them that spoke our protocol.
     pub(super) strangers: Arc<Mutex<Strangers>>,
 }
 

@@ -45,7 +45,7 @@ pub fn open_session_if_listening(
 pub struct NoSession {
     /// The addresses that were tried, and what the last try met: nobody there, a stranger, another secret, or a refusal.
     pub what: String,
-    /// What somebody who knows the secret said to that.
+    /// The refusal of a process that knows the secret, if there was one.
     pub refusal: Option<Status>,
     /// Whether another try would meet the same.
     pub is_final: bool,
@@ -73,7 +73,7 @@ fn is_final_word(met: &Failure) -> bool {
     matches!(met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. }))
 }
 
-/// Nobody listens there.
+/// Whether nobody listens there.
 fn is_refused(met: &Failure) -> bool {
     matches!(met, Failure::Io(error) if error.kind() == ErrorKind::ConnectionRefused)
 }

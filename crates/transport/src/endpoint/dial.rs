@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Where one can connect to.
+/// An address to which one can connect.
 pub(crate) trait Address {
     type Stream: Read + Write + AsFd;
 
@@ -65,7 +65,7 @@ impl<A: Address> Dialling<A> {
         Self { addr, hello, deadline, tries: 0, state: DialState::Waiting(now) }
     }
 
-    /// What to poll for, and when to look again anyway.
+    /// The descriptor to poll, and when to look again anyway.
     pub(crate) fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
         match &self.state {
             DialState::Waiting(at) => (None, *at),
@@ -74,7 +74,7 @@ impl<A: Address> Dialling<A> {
         }
     }
 
-    /// One step: `Some` when the connection stands and both ends are sure of each other, an error when it never will.
+    /// Makes one step. `Some` when the connection stands and both ends are sure of each other, an error when it never will.
     pub(crate) fn advance(
         &mut self,
         secret: &Secret,

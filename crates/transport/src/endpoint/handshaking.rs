@@ -20,7 +20,7 @@ enum Role {
     Finished,
 }
 
-/// Where a handshake stands.
+/// The progress of a handshake.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// Needs more bytes, or room to write.
@@ -100,17 +100,17 @@ impl<S: Read + Write + AsFd> Handshaking<S> {
         matches!(&self.role, Role::Dialer(dialer) if dialer.has_proved()) && self.output.is_empty()
     }
 
-    /// Of a caller: its wire version, if it is another than ours.
+    /// The wire version of a caller, if it is another than ours.
     pub(crate) fn other_version(&self) -> Option<u16> {
         if let Role::Acceptor(acceptor) = &self.role { acceptor.other_version() } else { None }
     }
 
-    /// What [`Progress::Done`] leaves.
+    /// The connection, after [`Progress::Done`].
     pub(crate) fn into_connection(self) -> Connection<S> {
         Connection::new(self.stream, self.keys)
     }
 
-    /// What to poll for before advancing it again.
+    /// The descriptor to poll before advancing it again.
     pub(crate) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(&self.stream, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }

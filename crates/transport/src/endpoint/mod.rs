@@ -103,7 +103,7 @@ impl<S: Service> Endpoint<S> {
         Ok(Self { shared, birthplace: Birthplace::here(), addr, local_name, strangers, thread: Some(thread) })
     }
 
-    /// Where it listens; the port is the real one.
+    /// The address at which it listens; the port is the real one.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -27,21 +27,21 @@ pub struct SessionSender {
     sending: Arc<Sending>,
 }
 
-/// What the sender shares with the thread that writes for it.
+/// The state that the sender shares with the thread that writes for it.
 #[derive(Debug)]
 pub(super) struct Sending {
     stream: Arc<TcpStream>,
     peer: SocketAddr,
     stuck_after: Duration,
     state: Mutex<State>,
-    /// All is written, or nothing more will be.
+    /// Notified when all is written, or nothing more will be.
     settled: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     writer: Writer,
-    /// In the order in which it was sent.
+    /// Bytes in the order in which they were sent.
     unsent: VecDeque<u8>,
     /// A thread writes it.
     has_thread: bool,

@@ -1,4 +1,4 @@
-//! What an endpoint serves: the trait, and what it may ask for.
+//! The trait `Service`, which an endpoint serves, and what it may ask for.
 
 use crate::handshake::{Hello, Status};
 #[cfg(target_os = "linux")]
@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Names a session within its endpoint; never reused.
 pub type SessionId = u64;
 
-/// What to do with a caller that knows the secret.
+/// The decision about a caller that knows the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// Serve it here, message by message.
@@ -27,15 +27,15 @@ pub enum Admission {
 pub struct Dial {
     /// The peer's rank in the job, for [`Service::linked`].
     pub peer: usize,
-    /// Where it listens.
+    /// The address at which it listens.
     pub addr: SocketAddr,
-    /// What this side says of itself.
+    /// This side's hello.
     pub hello: Hello,
     /// When to give up.
     pub deadline: Deadline,
 }
 
-/// What a [`Service`] wants done.
+/// The requests of a [`Service`] to its endpoint.
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub(super) messages: Vec<(SessionId, Vec<u8>)>,
@@ -50,7 +50,7 @@ impl Outbox {
         self.messages.push((session, message));
     }
 
-    /// What was sent, for who delivers it without an endpoint.
+    /// Takes the messages that were sent, to deliver them without an endpoint.
     pub fn take_messages(&mut self) -> Vec<(SessionId, Vec<u8>)> {
         std::mem::take(&mut self.messages)
     }
@@ -67,7 +67,7 @@ impl Outbox {
     }
 }
 
-/// What an endpoint does for those it lets in. All calls come from its one thread.
+/// The service of an endpoint for those it lets in. All calls come from its one thread.
 pub trait Service: Send + 'static {
     /// Decides about a caller that proved it knows the secret.
     fn admit(&mut self, hello: &Hello) -> Admission;

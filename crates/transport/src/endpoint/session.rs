@@ -138,7 +138,7 @@ impl Session {
         self.sender.peer()
     }
 
-    /// Its halves, for two threads. The connection is closed when both are dropped.
+    /// Splits the session into halves, for two threads. The connection is closed when both are dropped.
     pub fn split(self) -> (SessionSender, SessionReceiver) {
         (self.sender, self.receiver)
     }
@@ -187,7 +187,7 @@ impl SessionReceiver {
         }
     }
 
-    /// Where the other half has closed the connection, its reason is the one to tell.
+    /// The error of this half, or the other half's if that has closed the connection before.
     fn failed(&self, error: io::Error) -> Error {
         let peer = self.sending.peer();
         self.sending.why_broken().unwrap_or_else(|| Error::io(format!("receiving from {peer}"), error))

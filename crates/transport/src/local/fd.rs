@@ -1,4 +1,4 @@
-//! One descriptor and its number, from one process to another.
+//! Sending and receiving one descriptor, with its number, over a unix socket.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,

@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 /// Memory on its way to another process.
 #[derive(Debug)]
 pub(crate) struct FdOffer {
-    /// Where that listens.
+    /// The name of the socket on which the receiver listens.
     pub(crate) name: String,
     /// The rank that sends, and for which group.
     pub(crate) hello: Hello,

@@ -1,4 +1,4 @@
-//! Where processes of this host pass memory to each other: the local part of the endpoint.
+//! Passing memory between processes of this host: the local part of the endpoint.
 
 use super::fd;
 use super::fd_offer::FdOffer;
@@ -81,7 +81,7 @@ impl OutgoingFd {
         }
     }
 
-    /// One step: `Some` when it is over.
+    /// Makes one step. `Some` when it is over.
     fn advance(&mut self, secret: &Secret, now: Instant) -> Option<Result<(), LinkFault>> {
         let failed = |why: String| Some(Err(LinkFault::Unreachable(why)));
         loop {

@@ -10,7 +10,7 @@ const EARLY_MEMORIES_MAX: usize = 256;
 /// For which group, from which rank of the job, and which of those.
 type Key = (GroupId, usize, u64);
 
-/// What has come and is not asked for, and what is asked for and has not come.
+/// Memory that has come and is not asked for, and requests for memory that has not come.
 #[derive(Debug, Default)]
 pub(crate) struct Memories(HashMap<Key, Slot>);
 
@@ -35,7 +35,7 @@ impl Memories {
         }
     }
 
-    /// Nobody asks for memory of this group any more.
+    /// Drops all memory of this group: nobody asks for it any more.
     pub(crate) fn forget(&mut self, group: GroupId) {
         self.0.retain(|(of, ..), _| *of != group);
     }

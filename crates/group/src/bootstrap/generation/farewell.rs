@@ -1,4 +1,4 @@
-//! What becomes of a generation's groups when a rank goes on to the next.
+//! The end of a generation's groups when a rank goes on to the next.
 
 use crate::control::job_context::JobContext;
 use crate::control::notice::Notice;

@@ -4,7 +4,7 @@ use crate::control::heartbeat::Heartbeat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// What one worker knows of the others' beats.
+/// One worker's knowledge of the others' beats.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     heartbeat: Heartbeat,
@@ -19,7 +19,7 @@ impl Liveness {
         Self { heartbeat: Heartbeat::new(limit, now), beats: BTreeMap::new(), silent: BTreeSet::new() }
     }
 
-    /// These are watched, and nobody else. Whoever is new among them has the whole time from now on.
+    /// Watches these workers, and nobody else. A worker that is new among them has the whole time from now on.
     pub(crate) fn watch(&mut self, workers: &BTreeSet<u64>, now: Instant) {
         let Self { heartbeat, beats, silent } = self;
         beats.retain(|worker, _| {
@@ -51,7 +51,7 @@ impl Liveness {
         }
     }
 
-    /// Somebody else has heard of it.
+    /// Notes that another worker has heard of it.
     pub(crate) fn heard(&mut self, worker: u64, now: Instant) {
         if self.beats.contains_key(&worker) {
             self.silent.remove(&worker);

@@ -45,12 +45,12 @@ pub(crate) trait Bootstrap: Send + Sync + Debug {
     /// For how many processes the job was made to be elastic.
     fn elastic(&self) -> Option<Elastic>;
 
-    /// What shows that this worker lives while no arbiter watches over it; `None` where silence means nothing.
+    /// The heartbeat of this worker while no arbiter watches over it; `None` where silence means nothing.
     fn heartbeat(&self, _worker: u64) -> Option<StoreHeartbeat> {
         None
     }
 
-    /// What the job's processes know and nobody else.
+    /// The job's secret.
     fn secret(&self) -> Option<&Secret> {
         None
     }
@@ -75,7 +75,7 @@ pub(crate) struct Assignment {
     pub(crate) rank: usize,
     /// The workers, in rank order.
     pub(crate) roster: Vec<u64>,
-    /// What looks at the others while they come together, in a generation that forms.
+    /// The heartbeat that watches the others while they come together, in a generation that forms.
     pub(crate) heartbeat: Option<Arc<StoreHeartbeat>>,
 }
 
@@ -85,7 +85,7 @@ impl Assignment {
     }
 }
 
-/// What the group of all ranks is made of.
+/// The parts of which the group of all ranks is made.
 #[derive(Debug)]
 pub(crate) struct JobParts {
     pub(crate) job: Arc<dyn HostContext>,

@@ -26,7 +26,7 @@ pub(crate) struct ProcessBootstrap {
     pub(crate) config: Config,
     pub(crate) secret: Secret,
     selector: Selector,
-    /// What the others need of this process as long as the job lives: the store's server, or the directory of the store.
+    /// The stores that the others need of this process as long as the job lives: its server, or its directory.
     kept: Mutex<Vec<Arc<OpenStore>>>,
     /// Which start of the job this is. `None` until the first generation stands, and in an elastic job: its launcher makes a new store for
     /// each start.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The announcements so far.
 const ANNOUNCED: &str = "announced";
-/// What was decided.
+/// The key of the decision.
 const DECISION: &str = "roster";
 /// How often a waiting worker looks who has come, or has been lost.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ pub(crate) struct WaitLimits {
     pub(crate) compute: Duration,
 }
 
-/// What a worker brings along when a generation forms.
+/// A worker that takes part in forming a generation.
 pub(crate) struct Party<'a> {
     pub(crate) me: Candidate,
     pub(crate) admission: Admission,

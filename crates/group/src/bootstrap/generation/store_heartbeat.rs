@@ -50,7 +50,7 @@ impl fmt::Debug for StoreHeartbeat {
 }
 
 impl StoreHeartbeat {
-    /// It does not beat yet. A worker that does not beat for as long as `limit` is silent.
+    /// A heartbeat that does not beat yet. A worker that does not beat for as long as `limit` is silent.
     pub(crate) fn new(
         worker: u64,
         limit: Duration,
@@ -81,7 +81,7 @@ impl StoreHeartbeat {
         self.0.changed.notify_all();
     }
 
-    /// These are looked at, and nobody else.
+    /// Looks at these workers, and at nobody else.
     pub(crate) fn watch(&self, mut workers: BTreeSet<u64>) {
         workers.remove(&self.0.worker);
         self.0.lock().liveness.watch(&workers, Instant::now());
@@ -170,7 +170,7 @@ impl Shared {
     }
 }
 
-/// Where a worker's beat stands.
+/// The key of a worker's beat.
 fn key(worker: u64) -> String {
     format!("alive/{worker}")
 }

@@ -15,7 +15,7 @@ pub(crate) struct ThreadBootstrap {
     store: MemoryStore,
     timeout: Duration,
     selector: Arc<Selector>,
-    /// What each generation's ranks have not fetched yet: whoever comes first makes it for all.
+    /// The jobs that each generation's ranks have not fetched yet: the first rank that comes makes them for all.
     jobs: Mutex<HashMap<u64, Vec<Option<ThreadJob>>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What one worker sees while a generation forms, and who it thinks should be in it. No clock, no store.
+//! One worker's view of a generation that forms, and the roster that follows from it. No clock, no store.
 
 use phalanx_core::{Peer, Signature};
 use phalanx_rendezvous::{Elastic, Workers};
@@ -19,12 +19,12 @@ pub(crate) struct Candidate {
     pub(crate) call: Option<(Peer, Signature)>,
 }
 
-/// What has been decided about a generation, for good.
+/// The final decision about a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Decision {
     /// The workers, in rank order.
     Roster(Vec<u64>),
-    /// It never forms: two survivors made different calls.
+    /// The generation never forms: two survivors made different calls.
     Refused(Box<[(Peer, Signature); 2]>),
 }
 
@@ -48,14 +48,14 @@ pub(crate) struct Lost {
     pub(crate) arbiter: bool,
 }
 
-/// What one worker sees of a generation that forms.
+/// One worker's view of a generation that forms.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     pub(crate) admission: Admission,
     pub(crate) announced: &'a [Candidate],
     /// The roster of the generation before; empty for a worker that was in none.
     pub(crate) before: &'a [u64],
-    /// What the launcher says, if it does.
+    /// The launcher's record of the workers, if it keeps one.
     pub(crate) launcher: Option<&'a Workers>,
     pub(crate) lost: &'a Lost,
     /// The workers that show no sign of life any more.
