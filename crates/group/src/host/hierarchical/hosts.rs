@@ -68,7 +68,7 @@ impl Hosts {
     }
 
     /// The members at one place on each host that has one, in the order of the hosts.
-    pub(crate) fn across(&self, index: usize) -> Vec<usize> {
+    pub(crate) fn counterparts(&self, index: usize) -> Vec<usize> {
         self.members.iter().filter_map(|members| members.get(index).copied()).collect()
     }
 
@@ -100,7 +100,10 @@ mod tests {
     fn equal_hosts_one_after_the_other() {
         let hosts = hosts(&["a", "a", "b", "b", "c", "c"]);
         assert_eq!((hosts.len(), hosts.per_host(), hosts.in_blocks_of()), (3, Some(2), Some(2)));
-        assert_eq!((hosts.place(3), hosts.members(2), hosts.across(1)), ((1, 1), &[4, 5][..], vec![1, 3, 5]));
+        assert_eq!(
+            (hosts.place(3), hosts.members(2), hosts.counterparts(1)),
+            ((1, 1), &[4, 5][..], vec![1, 3, 5])
+        );
         assert!(hosts.is_worth_two_levels());
         assert_eq!(hosts.describe(), "3 hosts x 2 ranks");
     }
@@ -109,7 +112,7 @@ mod tests {
     fn ranks_dealt_round() {
         let hosts = hosts(&["a", "b", "a", "b"]);
         assert_eq!((hosts.per_host(), hosts.in_blocks_of()), (Some(2), None));
-        assert_eq!((hosts.members(1), hosts.across(0)), (&[1, 3][..], vec![0, 1]));
+        assert_eq!((hosts.members(1), hosts.counterparts(0)), (&[1, 3][..], vec![0, 1]));
     }
 
     #[test]

@@ -47,9 +47,9 @@ pub(super) struct Levels {
     pub(super) health: Arc<GroupHealth>,
     pub(super) hosts: Hosts,
     /// The members on this host, if there are others than this rank.
-    pub(super) inside: Option<ShmTeam>,
+    pub(super) intra: Option<ShmTeam>,
     /// The members at this rank's place on all hosts: where hosts have unlike numbers of members, only for the first place.
-    pub(super) across: Option<ScheduledBackend>,
+    pub(super) inter: Option<ScheduledBackend>,
     /// All members.
     pub(super) flat: ScheduledBackend,
     pub(super) call_thread: CallThread,
@@ -79,9 +79,9 @@ impl Performer for Levels {
         let whole = ParentCall { signature, seq: *seq, called: Instant::now(), limit };
         let (host, index) = self.hosts.place(self.health.rank);
         let outcome = Parts { levels: self, whole, host, index }.perform(request, path);
-        if let (Some(_), Some(inside)) = (self.health.latch.cause(), &self.inside) {
+        if let (Some(_), Some(intra)) = (self.health.latch.cause(), &self.intra) {
             // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
-            inside.close();
+            intra.close();
         }
         outcome.inspect(|()| self.health.ended(*seq, signature, clock::now))
     }
@@ -163,24 +163,24 @@ impl Parts<'_> {
     }
 
     /// Among the ranks of this host.
-    fn inside(&self, request: HostRequest<'_>) -> Result<()> {
+    fn intra(&self, request: HostRequest<'_>) -> Result<()> {
         self.inside_as(request, self.whole.signature.dtype)
     }
 
     fn inside_as(&self, request: HostRequest<'_>, dtype: Option<DType>) -> Result<()> {
-        let Some(inside) = &self.levels.inside else { return Ok(()) };
+        let Some(intra) = &self.levels.intra else { return Ok(()) };
         let ranks = self.levels.hosts.members(self.host).len();
-        inside.perform_part(self.whole, self.part(request, dtype, self.index, ranks)?)
+        intra.perform_part(self.whole, self.part(request, dtype, self.index, ranks)?)
     }
 
     /// Among the ranks at this place on all hosts. What `sums` has is combined instead of the buffer; the result is in the buffer.
-    fn across(&self, request: HostRequest<'_>, sums: Option<Partials>) -> Result<()> {
-        let across = self.levels.across.as_ref();
-        let across =
-            across.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
+    fn inter(&self, request: HostRequest<'_>, sums: Option<Partials>) -> Result<()> {
+        let inter = self.levels.inter.as_ref();
+        let inter =
+            inter.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
         let (hosts, all) = (self.levels.hosts.len(), self.levels.health.members().len());
         let part = self.part(request, self.whole.signature.dtype, self.host, hosts)?;
-        across.perform_part(self.whole, part, all, sums)
+        inter.perform_part(self.whole, part, all, sums)
     }
 
     /// A part of the call, on rank `rank` of those `ranks` that perform it.
@@ -234,11 +234,11 @@ impl Parts<'_> {
     }
 
     fn barrier(&self) -> Result<()> {
-        self.inside(Request::Barrier)?;
+        self.intra(Request::Barrier)?;
         if self.index == 0 {
-            self.across(Request::Barrier, None)?;
+            self.inter(Request::Barrier, None)?;
         }
-        self.inside(Request::Barrier)
+        self.intra(Request::Barrier)
     }
 
     fn all_reduce(&self, buffer: &mut [u8], reduce: ReduceOp, path: Path) -> Result<()> {
@@ -249,14 +249,14 @@ impl Parts<'_> {
             self.reduce_slices_inside(buffer, reduce, &slices, sums.as_mut())?;
             let sums = sums.map(|sums| sums.from(own.start));
             let buffers = Buffers::InPlace(&mut buffer[own]);
-            self.across(Request::AllReduce { buffers, reduce }, sums)?;
-            return self.inside(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks: slices });
+            self.inter(Request::AllReduce { buffers, reduce }, sums)?;
+            return self.intra(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks: slices });
         }
         self.reduce_inside(buffer, reduce, 0, sums.as_mut())?;
         if self.index == 0 {
-            self.across(Request::AllReduce { buffers: Buffers::InPlace(&mut *buffer), reduce }, sums)?;
+            self.inter(Request::AllReduce { buffers: Buffers::InPlace(&mut *buffer), reduce }, sums)?;
         }
-        self.inside(Request::Broadcast { buffer, root: 0 })
+        self.intra(Request::Broadcast { buffer, root: 0 })
     }
 
     /// The sum of this host, of which no one is a result yet: averages are only summed up, and who has seen all contributions divides. Half types are
@@ -297,10 +297,10 @@ impl Parts<'_> {
         let (speaker, mut sums) = (self.speaker(root_index), self.widened(reduce, buffer)?);
         self.reduce_inside(buffer, reduce, speaker, sums.as_mut())?;
         if self.index == speaker {
-            self.across(Request::Reduce { buffer: &mut *buffer, reduce, root: root_host }, sums)?;
+            self.inter(Request::Reduce { buffer: &mut *buffer, reduce, root: root_host }, sums)?;
         }
         if self.host == root_host && speaker != root_index {
-            self.inside(Request::Broadcast { buffer, root: speaker })?;
+            self.intra(Request::Broadcast { buffer, root: speaker })?;
         }
         Ok(())
     }
@@ -310,15 +310,15 @@ impl Parts<'_> {
         let speaker = self.speaker(root_index);
         let root_host_has_it = speaker != root_index;
         if self.host == root_host && root_host_has_it {
-            self.inside(Request::Broadcast { buffer: &mut *buffer, root: root_index })?;
+            self.intra(Request::Broadcast { buffer: &mut *buffer, root: root_index })?;
         }
         if self.index == speaker {
-            self.across(Request::Broadcast { buffer: &mut *buffer, root: root_host }, None)?;
+            self.inter(Request::Broadcast { buffer: &mut *buffer, root: root_host }, None)?;
         }
         if self.host == root_host && root_host_has_it {
             return Ok(());
         }
-        self.inside(Request::Broadcast { buffer, root: speaker })
+        self.intra(Request::Broadcast { buffer, root: speaker })
     }
 
     /// The blocks of the ranks at this place, one after the other.
@@ -344,7 +344,7 @@ impl Parts<'_> {
         let block_in = |host: usize| self.bytes(layout.block(host * per_host + self.index));
         blocks[self.bytes(column.block(self.host))].copy_from_slice(&buffer[block_in(self.host)]);
         let buffers = Buffers::InPlace(&mut *blocks);
-        let gathered = self.across(Request::AllGather { buffers, blocks: column.clone() }, None);
+        let gathered = self.inter(Request::AllGather { buffers, blocks: column.clone() }, None);
         for host in (0..self.levels.hosts.len()).filter(|&host| host != self.host) {
             buffer[block_in(host)].copy_from_slice(&blocks[self.bytes(column.block(host))]);
         }
@@ -353,7 +353,7 @@ impl Parts<'_> {
         (0..self.levels.hosts.len()).try_for_each(|host| {
             let (range, blocks) = self.row(host, per_host, layout);
             let buffers = Buffers::InPlace(&mut buffer[range]);
-            self.inside(Request::AllGather { buffers, blocks })
+            self.intra(Request::AllGather { buffers, blocks })
         })
     }
 
@@ -393,7 +393,7 @@ impl Parts<'_> {
         sums: &mut [u8],
     ) -> Result<()> {
         let mut wide = self.sums(reduce, sums.len())?;
-        if self.levels.inside.is_none() {
+        if self.levels.intra.is_none() {
             return Err(Error::Internal { what: "hosts of one rank each are one level".into() });
         }
         let of_host = without_division(reduce);
@@ -403,7 +403,7 @@ impl Parts<'_> {
             match &mut wide {
                 None => {
                     let buffers = Buffers::Separate(&input[range], &mut sums[own]);
-                    self.inside(Request::ReduceScatter { buffers, blocks, reduce: of_host })?;
+                    self.intra(Request::ReduceScatter { buffers, blocks, reduce: of_host })?;
                 }
                 Some((_, wide)) => {
                     let mut row = self.widened(reduce, &input[range.clone()])?;
@@ -416,7 +416,7 @@ impl Parts<'_> {
         }
         let (buffers, blocks) = (Buffers::InPlace(sums), column.clone());
         let sums_as_f32 = wide.map(|(_, wide)| wide);
-        self.across(Request::ReduceScatter { buffers, blocks, reduce }, sums_as_f32)
+        self.inter(Request::ReduceScatter { buffers, blocks, reduce }, sums_as_f32)
     }
 }
 

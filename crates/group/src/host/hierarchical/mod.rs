@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct HierarchicalBackend {
     levels: Arc<Levels>,
     /// Carries messages between the members on this host, in their order there; `None` where this rank is the only one.
-    messages_inside: Option<ScheduledBackend>,
+    messages_intra: Option<ScheduledBackend>,
 }
 
 impl HierarchicalBackend {
@@ -55,7 +55,7 @@ impl HierarchicalBackend {
         let (host, index) = hosts.place(health.rank);
         let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
         let neighbours = of_job(hosts.members(host));
-        let (messages_inside, inside) = match neighbours.len() {
+        let (messages_intra, intra) = match neighbours.len() {
             1 => (None, None),
             _ => {
                 let health = Arc::new(health.part(neighbours));
@@ -63,16 +63,16 @@ impl HierarchicalBackend {
                 (Some(messages), Some(ShmTeam::join(job, health, op, deadline)?))
             }
         };
-        let across = (index == 0 || hosts.per_host().is_some()).then(|| {
-            let counterparts = of_job(&hosts.across(index));
+        let inter = (index == 0 || hosts.per_host().is_some()).then(|| {
+            let counterparts = of_job(&hosts.counterparts(index));
             let links = GroupId(Signature::detail_of(&[health.latch.group().0 as usize, ACROSS, index]));
             let wire = health.job.open(links, &counterparts);
             ScheduledBackend::over(wire, Arc::new(health.part(counterparts)), choice, selector.clone())
         });
         let flat = ScheduledBackend::new(health.clone(), choice, selector);
         let (sliced_from, call_thread, seq) = (SLICED_BYTES_MIN, CallThread::default(), Mutex::default());
-        let levels = Arc::new(Levels { health, hosts, inside, across, flat, sliced_from, call_thread, seq });
-        Ok(Self { levels, messages_inside })
+        let levels = Arc::new(Levels { health, hosts, intra, inter, flat, sliced_from, call_thread, seq });
+        Ok(Self { levels, messages_intra })
     }
 
     /// The same, with another idea of when to slice: no build has it.
@@ -86,10 +86,8 @@ impl HierarchicalBackend {
     fn route(&self, address: Address) -> (&ScheduledBackend, Address) {
         let hosts = &self.levels.hosts;
         let (host, index) = hosts.place(address.peer);
-        match &self.messages_inside {
-            Some(inside) if host == hosts.place(self.rank()).0 => {
-                (inside, Address { peer: index, ..address })
-            }
+        match &self.messages_intra {
+            Some(intra) if host == hosts.place(self.rank()).0 => (intra, Address { peer: index, ..address }),
             _ => (&self.levels.flat, address),
         }
     }
@@ -165,8 +163,8 @@ impl Backend for HierarchicalBackend {
         self.levels.call_thread.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
         self.levels.perform(call, timeout)?;
-        match &self.levels.inside {
-            Some(inside) if inside.can_share(len, &signature) => inside.alloc(&signature, len, &deadline),
+        match &self.levels.intra {
+            Some(intra) if intra.can_share(len, &signature) => intra.alloc(&signature, len, &deadline),
             _ => Ok(BufferMemory::Private(vec![0; len.div_ceil(8)])),
         }
     }
