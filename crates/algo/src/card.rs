@@ -32,6 +32,30 @@ impl fmt::Display for Worlds {
     }
 }
 
+/// Where contributions to a reduction become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Combining {
+    /// Nowhere: it is no reduction.
+    Nowhere,
+    /// Partial sums travel, and ranks add to them: the order of the sum is the algorithm's.
+    OnTheWay,
+    /// Only contributions and results travel, and each element is combined at one rank, in the order of the steps or in that of the ranks.
+    AtOneRank,
+    /// The contributions of all travel to every rank that is to have the result, and each combines them in the order of the ranks.
+    AtEveryRank,
+}
+
+/// For which calls an algorithm is a candidate. Any of them can be [forced](crate::Selector::forced).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Considered {
+    /// For all.
+    Always,
+    /// For [sums of half types](crate::SumKind::Wide), and [in rank order](crate::SumKind::InRankOrder).
+    ForWideSums,
+    /// For sums [in rank order](crate::SumKind::InRankOrder) only.
+    ForRankOrder,
+}
+
 /// What is worth knowing about an algorithm.
 ///
 /// In the formulas P is the number of ranks, n the length of the whole buffer, and b the length of the largest block.
@@ -56,6 +80,10 @@ pub struct Card {
     /// Whether a step may receive into elements that it is sending, so that what arrives has to wait in scratch memory
     /// until the send is over. Otherwise every step's two spans are disjoint.
     pub overlaps: bool,
+    /// Where contributions become one.
+    pub combines: Combining,
+    /// For which calls it is a candidate.
+    pub considered: Considered,
     /// Where it was published.
     pub source: &'static str,
     /// The schedule for 5 ranks (4 where it must be a power of two), one element a rank, as [`draw`](crate::draw()) draws it.
@@ -81,7 +109,8 @@ macro_rules! card {
         op: $op:ident, name: $name:literal, idea: $idea:literal,
         rounds: $rounds:literal, sent: $sent:literal, scratch: $scratch:literal,
         worlds: $worlds:ident, buffers: $buffers:ident, overlaps: $overlaps:literal,
-        source: $source:literal, cost: $cost:expr $(,)?
+        $(combines: $combines:ident,)? $(considered: $considered:ident,)?
+        source: $source:literal, cost: $cost:expr, picture: $picture:literal $(,)?
     ) => {
         #[doc = $idea]
         ///
@@ -96,7 +125,7 @@ macro_rules! card {
         /// A column a rank, a row a round: `2→1` sends element 2 to rank 1, `+2←0` combines what rank 0 sends,
         /// `Σ2←0` does so for the last time, `2←0` copies it; `·` is an empty message.
         ///
-        #[doc = concat!("```text\n", include_str!(concat!($name, ".txt")), "```")]
+        #[doc = concat!("```text\n", $picture, "```")]
         pub static CARD: crate::Card = crate::Card {
             op: phalanx_core::OpKind::$op,
             name: $name,
@@ -107,11 +136,24 @@ macro_rules! card {
             worlds: crate::Worlds::$worlds,
             buffers: crate::Buffers::$buffers,
             overlaps: $overlaps,
+            combines: crate::card::named!(Combining, Nowhere $($combines)?),
+            considered: crate::card::named!(Considered, Always $($considered)?),
             source: $source,
-            picture: include_str!(concat!($name, ".txt")),
+            picture: $picture,
             cost: $cost,
             steps,
         };
     };
 }
 pub(crate) use card;
+
+/// The variant of that name, or the usual one where none is given.
+macro_rules! named {
+    ($type:ident, $usual:ident) => {
+        crate::$type::$usual
+    };
+    ($type:ident, $usual:ident $variant:ident) => {
+        crate::$type::$variant
+    };
+}
+pub(crate) use named;

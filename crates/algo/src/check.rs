@@ -3,7 +3,7 @@
 use crate::memory::{Memory, Path};
 use crate::oracle::{self, Element, Ranks};
 use crate::rendezvous::{self, At, Event};
-use crate::{Action, Algorithm, Job, Recv, Send, Span, Step};
+use crate::{Action, Algorithm, Buffers, Job, Recv, Send, Span, Step};
 use phalanx_core::OpKind;
 use std::ops::Range;
 
@@ -54,7 +54,12 @@ pub struct Proof {
 /// assert_eq!((proof.rounds, proof.sent_max), (10, 100)); // 2(P - 1) and 2(P - 1)n/P
 /// ```
 pub fn check(algorithm: Algorithm, job: &Job) -> Result<Proof, String> {
-    let proof = check_schedules(job, &job.schedules(algorithm))?;
+    let mut proof = check_schedules(&job.of_spans(algorithm), &job.schedules(algorithm))?;
+    if algorithm.buffers() == Buffers::Contributions {
+        let len = job.shape(0).layout.len();
+        proof.combined += (job.world_size() - 1) * len;
+        proof.scratch += job.world_size() * len;
+    }
     let card = algorithm.cost(job.volume());
     let measured = [
         ("rounds", proof.rounds, card.rounds),

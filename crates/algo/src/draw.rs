@@ -1,11 +1,12 @@
 //! Pictures of schedules.
 
 use crate::rendezvous::{self, Event};
-use crate::{Action, Algorithm, Job, Span};
+use crate::{Action, Algorithm, Buffers, Job, Span};
 use phalanx_core::Layout;
 use std::fmt::Write;
 
-/// Draws the schedule of `algorithm` for `world_size` ranks with one element each, the root being rank 0.
+/// Draws the schedule of `algorithm` for `world_size` ranks with one element each, the root being rank 0. Where it gathers the
+/// [contributions](Buffers::Contributions) of all, an element is that of the rank whose number it has.
 ///
 /// A column is a rank, a row a round: what happens at the same time if all transfers take equally long. `2→1` sends element 2
 /// to rank 1; `+2←0` combines element 2 with what comes from rank 0, `Σ2←0` does so for the last time, `2←0` copies it. `0-3`
@@ -21,7 +22,8 @@ use std::fmt::Write;
 /// assert_eq!(picture.lines().nth(1), Some("    1  2→1 +1←2  0→2 +2←0  1→0 +0←1"));
 /// ```
 pub fn draw(algorithm: Algorithm, world_size: usize) -> String {
-    let schedules = Job::new(algorithm.op(), Layout::even(world_size, world_size), 0).schedules(algorithm);
+    let len = if algorithm.buffers() == Buffers::Contributions { 1 } else { world_size };
+    let schedules = Job::new(algorithm.op(), Layout::even(world_size, len), 0).schedules(algorithm);
     let events = rendezvous::run(&schedules).unwrap_or_else(|why| panic!("{algorithm}: {why}"));
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for event in events {

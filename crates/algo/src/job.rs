@@ -1,6 +1,6 @@
 //! One collective on all ranks at once: what a checker or a simulator runs.
 
-use crate::{Algorithm, Shape, Step, Volume};
+use crate::{Algorithm, Buffers, Shape, Step, Volume};
 use phalanx_core::{Layout, OpKind};
 
 /// A collective as seen from above: the operation, the blocks, the root.
@@ -78,6 +78,18 @@ impl Job {
     pub fn schedules(&self, algorithm: Algorithm) -> Vec<Vec<Step>> {
         assert_eq!(algorithm.op(), self.op, "{algorithm} performs another operation");
         (0..self.world_size()).map(|rank| algorithm.steps(&self.shape(rank))).collect()
+    }
+
+    /// The job whose elements the spans of `algorithm` index: this one, or the gathering of the [rows](Buffers::Contributions) that it
+    /// combines.
+    pub fn of_spans(&self, algorithm: Algorithm) -> Self {
+        match algorithm.buffers() {
+            Buffers::InPlace | Buffers::Separate => self.clone(),
+            Buffers::Contributions => {
+                let rows = self.world_size() * self.layouts[0].len();
+                Self::new(OpKind::AllGather, Layout::even(self.world_size(), rows), 0)
+            }
+        }
     }
 
     /// Its size, for cost formulas.

@@ -10,10 +10,13 @@
 //!   [forced](Selector::forced_from);
 //! - [`draw()`] makes the pictures on the cards.
 //!
+//! Ranks that share memory need no messages, and a group over several hosts is made of parts. Which ways they have, and which one is taken, is
+//! here too ([`MemoryWay`], [`LevelsWay`]), so that one list ([`Way`]) has all that can be listed, priced and forced.
+//!
 //! Deliberately absent: sockets, threads, clocks, randomness, element types and operators.
 //!
-//! To add an algorithm, write one file with its card and its steps, and name it in the registry ([`Algorithm`]):
-//! the checker, the pictures and the selection take it from there.
+//! To add an algorithm, write one file with its card and its steps, and name it twice in this one, in the table
+//! and as a module ([`Algorithm`]): the checker, the pictures, the selection and the tests of the backends take it from there.
 //!
 //! ```
 //! use phalanx_algo::{Action, Algorithm, Selector, Shape};
@@ -31,10 +34,47 @@
 //! println!("{}{}", algorithm.card(), algorithm.card().picture);
 //! ```
 
+/// The algorithms; of those for one operation, the simplest first.
+macro_rules! algorithms {
+    ($made_by:ident) => {
+        $made_by! {
+            AllReduceFlat => all_reduce / flat,
+            AllReduceRecursiveDoubling => all_reduce / recursive_doubling,
+            AllReduceRing => all_reduce / ring,
+            AllReduceHalvingDoubling => all_reduce / halving_doubling,
+            AllReduceCirculant => all_reduce / circulant,
+            AllReducePairwise => all_reduce / pairwise,
+            ReduceScatterRing => reduce_scatter / ring,
+            ReduceScatterHalving => reduce_scatter / halving,
+            ReduceScatterCirculant => reduce_scatter / circulant,
+            ReduceScatterPairwise => reduce_scatter / pairwise,
+            AllGatherRing => all_gather / ring,
+            AllGatherRecursiveDoubling => all_gather / recursive_doubling,
+            AllGatherBruck => all_gather / bruck,
+            BroadcastFlat => broadcast / flat,
+            BroadcastBinomial => broadcast / binomial,
+            BroadcastScatterAllGather => broadcast / scatter_all_gather,
+            BroadcastChain => broadcast / chain,
+            ReduceBinomial => reduce / binomial,
+            ReduceReduceScatterGather => reduce / reduce_scatter_gather,
+            ReduceFlat => reduce / flat,
+            ReducePairwiseGather => reduce / pairwise_gather,
+            GatherFlat => gather / flat,
+            GatherBinomial => gather / binomial,
+            ScatterFlat => scatter / flat,
+            ScatterBinomial => scatter / binomial,
+            AllToAllPairwise => all_to_all / pairwise,
+            BarrierCentral => barrier / central,
+            BarrierDissemination => barrier / dissemination,
+        }
+    };
+}
+
 mod card;
 mod check;
 mod cost;
 mod draw;
+mod explain;
 mod fingerprint;
 mod fold;
 mod job;
@@ -47,9 +87,12 @@ mod rendezvous;
 mod schedule;
 mod select;
 mod shape;
+mod shared_memory;
 mod tree;
+mod two_level;
+mod way;
 
-pub use card::{Card, Worlds};
+pub use card::{Card, Combining, Considered, Worlds};
 pub use check::{Proof, WORLD_SIZE_MAX, check, check_schedules};
 pub use cost::{Cost, Volume};
 pub use draw::draw;
@@ -58,8 +101,11 @@ pub use job::Job;
 pub use link::Link;
 pub use registry::Algorithm;
 pub use schedule::{Action, Recv, Send, Span, Step};
-pub use select::Selector;
+pub use select::{Selector, SumKind};
 pub use shape::{Buffers, Shape};
+pub use shared_memory::{LINE_BYTES, MemoryCall, MemoryWay, SLOT_BYTES};
+pub use two_level::{LevelsCall, LevelsWay};
+pub use way::Way;
 
 /// Every rank ends with the combination of all ranks' buffers.
 pub mod all_reduce {
@@ -97,6 +143,8 @@ pub mod broadcast {
 /// The root ends with the combination of all ranks' buffers; what is left on the others means nothing.
 pub mod reduce {
     pub mod binomial;
+    pub mod flat;
+    pub mod pairwise_gather;
     pub mod reduce_scatter_gather;
 }
 

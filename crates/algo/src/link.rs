@@ -36,6 +36,11 @@ impl Link {
     pub const LOOPBACK: Self =
         Self { latency_s: 4e-6, bandwidth_bytes_per_s: 4e9, combine_bytes_per_s: 15e9, ..Self::TCP };
 
+    /// Shared memory: an exchange of flags between two cores, copies through staging, combining. What is taken there is decided by thresholds,
+    /// not by these.
+    pub const MEMORY: Self =
+        Self { latency_s: 0.5e-6, bandwidth_bytes_per_s: 15e9, combine_bytes_per_s: 15e9, ..Self::TCP };
+
     /// Predicted seconds of something that costs `cost` bytes on `world_size` ranks.
     ///
     /// Where each rank has a core, the longest path counts. Where they share cores, somebody always works: then all the work

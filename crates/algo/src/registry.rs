@@ -1,6 +1,6 @@
-//! All algorithms, by name.
+//! Algorithms by name: the table of all of them is in `lib.rs`.
 
-use crate::{Buffers, Card, Cost, Link, Shape, Step, Volume};
+use crate::{Buffers, Card, Combining, Cost, Link, Shape, Step, Volume};
 use phalanx_core::{Error, OpKind, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -36,34 +36,7 @@ macro_rules! registry {
     };
 }
 
-registry! {
-    AllReduceFlat => all_reduce / flat,
-    AllReduceRecursiveDoubling => all_reduce / recursive_doubling,
-    AllReduceRing => all_reduce / ring,
-    AllReduceHalvingDoubling => all_reduce / halving_doubling,
-    AllReduceCirculant => all_reduce / circulant,
-    AllReducePairwise => all_reduce / pairwise,
-    ReduceScatterRing => reduce_scatter / ring,
-    ReduceScatterHalving => reduce_scatter / halving,
-    ReduceScatterCirculant => reduce_scatter / circulant,
-    ReduceScatterPairwise => reduce_scatter / pairwise,
-    AllGatherRing => all_gather / ring,
-    AllGatherRecursiveDoubling => all_gather / recursive_doubling,
-    AllGatherBruck => all_gather / bruck,
-    BroadcastFlat => broadcast / flat,
-    BroadcastBinomial => broadcast / binomial,
-    BroadcastScatterAllGather => broadcast / scatter_all_gather,
-    BroadcastChain => broadcast / chain,
-    ReduceBinomial => reduce / binomial,
-    ReduceReduceScatterGather => reduce / reduce_scatter_gather,
-    GatherFlat => gather / flat,
-    GatherBinomial => gather / binomial,
-    ScatterFlat => scatter / flat,
-    ScatterBinomial => scatter / binomial,
-    AllToAllPairwise => all_to_all / pairwise,
-    BarrierCentral => barrier / central,
-    BarrierDissemination => barrier / dissemination,
-}
+algorithms!(registry);
 
 impl Algorithm {
     /// The algorithms that perform `op`; none for operations that are not collectives.
@@ -86,15 +59,14 @@ impl Algorithm {
         self.card().worlds.contains(world_size)
     }
 
-    /// Whether it is taken, unless it is forced, for [wide sums](crate::Selector::select_for_wide_sums) only.
-    pub fn is_for_wide_sums(self) -> bool {
-        matches!(self, Self::AllReducePairwise | Self::ReduceScatterPairwise)
-    }
-
     /// Whether partial sums travel, and not contributions and results alone.
     pub fn sends_partial_sums(self) -> bool {
-        let reduces = matches!(self.op(), OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
-        reduces && !self.is_for_wide_sums() && self != Self::AllReduceFlat
+        self.card().combines == Combining::OnTheWay
+    }
+
+    /// Whether the result of a reduction can be that of adding up in the order of the ranks. True of what is no reduction.
+    pub fn keeps_rank_order(self) -> bool {
+        !self.sends_partial_sums()
     }
 
     /// Which buffers its spans index.

@@ -1,9 +1,8 @@
-//! The choice among algorithms: one function, whose answer can be printed and forced.
+//! The choice among algorithms: one function, whose answer can be forced, and printed (see `explain`).
 
-use crate::{Algorithm, Link};
-use phalanx_core::{Error, OpKind, Result};
+use crate::{Algorithm, Considered, LevelsWay, Link, MemoryWay, Way};
+use phalanx_core::{OpKind, Result};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// Chooses the algorithm of each operation: the cheapest by the cost model, unless one is forced.
 ///
@@ -26,13 +25,13 @@ use std::fmt::Write;
 pub struct Selector {
     /// The prices.
     pub link: Link,
-    /// Algorithms to take whatever they cost. Where one does not support the world size (a subgroup may be smaller), the
-    /// cheapest is taken as if nothing were forced, and [`explain`](Self::explain) says so.
-    pub forced: BTreeMap<OpKind, Algorithm>,
+    /// Ways to take whatever they cost, each for its operation. Where one can't be taken (a subgroup may be smaller, its ranks on several
+    /// hosts, a buffer too long), that is done which would be if nothing were forced; [`explain`](Self::explain) says so, and a group warns.
+    pub forced: BTreeMap<OpKind, Way>,
 }
 
 impl Selector {
-    /// A selector with the default link and forced algorithms, written `all_reduce=ring,broadcast=binomial`.
+    /// A selector with the default link and forced ways, written `all_reduce=ring,broadcast=shm/staged`.
     ///
     /// Empty text forces nothing; spaces don't matter; of two entries for an operation the last one counts.
     ///
@@ -40,7 +39,8 @@ impl Selector {
     /// [`Error::Config`] that lists the valid names, where an operation or an algorithm does not exist.
     pub fn forced_from(text: &str) -> Result<Self> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-        let forced = entries.map(forced_entry).collect::<Result<_>>()?;
+        let forced =
+            entries.map(|entry| Way::forced(entry).map(|way| (way.op(), way))).collect::<Result<_>>()?;
         Ok(Self { link: Link::default(), forced })
     }
 
@@ -49,95 +49,95 @@ impl Selector {
     /// # Panics
     /// If `op` is not a collective, or there are no ranks.
     pub fn select(&self, op: OpKind, bytes: usize, world_size: usize) -> Algorithm {
-        let price = |algorithm: Algorithm| match algorithm.is_for_wide_sums() {
-            true => f64::INFINITY,
-            false => self.price(algorithm, bytes, world_size),
-        };
-        self.cheapest(op, world_size, price)
+        self.select_for(op, SumKind::Plain, bytes, world_size)
     }
 
-    /// As [`select`](Self::select), where partial sums are twice as long as contributions and results: so `f16` and `bf16` are added, whose partial
-    /// sums are `f32`.
+    /// As [`select`](Self::select), for sums of a kind. Among algorithms of one price the first is taken: the simplest.
     ///
     /// # Panics
     /// As [`select`](Self::select) does.
-    pub fn select_for_wide_sums(&self, op: OpKind, bytes: usize, world_size: usize) -> Algorithm {
-        let price = |algorithm: Algorithm| {
-            // Of two ranks neither sends a sum. Of more, about half of what they send are sums.
-            let is_longer = algorithm.sends_partial_sums() && world_size > 2;
-            self.price(algorithm, if is_longer { bytes.saturating_add(bytes / 2) } else { bytes }, world_size)
-        };
-        self.cheapest(op, world_size, price)
-    }
-
-    /// Among equals the first is taken: the simplest.
-    fn cheapest(&self, op: OpKind, world_size: usize, price: impl Fn(Algorithm) -> f64) -> Algorithm {
-        self.forced_for(op, world_size).unwrap_or_else(|| {
-            candidates(op, world_size)
-                .min_by(|a, b| price(*a).total_cmp(&price(*b)))
+    pub fn select_for(&self, op: OpKind, sums: SumKind, bytes: usize, world_size: usize) -> Algorithm {
+        let price = |algorithm: &Algorithm| self.price_for(*algorithm, sums, bytes, world_size);
+        let cheapest = || {
+            candidates(op, sums, world_size)
+                .min_by(|a, b| price(a).total_cmp(&price(b)))
                 .unwrap_or_else(|| panic!("{op} of {world_size} ranks is no collective"))
-        })
+        };
+        self.forced_for(op, sums, world_size).unwrap_or_else(cheapest)
     }
 
-    /// The choice of [`select`](Self::select) with the price of every candidate, as text for people.
-    ///
-    /// # Panics
-    /// As [`select`](Self::select) does.
-    pub fn explain(&self, op: OpKind, bytes: usize, world_size: usize) -> String {
-        let chosen = self.select(op, bytes, world_size);
-        let mut text = format!("{op}, {bytes} bytes, {world_size} ranks\n");
-        for algorithm in Algorithm::of(op) {
-            let mark = if algorithm == chosen { '>' } else { ' ' };
-            let forced = match self.forced.get(&op) == Some(&algorithm) {
-                true => " (forced)",
-                false if algorithm.is_for_wide_sums() => " (for f16 and bf16)",
-                false => "",
-            };
-            let price = if algorithm.supports(world_size) {
-                format!("{:.1} µs", 1e6 * self.price(algorithm, bytes, world_size))
-            } else {
-                format!("needs {}", algorithm.card().worlds)
-            };
-            // Writing to a String can't fail.
-            let _ = writeln!(text, "{mark} {:<24} {price}{forced}", algorithm.name());
+    /// The algorithm of messages that is forced for `op`, whether or not it can be taken.
+    pub fn forced_messages(&self, op: OpKind) -> Option<Algorithm> {
+        match self.forced.get(&op)? {
+            Way::Messages(algorithm) => Some(*algorithm).filter(|algorithm| algorithm.op() == op),
+            Way::Memory(..) | Way::Levels(..) => None,
         }
-        text
     }
 
-    fn price(&self, algorithm: Algorithm, bytes: usize, world_size: usize) -> f64 {
+    /// The way in shared memory that is forced for `op`, whether or not it can be taken.
+    pub fn forced_memory(&self, op: OpKind) -> Option<MemoryWay> {
+        match self.forced.get(&op)? {
+            Way::Memory(_, way) => Some(*way),
+            Way::Messages(_) | Way::Levels(..) => None,
+        }
+    }
+
+    /// The way over several hosts that is forced for `op`, whether or not it can be taken.
+    pub fn forced_levels(&self, op: OpKind) -> Option<LevelsWay> {
+        match self.forced.get(&op)? {
+            Way::Levels(_, way) => Some(*way),
+            Way::Messages(_) | Way::Memory(..) => None,
+        }
+    }
+
+    pub(crate) fn price(&self, algorithm: Algorithm, bytes: usize, world_size: usize) -> f64 {
         algorithm.seconds(world_size, bytes, &self.link)
     }
 
-    fn forced_for(&self, op: OpKind, world_size: usize) -> Option<Algorithm> {
-        self.forced.get(&op).copied().filter(|a| a.op() == op && a.supports(world_size))
+    fn price_for(&self, algorithm: Algorithm, sums: SumKind, bytes: usize, world_size: usize) -> f64 {
+        // Of two ranks neither sends a sum. Of more, about half of what they send are sums.
+        let is_longer = sums == SumKind::Wide && algorithm.sends_partial_sums() && world_size > 2;
+        self.price(algorithm, if is_longer { bytes.saturating_add(bytes / 2) } else { bytes }, world_size)
+    }
+
+    fn forced_for(&self, op: OpKind, sums: SumKind, world_size: usize) -> Option<Algorithm> {
+        self.forced_messages(op).filter(|a| a.supports(world_size) && sums.can_be_those_of(*a))
     }
 }
 
-fn candidates(op: OpKind, world_size: usize) -> impl Iterator<Item = Algorithm> {
-    Algorithm::of(op).filter(move |a| a.supports(world_size))
+/// What the sums of a call are like: which algorithms come into question, and how long partial sums are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SumKind {
+    /// As long as contributions and results, and in whichever order. Also for what is no reduction.
+    Plain,
+    /// Twice as long, where partial sums travel: so `f16` and `bf16` are added, whose partial sums are `f32`.
+    Wide,
+    /// In the order of the ranks: `((x0 + x1) + x2) + …`.
+    InRankOrder,
 }
 
-/// Parses `operation=name`.
-fn forced_entry(entry: &str) -> Result<(OpKind, Algorithm)> {
-    let (op, name) = entry.split_once('=').map(|(op, name)| (op.trim(), name.trim())).ok_or_else(|| {
-        Error::config(format!("{entry:?} is not of the form operation=algorithm, as in all_reduce=ring"))
-    })?;
-    let of_op: Vec<_> = Algorithm::ALL.iter().copied().filter(|a| a.op().name() == op).collect();
-    if of_op.is_empty() {
-        let mut ops: Vec<_> = Algorithm::ALL.iter().map(|a| a.op().name()).collect();
-        ops.dedup();
-        return Err(Error::config(format!("no collective is called {op:?}; there are {}", ops.join(", "))));
+impl SumKind {
+    fn can_be_those_of(self, algorithm: Algorithm) -> bool {
+        self != Self::InRankOrder || algorithm.keeps_rank_order()
     }
-    let found = of_op.iter().find(|a| a.name() == name);
-    found.map(|a| (a.op(), *a)).ok_or_else(|| {
-        let names: Vec<_> = of_op.iter().map(|a| a.name()).collect();
-        Error::config(format!("{op} has no algorithm {name:?}; it has {}", names.join(", ")))
-    })
+
+    fn considers(self, algorithm: Algorithm) -> bool {
+        match algorithm.card().considered {
+            Considered::Always => self.can_be_those_of(algorithm),
+            Considered::ForWideSums => self != Self::Plain,
+            Considered::ForRankOrder => self == Self::InRankOrder,
+        }
+    }
+}
+
+fn candidates(op: OpKind, sums: SumKind, world_size: usize) -> impl Iterator<Item = Algorithm> {
+    Algorithm::of(op).filter(move |a| sums.considers(*a) && a.supports(world_size))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use phalanx_core::Error;
 
     fn choice(op: OpKind, bytes: usize, world_size: usize) -> &'static str {
         Selector::default().select(op, bytes, world_size).name()
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn wide_sums_stay_where_they_are_unless_messages_are_dear() {
         let choice = |bytes, world_size| {
-            Selector::default().select_for_wide_sums(OpKind::AllReduce, bytes, world_size).name()
+            Selector::default().select_for(OpKind::AllReduce, SumKind::Wide, bytes, world_size).name()
         };
         assert_eq!([choice(64, 4), choice(64 << 20, 4)], ["recursive_doubling", "pairwise"]);
         assert_eq!([choice(64, 2), choice(64 << 20, 2)], ["recursive_doubling", "ring"]);
@@ -210,6 +210,12 @@ mod tests {
         assert_eq!(selector.select(OpKind::ReduceScatter, 1, 5), Algorithm::ReduceScatterCirculant);
         assert_eq!(selector.select(OpKind::Broadcast, 1, 9), Algorithm::BroadcastBinomial);
         assert_eq!(Selector::forced_from("").unwrap(), Selector::default());
+        // A way of shared memory is none of messages.
+        let selector = Selector::forced_from("all_reduce=shm/push,broadcast=two_level/direct").unwrap();
+        assert_eq!(selector.select(OpKind::AllReduce, 64, 4), Algorithm::AllReduceRecursiveDoubling);
+        assert_eq!(selector.forced_memory(OpKind::AllReduce), Some(MemoryWay::Push));
+        assert_eq!(selector.forced_levels(OpKind::Broadcast), Some(LevelsWay::Direct));
+        assert_eq!(selector.forced_messages(OpKind::AllReduce), None);
     }
 
     #[test]
@@ -217,25 +223,13 @@ mod tests {
         for (text, expected) in [
             ("all_reduce", "operation=algorithm"),
             ("allreduce=ring", "all_reduce, reduce_scatter, all_gather"),
-            ("all_reduce=bruck", "flat, recursive_doubling, ring, halving_doubling, circulant, pairwise"),
+            ("all_reduce=bruck", "it has flat, recursive_doubling, ring, "),
+            ("all_reduce=shm/shared", "shm/inline, shm/one_shot, shm/two_phases, shm/push"),
         ] {
             match Selector::forced_from(text) {
                 Err(Error::Config { what }) => assert!(what.contains(expected), "{what}"),
                 other => panic!("{text}: {other:?}"),
             }
         }
-    }
-
-    #[test]
-    fn an_explanation_names_the_choice_and_the_rest() {
-        let selector = Selector::forced_from("reduce_scatter=halving").unwrap();
-        assert_eq!(
-            selector.explain(OpKind::ReduceScatter, 3_000_000, 6),
-            "reduce_scatter, 3000000 bytes, 6 ranks\n  \
-               ring                     1220.8 µs\n  \
-               halving                  needs a power of two of ranks (forced)\n\
-             > circulant                1190.8 µs\n  \
-               pairwise                 1220.8 µs (for f16 and bf16)\n"
-        );
     }
 }

@@ -42,4 +42,7 @@ pub enum Buffers {
     InPlace,
     /// Sends read an input that never changes; receives write an output. The caller copies its own block.
     Separate,
+    /// Both index a table that has a row of the whole buffer's length for each rank. Each rank's own contribution stands in its row; the
+    /// steps gather the others; then each rank combines the rows, in rank order.
+    Contributions,
 }

@@ -2,7 +2,7 @@
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
-use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX};
+use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX, Way};
 use phalanx_bench::parse_bytes;
 use phalanx_core::OpKind;
 use phalanx_launch::Elastic;
@@ -149,8 +149,8 @@ pub(crate) enum Algo {
 
     /// Show an algorithm's card and the schedule of its ranks
     Draw {
-        /// The algorithm, as in all_reduce/ring
-        name: Algorithm,
+        /// The algorithm, as in all_reduce/ring or all_reduce/shm/push
+        name: Way,
         /// Number of ranks
         #[arg(long, value_name = "N", default_value = "4", value_parser = RangedU64ValueParser::<usize>::new().range(1..=32))]
         world: usize,
@@ -173,7 +173,7 @@ pub(crate) enum Algo {
         /// How many cores that host has [default: as this one]
         #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
         cores: Option<usize>,
-        /// Algorithms to take whatever they cost, as in all_reduce=ring,broadcast=binomial
+        /// Algorithms to take whatever they cost, as in all_reduce=ring,broadcast=shm/staged
         #[arg(long, value_name = "CHOICES", default_value = "", value_parser = Selector::forced_from)]
         force: Selector,
     },

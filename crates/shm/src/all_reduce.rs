@@ -1,4 +1,4 @@
-//! all_reduce and reduce among ranks that share memory: four ways, by size.
+//! all_reduce and reduce among ranks that share memory: four ways, by size. `phalanx_algo::MemoryCall` chooses.
 //!
 //! | way | bytes | a rank reads | and writes |
 //! |---|---|---|---|
@@ -11,21 +11,15 @@
 //! Push needs no staging where the kernel copies between address spaces, and no copy at all in a [window](crate::Window).
 
 use crate::copy_path::{WINDOW_BYTES, line};
-use crate::plan::{How, Kind, Plan};
-use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN, Words};
+use crate::plan::{Kind, Plan};
+use crate::region::{LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Call, Fault};
-use phalanx_core::chunk;
+use phalanx_algo::MemoryWay;
+use phalanx_core::{OpKind, chunk};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
-
-/// Up to so many bytes that a rank would have to read from others, each reads everything: it saves one exchange of flags.
-const ONE_SHOT_BYTES: usize = 2 << 10;
-/// The same limit where ranks have to give each other the core for that exchange: bytes that all ranks together read.
-const ONE_SHOT_BYTES_CROWDED: usize = 256 << 10;
-/// The bytes from which copies between address spaces are cheaper than staging.
-const PUSH_BYTES: usize = 2 << 20;
 
 /// A reduction of elements of one type.
 #[derive(Debug, Clone, Copy)]
@@ -54,15 +48,18 @@ impl Team {
         // SAFETY: borrowed for the whole call; what the others write of it they write before they say that they are
         // done, and nothing else here looks at it meanwhile. If the operation fails, `run` waits until nobody writes it.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-        let plan = self.plan_all_reduce(len, reduction.element);
+        let choice = self.choose(call.signature.op, OpKind::AllReduce, len, len, 1);
+        let plan = self.plan_all_reduce(choice.way, len, reduction.element);
         self.run(call, plan, |team, call| {
             match plan.how {
-                How::Inline => return team.all_reduce_inline(call, buffer, 0..len, buffer, reduction),
-                How::OneShot => return team.all_reduce_one_shot(call, buffer, 0..len, buffer, reduction),
+                MemoryWay::Inline => return team.all_reduce_inline(call, buffer, 0..len, buffer, reduction),
+                MemoryWay::OneShot => {
+                    return team.all_reduce_one_shot(call, buffer, 0..len, buffer, reduction);
+                }
                 _ => {}
             }
-            let registered = len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
-            if (registered || plan.how == How::Push) && team.all_reduce_push(call, buffer, reduction)? {
+            let registered = !choice.is_forced && len >= WINDOW_BYTES && team.windows.find(buffer).is_some();
+            if (registered || plan.how == MemoryWay::Push) && team.all_reduce_push(call, buffer, reduction)? {
                 return Ok(());
             }
             while !team.all_reduce_two_phases(call, buffer, plan.piece, reduction)? {}
@@ -70,24 +67,14 @@ impl Team {
         })
     }
 
-    fn plan_all_reduce(&self, len: usize, element: usize) -> Plan<'static> {
-        let plan = |how| Plan::of(Kind::Reduce, how).over(len);
-        if len <= LINE_LEN {
-            return plan(How::Inline);
-        }
-        if self.takes_one_shot(len) {
-            return plan(How::OneShot);
+    fn plan_all_reduce(&self, way: MemoryWay, len: usize, element: usize) -> Plan<'static> {
+        let plan = Plan::of(Kind::Reduce, way).over(len);
+        if matches!(way, MemoryWay::Inline | MemoryWay::OneShot) {
+            return plan;
         }
         let per_piece = if self.is_crowded() { SLOT_LEN } else { self.slice_bytes * self.world_size };
-        let how = if len >= PUSH_BYTES && self.reads_memory { How::Push } else { How::TwoPhases };
         // Push may come to nothing.
-        plan(how).in_pieces_of(per_piece.min(SLOT_LEN) / element * element)
-    }
-
-    pub(crate) fn takes_one_shot(&self, len: usize) -> bool {
-        let read = len * (self.world_size - 1).max(1);
-        let all_read = read * self.world_size;
-        read <= ONE_SHOT_BYTES || (self.is_crowded() && all_read <= ONE_SHOT_BYTES_CROWDED)
+        plan.in_pieces_of(per_piece.min(SLOT_LEN) / element * element)
     }
 
     /// Combines a `part` of what all ranks have, into an `output` of its length.

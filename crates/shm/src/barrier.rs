@@ -1,8 +1,10 @@
 //! The barrier among ranks that share memory.
 
-use crate::plan::{How, Kind, Plan};
+use crate::plan::{Kind, Plan};
 use crate::team::Team;
 use crate::{Call, Fault};
+use phalanx_algo::MemoryWay;
+use phalanx_core::OpKind;
 
 impl Team {
     /// Returns on every rank after all ranks have called it.
@@ -13,11 +15,11 @@ impl Team {
     /// # Errors
     /// [`Fault`]; the team is closed then.
     pub fn barrier(&mut self, call: &mut Call<'_>) -> Result<(), Fault> {
-        let how = if self.is_crowded() { How::Centrally } else { How::Mutually };
-        self.run(call, Plan::of(Kind::Barrier, how), |team, call| {
+        let way = self.choose(call.signature.op, OpKind::Barrier, 0, 0, 1).way;
+        self.run(call, Plan::of(Kind::Barrier, way), |team, call| {
             let piece = team.next_piece();
             team.reserve(piece, call)?;
-            if !team.is_crowded() {
+            if way == MemoryWay::Mutual {
                 team.post(piece, &[]);
                 for peer in team.peers() {
                     team.arrived(peer, piece, call)?;

@@ -1,11 +1,12 @@
 //! The broadcast among ranks that share memory.
 
-use crate::copy_path::CopyPath;
-use crate::plan::{How, Kind, Plan};
+use crate::plan::{Kind, Plan};
 use crate::region::Words;
 use crate::span::Span;
 use crate::team::Team;
 use crate::{Buffers, Call, Fault, Transfer};
+use phalanx_algo::MemoryWay;
+use phalanx_core::OpKind;
 use std::ops::Range;
 
 impl Team {
@@ -15,10 +16,11 @@ impl Team {
     /// [`Fault`]; the contents of the buffer are unspecified then, except on the root, and the team is closed.
     pub fn broadcast(&mut self, call: &mut Call<'_>, buffer: &mut [u8], root: usize) -> Result<(), Fault> {
         let len = buffer.len();
-        if self.path(len, 1) == CopyPath::ProcessVm && !self.is_crowded() {
+        let choice = self.choose(call.signature.op, OpKind::Broadcast, len, len, 1);
+        if choice.way == MemoryWay::Shared {
             // SAFETY: borrowed for the whole call, and if that fails, `run` waits until nobody writes it.
             let buffer = unsafe { Span::new(buffer.as_mut_ptr(), len) };
-            let plan = Plan::of(Kind::Share, How::Shared).over(len);
+            let plan = Plan::of(Kind::Share, MemoryWay::Shared).over(len);
             return self.run(call, plan, |team, call| team.broadcast_shared(call, buffer, root));
         }
         let whole = |_| 0..len;
@@ -32,7 +34,7 @@ impl Team {
             place,
             layout: None,
         };
-        self.pull(call, Buffers::InPlace(buffer), transfer)
+        self.pull_by(choice.way, call, Buffers::InPlace(buffer), transfer)
     }
 
     /// Everybody copies the same number of bytes: the others read all but the end of the root's buffer, and the root

@@ -4,15 +4,14 @@
 //! lie, in a window or in the giver's address space. Reading needs no lease: should the giver give up meanwhile, the reader
 //! finds out as soon as it has read (`Team::was_given`).
 
-use crate::plan::{How, Plan};
+use crate::plan::Plan;
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
 use crate::span::Span;
 use crate::team::Team;
 use crate::{Call, Fault};
+use phalanx_algo::MemoryWay;
 use std::ops::Range;
 
-/// The bytes from which a part is read from the other's address space instead of from staging.
-const PROCESS_VM_BYTES: usize = 512 << 10;
 /// The bytes from which a part that lies in a window is read there.
 pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
@@ -32,8 +31,8 @@ impl CopyPath {
     /// The plan of an operation whose parts travel so.
     pub(crate) fn planned(self, plan: Plan<'_>) -> Plan<'_> {
         match self {
-            Self::Staged(piece) => Plan { how: How::Staged, piece, ..plan },
-            Self::ProcessVm => Plan { how: How::ProcessVm, ..plan },
+            Self::Staged(piece) => Plan { how: MemoryWay::Staged, piece, ..plan },
+            Self::ProcessVm => Plan { how: MemoryWay::ProcessVm, ..plan },
         }
     }
 }
@@ -69,9 +68,9 @@ const STAGED_HAND_BACK: u64 = 1;
 const MEMORY: u64 = 2;
 
 impl Team {
-    /// How parts of at most `largest` bytes travel, if each giver shows `parts` of them.
-    pub(crate) fn path(&self, largest: usize, parts: usize) -> CopyPath {
-        if largest >= PROCESS_VM_BYTES && self.reads_memory {
+    /// How parts of at most `largest` bytes travel this way, if each giver shows `parts` of them.
+    pub(crate) fn path(&self, way: MemoryWay, largest: usize, parts: usize) -> CopyPath {
+        if way == MemoryWay::ProcessVm {
             return CopyPath::ProcessVm;
         }
         let piece =

@@ -26,6 +26,7 @@ mod copy_path;
 mod copy_probe;
 mod cores;
 mod counter;
+mod forced;
 mod foreign;
 mod futex;
 mod lease;
@@ -49,6 +50,7 @@ mod window;
 
 pub use all_reduce::Reduction;
 pub use birthplace::QuickBirthplace;
+pub use forced::NotTaken;
 pub use foreign::Processes;
 pub use memory::{create, longest};
 pub use region::segment_len;

@@ -1,6 +1,7 @@
 //! The plan of one operation, which all ranks of a team follow: it decides which bytes go where. Each post is checked by it.
 
 use crate::mix::mix;
+use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, Method};
 
 /// How an operation is performed, and on how much. All of it is the same on all ranks.
@@ -9,7 +10,7 @@ use phalanx_core::{Layout, Method};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
     pub(crate) kind: Kind,
-    pub(crate) how: How,
+    pub(crate) how: MemoryWay,
     /// Bytes that each rank has to give or take.
     pub(crate) bytes: usize,
     /// Bytes staged at once, where so many do not go at once.
@@ -33,29 +34,9 @@ pub(crate) enum Kind {
     DealUnevenly,
 }
 
-/// How the work is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    /// All look at all.
-    Mutually,
-    /// Rank 0 looks at all.
-    Centrally,
-    /// The data travel in the line of a flag.
-    Inline,
-    OneShot,
-    TwoPhases,
-    /// Written to the others' memory.
-    Push,
-    Staged,
-    /// Read from the others' memory.
-    ProcessVm,
-    /// Read from the root's memory, and the end written by the root.
-    Shared,
-}
-
 impl<'a> Plan<'a> {
     /// The plan of work without a length.
-    pub(crate) const fn of(kind: Kind, how: How) -> Self {
+    pub(crate) const fn of(kind: Kind, how: MemoryWay) -> Self {
         Self { kind, how, bytes: 0, piece: 0, layout: None }
     }
 
@@ -90,15 +71,15 @@ impl<'a> Plan<'a> {
             Kind::DealUnevenly => "uneven copies to each",
         };
         let how = match self.how {
-            How::Mutually => "all with all",
-            How::Centrally => "all with one",
-            How::Inline => "inline",
-            How::OneShot => "in one shot",
-            How::TwoPhases => "in two phases",
-            How::Push => "by push",
-            How::Staged => "through staging",
-            How::ProcessVm => "from memory",
-            How::Shared => "from memory by all",
+            MemoryWay::Mutual => "all with all",
+            MemoryWay::Central => "all with one",
+            MemoryWay::Inline => "inline",
+            MemoryWay::OneShot => "in one shot",
+            MemoryWay::TwoPhases => "in two phases",
+            MemoryWay::Push => "by push",
+            MemoryWay::Staged => "through staging",
+            MemoryWay::ProcessVm => "from memory",
+            MemoryWay::Shared => "from memory by all",
         };
         let mut words = format!("{kind} {how}");
         if self.bytes > 0 {
@@ -121,14 +102,14 @@ mod tests {
     #[test]
     fn every_difference_is_in_the_fingerprint_and_in_the_words() {
         let (even, odd) = (Layout::even(2, 10), Layout::from_counts(&[4, 6]));
-        let base = Plan::of(Kind::Deal, How::Staged).over(640).in_pieces_of(64).with(Some(&even));
+        let base = Plan::of(Kind::Deal, MemoryWay::Staged).over(640).in_pieces_of(64).with(Some(&even));
         assert_eq!(
             base.method().as_str(),
             "copies to each through staging of 640 bytes by 64 in 2 blocks of 5"
         );
         let others = [
             Plan { kind: Kind::Share, ..base },
-            Plan { how: How::ProcessVm, ..base },
+            Plan { how: MemoryWay::ProcessVm, ..base },
             base.over(641),
             base.in_pieces_of(128),
             base.with(Some(&odd)),

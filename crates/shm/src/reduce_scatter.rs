@@ -2,12 +2,12 @@
 
 use crate::all_reduce::Reduction;
 use crate::copy_path::{CopyPath, PartLocation, Parts, within};
-use crate::plan::{How, Kind, Plan};
-use crate::region::LINE_LEN;
+use crate::plan::{Kind, Plan};
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Buffers, Call, Fault};
-use phalanx_core::Layout;
+use phalanx_algo::MemoryWay;
+use phalanx_core::{Layout, OpKind};
 use std::ops::Range;
 
 impl Team {
@@ -32,22 +32,24 @@ impl Team {
         let output = if in_place { output.part(block(self.rank)) } else { output };
         let largest = (0..self.world_size).map(|rank| block(rank).len()).max().unwrap_or(0);
         let len = input.len();
-        let plan = |how| Plan::of(Kind::ReduceScatter, how).over(len).with(Some(blocks));
-        if len <= LINE_LEN {
-            return self.run(call, plan(How::Inline), |team, call| {
+        let op = OpKind::ReduceScatter;
+        let way = self.choose(call.signature.op, op, len, largest, self.world_size).way;
+        let plan = Plan::of(Kind::ReduceScatter, way).over(len).with(Some(blocks));
+        match way {
+            MemoryWay::Inline => self.run(call, plan, |team, call| {
                 team.all_reduce_inline(call, input, block(team.rank), output, reduction)
-            });
-        }
-        if self.takes_one_shot(len) {
-            return self.run(call, plan(How::OneShot), |team, call| {
+            }),
+            MemoryWay::OneShot => self.run(call, plan, |team, call| {
                 team.all_reduce_one_shot(call, input, block(team.rank), output, reduction)
-            });
+            }),
+            _ => {
+                let path = self.path(way, largest, self.world_size);
+                self.run(call, path.planned(plan), |team, call| {
+                    let offer = Parts { buffer: input, part: &block, largest, same: false };
+                    team.reduce_scatter_spans(call, offer, path, largest, output, reduction)
+                })
+            }
         }
-        let path = self.path(largest, self.world_size);
-        self.run(call, path.planned(plan(How::Staged)), |team, call| {
-            let offer = Parts { buffer: input, part: &block, largest, same: false };
-            team.reduce_scatter_spans(call, offer, path, largest, output, reduction)
-        })
     }
 
     fn reduce_scatter_spans(

@@ -30,6 +30,9 @@ pub(crate) const SLICE_BYTES: usize = 32 << 10;
 pub(crate) const LINE_WORDS: usize = 14;
 /// The length of a line in bytes.
 pub(crate) const LINE_LEN: usize = LINE_WORDS * 8;
+
+// By these the way of an operation is chosen.
+const _: () = assert!(LINE_LEN == phalanx_algo::LINE_BYTES && SLOT_LEN == phalanx_algo::SLOT_BYTES);
 /// Signatures kept for who finds that the others called something else. More than a rank can be ahead.
 pub(crate) const SIGNATURES: usize = 16;
 const SIGNATURE_WORDS: usize = 48;

@@ -9,16 +9,18 @@ use crate::backoff::Backoff;
 use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
+use crate::forced::{Choice, Forced, NotTaken};
 use crate::foreign::{Process, Processes, pid_namespace};
 use crate::mix::mix;
-use crate::plan::{How, Kind, Plan};
+use crate::plan::{Kind, Plan};
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::sync::Ordering;
 use crate::window::{Window, Windows};
 use crate::{Call, Fault};
-use phalanx_core::{Error, Method, Result, Signature};
+use phalanx_algo::{MemoryCall, MemoryWay};
+use phalanx_core::{Error, Method, OpKind, Result, Signature};
 use phalanx_transport::Birthplace;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -67,6 +69,7 @@ pub struct Team {
     unwatched: u32,
     /// Room for what is read from other address spaces.
     pub(crate) scratch: Vec<u64>,
+    forced: Forced,
 }
 
 impl Team {
@@ -115,10 +118,35 @@ impl Team {
             unheard: false,
             unwatched: 0,
             scratch: Vec::new(),
+            forced: Forced::default(),
         };
         cores::begin(rank);
-        team.run(call, Plan::of(Kind::Join, How::Mutually), |team, call| team.meet(crowded, call))?;
+        team.run(call, Plan::of(Kind::Join, MemoryWay::Mutual), |team, call| team.meet(crowded, call))?;
         Ok(team)
+    }
+
+    /// From now on this way is taken for calls of `op`, where it can be. The same on all ranks: a rank that takes another is found out.
+    pub fn force(&mut self, op: OpKind, way: MemoryWay) {
+        self.forced.force(op, way);
+    }
+
+    /// A forced way that could not be taken, and why; each is told once.
+    pub fn not_taken(&mut self) -> Option<NotTaken> {
+        self.forced.not_taken()
+    }
+
+    /// The way of a call of `called`, of which this is `op`: with `parts` of at most `part` bytes that each giver shows, of `len` in all.
+    pub(crate) fn choose(
+        &mut self,
+        called: OpKind,
+        op: OpKind,
+        len: usize,
+        part: usize,
+        parts: usize,
+    ) -> Choice {
+        let (is_crowded, reads_memory) = (self.is_crowded(), self.reads_memory);
+        let call = MemoryCall { op, len, part, parts, world_size: self.world_size, is_crowded, reads_memory };
+        self.forced.choose(called, &call)
     }
 
     /// For tests: this rank plans otherwise than a build does, whatever the others do.

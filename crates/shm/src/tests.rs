@@ -4,11 +4,12 @@ mod giving_up;
 mod namespaces;
 mod stopped;
 
-use crate::plan::{How, Kind, Plan};
+use crate::plan::{Kind, Plan};
 use crate::{
     Buffers, Call, Fault, Lookout, Reduction, Stopped, Team, Transfer, Window, create, segment_len,
     window_len,
 };
+use phalanx_algo::MemoryWay;
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
@@ -270,6 +271,47 @@ fn every_operation_through_staging() {
     }
 }
 
+/// Also where a way would never be recommended: of long buffers, of short ones, on few cores or many.
+#[test]
+fn every_operation_in_every_way_by_force() {
+    use OpKind::{AllGather, AllReduce, AllToAll, Barrier, Broadcast, ReduceScatter};
+    let ops = [AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll, Barrier];
+    let most = ops.iter().map(|op| MemoryWay::of(*op).len()).max().unwrap();
+    for (world_size, reach) in [(2, Reach::Memory), (3, Reach::Memory), (4, Reach::Staging)] {
+        for round in 0..most {
+            on_team(world_size, world_size == 3, reach, |rank| {
+                for op in ops {
+                    rank.team.force(op, MemoryWay::of(op)[round % MemoryWay::of(op).len()]);
+                }
+                every_operation(rank);
+                let way = MemoryWay::of(AllReduce)[round];
+                let told: Vec<_> = std::iter::from_fn(|| rank.team.not_taken()).collect();
+                let obstacle = told.iter().find(|not_taken| not_taken.op == AllReduce);
+                let is_limited = match way {
+                    MemoryWay::Push => !rank.team.reads_memory,
+                    way => way != MemoryWay::TwoPhases,
+                };
+                assert_eq!(obstacle.map(|not_taken| not_taken.way), is_limited.then_some(way), "{told:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_another_forced_way_is_found_out() {
+    on_team(2, true, Reach::Staging, |rank| {
+        let way = [MemoryWay::OneShot, MemoryWay::TwoPhases][rank.rank];
+        rank.team.force(OpKind::AllReduce, way);
+        let mut buffer = vec![0u32; 1000];
+        let done = rank.run(OpKind::AllReduce, 1000, |team, call| {
+            team.all_reduce(call, bytes_mut(&mut buffer), Rank::reduction(None))
+        });
+        let Err(Fault::Mismatch { method, .. }) = done else { panic!("{done:?}") };
+        let words = ["reduce in one shot of 4000 bytes", "reduce in two phases of 4000 bytes"];
+        assert!(method.as_str().starts_with(words[rank.rank]), "{method}");
+    });
+}
+
 /// One may run on one core, another on two.
 #[test]
 fn ranks_may_disagree_about_cores() {
@@ -510,7 +552,7 @@ fn who_panics_waits_until_nobody_writes_its_memory() {
         writes.wait();
         let panics = || {
             rank.run(OpKind::Barrier, 0, |team, call| {
-                team.run(call, Plan::of(Kind::Barrier, How::Mutually), |_, _| -> Result<(), _> {
+                team.run(call, Plan::of(Kind::Barrier, MemoryWay::Mutual), |_, _| -> Result<(), _> {
                     panic!("on purpose")
                 })
             })

@@ -1,12 +1,13 @@
 //! The operations in which ranks take what others give: broadcast, all_gather, gather, scatter, all_to_all. All are one.
 
 use crate::copy_path::{CopyPath, PartLocation, Parts, line, within};
-use crate::plan::{How, Kind, Plan};
-use crate::region::{LINE_LEN, LINE_WORDS};
+use crate::plan::{Kind, Plan};
+use crate::region::LINE_WORDS;
 use crate::span::{List, Span};
 use crate::team::Team;
 use crate::{Call, Fault};
-use phalanx_core::Layout;
+use phalanx_algo::MemoryWay;
+use phalanx_core::{Layout, OpKind};
 use std::ops::Range;
 
 /// A pattern of giving and taking. Ranges are in bytes; they are known where they are named and need not be elsewhere.
@@ -81,18 +82,35 @@ impl Team {
         buffers: Buffers<'_>,
         pull: Transfer<'_>,
     ) -> Result<(), Fault> {
-        let (source, output) = buffers.spans();
-        let plan = self.plan_pull(pull);
-        self.run(call, plan, |team, call| team.pull_spans(call, source, output, pull))
+        let way = self.choose_pull(call.signature.op, pull);
+        self.pull_by(way, call, buffers, pull)
     }
 
-    fn plan_pull<'a>(&self, pull: Transfer<'a>) -> Plan<'a> {
-        let plan = Plan::of(if pull.same { Kind::Share } else { Kind::Deal }, How::Inline);
+    pub(crate) fn pull_by(
+        &mut self,
+        way: MemoryWay,
+        call: &mut Call<'_>,
+        buffers: Buffers<'_>,
+        pull: Transfer<'_>,
+    ) -> Result<(), Fault> {
+        let (source, output) = buffers.spans();
+        let plan = self.plan_pull(way, pull);
+        self.run(call, plan, |team, call| team.pull_spans(way, call, source, output, pull))
+    }
+
+    fn choose_pull(&mut self, called: OpKind, pull: Transfer<'_>) -> MemoryWay {
+        let op = if pull.same { OpKind::AllGather } else { OpKind::AllToAll };
+        let parts = pull.parts(self.world_size);
+        self.choose(called, op, pull.largest * parts, pull.largest, parts).way
+    }
+
+    fn plan_pull<'a>(&self, way: MemoryWay, pull: Transfer<'a>) -> Plan<'a> {
+        let plan = Plan::of(if pull.same { Kind::Share } else { Kind::Deal }, way);
         let plan = plan.over(pull.largest).with(pull.layout);
-        if pull.largest * pull.parts(self.world_size) <= LINE_LEN {
-            return plan;
+        match way {
+            MemoryWay::Inline => plan,
+            _ => self.path(way, pull.largest, pull.parts(self.world_size)).planned(plan),
         }
-        self.path(pull.largest, pull.parts(self.world_size)).planned(plan)
     }
 
     /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
@@ -106,11 +124,12 @@ impl Team {
         mut pull: Transfer<'_>,
     ) -> Result<(), Fault> {
         let (source, output) = buffers.spans();
-        let plan = Plan::of(Kind::DealUnevenly, How::Staged);
+        let plan = Plan::of(Kind::DealUnevenly, MemoryWay::Staged);
         self.run(call, plan, |team, call| {
             pull.largest = team.agree_on_lengths(pull, call)?;
-            team.follow(team.plan_pull(pull), call.signature);
-            team.pull_spans(call, source, output, pull)
+            let way = team.choose_pull(call.signature.op, pull);
+            team.follow(team.plan_pull(way, pull), call.signature);
+            team.pull_spans(way, call, source, output, pull)
         })
     }
 
@@ -139,16 +158,16 @@ impl Team {
 
     fn pull_spans(
         &mut self,
+        way: MemoryWay,
         call: &mut Call<'_>,
         source: Span,
         output: Span,
         pull: Transfer<'_>,
     ) -> Result<(), Fault> {
-        let parts = pull.parts(self.world_size);
-        if pull.largest * parts <= LINE_LEN {
+        if way == MemoryWay::Inline {
             return self.pull_in_lines(call, source, output, pull);
         }
-        let path = self.path(pull.largest, parts);
+        let path = self.path(way, pull.largest, pull.parts(self.world_size));
         let offer = Parts { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
         let steps = Self::steps(path, pull.largest);
         let first = self.piece;

@@ -10,7 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("kernels", &["core"]),
     ("algo", &["core"]),
     ("transport", &["core"]),
-    ("shm", &["core", "kernels", "transport"]),
+    ("shm", &["core", "algo", "kernels", "transport"]),
     ("rendezvous", &["core", "transport"]),
     ("trace", &["core"]),
     ("control", &["core", "trace", "transport"]),

@@ -12,6 +12,12 @@ card! {
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS 8(11), 1997",
     cost: |v| Cost::of_equals(v, f64::from(ceil_log2(v.world_size)), v.others_blocks(), 0.0),
+    picture: "\
+round  rank 0       rank 1       rank 2       rank 3       rank 4
+    1  0→4   1←1    1→0   2←2    2→1   3←3    3→2   4←4    4→3   0←0
+    2  0-1→3 2-3←2  1-2→4 3-4←3  2-3→0 4,0←4  3-4→1 0-1←0  4,0→2 1-2←1
+    3  0→1   4←4    1→2   0←0    2→3   1←1    3→4   2←2    4→0   3←3
+",
 }
 
 /// Before the round of `distance`, a rank holds the blocks of itself and `distance - 1` ranks after it.

@@ -24,6 +24,11 @@ card! {
             ..Cost::default()
         }
     },
+    picture: "\
+round  rank 0       rank 1       rank 2       rank 3
+    1  0→1   1←1    1→0   0←0    2→3   3←3    3→2   2←2
+    2  0-1→2 2-3←2  0-1→3 2-3←3  2-3→0 0-1←0  2-3→1 0-1←1
+",
 }
 
 /// Before the round of `distance`, a rank holds the blocks of the `distance` ranks that differ from it in lower bits only.

@@ -11,6 +11,13 @@ card! {
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| Cost::of_equals(v, v.others(), v.others_blocks(), 0.0),
+    picture: "\
+round  rank 0   rank 1   rank 2   rank 3   rank 4
+    1  0→1 4←4  1→2 0←0  2→3 1←1  3→4 2←2  4→0 3←3
+    2  4→1 3←4  0→2 4←0  1→3 0←1  2→4 1←2  3→0 2←3
+    3  3→1 2←4  4→2 3←0  0→3 4←1  1→4 0←2  2→0 1←3
+    4  2→1 1←4  3→2 2←0  4→3 3←1  0→4 4←2  1→0 0←3
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

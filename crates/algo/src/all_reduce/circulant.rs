@@ -10,11 +10,21 @@ card! {
            logarithmically many rounds at the bandwidth of the ring, without folding.",
     rounds: "2⌈log₂P⌉", sent: "2(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
+    combines: OnTheWay,
     source: "Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv:2410.14234, 2024",
     cost: |v| {
         let rounds = 2.0 * f64::from(ceil_log2(v.world_size));
         Cost::of_equals(v, rounds, 2.0 * v.others_blocks(), v.others_blocks())
     },
+    picture: "\
+round  rank 0        rank 1        rank 2        rank 3        rank 4
+    1  4→4   +0←1    0→0   +1←2    1→1   +2←3    2→2   +3←4    3→3   +4←0
+    2  2-3→2 +0-1←3  3-4→3 +1-2←4  4,0→4 +2-3←0  0-1→0 +3-4←1  1-2→1 +4,0←2
+    3  1→1   Σ0←4    2→2   Σ1←0    3→3   Σ2←1    4→4   Σ3←2    0→0   Σ4←3
+    4  0→4   1←1     1→0   2←2     2→1   3←3     3→2   4←4     4→3   0←0
+    5  0-1→3 2-3←2   1-2→4 3-4←3   2-3→0 4,0←4   3-4→1 0-1←0   4,0→2 1-2←1
+    6  0→1   4←4     1→2   0←0     2→3   1←1     3→4   2←2     4→0   3←3
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

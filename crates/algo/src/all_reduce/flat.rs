@@ -9,6 +9,7 @@ card! {
     idea: "Rank 0 takes in every contribution in rank order, then sends the result to everybody.",
     rounds: "2(P − 1)", sent: "(P − 1)n, by rank 0; n by the others", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
+    combines: AtOneRank,
     source: "folklore; the reference for the others, because every element is combined in rank order",
     cost: |v| {
         let others = v.world_size as f64 - 1.0;
@@ -23,6 +24,17 @@ card! {
             scratch: 0.0,
         }
     },
+    picture: "\
+round  rank 0        rank 1       rank 2       rank 3       rank 4
+    1        +0-4←1  0-4→0
+    2        +0-4←2               0-4→0
+    3        +0-4←3                            0-4→0
+    4        Σ0-4←4                                         0-4→0
+    5  0-4→1               0-4←0
+    6  0-4→2                            0-4←0
+    7  0-4→3                                         0-4←0
+    8  0-4→4                                                      0-4←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -11,6 +11,7 @@ card! {
     rounds: "2⌊log₂P⌋, and 2 more unless P is a power of two",
     sent: "2(p − 1)⌈n/p⌉, and n more unless P is a power of two", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
+    combines: OnTheWay,
     source: "Rabenseifner: Optimization of collective reduction operations, ICCS 2004",
     cost: |v| {
         let (core, folded) = fold::core_of(v.world_size);
@@ -28,6 +29,15 @@ card! {
             scratch: 0.0,
         }
     },
+    picture: "\
+round  rank 0        rank 1        rank 2        rank 3        rank 4
+    1        +0-4←4  2-4→3 +0-1←3                0-1→1 +2-4←1  0-4→0
+    2  2-4→2 +0-1←2                0-1→0 +2-4←0
+    3  1→1   Σ0←1    0→0   Σ1←0    3-4→3 Σ2←3    2→2   Σ3-4←2
+    4  0→1   1←1     1→0   0←0     2→3   3-4←3   3-4→2 2←2
+    5  0-1→2 2-4←2   0-1→3 2-4←3   2-4→0 0-1←0   2-4→1 0-1←1
+    6  0-4→4                                                         0-4←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

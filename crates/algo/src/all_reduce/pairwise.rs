@@ -10,11 +10,23 @@ card! {
            No partial sum ever travels, and data pass through no third rank.",
     rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
+    combines: AtOneRank, considered: ForWideSums,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| Cost {
         hops: 2.0 * v.others().min(1.0),
         ..Cost::of_equals(v, 2.0 * v.others(), 2.0 * v.others_blocks(), v.others_blocks())
     },
+    picture: "\
+round  rank 0    rank 1    rank 2    rank 3    rank 4
+    1  1→1 +0←4  2→2 +1←0  3→3 +2←1  4→4 +3←2  0→0 +4←3
+    2  2→2 +0←3  3→3 +1←4  4→4 +2←0  0→0 +3←1  1→1 +4←2
+    3  3→3 +0←2  4→4 +1←3  0→0 +2←4  1→1 +3←0  2→2 +4←1
+    4  4→4 Σ0←1  0→0 Σ1←2  1→1 Σ2←3  2→2 Σ3←4  3→3 Σ4←0
+    5  0→1 4←4   1→2 0←0   2→3 1←1   3→4 2←2   4→0 3←3
+    6  0→2 3←3   1→3 4←4   2→4 0←0   3→0 1←1   4→1 2←2
+    7  0→3 2←2   1→4 3←3   2→0 4←4   3→1 0←0   4→2 1←1
+    8  0→4 1←1   1→0 2←2   2→1 3←3   3→2 4←4   4→3 0←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -12,6 +12,7 @@ card! {
     rounds: "⌊log₂P⌋, and 2 more unless P is a power of two",
     sent: "⌊log₂P⌋n, and n more unless P is a power of two", scratch: "n",
     worlds: Any, buffers: InPlace, overlaps: true,
+    combines: OnTheWay,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
         let (core, folded) = fold::core_of(v.world_size);
@@ -28,6 +29,13 @@ card! {
             scratch: v.len,
         }
     },
+    picture: "\
+round  rank 0        rank 1        rank 2        rank 3        rank 4
+    1        +0-4←4                0-4→3 +0-4←3  0-4→2 +0-4←2  0-4→0
+    2  0-4→1 +0-4←1  0-4→0 +0-4←0
+    3  0-4→2 Σ0-4←2  0-4→3 Σ0-4←3  0-4→0 Σ0-4←0  0-4→1 Σ0-4←1
+    4  0-4→4                                                         0-4←0
+",
 }
 
 /// Both partners compute `mine ∘ theirs`: the same bits, because every operator is commutative.

@@ -8,8 +8,20 @@ card! {
     idea: "The ring reduce_scatter, then the ring all_gather: bandwidth-optimal, and every rank talks to two neighbours only.",
     rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
+    combines: OnTheWay,
     source: "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009",
     cost: |v| Cost::of_equals(v, 2.0 * v.others(), 2.0 * v.others_blocks(), v.others_blocks()),
+    picture: "\
+round  rank 0    rank 1    rank 2    rank 3    rank 4
+    1  4→1 +3←4  0→2 +4←0  1→3 +0←1  2→4 +1←2  3→0 +2←3
+    2  3→1 +2←4  4→2 +3←0  0→3 +4←1  1→4 +0←2  2→0 +1←3
+    3  2→1 +1←4  3→2 +2←0  4→3 +3←1  0→4 +4←2  1→0 +0←3
+    4  1→1 Σ0←4  2→2 Σ1←0  3→3 Σ2←1  4→4 Σ3←2  0→0 Σ4←3
+    5  0→1 4←4   1→2 0←0   2→3 1←1   3→4 2←2   4→0 3←3
+    6  4→1 3←4   0→2 4←0   1→3 0←1   2→4 1←2   3→0 2←3
+    7  3→1 2←4   4→2 3←0   0→3 4←1   1→4 0←2   2→0 1←3
+    8  2→1 1←4   3→2 2←0   4→3 3←1   0→4 4←2   1→0 0←3
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -14,6 +14,13 @@ card! {
         hops: v.others().min(1.0),
         ..Cost::of_equals(v, v.others(), v.others_blocks(), 0.0)
     },
+    picture: "\
+round  rank 0   rank 1   rank 2   rank 3   rank 4
+    1  1→1 4←4  2→2 0←0  3→3 1←1  4→4 2←2  0→0 3←3
+    2  2→2 3←3  3→3 4←4  4→4 0←0  0→0 1←1  1→1 2←2
+    3  3→3 2←2  4→4 3←3  0→0 4←4  1→1 0←0  2→2 1←1
+    4  4→4 1←1  0→0 2←2  1→1 3←3  2→2 4←4  3→3 0←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

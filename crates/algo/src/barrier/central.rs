@@ -15,6 +15,17 @@ card! {
         let messages = 2.0 * others;
         Cost { rounds: messages, hops: 2.0 * others.min(1.0), messages, ..Cost::default() }
     },
+    picture: "\
+round  rank 0   rank 1   rank 2   rank 3   rank 4
+    1      ·←1  ·→0
+    2      ·←2           ·→0
+    3      ·←3                    ·→0
+    4      ·←4                             ·→0
+    5  ·→1          ·←0
+    6  ·→2                   ·←0
+    7  ·→3                            ·←0
+    8  ·→4                                     ·←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

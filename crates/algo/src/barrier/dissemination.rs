@@ -15,6 +15,12 @@ card! {
         let rounds = f64::from(ceil_log2(v.world_size));
         Cost { rounds, hops: rounds, messages: rounds * v.world_size as f64, ..Cost::default() }
     },
+    picture: "\
+round  rank 0   rank 1   rank 2   rank 3   rank 4
+    1  ·→1 ·←4  ·→2 ·←0  ·→3 ·←1  ·→4 ·←2  ·→0 ·←3
+    2  ·→2 ·←3  ·→3 ·←4  ·→4 ·←0  ·→0 ·←1  ·→1 ·←2
+    3  ·→4 ·←1  ·→0 ·←2  ·→1 ·←3  ·→2 ·←4  ·→3 ·←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

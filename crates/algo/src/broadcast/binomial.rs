@@ -24,6 +24,12 @@ card! {
             ..Cost::default()
         }
     },
+    picture: "\
+round  rank 0  rank 1  rank 2       rank 3  rank 4
+    1  0-4→4                                0-4←0
+    2  0-4→2                 0-4←0
+    3  0-4→1   0-4←0   0-4→3        0-4←2
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -12,6 +12,13 @@ card! {
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "folklore",
     cost: |v| Cost::of_star(v.world_size, v.len, (v.world_size as f64 - 1.0) * v.len),
+    picture: "\
+round  rank 0  rank 1  rank 2  rank 3  rank 4
+    1  0-4→1   0-4←0
+    2  0-4→2           0-4←0
+    3  0-4→3                   0-4←0
+    4  0-4→4                           0-4←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

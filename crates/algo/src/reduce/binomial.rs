@@ -10,6 +10,7 @@ card! {
     idea: "Each rank combines what its children send, the smallest subtree first, and sends the sum to its parent. The choice for few bytes.",
     rounds: "⌈log₂P⌉", sent: "n", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
+    combines: OnTheWay,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
         let rounds = f64::from(ceil_log2(v.world_size));
@@ -25,6 +26,12 @@ card! {
             scratch: 0.0,
         }
     },
+    picture: "\
+round  rank 0  rank 1  rank 2        rank 3  rank 4
+    1  +0-4←1  0-4→0         +0-4←3  0-4→2
+    2  +0-4←2          0-4→0
+    3  Σ0-4←4                                0-4→0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -25,6 +25,12 @@ card! {
             scratch: ((v.world_size / 2) as f64 - 1.0).max(0.0) * v.block,
         }
     },
+    picture: "\
+round  rank 0  rank 1  rank 2     rank 3  rank 4
+    1  4→4                                4←0
+    2  2-3→2               2-3←0
+    3  1→1     1←0     3→3        3←2
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

@@ -11,6 +11,13 @@ card! {
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "folklore",
     cost: |v| Cost::of_star(v.world_size, v.block, (v.world_size as f64 - 1.0) * v.block),
+    picture: "\
+round  rank 0  rank 1  rank 2  rank 3  rank 4
+    1  1→1     1←0
+    2  2→2             2←0
+    3  3→3                     3←0
+    4  4→4                             4←0
+",
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {

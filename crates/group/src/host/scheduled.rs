@@ -26,7 +26,7 @@ use crate::host::stage::{Pattern, Stage, Staged};
 use crate::progress::polling;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
-use phalanx_algo::{Algorithm, Selector, Shape};
+use phalanx_algo::{Algorithm, Selector, Shape, SumKind};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::{Direction, Wire};
@@ -90,7 +90,7 @@ impl ScheduledBackend {
 
     fn choose(&self, kind: OpKind, bytes: usize, world_size: usize, sums: Sums) -> Algorithm {
         match sums {
-            Sums::Kept => self.selector.select_for_wide_sums(kind, bytes, world_size),
+            Sums::Kept => self.selector.select_for(kind, SumKind::Wide, bytes, world_size),
             Sums::InPlace => self.selector.select(kind, bytes, world_size),
             // Whatever the algorithm, about half of what it sends are sums.
             Sums::Begun => self.selector.select(kind, bytes.saturating_add(bytes / 2), world_size),

@@ -2,7 +2,7 @@
 
 use super::random::{Random, mix};
 use crate::host::stage::Pattern;
-use phalanx_algo::{Algorithm, Selector};
+use phalanx_algo::{Algorithm, Selector, Way};
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Program {
         let mut selector = Selector::default();
         for op in COLLECTIVES {
             let algorithms: Vec<_> = Algorithm::of(op).filter(|a| a.supports(world_size)).collect();
-            selector.forced.insert(op, *random.pick(&algorithms));
+            selector.forced.insert(op, Way::Messages(*random.pick(&algorithms)));
         }
         let mut lines: Vec<_> = (0..1 + random.below(10)).map(|_| Line::draw(random, world_size)).collect();
         // A rank that leaves one out is at another call than the others, whichever it is.

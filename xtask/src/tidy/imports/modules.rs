@@ -146,7 +146,8 @@ impl Crate {
                 ForeignItem::Type(it) => Some(it.ident.to_string()),
                 _ => None,
             })),
-            Item::Macro(it) => {
+            // A macro of the root is there for the modules below it: it stands on the ground.
+            Item::Macro(it) if id > 0 => {
                 if let Some(ident) = &it.ident {
                     self.macros.entry(ident.to_string()).or_default().push(file);
                 }
