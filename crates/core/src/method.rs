@@ -32,6 +32,14 @@ impl Method {
     /// Longest words that travel to other ranks; of longer ones only the beginning does.
     pub const LEN_MAX: usize = 120;
 
+    /// What a program demands of a reduction that is to be reproducible: that it adds up in the order of the ranks.
+    pub const IN_RANK_ORDER: Self = Self(Words::Known("in rank order"));
+
+    /// Whether it adds up in the order of the ranks, whatever else it does.
+    pub fn is_in_rank_order(&self) -> bool {
+        self.as_str().starts_with(Self::IN_RANK_ORDER.as_str())
+    }
+
     /// The words.
     pub fn as_str(&self) -> &str {
         match &self.0 {
@@ -124,6 +132,13 @@ mod tests {
         assert_eq!(Method::from("ring"), Method::from("ring".to_owned()));
         assert_ne!(Method::from("ring"), Method::from("flat"));
         assert!(Method::default().is_unsaid() && Method::from(String::new()).is_unsaid());
+    }
+
+    #[test]
+    fn a_demand_outlives_what_is_added() {
+        let method = Method::IN_RANK_ORDER.then(&"pairwise in 2 blocks of 5".into());
+        assert_eq!(method.as_str(), "in rank order, pairwise in 2 blocks of 5");
+        assert!(method.is_in_rank_order() && !Method::from("pairwise").is_in_rank_order());
     }
 
     #[test]

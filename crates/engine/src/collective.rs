@@ -4,12 +4,14 @@
 //! received bytes are combined as soon as nobody needs the old ones. The rules are the schedule's own: a send
 //! reads what earlier steps received, and a receive writes what its own and earlier steps have sent.
 
+use crate::contributions::Contributions;
 use crate::core::{Core, Fault, Progress};
 use crate::operation::Operation;
 use crate::partial::{Arithmetic, Operand, Partials, READ_LEN};
-use crate::plan::{Plan, Transfer, clear_of};
+use crate::plan::{Plan, Sums, Transfer, clear_of};
 use crate::scratch::SCRATCH_LEN;
 use phalanx_algo::Action;
+use phalanx_control::group_health::GroupHealth;
 use phalanx_core::{Method, Signature};
 use phalanx_transport::sabotage::{Mechanism, breaks};
 use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
@@ -85,6 +87,8 @@ pub struct Collective {
     plan: Arc<Plan>,
     arithmetic: Option<Arithmetic>,
     partials: Partials,
+    /// Those of other ranks that wait for the rest, or a table of all: as the plan says.
+    contributions: Contributions,
     element: usize,
     sends: Vec<Done>,
     recvs: Vec<Done>,
@@ -122,6 +126,7 @@ impl Collective {
             plan,
             arithmetic,
             partials: Partials::default(),
+            contributions: Contributions::default(),
             first_send: 0,
             first_recv: 0,
             received: 0,
@@ -151,7 +156,20 @@ impl Collective {
             self.in_place = memory.is_in_place();
             core.health.remember(self.seq, &self.signature, core.log_clock);
             self.begin_partials(memory);
+            self.begin_contributions(memory, &core.health);
         }
+        let Some(row_len) = self.plan.row_len else { return self.exchange(core, memory) };
+        let mut table = std::mem::take(&mut self.contributions);
+        let progress = self.exchange(core, &mut Memory::InPlace(table.bytes_mut()))?;
+        if progress == Progress::Finished {
+            self.fold_rows(&table, row_len, memory);
+        }
+        self.contributions = table;
+        Ok(progress)
+    }
+
+    /// Moves what can be moved now.
+    fn exchange(&mut self, core: &mut Core, memory: &mut Memory<'_>) -> Result<Progress, Fault> {
         let mut moved = false;
         self.budget = POLL_BYTES;
         // What was sent leaves room to receive into, and what was received can be sent on.
@@ -180,6 +198,48 @@ impl Collective {
         for range in &self.plan.widened {
             arithmetic.widen(memory.outgoing(range.clone()), self.partials.of(range));
         }
+    }
+
+    /// Room for contributions, and this rank's own in the table of all, where there is one.
+    fn begin_contributions(&mut self, memory: &Memory<'_>, health: &GroupHealth) {
+        let Some(row_len) = self.plan.row_len else {
+            self.contributions = Contributions::new(self.plan.kept_len);
+            return;
+        };
+        self.contributions = Contributions::new(health.members().len() * row_len);
+        let own = health.rank * row_len;
+        self.contributions.bytes_mut()[own..own + row_len].copy_from_slice(memory.outgoing(0..row_len));
+    }
+
+    /// The result, of a table that has the contributions of all.
+    fn fold_rows(&self, table: &Contributions, row_len: usize, memory: &mut Memory<'_>) {
+        let arithmetic = self.arithmetic.expect("only reductions have contributions");
+        if row_len > 0 {
+            let rows: Vec<_> = table.bytes().chunks_exact(row_len).map(Some).collect();
+            arithmetic.fold(memory.incoming(0..row_len), &rows);
+        }
+    }
+
+    /// Combines the contributions to a range of the buffer, of which the last has just come `from` the sender of `last`.
+    fn fold(
+        &self,
+        last: &Transfer,
+        range: Range<usize>,
+        from: &[u8],
+        world_size: usize,
+        memory: &mut Memory<'_>,
+    ) {
+        let arithmetic = self.arithmetic.expect("schedules combine only in reductions");
+        let at = range.start - last.parts[0].start;
+        // This rank's own is in the buffer.
+        let mut contributions = vec![None; world_size];
+        contributions[last.peer] = Some(from);
+        for transfer in self.plan.recvs.iter().filter(|transfer| transfer.parts == last.parts) {
+            if let Some(kept) = transfer.kept_at {
+                contributions[transfer.peer] = Some(&self.contributions.bytes()[kept + at..][..range.len()]);
+            }
+        }
+        arithmetic.fold(memory.incoming(range), &contributions);
     }
 
     /// The messages under way from `first` on, each the oldest of its peer.
@@ -307,6 +367,7 @@ impl Collective {
                 self.recvs[i].bytes += n;
                 n
             }
+            Action::Combine if transfer.kept_at.is_some() => self.keep(core, i, transfer, arrival.left)?,
             Action::Combine | Action::Finish => {
                 // Whole elements only: the rest of a cut one is needed by somebody still.
                 let whole = free.len() / self.element * self.element;
@@ -322,6 +383,17 @@ impl Collective {
             return Ok(true);
         }
         Ok(read > 0)
+    }
+
+    /// Receives the contribution of another rank to where it is kept.
+    fn keep(&mut self, core: &mut Core, i: usize, transfer: &Transfer, left: usize) -> Result<usize, Fault> {
+        let done = &mut self.recvs[i];
+        let from = transfer.kept_at.expect("it is kept") + done.bytes;
+        let into = &mut self.contributions.bytes_mut()[from..from + left];
+        let n = core.wire.read(transfer.peer, Key { channel: Channel::Collective, id: self.seq }, into);
+        let n = n.map_err(|f| (transfer.peer, f))?;
+        done.bytes += n;
+        Ok(n)
     }
 
     fn combine(
@@ -353,7 +425,11 @@ impl Collective {
         let whole = have / (width * self.element) * (width * self.element);
         let (range, from) = (free.start..free.start + whole / width, &scratch[..whole]);
         let last = transfer.action == Action::Finish;
-        if !arithmetic.is_wide() || last && !transfer.is_partial && !done.is_partial {
+        let len = range.len();
+        if arithmetic.sums() == Sums::InRankOrder {
+            let world_size = core.health.members().len();
+            self.fold(transfer, range, from, world_size, memory);
+        } else if !arithmetic.is_wide() || last && !transfer.is_partial && !done.is_partial {
             arithmetic.combine(memory.incoming(range.clone()), from, last);
         } else {
             let from = if done.is_partial { Operand::Partial(from) } else { Operand::Elements(from) };
@@ -368,7 +444,8 @@ impl Collective {
                 (true, true) => arithmetic.end(partial, from, memory.incoming(range.clone())),
             }
         }
-        done.bytes += range.len();
+        let done = &mut self.recvs[i];
+        done.bytes += len;
         done.carry_len = have - whole;
         done.carry[..done.carry_len].copy_from_slice(&scratch[whole..have]);
         Ok(n)
@@ -444,7 +521,8 @@ impl Collective {
             let mut earlier = self.first_recv..i;
             return earlier.all(|r| self.recvs[r].complete).then_some(next);
         }
-        if !self.in_place {
+        // What is kept goes nowhere that anybody reads yet.
+        if !self.in_place || transfer.kept_at.is_some() {
             return Some(next);
         }
         let older = clear_of(next, self.undelivered(plan, transfer.step));

@@ -10,6 +10,7 @@
 
 pub mod attempt;
 pub mod collective;
+mod contributions;
 pub mod core;
 pub mod eager;
 pub mod message;

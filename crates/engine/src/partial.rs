@@ -25,6 +25,8 @@ pub struct Arithmetic {
     wide: Option<Wide>,
     /// How many contributions an average has.
     divide_by: usize,
+    /// Whether contributions are combined in the order of the ranks.
+    in_rank_order: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +55,8 @@ impl Arithmetic {
         let (Some(op), Some(dtype)) = (reduce, signature.dtype) else { return Ok(None) };
         let kernel = Kernel::new(op, dtype)
             .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
-        Ok(Some(Self { kernel, wide: Wide::of(op, dtype), divide_by }))
+        let in_rank_order = signature.method.is_in_rank_order();
+        Ok(Some(Self { kernel, wide: Wide::of(op, dtype), divide_by, in_rank_order }))
     }
 
     /// Whether partial sums are kept as `f32`.
@@ -72,7 +75,16 @@ impl Arithmetic {
 
     /// Where the sums of a collective are.
     pub fn sums(&self) -> Sums {
-        if self.is_wide() { Sums::Kept } else { Sums::InPlace }
+        match (self.in_rank_order, self.is_wide()) {
+            (true, _) => Sums::InRankOrder,
+            (false, true) => Sums::Kept,
+            (false, false) => Sums::InPlace,
+        }
+    }
+
+    /// The result, of the contributions of all ranks in this order; `None` stands for what is in `into`.
+    pub(crate) fn fold(&self, into: &mut [u8], contributions: &[Option<&[u8]>]) {
+        self.kernel.fold(into, contributions, self.divide_by);
     }
 
     /// Widens elements, the first time that they are combined.

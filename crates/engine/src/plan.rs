@@ -1,6 +1,6 @@
 //! A schedule made ready to run: byte ranges instead of elements, outgoing and incoming halves apart.
 
-use phalanx_algo::{Action, Algorithm, Shape, Span};
+use phalanx_algo::{Action, Algorithm, Buffers, Shape, Span};
 use phalanx_core::Method;
 use std::ops::Range;
 
@@ -20,6 +20,8 @@ pub struct Transfer {
     /// What this rank has of these bytes are partial sums, kept beside the buffer (see [`partial`](crate::partial)): those it sends, or
     /// those to which it adds what it receives.
     pub is_partial: bool,
+    /// Where the received contribution is kept until those of all are here, for sums in the order of the ranks. The last is not kept.
+    pub kept_at: Option<usize>,
 }
 
 impl Transfer {
@@ -28,7 +30,15 @@ impl Transfer {
         let bytes = |r: &Range<usize>| r.start * element..r.end * element;
         let ordinal = others.iter().filter(|t| t.peer == peer).count() as u32;
         let parts = [bytes(&span.first), bytes(&span.second)];
-        others.push(Self { step: step as u32, ordinal, peer, parts, action, is_partial: false });
+        others.push(Self {
+            step: step as u32,
+            ordinal,
+            peer,
+            parts,
+            action,
+            is_partial: false,
+            kept_at: None,
+        });
     }
 
     /// Bytes of the buffer.
@@ -69,6 +79,8 @@ pub enum Sums {
     Kept,
     /// Beside it from the beginning: what is to be combined are sums already.
     Begun,
+    /// Nowhere: contributions are kept until all are here, then combined in the order of the ranks.
+    InRankOrder,
 }
 
 /// All messages of one rank in one collective.
@@ -85,6 +97,10 @@ pub struct Plan {
     /// Bytes that are made partial sums before anything else, since they travel together with others that are. No algorithm sends results
     /// together with sums.
     pub widened: Vec<Range<usize>>,
+    /// Bytes of contributions that this rank keeps until all are here.
+    pub kept_len: usize,
+    /// Bytes of a row, where messages are parts of a table with the contribution of each rank in its row, and not of the buffer.
+    pub row_len: Option<usize>,
     /// What all ranks must plan alike, in words.
     pub method: Method,
 }
@@ -93,8 +109,9 @@ impl Plan {
     /// Of one rank, in a buffer whose elements have so many bytes.
     pub fn new(algorithm: Algorithm, shape: &Shape<'_>, element: usize, sums: Sums) -> Self {
         let mut plan = Self::default();
-        let is_wide = sums != Sums::InPlace;
+        let is_wide = matches!(sums, Sums::Kept | Sums::Begun);
         let all = 0..shape.layout.len() * element;
+        plan.row_len = (algorithm.buffers() == Buffers::Contributions).then_some(all.end);
         let mut results = Ranges::default();
         let mut partial = Ranges(if sums == Sums::Begun { vec![all] } else { Vec::new() });
         for (number, step) in algorithm.steps(shape).iter().enumerate() {
@@ -108,6 +125,11 @@ impl Plan {
             if let Some(recv) = &step.recv {
                 Transfer::join(&mut plan.recvs, number, recv.peer, &recv.span, recv.action, element);
                 let transfer = plan.recvs.last_mut().expect("it was just joined");
+                if sums == Sums::InRankOrder && recv.action == Action::Combine {
+                    debug_assert!(algorithm.keeps_rank_order(), "{algorithm} sends partial sums");
+                    transfer.kept_at = Some(plan.kept_len);
+                    plan.kept_len += transfer.len();
+                }
                 if is_wide && recv.action != Action::Copy {
                     transfer.is_partial = partial.meet_all(&transfer.parts, &mut plan.widened);
                 }

@@ -93,6 +93,23 @@ impl Kernel {
         unsafe { self.reduce(&[into.as_mut_ptr()], &sources, len, divide_by) }
     }
 
+    /// Combines `sources` in the order given, into `into`; `None` stands for what is in there. `divide_by`: as of [`reduce`](Self::reduce).
+    ///
+    /// # Panics
+    /// As [`reduce`](Self::reduce) does, and if the lengths differ.
+    pub fn fold(&self, into: &mut [u8], sources: &[Option<&[u8]>], divide_by: usize) {
+        let len = into.len();
+        assert!(
+            sources.iter().flatten().all(|source| source.len() == len),
+            "buffers of one length are combined"
+        );
+        let into = into.as_mut_ptr();
+        let sources: Vec<_> =
+            sources.iter().map(|source| source.map_or(into.cast_const(), <[u8]>::as_ptr)).collect();
+        // SAFETY: as in `combine`: all are good for `len` bytes, and the shared slices can't overlap the exclusive `into`.
+        unsafe { self.reduce(&[into], &sources, len, divide_by) }
+    }
+
     /// Ends a reduction over `world_size` contributions: divides, for averages.
     ///
     /// # Panics

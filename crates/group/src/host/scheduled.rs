@@ -92,6 +92,7 @@ impl ScheduledBackend {
         match sums {
             Sums::Kept => self.selector.select_for(kind, SumKind::Wide, bytes, world_size),
             Sums::InPlace => self.selector.select(kind, bytes, world_size),
+            Sums::InRankOrder => self.selector.select_for(kind, SumKind::InRankOrder, bytes, world_size),
             // Whatever the algorithm, about half of what it sends are sums.
             Sums::Begun => self.selector.select(kind, bytes.saturating_add(bytes / 2), world_size),
         }
@@ -254,7 +255,7 @@ fn method(algorithm: Algorithm, pattern: &Pattern, sums: Sums) -> String {
         method += &format!(" in {}", layout.describe());
     }
     method += match sums {
-        Sums::InPlace => "",
+        Sums::InPlace | Sums::InRankOrder => "",
         Sums::Kept => " with sums in f32",
         Sums::Begun => " of sums in f32",
     };
