@@ -104,8 +104,8 @@ pub use schedule::{Action, Recv, Send, Span, Step};
 pub use select::{Selector, SumKind};
 pub use shape::{Buffers, Shape};
 pub use shared_memory::{LINE_BYTES, MemoryCall, MemoryWay, SLOT_BYTES};
-pub use two_level::{LevelsCall, LevelsWay};
-pub use way::Way;
+pub use two_level::{LevelsCall, LevelsWay, SLICED_BYTES_MIN};
+pub use way::{Kind, Way};
 
 /// Every rank ends with the combination of all ranks' buffers.
 pub mod all_reduce {

@@ -1,7 +1,7 @@
 //! The choice among algorithms: one function, whose answer can be forced, and printed (see `explain`).
 
-use crate::{Algorithm, Considered, LevelsWay, Link, MemoryWay, Way};
-use phalanx_core::{OpKind, Result};
+use crate::{Algorithm, Considered, Kind, LevelsWay, Link, MemoryWay, Way};
+use phalanx_core::{Error, OpKind, Result};
 use std::collections::BTreeMap;
 
 /// Chooses the algorithm of each operation: the cheapest by the cost model, unless one is forced.
@@ -90,6 +90,36 @@ impl Selector {
         }
     }
 
+    /// Whether `op` can be performed in the order of the ranks, with what is forced.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the forced way adds up in another order; it names those that can.
+    pub fn check_rank_order(&self, op: OpKind) -> Result<()> {
+        let Some(way) = self.forced.get(&op).filter(|way| !way.keeps_rank_order()) else { return Ok(()) };
+        let able: Vec<_> = Way::of(op).filter(|way| way.keeps_rank_order()).map(Way::name).collect();
+        let what = format!(
+            "{op}={} is forced (PHALANX_ALGO) and does not add up in the order of the ranks, as a reproducible group does; these do: {}",
+            way.name(),
+            able.join(", ")
+        );
+        Err(Error::config(what))
+    }
+
+    /// The forced ways that a group can never take, and why: its ranks are so many, and work together `by` ways of this kind.
+    pub fn never_taken(&self, by: Kind, world_size: usize) -> Vec<(Way, String)> {
+        let obstacle = |way: Way| match way {
+            Way::Messages(algorithm) if !algorithm.supports(world_size) => {
+                Some(format!("it needs {}, not {world_size}", algorithm.card().worlds))
+            }
+            Way::Memory(..) if by != Kind::Memory => Some("the ranks do not all share memory".into()),
+            Way::Levels(..) if by != Kind::Levels => {
+                Some("the ranks are not several to a host on several hosts".into())
+            }
+            _ => None,
+        };
+        self.forced.values().filter_map(|way| Some((*way, obstacle(*way)?))).collect()
+    }
+
     pub(crate) fn price(&self, algorithm: Algorithm, bytes: usize, world_size: usize) -> f64 {
         algorithm.seconds(world_size, bytes, &self.link)
     }
@@ -137,7 +167,6 @@ fn candidates(op: OpKind, sums: SumKind, world_size: usize) -> impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::Error;
 
     fn choice(op: OpKind, bytes: usize, world_size: usize) -> &'static str {
         Selector::default().select(op, bytes, world_size).name()
@@ -216,6 +245,37 @@ mod tests {
         assert_eq!(selector.forced_memory(OpKind::AllReduce), Some(MemoryWay::Push));
         assert_eq!(selector.forced_levels(OpKind::Broadcast), Some(LevelsWay::Direct));
         assert_eq!(selector.forced_messages(OpKind::AllReduce), None);
+    }
+
+    #[test]
+    fn sums_in_rank_order_are_made_by_those_that_can() {
+        let choice = |bytes, world_size| {
+            Selector::default().select_for(OpKind::AllReduce, SumKind::InRankOrder, bytes, world_size)
+        };
+        for (bytes, world_size) in [(8, 2), (8, 7), (1 << 20, 2), (64 << 20, 8)] {
+            assert!(choice(bytes, world_size).keeps_rank_order(), "{bytes} bytes, {world_size} ranks");
+        }
+        let forced = |text| Selector::forced_from(text).unwrap().check_rank_order(OpKind::AllReduce);
+        for able in
+            ["", "all_reduce=flat", "all_reduce=shm/push", "all_reduce=two_level/direct", "reduce=binomial"]
+        {
+            forced(able).unwrap();
+        }
+        for unable in ["all_reduce=ring", "all_reduce=two_level/slices"] {
+            let words = forced(unable).unwrap_err().to_string();
+            assert!(words.contains(unable) && words.contains("these do: flat, pairwise,"), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_a_group_can_never_take_is_known() {
+        let selector =
+            Selector::forced_from("all_reduce=shm/push,broadcast=two_level/direct,reduce_scatter=halving")
+                .unwrap();
+        let never = |by, world_size| selector.never_taken(by, world_size).len();
+        assert_eq!([never(Kind::Messages, 4), never(Kind::Memory, 4), never(Kind::Levels, 4)], [2, 1, 1]);
+        let words = &selector.never_taken(Kind::Memory, 6)[0].1;
+        assert_eq!(words, "it needs a power of two of ranks, not 6");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use phalanx_core::OpKind;
 
 /// The bytes from which all ranks of a host talk to other hosts, each about a slice of its own. Below, one of them
 /// does: slices cost a round inside each host more than they save between hosts.
-const SLICED_BYTES_MIN: usize = 8 << 10;
+pub const SLICED_BYTES_MIN: usize = 8 << 10;
 
 /// A way of a group over several hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

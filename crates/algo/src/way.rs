@@ -31,6 +31,17 @@ pub enum Way {
     Levels(OpKind, LevelsWay),
 }
 
+/// What the ways are made of that the ranks of a group have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Messages alone.
+    Messages,
+    /// Memory that all share, and messages.
+    Memory,
+    /// Memory that those of a host share, messages between hosts, and among all.
+    Levels,
+}
+
 impl Way {
     /// All there are, by operation.
     pub fn all() -> impl Iterator<Item = Self> {

@@ -284,10 +284,17 @@ impl fmt::Display for Disagreement<'_> {
         }
         let [ours, theirs] = [&left.1, &right.1];
         if ours.calls_as(theirs) && ours.method != theirs.method {
+            let way = |of: &Signature| match of.method.is_unsaid() {
+                true => "the recommended way".to_owned(),
+                false => of.method.to_string(),
+            };
             return write!(
                 f,
                 " on how to perform {ours}: {} does it by {}, but {} by {} (do all run the same build, with the same settings?)",
-                left.0, ours.method, right.0, theirs.method
+                left.0,
+                way(ours),
+                right.0,
+                way(theirs)
             );
         }
         write!(f, ": {} called {}, but {} called {}", left.0, left.1, right.0, right.1)

@@ -48,7 +48,10 @@ fn groups_say_what_performs_their_operations() {
     says(World::hosts(1), 3, "tcp: 3 ranks on 3 hosts");
     says(World::hosts(2), 4, "two-level: 2 hosts x 2 ranks: shm inside, tcp across");
     says(World::hosts(2), 3, "two-level: 3 ranks on 2 hosts: shm inside, tcp across");
-    says(World::hosts(2).algorithms("all_reduce=ring"), 4, "tcp: 4 ranks on 2 hosts");
+    // What is forced for one operation moves no group.
+    says(World::shm().algorithms("all_reduce=ring"), 2, "shm: 2 ranks on this host");
+    let forced = World::hosts(2).algorithms("all_reduce=ring");
+    says(forced, 4, "two-level: 2 hosts x 2 ranks: shm inside, tcp across");
     says(World::tcp(), 1, "thread: 1 rank");
 }
 

@@ -2,12 +2,13 @@
 
 use crate::control::group_health::GroupHealth;
 use crate::group::backend::{Backend, BackendFactory};
+use crate::host::forced;
 #[cfg(target_os = "linux")]
 use crate::host::hierarchical::{HierarchicalBackend, Hosts};
 use crate::host::host_context::HostContext;
 use crate::host::neighbours::Neighbours;
 use crate::host::scheduled::ScheduledBackend;
-use phalanx_algo::Selector;
+use phalanx_algo::{Kind, Selector};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result};
 use phalanx_rendezvous::BackendChoice;
 use std::sync::Arc;
@@ -50,6 +51,7 @@ impl BackendFactory for HostBackends {
         match (choice, elsewhere) {
             #[cfg(target_os = "linux")]
             (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
+                forced::warn_of_never(&selector, &health, Kind::Memory);
                 crate::host::shm::backend(&self.job, health, op, choice, selector, deadline)
             }
             (BackendChoice::Shm, Some(&rank)) => {
@@ -61,13 +63,13 @@ impl BackendFactory for HostBackends {
                 Err(Error::config(what))
             }
             #[cfg(target_os = "linux")]
-            (BackendChoice::Auto, Some(_))
-                if selector.forced.is_empty() && Hosts::of(members, host).is_worth_two_levels() =>
-            {
+            (BackendChoice::Auto, Some(_)) if Hosts::of(members, host).is_worth_two_levels() => {
+                forced::warn_of_never(&selector, &health, Kind::Levels);
                 Ok(Arc::new(HierarchicalBackend::join(&self.job, health, op, choice, selector, deadline)?))
             }
             _ => {
                 let _ = (op, deadline);
+                forced::warn_of_never(&selector, &health, Kind::Messages);
                 Ok(Arc::new(ScheduledBackend::new(health, choice, selector)))
             }
         }

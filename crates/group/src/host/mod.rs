@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 pub(crate) mod call_thread;
 pub(crate) mod choose_backend;
+pub(crate) mod forced;
 #[cfg(target_os = "linux")]
 pub(crate) mod hierarchical;
 pub(crate) mod host_context;

@@ -26,6 +26,8 @@ use crate::host::stage::{Pattern, Stage, Staged};
 use crate::progress::polling;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
+#[cfg(target_os = "linux")]
+use phalanx_algo::LevelsWay;
 use phalanx_algo::{Algorithm, Selector, Shape, SumKind};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
@@ -76,6 +78,7 @@ impl ScheduledBackend {
     /// Gives a call its number and its plan.
     pub(crate) fn begin(&self, signature: &Signature, pattern: &Pattern) -> Result<Running> {
         self.engine.health.check(signature)?;
+        self.check_order(signature)?;
         let world_size = self.engine.health.members().len();
         let arithmetic = Arithmetic::of(signature, pattern.reduce, world_size)?;
         let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
@@ -86,6 +89,28 @@ impl ScheduledBackend {
         let method = signature.method.then(&plan.method);
         let signature = Signature { method: method.clone(), ..signature.clone() };
         Ok(Running::new(seq, signature, method, plan, arithmetic))
+    }
+
+    /// Refuses a reduction in the order of the ranks for which a way is forced that has another order.
+    pub(crate) fn check_order(&self, signature: &Signature) -> Result<()> {
+        if signature.method.is_in_rank_order() {
+            self.selector.check_rank_order(signature.op)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether an algorithm of messages is forced for this operation, and can be taken.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_forced(&self, op: OpKind) -> bool {
+        let world_size = self.engine.health.members().len();
+        self.selector.forced_messages(op).is_some_and(|algorithm| algorithm.supports(world_size))
+    }
+
+    /// The way over several hosts that is forced for this operation.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn forced_levels(&self, op: OpKind) -> Option<LevelsWay> {
+        self.selector.forced_levels(op)
     }
 
     fn choose(&self, kind: OpKind, bytes: usize, world_size: usize, sums: Sums) -> Algorithm {

@@ -13,7 +13,7 @@ use crate::host::hierarchical::HierarchicalBackend;
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmBackend;
-use phalanx_algo::Selector;
+use phalanx_algo::{Link, Selector};
 use phalanx_core::{CallSite, DType, Deadline, Error, Layout, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
 use phalanx_transport::Secret;
@@ -48,8 +48,12 @@ impl Part {
 
     /// The world over two levels, whatever is recommended.
     pub(super) fn two_levels(&self, algorithms: &str) -> HierarchicalBackend {
+        self.two_levels_with(Selector::forced_from(algorithms).unwrap())
+    }
+
+    fn two_levels_with(&self, selector: Selector) -> HierarchicalBackend {
         let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
-        let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
+        let selector = Arc::new(selector);
         let made =
             HierarchicalBackend::join(&self.job, health, OpKind::Init, self.choice, selector, &self.deadline);
         self.when_all_have(made)
@@ -209,18 +213,21 @@ fn other_blocks(part: Part) -> Error {
 #[test]
 fn another_algorithm_is_named_to_all() {
     let ways = ["flat in 2 blocks of 50000", "recursive_doubling in 2 blocks of 50000"];
-    for errors in [threads(2, other_algorithm), over_tcp(2, other_algorithm), over_pipes(2, other_algorithm)]
-    {
+    for errors in [threads(2, other_algorithm), over_tcp(2, other_algorithm)] {
         assert_named(&errors, ways);
     }
+    let ways = ways.map(|way| format!("messages, {way}"));
+    assert_named(&over_pipes(2, other_algorithm), [&ways[0], &ways[1]]);
 }
 
 #[test]
 fn other_blocks_are_named_to_all() {
     let ways = ["ring in 2 blocks of 49999, 50001", "ring in 2 blocks of 50000"];
-    for errors in [threads(2, other_blocks), over_tcp(2, other_blocks), over_pipes(2, other_blocks)] {
+    for errors in [threads(2, other_blocks), over_tcp(2, other_blocks)] {
         assert_named(&errors, ways);
     }
+    let ways = ways.map(|way| format!("messages, {way}"));
+    assert_named(&over_pipes(2, other_blocks), [&ways[0], &ways[1]]);
 }
 
 /// Of half types, sums that are begun travel as other bytes than contributions do.
@@ -287,10 +294,67 @@ fn another_way_over_two_levels_is_named_to_all() {
 #[test]
 fn another_algorithm_between_hosts_is_named_to_all() {
     let errors = on_two_hosts(|part| {
-        let backend = part.two_levels(ALGORITHMS[part.rank / 2]);
+        let link = Link { latency_s: [1.0, 1e-9][part.rank / 2], ..Link::TCP };
+        let backend = part.two_levels_with(Selector { link, ..Selector::default() });
         outcome(part.rank, &backend, &sum(4, LEN), &[2, 3])
     });
     let across =
-        ["flat", "recursive_doubling"].map(|name| format!("slices on two levels, {name} in 2 blocks"));
+        ["recursive_doubling", "ring"].map(|name| format!("slices on two levels, {name} in 2 blocks"));
     assert_named(&errors, [&across[0], &across[1]]);
+}
+
+#[test]
+fn another_forced_way_over_two_levels_is_named_to_all() {
+    let forced = ["all_reduce=two_level/speakers", "all_reduce=two_level/slices"];
+    let errors = on_two_hosts(|part| {
+        outcome(part.rank, &part.two_levels(forced[part.rank / 2]), &sum(4, LEN), &[2, 3])
+    });
+    assert_named(&errors, ["slices on two levels", "speakers on two levels"]);
+    let forced = ["all_reduce=ring", "all_reduce=two_level/slices"];
+    let errors = on_two_hosts(|part| {
+        outcome(part.rank, &part.two_levels(forced[part.rank / 2]), &sum(4, LEN), &[2, 3])
+    });
+    assert_named(&errors, ["one level", "slices on two levels"]);
+}
+
+#[test]
+fn another_forced_way_in_shared_memory_is_named_to_all() {
+    let forced = ["all_reduce=shm/two_phases", "all_reduce=shm/one_shot"];
+    let errors =
+        over_pipes(2, |part| outcome(part.rank, &*part.world(forced[part.rank]), &sum(2, 1000), &[1]));
+    assert_named(&errors, ["reduce in one shot of 4000 bytes", "reduce in two phases of 4000 bytes"]);
+}
+
+/// A rank that sends messages, and one that waits for flags.
+#[test]
+fn messages_and_shared_memory_are_named_to_all() {
+    let forced = ["all_reduce=ring", ""];
+    let errors =
+        over_pipes(2, |part| outcome(part.rank, &*part.world(forced[part.rank]), &sum(2, LEN), &[1]));
+    for error in &errors {
+        let words = error.to_string();
+        assert!(words.contains("by messages") && words.contains("by the recommended way"), "{words}");
+    }
+}
+
+/// What is forced for one operation leaves the others where they were.
+#[test]
+fn a_forced_algorithm_leaves_other_operations_in_shared_memory() {
+    over_pipes(2, |part| {
+        let backend = part.world("all_reduce=ring,reduce_scatter=shm/one_shot");
+        assert_eq!(backend.name(), "shm");
+        let mut buffer = vec![part.rank as f32 + 1.0; 1000];
+        let scattered = Sum { blocks: Some(Layout::even(2, 1000)), ..sum(2, 1000) };
+        for sum in [&sum(2, 1000), &scattered, &sum(2, 1000)] {
+            let bytes = bytemuck::cast_slice_mut(&mut buffer);
+            backend.perform(sum.call(part.rank, DType::F32, bytes), LIMIT).unwrap();
+            if sum.blocks.is_some() {
+                // Of its own block alone: the other is anything.
+                buffer[[500, 0][part.rank]..][..500].fill(0.0);
+            }
+        }
+        // 1 + 2, that from both, and that of the rank whose block it is.
+        assert_eq!(buffer, vec![6.0; 1000]);
+        Error::Internal { what: "none: all was well".into() }
+    });
 }

@@ -8,38 +8,16 @@ use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::request::{Buffers, Request};
 use crate::host::call_thread::{CallThread, Performer};
+use crate::host::forced::warn_not_taken;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmTeam;
 use crate::trace::clock;
-use phalanx_core::{DType, Error, Layout, ReduceOp, Result, Signature};
+use phalanx_algo::{LevelsCall, LevelsWay, Way};
+use phalanx_core::{DType, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// From so many bytes on, all ranks of a host talk to other hosts, each about a slice of its own. Below, one of them
-/// does: slices cost a round inside each host more than they save between hosts.
-pub(super) const SLICED_BYTES_MIN: usize = 8 << 10;
-
-/// How an operation is made of parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Path {
-    /// The whole group over the network, whoever shares a host.
-    Flat,
-    /// All of a host with one of them, which speaks for it.
-    Speakers,
-    /// Each of a host with those at its place on the other hosts, about its part.
-    Slices,
-}
-
-impl Path {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Flat => "one level",
-            Self::Speakers => "speakers on two levels",
-            Self::Slices => "slices on two levels",
-        }
-    }
-}
 
 /// One group on one rank. What the progress thread works on, too.
 #[derive(Debug)]
@@ -53,8 +31,10 @@ pub(super) struct Levels {
     /// All members.
     pub(super) flat: ScheduledBackend,
     pub(super) call_thread: CallThread,
-    /// [`SLICED_BYTES_MIN`], but for tests.
+    /// The bytes from which a sum is cut into slices: as recommended, but for tests.
     pub(super) sliced_from: usize,
+    /// Whether this rank has warned of a forced way that could not be taken.
+    pub(super) has_warned: AtomicBool,
     /// The number of the last collective. Locked while one runs.
     pub(super) seq: Mutex<u64>,
 }
@@ -72,13 +52,15 @@ impl Performer for Levels {
         call.check_place(self.health.rank, self.health.members().len())?;
         self.health.check(call.signature())?;
         let (signature, request) = call.into_parts();
-        let path = self.path(&request, element(signature.dtype));
-        let signature = &Signature { method: path.name().into(), ..signature };
+        self.flat.check_order(&signature)?;
+        let way = self.way(&signature, &request);
+        let method = signature.method.then(&words(way).into());
+        let signature = &Signature { method, ..signature };
         let mut seq = self.seq.lock().unwrap_or_else(PoisonError::into_inner);
         *seq += 1;
         let whole = ParentCall { signature, seq: *seq, called: Instant::now(), limit };
         let (host, index) = self.hosts.place(self.health.rank);
-        let outcome = Parts { levels: self, whole, host, index }.perform(request, path);
+        let outcome = Parts { levels: self, whole, host, index }.perform(request, way);
         if let (Some(_), Some(intra)) = (self.health.latch.cause(), &self.intra) {
             // Who waits there for this rank hears of it at once, and even where no arbiter is left to tell.
             intra.close();
@@ -89,22 +71,42 @@ impl Performer for Levels {
 
 impl Levels {
     /// Of which parts the operation is made: what all must do alike, whichever way each part has.
-    fn path(&self, request: &HostRequest<'_>, element: usize) -> Path {
-        let in_blocks = || if self.hosts.in_blocks_of().is_some() { Path::Slices } else { Path::Flat };
-        match request {
-            Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. } => Path::Flat,
-            _ if request.is_empty(element) => Path::Speakers,
-            Request::AllReduce { .. } if self.slices(request.count(element) * element) => Path::Slices,
-            Request::AllReduce { .. }
-            | Request::Reduce { .. }
-            | Request::Broadcast { .. }
-            | Request::Barrier => Path::Speakers,
-            Request::AllGather { .. } | Request::ReduceScatter { .. } | Request::Scan { .. } => in_blocks(),
+    fn way(&self, signature: &Signature, request: &HostRequest<'_>) -> LevelsWay {
+        let (op, element) = (request.kind(), element(signature.dtype));
+        let is_direct =
+            matches!(request, Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. });
+        if request.is_empty(element) && op != OpKind::Barrier && !is_direct {
+            // Nothing to move, but ranks that disagree must still find out.
+            return LevelsWay::Speakers;
         }
+        if signature.method.is_in_rank_order() || self.flat.is_forced(signature.op) {
+            return LevelsWay::Direct;
+        }
+        let levels = LevelsCall {
+            // A scan is made of one.
+            op: if op == OpKind::Scan { OpKind::AllGather } else { op },
+            bytes: request.count(element) * element,
+            is_even: self.hosts.per_host().is_some(),
+            is_in_blocks: self.hosts.in_blocks_of().is_some(),
+            sliced_from: self.sliced_from,
+        };
+        let forced = self.flat.forced_levels(signature.op);
+        if let Some((way, why)) = forced.and_then(|way| Some((way, levels.obstacle(way)?)))
+            && !self.has_warned.swap(true, Ordering::Relaxed)
+        {
+            warn_not_taken(&self.health, Way::Levels(op, way), why);
+        }
+        levels.choose(forced)
     }
+}
 
-    fn slices(&self, bytes: usize) -> bool {
-        self.hosts.per_host().is_some() && bytes >= self.sliced_from
+/// A way in words: the whole group over the network, whoever shares a host; all of a host with one of them, which speaks for it; each of a
+/// host with those at its place on the other hosts, about its part.
+fn words(way: LevelsWay) -> &'static str {
+    match way {
+        LevelsWay::Direct => "one level",
+        LevelsWay::Speakers => "speakers on two levels",
+        LevelsWay::Slices => "slices on two levels",
     }
 }
 
@@ -117,7 +119,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn perform(&self, request: HostRequest<'_>, path: Path) -> Result<()> {
+    fn perform(&self, request: HostRequest<'_>, way: LevelsWay) -> Result<()> {
         let per_host = self.levels.hosts.in_blocks_of();
         match request {
             // Nothing to move, but ranks that disagree must still find out.
@@ -131,7 +133,13 @@ impl Parts<'_> {
             {
                 self.barrier()
             }
-            Request::AllReduce { buffers, reduce } => self.all_reduce(buffers.whole(), reduce, path),
+            Request::Scan { .. } => {
+                let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
+                let dtype = self.whole.signature.dtype;
+                by_others(request, dtype, rank, world_size, |part| self.perform(part, way))
+            }
+            request if way == LevelsWay::Direct => self.flat(request),
+            Request::AllReduce { buffers, reduce } => self.all_reduce(buffers.whole(), reduce, way),
             Request::Reduce { buffer, reduce, root } => self.reduce(buffer, reduce, root),
             Request::Broadcast { buffer, root } => self.broadcast(buffer, root),
             Request::AllGather { buffers, blocks } => match per_host {
@@ -146,11 +154,6 @@ impl Parts<'_> {
                 Some(per_host) => self.reduce_scatter(per_host, &blocks, buffers, reduce),
             },
             Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. } => self.flat(request),
-            Request::Scan { .. } => {
-                let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
-                let dtype = self.whole.signature.dtype;
-                by_others(request, dtype, rank, world_size, |part| self.perform(part, path))
-            }
             Request::Barrier => self.barrier(),
         }
     }
@@ -159,6 +162,11 @@ impl Parts<'_> {
     fn flat(&self, request: HostRequest<'_>) -> Result<()> {
         let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
         let part = self.part(request, self.whole.signature.dtype, rank, world_size)?;
+        let (mut signature, request) = part.into_parts();
+        if self.whole.signature.method.is_in_rank_order() {
+            signature.method = Method::IN_RANK_ORDER;
+        }
+        let part = HostCall::new(signature, request, rank, world_size)?;
         self.levels.flat.perform_part(self.whole, part, world_size, None)
     }
 
@@ -241,9 +249,9 @@ impl Parts<'_> {
         self.intra(Request::Barrier)
     }
 
-    fn all_reduce(&self, buffer: &mut [u8], reduce: ReduceOp, path: Path) -> Result<()> {
+    fn all_reduce(&self, buffer: &mut [u8], reduce: ReduceOp, way: LevelsWay) -> Result<()> {
         let (len, mut sums) = (buffer.len() / self.element(), self.widened(reduce, buffer)?);
-        if path == Path::Slices {
+        if way == LevelsWay::Slices {
             let slices = Layout::even(self.levels.hosts.members(self.host).len(), len);
             let own = self.bytes(slices.block(self.index));
             self.reduce_slices_inside(buffer, reduce, &slices, sums.as_mut())?;

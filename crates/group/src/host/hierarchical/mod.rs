@@ -25,10 +25,12 @@ use crate::host::neighbours::Neighbours;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
-use levels::{Levels, SLICED_BYTES_MIN};
-use phalanx_algo::Selector;
+use levels::Levels;
+use phalanx_algo::{SLICED_BYTES_MIN, Selector};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use phalanx_rendezvous::BackendChoice;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -63,15 +65,26 @@ impl HierarchicalBackend {
                 (Some(messages), Some(ShmTeam::join(job, health, op, deadline)?))
             }
         };
+        // What is forced concerns whole operations, and not the parts between hosts.
+        let between_hosts = Arc::new(Selector { forced: BTreeMap::new(), ..(*selector).clone() });
         let inter = (index == 0 || hosts.per_host().is_some()).then(|| {
             let counterparts = of_job(&hosts.counterparts(index));
             let links = GroupId(Signature::detail_of(&[health.latch.group().0 as usize, ACROSS, index]));
             let wire = health.job.open(links, &counterparts);
-            ScheduledBackend::over(wire, Arc::new(health.part(counterparts)), choice, selector.clone())
+            ScheduledBackend::over(wire, Arc::new(health.part(counterparts)), choice, between_hosts)
         });
         let flat = ScheduledBackend::new(health.clone(), choice, selector);
-        let (sliced_from, call_thread, seq) = (SLICED_BYTES_MIN, CallThread::default(), Mutex::default());
-        let levels = Arc::new(Levels { health, hosts, intra, inter, flat, sliced_from, call_thread, seq });
+        let levels = Arc::new(Levels {
+            health,
+            hosts,
+            intra,
+            inter,
+            flat,
+            sliced_from: SLICED_BYTES_MIN,
+            has_warned: AtomicBool::default(),
+            call_thread: CallThread::default(),
+            seq: Mutex::default(),
+        });
         Ok(Self { levels, messages_intra })
     }
 

@@ -1,7 +1,8 @@
 //! The backend for ranks of one host: they share memory.
 //!
 //! Collectives are those of [`phalanx_shm::Team`], performed on the caller's thread. Point-to-point messages go through a
-//! [`ScheduledBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives whose algorithm is forced.
+//! [`ScheduledBackend`] over pipes in shared memory ([`phalanx_shm::ShmTransport`]); so do collectives for which an algorithm of messages is
+//! forced, each with its number among all.
 
 mod fault;
 mod lookout;
@@ -9,16 +10,17 @@ mod lookout;
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout, counted};
 use crate::group::by_others::by_others;
-use crate::group::call::{HostCall, OwnedCall, element};
+use crate::group::call::{HostCall, HostRequest, OwnedCall, element};
 use crate::group::memory::keep;
 use crate::group::pending::{Bytes, Pending};
 use crate::group::request::{Buffers, Exchange, Request};
 use crate::host::call_thread::{self, CallThread, Performer};
+use crate::host::forced::warn_not_taken;
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
 use lookout::Look;
-use phalanx_algo::Selector;
+use phalanx_algo::{Selector, Way};
 use phalanx_core::{
     CallSite, Cause, DType, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
 };
@@ -36,13 +38,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct ShmBackend {
     shared: Arc<Shared>,
-    messages: ScheduledBackend,
 }
 
 /// What the progress thread works on too.
 #[derive(Debug)]
 struct Shared {
     team: ShmTeam,
+    messages: ScheduledBackend,
     call_thread: CallThread,
 }
 
@@ -70,13 +72,11 @@ pub(crate) fn backend(
     selector: Arc<Selector>,
     deadline: &Deadline,
 ) -> Result<Arc<dyn Backend>> {
-    let is_forced = !selector.forced.is_empty();
+    let forced = selector.clone();
     let messages = messages(job, health.clone(), op, choice, selector, deadline)?;
-    // Who forces an algorithm wants a schedule to be performed.
-    if is_forced {
-        return Ok(Arc::new(messages));
-    }
-    Ok(Arc::new(ShmBackend::join(job, health, op, messages, deadline)?))
+    let backend = ShmBackend::join(job, health, op, messages, deadline)?;
+    backend.shared.team.force(&forced);
+    Ok(Arc::new(backend))
 }
 
 /// What carries messages between those whose health this is, and performs forced algorithms: an engine over pipes in shared
@@ -107,9 +107,10 @@ impl ShmBackend {
         health.latch.takes_messages.store(false, Ordering::Relaxed);
         let shared = Arc::new(Shared {
             team: ShmTeam::join(job, health, op, deadline)?,
+            messages,
             call_thread: CallThread::default(),
         });
-        Ok(Self { shared, messages })
+        Ok(Self { shared })
     }
 
     /// One whose rank plans otherwise than a build does.
@@ -151,6 +152,16 @@ impl ShmTeam {
         let processes = team.processes();
         health.know(move |rank| processes.has_ended(rank));
         Ok(Self { job: job.clone(), health, state: Mutex::new(State { team, seq: 0 }) })
+    }
+
+    /// Takes the ways of shared memory that are forced.
+    fn force(&self, selector: &Selector) {
+        let team = &mut self.lock().team;
+        for way in selector.forced.values() {
+            if let Way::Memory(op, way) = way {
+                team.force(*op, *way);
+            }
+        }
     }
 
     /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
@@ -235,15 +246,27 @@ impl Performer for Shared {
         let (signature, request) = call.into_parts();
         let signature = &signature;
         health.check(signature)?;
+        self.messages.check_order(signature)?;
         let values = Values::of(signature, request.reduce().copied())?;
         let mut state = self.team.lock();
         let State { team, seq } = &mut *state;
         *seq += 1;
+        if self.messages.is_forced(signature.op) {
+            let outcome = self.perform_by_messages(*seq, signature, request, limit);
+            if outcome.is_err() {
+                // Who waits in the team for this rank hears of it at once.
+                team.close();
+            }
+            return outcome;
+        }
         health.remember(*seq, signature, clock::now);
         let mut look = Look::new(health, signature, *seq, limit);
         let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
         if let Err(fault) = run(team, shm_call, request, values, place) {
             return Err(look.error(fault));
+        }
+        if let Some(not_taken) = team.not_taken() {
+            warn_not_taken(health, Way::Memory(not_taken.op, not_taken.way), not_taken.why);
         }
         if look.has_waited() {
             health.latch.collectives.end(*seq, signature, clock::now);
@@ -253,6 +276,31 @@ impl Performer for Shared {
         Ok(())
     }
 }
+
+impl Shared {
+    /// As collective number `seq`, whose turn it is.
+    fn perform_by_messages(
+        &self,
+        seq: u64,
+        called: &Signature,
+        request: HostRequest<'_>,
+        limit: Duration,
+    ) -> Result<()> {
+        let health = &self.team.health;
+        let (rank, world_size) = (health.rank, health.members().len());
+        let part = HostCall::new(called.clone(), request, rank, world_size)?;
+        let signature = &Signature { method: called.method.then(&BY_MESSAGES.into()), ..called.clone() };
+        let whole = ParentCall { signature, seq, called: Instant::now(), limit };
+        // Who waits for a rank waits for its messages, and not for its flag.
+        health.latch.takes_messages.store(true, Ordering::Relaxed);
+        let outcome = self.messages.perform_part(whole, part, world_size, None);
+        health.latch.takes_messages.store(false, Ordering::Relaxed);
+        outcome.inspect(|()| health.ended(seq, signature, clock::now))
+    }
+}
+
+/// How a call is performed for which an algorithm of messages is forced.
+const BY_MESSAGES: &str = "messages";
 
 /// What elements are, and how they are combined.
 #[derive(Clone, Copy)]
@@ -393,7 +441,7 @@ impl Backend for ShmBackend {
     }
 
     fn id(&self) -> GroupId {
-        self.messages.id()
+        self.shared.messages.id()
     }
 
     fn rank(&self) -> usize {
@@ -405,7 +453,7 @@ impl Backend for ShmBackend {
     }
 
     fn local(&self) -> (usize, usize) {
-        self.messages.local()
+        self.shared.messages.local()
     }
 
     fn timeout(&self) -> Duration {
@@ -424,15 +472,15 @@ impl Backend for ShmBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
-        self.messages.send(to, bytes, timeout)
+        self.shared.messages.send(to, bytes, timeout)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
-        self.messages.recv(from, bytes, timeout, on_timeout)
+        self.shared.messages.recv(from, bytes, timeout, on_timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
-        self.messages.submit_message(address, buffer, timeout)
+        self.shared.messages.submit_message(address, buffer, timeout)
     }
 
     fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<BufferMemory> {
@@ -470,7 +518,7 @@ impl Backend for ShmBackend {
     }
 
     fn leave(&self) {
-        self.messages.leave();
+        self.shared.messages.leave();
     }
 }
 
