@@ -45,7 +45,8 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_HEARTBEAT_TIMEOUT_S` | a rank that shows no sign of life for so long is lost, 10; `0` waits for ever; the same for all ranks |
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
-/// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones |
+/// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones, each for its operation, as in `all_reduce=ring,broadcast=shm/staged`; `phalanx algo list` has them. One that does not exist is an error; where one can't be taken, the recommended one is, with a warning |
+/// | `PHALANX_REPRODUCIBLE` | `1`: reductions add up in the order of the ranks, so that their bits depend on nothing but the world size; the same for all ranks |
 /// | `PHALANX_SELF_TEST` | `0`: init does not check that the ranks add up right; the same for all ranks |
 /// | `PHALANX_CHECKSUM` | `1`: every frame over TCP has a checksum; the same for all ranks |
 /// | `PHALANX_TRACE_DIR` | a folder where each rank writes what it did lately when a group fails; else nothing is written |
@@ -105,6 +106,8 @@ pub struct Config {
     pub host_id: Option<String>,
     /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
     pub algorithms: Option<String>,
+    /// Whether reductions add up in the order of the ranks, whatever carries them.
+    pub reproducible: bool,
     /// Whether init checks that the ranks add up right.
     pub self_test: bool,
     /// Whether frames over TCP have checksums.
@@ -240,6 +243,7 @@ impl Config {
             backend: vars.parsed("PHALANX_BACKEND")?.unwrap_or_default(),
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
+            reproducible: vars.flag("PHALANX_REPRODUCIBLE")?.unwrap_or(false),
             self_test: vars.flag("PHALANX_SELF_TEST")?.unwrap_or(true),
             checksum: vars.flag("PHALANX_CHECKSUM")?.unwrap_or(false),
             trace_dir: vars.text("PHALANX_TRACE_DIR").map(PathBuf::from),

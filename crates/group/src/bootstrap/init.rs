@@ -73,8 +73,14 @@ pub fn join(config: &Config) -> Result<ProcessGroup> {
 #[track_caller]
 fn join_others(config: &Config) -> Result<ProcessGroup> {
     let selector = Selector::forced_from(config.algorithms.as_deref().unwrap_or_default())?;
+    if config.reproducible {
+        selector.forced.keys().try_for_each(|op| selector.check_rank_order(*op))?;
+    }
     let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
-    let Some(secret) = job else { return alone(config.timeout, selector) };
+    let Some(secret) = job else {
+        let group = alone(config.timeout, selector)?;
+        return Ok(if config.reproducible { group.reproducible() } else { group });
+    };
     let processes = Arc::new(ProcessBootstrap::new(config.clone(), secret.clone(), selector));
     let bootstrap: Arc<dyn Bootstrap> = processes.clone();
     if let Some(elastic) = config.elastic {

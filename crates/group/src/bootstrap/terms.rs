@@ -15,6 +15,7 @@ pub(crate) fn terms(config: &Config, build: Build) -> String {
         ("PHALANX_BACKEND", config.backend.to_string()),
         ("PHALANX_ALGO", algorithms),
         ("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat),
+        ("PHALANX_REPRODUCIBLE", switch(config.reproducible).into()),
         ("PHALANX_SELF_TEST", switch(config.self_test).into()),
         ("PHALANX_CHECKSUM", switch(config.checksum).into()),
     ];

@@ -556,7 +556,10 @@ impl ProcessGroup {
             reduce: request.reduce().copied(),
             root: request.root().map(|root| root as u32),
             detail,
-            method: Method::UNSAID,
+            method: match request.reduce() {
+                Some(_) if self.is_reproducible() => Method::IN_RANK_ORDER,
+                _ => Method::UNSAID,
+            },
             site,
         };
         Call::new(signature, request, self.rank(), self.world_size())

@@ -55,7 +55,8 @@ pub(crate) trait Regroup: KeptAlive {
 /// same bits from run to run with the same world size. Elsewhere it is up to the algorithm, and over several hosts also up to which ranks share
 /// a host. The algorithm is chosen by operation, length, world size and what messages cost: rank 0 goes by its processor's cores and by the prices that
 /// `phalanx tune` has measured on its host, if any. So the same job may have other bits on other machines, or after a `phalanx tune`.
-/// `PHALANX_ALGO` fixes the algorithms: with the same ones, and the same world size, bits are the same from run to run.
+/// `PHALANX_ALGO` fixes the algorithms: with the same ones, and the same world size, bits are the same from run to run. A
+/// [reproducible](Self::reproducible) handle has the same bits wherever it runs.
 ///
 /// # Examples
 /// Four ranks in this process:
@@ -88,6 +89,8 @@ pub struct ProcessGroup {
     /// How the ranks came together and may again: known to the group of all of them only.
     pub(crate) generation: Option<Arc<dyn Regroup>>,
     encryption: Option<Encryption>,
+    /// Whether reductions that are called on this handle add up in the order of the ranks.
+    is_reproducible: bool,
     /// Where calls are made, if not where they are.
     site: Option<CallSite>,
     pub(crate) birthplace: QuickBirthplace,
@@ -117,6 +120,7 @@ impl ProcessGroup {
             init_timeout: None,
             generation: None,
             encryption: None,
+            is_reproducible: false,
             site: None,
             birthplace,
         }
@@ -150,8 +154,9 @@ impl ProcessGroup {
     /// A group of some of these ranks.
     pub(crate) fn of_some(&self, backend: Arc<dyn Backend>) -> Self {
         let (encryption, init_timeout) = (self.encryption.clone(), self.init_timeout);
-        let factory = self.factory.clone();
-        Self { encryption, init_timeout, factory, ..Self::new(backend) }.with_timeout(self.timeout)
+        let (factory, is_reproducible) = (self.factory.clone(), self.is_reproducible);
+        Self { encryption, init_timeout, factory, is_reproducible, ..Self::new(backend) }
+            .with_timeout(self.timeout)
     }
 
     /// What an operation of this group needs until it is over.
@@ -198,6 +203,45 @@ impl ProcessGroup {
     #[must_use = "this handle keeps its limit"]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
+    }
+
+    /// This group with reductions whose bits depend on nothing but the contributions and their order: of each reduction that is called on the
+    /// returned handle, or on groups that are [split](Self::split) from it. `all_reduce`, `reduce` and `reduce_scatter` then add
+    /// `((x0 + x1) + x2) + …` in the order of the group's ranks, half types in `f32` and rounded once, and `Avg` divides at the end. So for one
+    /// world size the bits are the same whatever carries the data, whichever algorithm does, wherever the ranks are, and however a program cuts
+    /// its data into calls: also those of a training whose gradients go through this handle.
+    ///
+    /// Not collective, but all ranks must do it alike: a rank that calls on such a handle what others call on another gets
+    /// [`Mismatch`](Error::Mismatch). `PHALANX_REPRODUCIBLE=1` makes the handles of a whole job such.
+    ///
+    /// # Cost
+    /// Clones the handle. In shared memory reductions cost what they did, for they add in rank order anyway. By messages no partial sum may travel:
+    /// large reductions send as many bytes as the ring does, in P(P − 1) messages of each phase at once, and keep n bytes beside a buffer of
+    /// n bytes until all contributions are there; few bytes go to all ranks, P times as many. Over several hosts all ranks send
+    /// messages to all, and a host's ranks do not add up first: (P − 1)/P of each rank's buffer goes over the network instead of each host's sum.
+    ///
+    /// # Errors
+    /// None here. A reduction for which `PHALANX_ALGO` forces a way with another order returns [`Config`](Error::Config), which names
+    /// the ways that keep it. NCCL keeps no order: no group of device memory is made of such a handle, unless its data go over the host.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
+    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(3) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// let group = group.reproducible();
+    /// let mut x = [[1e8f32, 1.0, -1e8][group.rank()]];
+    /// group.all_reduce(&mut x, ReduceOp::Sum)?;
+    /// assert_eq!(x, [0.0]); // (1e8 + 1) - 1e8; in another order it may be 1
+    /// # Ok(()) }); } });
+    /// ```
+    #[must_use = "this handle keeps its order"]
+    pub fn reproducible(&self) -> Self {
+        Self { is_reproducible: true, ..self.clone() }
+    }
+
+    /// Whether reductions on this handle are [reproducible](Self::reproducible).
+    pub fn is_reproducible(&self) -> bool {
+        self.is_reproducible
     }
 
     /// The same group, whose calls count as made at `site`: for code that makes them on behalf of its own caller, where

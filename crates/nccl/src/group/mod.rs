@@ -89,7 +89,7 @@ impl NcclGroup {
     /// # Errors
     /// The same on all ranks: a rank without NCCL or without that device, or an NCCL that would send in the clear where `PHALANX_ENCRYPT` is `require`
     /// ([`Unavailable`](Error::Unavailable)), two ranks with one device, in one
-    /// process (unless `NCCL_P2P_DIRECT_DISABLE=1`), or with different versions of NCCL ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
+    /// process (unless `NCCL_P2P_DIRECT_DISABLE=1`), or with different versions of NCCL, or a [reproducible](ProcessGroup::reproducible) `group` ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
     pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
         Self::over(group, Nccl::load(), Cuda::load().and_then(|cuda| Device::open(cuda, ordinal)))
     }
@@ -107,6 +107,11 @@ impl NcclGroup {
 
     /// As [`over`](Self::over), after the ranks have [compared](connect::check) what they have.
     pub(crate) fn connect(group: &ProcessGroup, common: connect::Common, device: &Device) -> Result<Self> {
+        if group.is_reproducible() {
+            let what = "NCCL adds up in orders of its own, which a reproducible group does not allow: make the group of device memory of a \
+                        handle that is not reproducible, or reduce on the host";
+            return Err(Error::config(what));
+        }
         let (health, least) = (JointHealth::of(group)?, common.capability);
         let comm = connect::connect(&health.control, group, common, device)?.among(least);
         let stream = Stream::new(device)?;

@@ -93,6 +93,8 @@ pub(crate) struct JobParts {
     pub(crate) selector: Arc<Selector>,
     /// Whether the new group is to show that it adds up right.
     pub(crate) self_test: bool,
+    /// Whether its reductions add up in the order of the ranks.
+    pub(crate) reproducible: bool,
 }
 
 /// One life of the group of all ranks.
@@ -286,7 +288,8 @@ pub(crate) fn found(
     open: &Arc<OpenStore>,
     deadline: &Deadline,
 ) -> Result<ProcessGroup> {
-    let JobParts { job, choice, selector, self_test } = bootstrap.meet(&assignment, open, deadline)?;
+    let JobParts { job, choice, selector, self_test, reproducible } =
+        bootstrap.meet(&assignment, open, deadline)?;
     let members = (0..assignment.roster.len()).collect();
     let factory: Arc<dyn BackendFactory> = Arc::new(HostBackends::new(job.clone(), choice, selector));
     let backend = factory.create(WORLD, members, OpKind::Init, deadline)?;
@@ -297,6 +300,7 @@ pub(crate) fn found(
     }
     let generation = Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat };
     let group = ProcessGroup::of_all_ranks(backend, factory, Arc::new(generation));
+    let group = if reproducible { group.reproducible() } else { group };
     if self_test {
         self_test::run(&group, deadline)?;
     }

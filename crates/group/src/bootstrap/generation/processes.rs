@@ -174,6 +174,7 @@ impl Bootstrap for ProcessBootstrap {
             choice: self.config.backend,
             selector: Arc::new(selector),
             self_test: self.config.self_test,
+            reproducible: self.config.reproducible,
         })
     }
 }

@@ -56,6 +56,6 @@ impl Bootstrap for ThreadBootstrap {
             .take()
             .ok_or_else(|| Error::Internal { what: format!("two threads are {assignment:?}") })?;
         let (choice, selector) = (BackendChoice::Auto, self.selector.clone());
-        Ok(JobParts { job: Arc::new(job), choice, selector, self_test: false })
+        Ok(JobParts { job: Arc::new(job), choice, selector, self_test: false, reproducible: false })
     }
 }

@@ -57,7 +57,7 @@ macro_rules! group_conformance {
             mismatch::{
                 another_operation_is_a_mismatch, another_element_type_is_a_mismatch,
                 another_length_is_a_mismatch, other_counts_are_a_mismatch, another_root_is_a_mismatch,
-                another_operator_is_a_mismatch, another_message_is_a_mismatch,
+                another_operator_is_a_mismatch, another_order_is_a_mismatch, another_message_is_a_mismatch,
                 counts_that_do_not_meet_are_noticed,
             },
             circles::{
