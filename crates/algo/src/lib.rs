@@ -44,6 +44,7 @@ macro_rules! algorithms {
             AllReduceHalvingDoubling => all_reduce / halving_doubling,
             AllReduceCirculant => all_reduce / circulant,
             AllReducePairwise => all_reduce / pairwise,
+            AllReduceGathered => all_reduce / gathered,
             ReduceScatterRing => reduce_scatter / ring,
             ReduceScatterHalving => reduce_scatter / halving,
             ReduceScatterCirculant => reduce_scatter / circulant,
@@ -111,6 +112,7 @@ pub use way::{Kind, Way};
 pub mod all_reduce {
     pub mod circulant;
     pub mod flat;
+    pub mod gathered;
     pub mod halving_doubling;
     pub mod pairwise;
     pub mod recursive_doubling;
