@@ -226,8 +226,8 @@ impl ProcessGroup {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{ReduceOp, SimulatedBackend};
-    /// # std::thread::scope(|s| { for group in SimulatedBackend::create_group(3) { s.spawn(move || -> phalanx_core::Result<()> {
+    /// # use phalanx_group::{ReduceOp, threads};
+    /// # std::thread::scope(|s| { for group in threads(3) { s.spawn(move || -> phalanx_core::Result<()> {
     /// let group = group.reproducible();
     /// let mut x = [[1e8f32, 1.0, -1e8][group.rank()]];
     /// group.all_reduce(&mut x, ReduceOp::Sum)?;
@@ -240,6 +240,12 @@ impl ProcessGroup {
     }
 
     /// Whether reductions on this handle are [reproducible](Self::reproducible).
+    ///
+    /// # Examples
+    /// ```
+    /// let group = &phalanx_group::threads(1)[0];
+    /// assert!(group.reproducible().is_reproducible() && !group.is_reproducible());
+    /// ```
     pub fn is_reproducible(&self) -> bool {
         self.is_reproducible
     }
