@@ -1,6 +1,6 @@
 //! The flags of `phalanx bench`.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, backend};
 use crate::effort::Effort;
 use crate::op::Op;
 use crate::peers::Asked;
@@ -31,8 +31,8 @@ pub struct Flags {
         default_value = "2", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub(crate) ranks: Vec<usize>,
 
-    /// Backends to measure
-    #[arg(long, value_enum, value_name = "NAME,…", value_delimiter = ',', default_value = "auto")]
+    /// Backends to measure: auto, shm, tcp, thread (ranks as threads of one process), or what this program has registered
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "auto", value_parser = backend)]
     pub(crate) backend: Vec<Backend>,
 
     /// Operations to measure [default: all]
@@ -158,7 +158,7 @@ impl Flags {
     /// # Errors
     /// `Config`: something is asked for that only those who start the ranks can do.
     pub(crate) fn launched(&self, world_size: usize) -> Result<Self> {
-        if !self.against.is_empty() || self.algorithms.is_some() || self.backend != [Backend::Auto] {
+        if !self.against.is_empty() || self.algorithms.is_some() || self.backend != [Backend::AUTO] {
             let what = "ranks of a launcher cannot be measured with --against, --algorithms or --backend; \
                         PHALANX_ALGO and PHALANX_BACKEND can be set for them";
             return Err(Error::config(what));

@@ -89,7 +89,7 @@ impl Library {
         });
         // An environment that overrides the choice would otherwise go unnoticed.
         let (asked, is_ours) = (backend.name(), !matches!(self, Self::Peer(_)));
-        if is_ours && end.is_ok() && matches!(backend, Backend::Shm | Backend::Tcp) && transport != asked {
+        if is_ours && end.is_ok() && ["shm", "tcp"].contains(&asked) && transport != asked {
             return Err(Error::config(format!("the ranks were to use {asked}, but work on {transport}")));
         }
         end
@@ -99,7 +99,7 @@ impl Library {
         let say = |line| drop(lines.send(Event::Said(line)));
         match self {
             Self::Joined { subject, group } => rank::sweep(group, &task.of(*subject), say),
-            Self::Ours { subject, algorithms } if backend == Backend::Thread => {
+            Self::Ours { subject, algorithms } if backend == Backend::THREAD => {
                 let forced = algorithms.as_deref().unwrap_or_default();
                 let task = &task.of(*subject);
                 let groups = threads_with(ranks, OPERATION_TIMEOUT, forced)?;
@@ -195,7 +195,7 @@ mod tests {
         let mut lines = Vec::new();
         let library = Library::Ours { subject, algorithms: Some("all_to_all=pairwise".into()) };
         let each = |by: &str, line| lines.push((by.to_owned(), line));
-        library.measure(Backend::Thread, 3, &task, each).unwrap();
+        library.measure(Backend::THREAD, 3, &task, each).unwrap();
         let [(by, line)] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!((by.as_str(), line.bytes, line.wrong, line.samples_ns.len()), ("thread", 1024, 0, 2));
     }

@@ -125,8 +125,8 @@ impl Program {
 
     /// The transport that carries its data where ours is carried by `backend`.
     pub(crate) fn transport(&self, backend: Backend) -> &'static str {
-        match (self.peer, backend) {
-            (Peer::Gloo | Peer::TorchGloo, _) | (_, Backend::Tcp) => "tcp",
+        match (self.peer, backend.name()) {
+            (Peer::Gloo | Peer::TorchGloo, _) | (_, "tcp") => "tcp",
             _ => "shm",
         }
     }

@@ -126,7 +126,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn case(op: Op, asked_bytes: usize) -> Case {
-        Case { backend: Backend::Tcp, ranks: 2, op, asked_bytes }
+        Case { backend: Backend::TCP, ranks: 2, op, asked_bytes }
     }
 
     /// What `library` measured, given as the median in µs.

@@ -42,6 +42,10 @@ pub use group::process_group::ProcessGroup;
 pub use group::registered_buffer::RegisteredBuffer;
 pub use group::request::{Buffers, Exchange, Request};
 pub use group::work::{Buffer, Work};
+pub use host::job_links::{JobLinks, LinkPeer, LinksStart, TransportFactory};
+pub use host::registry::{
+    BackendKind, JobHandle, backend_kind, register_backend, register_transport, registered_backends,
+};
 #[doc(no_inline)]
 pub use phalanx_control as control;
 pub use phalanx_core::{Error, ReduceOp, Result};

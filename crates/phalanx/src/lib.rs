@@ -121,12 +121,22 @@ pub mod store {
     pub use phalanx_transport::Secret;
 }
 
-/// For authors of backends, and of libraries that work beside one: what performs the operations of a [`ProcessGroup`], and what it is told.
+/// For authors of backends, and of libraries that work beside one: what performs the operations of a [`ProcessGroup`], what it is told, and how it
+/// is registered so that `PHALANX_BACKEND` knows it.
 pub mod backend {
     pub use phalanx_core::{Deadline, GroupId, Layout, Method, Signature, WORLD};
     pub use phalanx_group::{
-        Address, Backend, BackendFactory, BufferMemory, Buffers, Bytes, Call, Changed, Completion,
-        Encryption, Exchange, Extent, HostCall, OnTimeout, OwnedBuffer, OwnedCall, Pending, Request,
+        Address, Backend, BackendFactory, BackendKind, BufferMemory, Buffers, Bytes, Call, Changed,
+        Completion, Encryption, Exchange, Extent, HostCall, JobHandle, LinksStart, OnTimeout, OwnedBuffer,
+        OwnedCall, Pending, Request, backend_kind, register_backend, registered_backends,
+    };
+}
+
+/// Ways to move bytes between ranks: what it takes to write one, and to register it so that `PHALANX_BACKEND` knows it.
+pub mod transport {
+    pub use phalanx_group::{JobLinks, LinkPeer, LinksStart, TransportFactory, register_transport};
+    pub use phalanx_transport::{
+        Birthplace, Direction, HEAD_LEN_MAX, LinkFault, Transport, Wait, WakeSource, Waker,
     };
 }
 

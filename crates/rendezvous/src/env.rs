@@ -1,7 +1,7 @@
 //! This process's place in its job, from the environment.
 
 use crate::foreign::{self, Asking};
-use crate::{BackendChoice, Elastic, StoreLocation, secret_file};
+use crate::{Elastic, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
@@ -43,7 +43,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_TIMEOUT_S` | time limit of each operation, 600, unless the program sets another |
 /// | `PHALANX_INIT_TIMEOUT_S` | time limit for all ranks to come together, 120 |
 /// | `PHALANX_HEARTBEAT_TIMEOUT_S` | a rank that shows no sign of life for so long is lost, 10; `0` waits for ever; the same for all ranks |
-/// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; the same for all ranks |
+/// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; or what the program registered; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones, each for its operation, as in `all_reduce=ring,broadcast=shm/staged`; `phalanx algo list` has them. One that does not exist is an error; where one can't be taken, the recommended one is, with a warning |
 /// | `PHALANX_REPRODUCIBLE` | `1`: reductions add up in the order of the ranks, so that their bits depend on nothing but the world size; the same for all ranks |
@@ -100,8 +100,8 @@ pub struct Config {
     pub init_timeout: Duration,
     /// How long a rank may show no sign of life before it is lost; `None`: for ever.
     pub heartbeat_timeout: Option<Duration>,
-    /// The backend that moves the data.
-    pub backend: BackendChoice,
+    /// The name of what performs the operations of groups, as it is registered: `auto`, `shm`, `tcp`, or a program's own.
+    pub backend: String,
     /// Makes different hosts of ranks that could share memory.
     pub host_id: Option<String>,
     /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
@@ -240,7 +240,7 @@ impl Config {
             timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
             init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
             heartbeat_timeout: vars.heartbeat_timeout()?,
-            backend: vars.parsed("PHALANX_BACKEND")?.unwrap_or_default(),
+            backend: vars.text("PHALANX_BACKEND").unwrap_or_else(|| "auto".into()),
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
             reproducible: vars.flag("PHALANX_REPRODUCIBLE")?.unwrap_or(false),

@@ -23,7 +23,6 @@
 //! # Ok::<(), phalanx_core::Error>(())
 //! ```
 
-mod backend_choice;
 mod client;
 mod elastic;
 mod env;
@@ -45,7 +44,6 @@ mod store;
 mod table;
 mod workers;
 
-pub use backend_choice::BackendChoice;
 pub use client::TcpStore;
 pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN};

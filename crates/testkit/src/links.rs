@@ -68,6 +68,14 @@ impl Links {
         Self::of("encrypted tcp", |world_size| tcp_ends(world_size, &Secret::generate()?.encrypting()))
     }
 
+    /// New links: the end of each rank, in rank order.
+    ///
+    /// # Errors
+    /// They can't be made.
+    pub fn ends(&self, world_size: usize) -> Result<Vec<End>> {
+        (self.open)(world_size)
+    }
+
     /// How long all ranks may take before [`run`](Self::run) gives up on them. Default: two minutes.
     #[must_use]
     pub fn watchdog(mut self, limit: Duration) -> Self {
@@ -92,7 +100,8 @@ impl Links {
         world_size: usize,
         rank: impl Fn(End) -> R + Send + Sync + 'static,
     ) -> Vec<R> {
-        let ends = (self.open)(world_size)
+        let ends = self
+            .ends(world_size)
             .unwrap_or_else(|error| panic!("no {} links of {world_size} ranks: {error}", self.name));
         assert_eq!(ends.len(), world_size, "one end for each rank");
         let body = Arc::new(rank);

@@ -1,5 +1,6 @@
 //! A job whose ranks are threads of one test.
 
+use crate::Links;
 use crate::threads::on_threads;
 use phalanx_core::{Error, Result};
 use phalanx_group::{ProcessGroup, join, threads_with};
@@ -98,6 +99,26 @@ impl World {
     pub fn hosts(per_host: usize) -> Self {
         let settings = move |rank| vec![("PHALANX_HOST_ID", format!("host {}", rank / per_host))];
         Self::met_in_store("hosts", Ipv4Addr::LOCALHOST.into(), settings)
+    }
+
+    /// Ranks whose backend or transport is [registered](phalanx_group::register_backend) under `name`, met as for [`tcp`](Self::tcp).
+    pub fn named(name: &'static str) -> Self {
+        Self::met_in_store(name, Ipv4Addr::LOCALHOST.into(), move |_| {
+            vec![("PHALANX_BACKEND", name.to_owned())]
+        })
+    }
+
+    /// Ranks that have `links` and nothing else: [`ProcessGroup::over`].
+    pub fn over(links: Links) -> Self {
+        Self::of("over", move |world_size, settings| {
+            let names: Vec<_> = (0..world_size).map(|rank| format!("thread {rank}")).collect();
+            let timeout = settings.timeout;
+            let join = |end| {
+                let names = names.clone();
+                Box::new(move || ProcessGroup::over(end, &names, timeout)) as Join
+            };
+            Ok(links.ends(world_size)?.into_iter().map(join).collect())
+        })
     }
 
     /// `more` is what the environment of a rank says besides.

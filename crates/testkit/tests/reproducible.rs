@@ -48,7 +48,7 @@ fn reduce(
     gradients.concat().into_iter().map(f32::to_bits).collect()
 }
 
-/// What it must come to: the order of the ranks, and the division at the end.
+/// The bits of sums in the order of the ranks, divided at the end.
 fn expected(world_size: usize, divide_by: usize) -> Vec<u32> {
     let all: Vec<_> = (0..world_size).map(|rank| gradients(rank).concat()).collect();
     let sum = |i: usize| all[1..].iter().fold(all[0][i], |sum, rank| sum + rank[i]);

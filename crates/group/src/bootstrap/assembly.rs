@@ -16,10 +16,12 @@ use crate::control::job_context::{JobContext, Place};
 use crate::control::launcher_link::LauncherLink;
 use crate::control::membership::Membership;
 use crate::control::notice::{Local, Member, Notice};
+use crate::host::job_links::{LinksStart, address_key};
+use crate::host::registry::{BackendKind, backend_kind};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Peer, Result, WORLD};
-use phalanx_rendezvous::{BackendChoice, Config, OpenStore, Store, StoreLocation, TcpStoreServer};
+use phalanx_rendezvous::{Config, OpenStore, Store, StoreLocation, TcpStoreServer};
 use phalanx_trace::Recorded;
 use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
 use phalanx_transport::tcp::Exchange;
@@ -69,6 +71,7 @@ pub(crate) fn assemble(
     let store = init_notices.corner();
     let address = Address::of(config, open.local_ip)?;
     let heartbeat = config.heartbeat_timeout;
+    let kind = backend_kind(&config.backend)?;
     let launcher = Launcher::of(config, assignment, deadline)?.map(Arc::new);
     let link_to_launcher = launcher.clone().map(|launcher| launcher as Arc<dyn LauncherLink>);
     let service = (rank == 0).then(|| {
@@ -78,6 +81,14 @@ pub(crate) fn assemble(
     let exchange = Exchange::start(address.bind, secret.clone(), rank, world_size, service)
         .map_err(|error| address.refused(config, error))?;
     let told = address.told(exchange.addr());
+    // All ranks are there and listen when links are made. Silence on the line to the arbiter is noticed before silence on a link.
+    let link_timeout = heartbeat.map_or(config.timeout, |limit| config.timeout.min(limit * 3 / 2));
+    let at = LinksStart { rank, world_size, secret, link_timeout, silence: heartbeat, exchange: &exchange };
+    let links = kind.links(&at)?;
+    let link_address = links.address();
+    if let Some(address) = &link_address {
+        store.set(&address_key(rank), address)?;
+    }
     if rank == 0 {
         let local_world_size = config.local_world_size.min(world_size);
         let link = Prices::of_this_machine().link(world_size, local_world_size, cores());
@@ -113,7 +124,7 @@ pub(crate) fn assemble(
     let join = Notice::Join {
         host: peer.host,
         addr: told,
-        local: local(config, &exchange),
+        local: local(&*kind, config, &exchange),
         terms: terms(config, Build::here()),
     };
     let met = line.send(join).and_then(|()| attendance.complete());
@@ -123,6 +134,12 @@ pub(crate) fn assemble(
         let is_late = rank == 0 && deadline.has_passed(Instant::now());
         if is_late { explained(error, config, open, &exchange, init_notices) } else { error }
     })?;
+    let of_rank = |rank| match &link_address {
+        // Published before it joined, as all have.
+        Some(_) => store.get(&address_key(rank), deadline),
+        None => Ok(Vec::new()),
+    };
+    let link_addresses = (0..world_size).map(of_rank).collect::<Result<_>>()?;
     let place = Place {
         rank,
         world_size,
@@ -133,12 +150,13 @@ pub(crate) fn assemble(
     let job = TcpJob {
         link,
         place,
-        heartbeat: config.heartbeat_timeout,
         checksum: config.checksum,
         members,
         membership,
         line,
         exchange,
+        links,
+        link_addresses,
         left: Mutex::new(false),
         #[cfg(target_os = "linux")]
         shares: Mutex::default(),
@@ -344,8 +362,8 @@ pub(crate) fn step(limit: Duration, deadline: &Deadline) -> Deadline {
 }
 
 /// The address at which ranks of this host can pass memory to this one, if they may.
-fn local(config: &Config, exchange: &Exchange) -> Option<Local> {
-    if config.backend == BackendChoice::Tcp {
+fn local(kind: &dyn BackendKind, config: &Config, exchange: &Exchange) -> Option<Local> {
+    if !kind.shares_memory() {
         return None;
     }
     let host = HostKey::of_this_process(config.host_id.as_deref())?.to_string();

@@ -108,10 +108,11 @@ mod tests {
     use crate::bootstrap::tcp_job::TcpJob;
     use crate::control::job_context::JobContext;
     use crate::group::backend::BackendFactory;
+    use crate::host::backend_choice::BackendChoice;
     use crate::host::choose_backend::HostBackends;
     use crate::host::host_context::HostContext;
     use phalanx_core::{CallSite, GroupId, OpKind, WORLD};
-    use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
+    use phalanx_rendezvous::{Config, TcpStoreServer};
     use phalanx_transport::Secret;
     use rustix::fs::{MemfdFlags, fstat, memfd_create};
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

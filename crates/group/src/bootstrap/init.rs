@@ -5,6 +5,7 @@ use crate::bootstrap::generation::processes::ProcessBootstrap;
 use crate::bootstrap::generation::{self, Assignment, Bootstrap};
 use crate::bootstrap::launcher;
 use crate::bootstrap::threads::first_generation;
+use crate::host::registry::{BackendKind, backend_kind};
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
 use phalanx_rendezvous::{Config, Lifeline};
@@ -77,8 +78,10 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
         selector.forced.keys().try_for_each(|op| selector.check_rank_order(*op))?;
     }
     let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
+    // Before anybody is met: a name that nobody registered is refused here.
+    let kind = backend_kind(&config.backend)?;
     let Some(secret) = job else {
-        let group = alone(config.timeout, selector)?;
+        let group = alone(config.timeout, kind, selector)?;
         return Ok(if config.reproducible { group.reproducible() } else { group });
     };
     let processes = Arc::new(ProcessBootstrap::new(config.clone(), secret.clone(), selector));
@@ -96,6 +99,6 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
 }
 
 /// The group of a process that is a job of its own.
-fn alone(timeout: Duration, selector: Selector) -> Result<ProcessGroup> {
-    Ok(first_generation(1, timeout, selector)?.pop().expect("one group was created"))
+fn alone(timeout: Duration, kind: Arc<dyn BackendKind>, selector: Selector) -> Result<ProcessGroup> {
+    Ok(first_generation(1, timeout, kind, selector)?.pop().expect("one group was created"))
 }

@@ -11,6 +11,7 @@ use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::{Member, Notice};
 use crate::host::host_context::HostContext;
+use crate::host::job_links::{JobLinks, LinkPeer};
 use crate::warning::warn_aside;
 use phalanx_algo::Link;
 use phalanx_core::{Deadline, GroupId, Peer};
@@ -37,8 +38,6 @@ pub(crate) struct TcpJob {
     /// The prices of moving bytes in this job, as rank 0 sees them.
     pub(crate) link: Link,
     pub(crate) place: Place,
-    /// How long a rank, or the network to it, may show no sign of life.
-    pub(crate) heartbeat: Option<Duration>,
     /// Whether frames have checksums.
     pub(crate) checksum: bool,
     pub(crate) members: Vec<Member>,
@@ -46,6 +45,9 @@ pub(crate) struct TcpJob {
     /// Before the exchange: on rank 0 that carries the other ends of all lines.
     pub(crate) line: TcpControl,
     pub(crate) exchange: Exchange,
+    pub(crate) links: Box<dyn JobLinks>,
+    /// What the links of each rank published.
+    pub(crate) link_addresses: Vec<Vec<u8>>,
     pub(crate) left: Mutex<bool>,
     /// How often each group has shared memory: that tells one time from the next.
     #[cfg(target_os = "linux")]
@@ -54,12 +56,12 @@ pub(crate) struct TcpJob {
 
 impl JobContext for TcpJob {
     fn open(&self, group: GroupId, members: &[usize]) -> Wire {
-        let addrs = members.iter().map(|&m| self.members[m].addr).collect();
-        // All ranks are here and listen. Silence on the line to the arbiter is noticed before silence on a link.
-        let link_timeout =
-            self.heartbeat.map_or(self.place.timeout, |limit| self.place.timeout.min(limit * 3 / 2));
-        let links = self.exchange.open(group, members.to_vec(), addrs, link_timeout);
-        Wire::with_checksums(Box::new(links.notice_cuts(self.heartbeat)), self.checksum)
+        let peer = |&rank: &usize| {
+            let (address, addr) = (&*self.link_addresses[rank], self.members[rank].addr);
+            LinkPeer { rank, address, addr }
+        };
+        let peers: Vec<_> = members.iter().map(peer).collect();
+        Wire::with_checksums(self.links.open(group, &peers), self.checksum)
     }
 
     fn control(&self) -> &dyn Control {

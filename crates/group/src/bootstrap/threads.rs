@@ -3,6 +3,8 @@
 use crate::ProcessGroup;
 use crate::bootstrap::generation::threads::ThreadBootstrap;
 use crate::bootstrap::generation::{self, Assignment, Bootstrap};
+use crate::host::backend_choice::BackendChoice;
+use crate::host::registry::BackendKind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
 use std::collections::BTreeSet;
@@ -59,7 +61,7 @@ pub fn threads(world_size: usize) -> Vec<ProcessGroup> {
 /// ```
 pub fn threads_with(world_size: usize, timeout: Duration, algorithms: &str) -> Result<Vec<ProcessGroup>> {
     assert!(world_size > 0, "a group has at least one rank");
-    first_generation(world_size, timeout, Selector::forced_from(algorithms)?)
+    first_generation(world_size, timeout, Arc::new(BackendChoice::Auto), Selector::forced_from(algorithms)?)
 }
 
 /// Runs `rank` on `world_size` threads, each with its handle on their group, and returns what they return, in rank order.
@@ -99,9 +101,10 @@ pub fn on_threads<R: Send>(
 pub(super) fn first_generation(
     world_size: usize,
     timeout: Duration,
+    kind: Arc<dyn BackendKind>,
     selector: Selector,
 ) -> Result<Vec<ProcessGroup>> {
-    let bootstrap: Arc<dyn Bootstrap> = Arc::new(ThreadBootstrap::new(timeout, Arc::new(selector)));
+    let bootstrap: Arc<dyn Bootstrap> = Arc::new(ThreadBootstrap::new(timeout, kind, Arc::new(selector)));
     let deadline = Deadline::after(Instant::now(), timeout);
     let open = bootstrap.open(&BTreeSet::new(), &deadline)?;
     let roster: Vec<u64> = (0..world_size as u64).collect();

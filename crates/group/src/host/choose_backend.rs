@@ -2,6 +2,7 @@
 
 use crate::control::group_health::GroupHealth;
 use crate::group::backend::{Backend, BackendFactory};
+use crate::host::backend_choice::BackendChoice;
 use crate::host::forced;
 #[cfg(target_os = "linux")]
 use crate::host::hierarchical::{HierarchicalBackend, Hosts};
@@ -10,7 +11,6 @@ use crate::host::neighbours::Neighbours;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::{Kind, Selector};
 use phalanx_core::{Deadline, Error, GroupId, OpKind, Result};
-use phalanx_rendezvous::BackendChoice;
 use std::sync::Arc;
 
 /// Chooses the backend of each group on host memory, by where its members are.
@@ -44,16 +44,15 @@ impl BackendFactory for HostBackends {
         let members = health.latch.members();
         let neighbours = Neighbours::new(&*health.job, members);
         let host = |rank: usize| neighbours.host_of(rank);
-        let elsewhere = members.iter().find(|&&m| host(m).is_none() || host(m) != host(members[0]));
+        let elsewhere = members
+            .iter()
+            .filter(|_| members.len() > 1)
+            .find(|&&m| host(m).is_none() || host(m) != host(members[0]));
         if let (BackendChoice::Auto, Some(why)) = (choice, neighbours.why_not()) {
             tracing::warn!(group = %id, "{why}; ranks of that host go over TCP");
         }
         match (choice, elsewhere) {
-            #[cfg(target_os = "linux")]
-            (BackendChoice::Auto | BackendChoice::Shm, None) if members.len() > 1 => {
-                forced::warn_of_never(&selector, &health, Kind::Memory);
-                crate::host::shm::backend(&self.job, health, op, choice, selector, deadline)
-            }
+            (BackendChoice::Auto | BackendChoice::Shm, None) => self.together(health, op, deadline),
             (BackendChoice::Shm, Some(&rank)) => {
                 let (first, other) = (health.job.peer(members[0]), health.job.peer(rank));
                 let why = neighbours
@@ -67,11 +66,30 @@ impl BackendFactory for HostBackends {
                 forced::warn_of_never(&selector, &health, Kind::Levels);
                 Ok(Arc::new(HierarchicalBackend::join(&self.job, health, op, choice, selector, deadline)?))
             }
-            _ => {
-                let _ = (op, deadline);
+            (BackendChoice::Auto, Some(_)) | (BackendChoice::Links, _) => {
                 forced::warn_of_never(&selector, &health, Kind::Messages);
                 Ok(Arc::new(ScheduledBackend::new(health, choice, selector)))
             }
         }
+    }
+}
+
+impl HostBackends {
+    /// The backend of ranks that can have memory in common, if there are several.
+    fn together(
+        &self,
+        health: Arc<GroupHealth>,
+        op: OpKind,
+        deadline: &Deadline,
+    ) -> Result<Arc<dyn Backend>> {
+        let (choice, selector) = (self.choice, self.selector.clone());
+        #[cfg(target_os = "linux")]
+        if health.members().len() > 1 {
+            forced::warn_of_never(&selector, &health, Kind::Memory);
+            return crate::host::shm::backend(&self.job, health, op, choice, selector, deadline);
+        }
+        let _ = (op, deadline);
+        forced::warn_of_never(&selector, &health, Kind::Messages);
+        Ok(Arc::new(ScheduledBackend::new(health, choice, selector)))
     }
 }

@@ -3,9 +3,9 @@
 use crate::ProcessGroup;
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::GroupHealth;
+use crate::host::backend_choice::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_core::WORLD;
-use phalanx_rendezvous::BackendChoice;
 use phalanx_transport::thread::{Pipes, ThreadTransport};
 use phalanx_transport::{Direction, LinkFault, Transport, Wait, Wire};
 use std::io::IoSlice;

@@ -8,6 +8,7 @@ use crate::engine::partial::Partials;
 use crate::group::backend::{Backend, BackendFactory};
 use crate::group::call::HostCall;
 use crate::group::request::{Buffers, Request};
+use crate::host::backend_choice::BackendChoice;
 use crate::host::choose_backend::HostBackends;
 use crate::host::hierarchical::HierarchicalBackend;
 use crate::host::host_context::HostContext;
@@ -15,7 +16,7 @@ use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::ShmBackend;
 use phalanx_algo::{Link, Selector};
 use phalanx_core::{CallSite, DType, Deadline, Error, Layout, OpKind, ReduceOp, Signature, WORLD};
-use phalanx_rendezvous::{BackendChoice, Config, TcpStoreServer};
+use phalanx_rendezvous::{Config, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::net::Ipv4Addr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -161,7 +162,12 @@ fn met<R: Send>(
         let open = config.open_store(&deadline).unwrap();
         let assignment = Assignment::new(0, rank, (0..world_size as u64).collect());
         let job = Arc::new(meet_all(&config, &secret, &assignment, &open, &deadline).unwrap());
-        let part = Part { rank, job, choice: config.backend, deadline, made: made.clone() };
+        let choice = match &*config.backend {
+            "tcp" => BackendChoice::Links,
+            "shm" => BackendChoice::Shm,
+            _ => BackendChoice::Auto,
+        };
+        let part = Part { rank, job, choice, deadline, made: made.clone() };
         let error = catch_unwind(AssertUnwindSafe(|| body(part)));
         done.wait();
         error.unwrap_or_else(|panic| resume_unwind(panic))

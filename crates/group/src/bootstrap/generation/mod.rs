@@ -15,16 +15,15 @@ pub(crate) mod view;
 use crate::ProcessGroup;
 use crate::bootstrap::self_test;
 use crate::control::job_context::JobContext;
-use crate::group::backend::BackendFactory;
 use crate::group::encryption::Encryption;
 use crate::group::handles::KeptAlive;
 use crate::group::process_group::Regroup;
-use crate::host::choose_backend::HostBackends;
 use crate::host::host_context::HostContext;
+use crate::host::registry::{BackendKind, JobHandle};
 use crate::warning::warn_aside;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
-use phalanx_rendezvous::{BackendChoice, Elastic, OpenStore};
+use phalanx_rendezvous::{Elastic, OpenStore};
 use phalanx_transport::Secret;
 use roster::{Party, WaitLimits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,7 +88,7 @@ impl Assignment {
 #[derive(Debug)]
 pub(crate) struct JobParts {
     pub(crate) job: Arc<dyn HostContext>,
-    pub(crate) choice: BackendChoice,
+    pub(crate) kind: Arc<dyn BackendKind>,
     pub(crate) selector: Arc<Selector>,
     /// Whether the new group is to show that it adds up right.
     pub(crate) self_test: bool,
@@ -288,10 +287,10 @@ pub(crate) fn found(
     open: &Arc<OpenStore>,
     deadline: &Deadline,
 ) -> Result<ProcessGroup> {
-    let JobParts { job, choice, selector, self_test, reproducible } =
+    let JobParts { job, kind, selector, self_test, reproducible } =
         bootstrap.meet(&assignment, open, deadline)?;
     let members = (0..assignment.roster.len()).collect();
-    let factory: Arc<dyn BackendFactory> = Arc::new(HostBackends::new(job.clone(), choice, selector));
+    let factory = kind.factory(&JobHandle::new(job.clone(), selector))?;
     let backend = factory.create(WORLD, members, OpKind::Init, deadline)?;
     let heartbeat = bootstrap.heartbeat(assignment.roster[assignment.rank]).map(Arc::new);
     let latch = job.membership().groups().into_iter().find(|latch| latch.group() == WORLD);
@@ -317,6 +316,9 @@ pub(crate) fn found(
 mod tests {
     use super::*;
     use crate::bootstrap::thread_job::ThreadJob;
+    use crate::group::backend::BackendFactory;
+    use crate::host::backend_choice::BackendChoice;
+    use crate::host::choose_backend::HostBackends;
     use phalanx_core::ReduceOp;
     use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};
 

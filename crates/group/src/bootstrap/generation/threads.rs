@@ -2,9 +2,10 @@
 
 use super::{Assignment, Bootstrap, JobParts};
 use crate::bootstrap::thread_job::ThreadJob;
+use crate::host::registry::BackendKind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{BackendChoice, Elastic, MemoryStore, OpenStore};
+use phalanx_rendezvous::{Elastic, MemoryStore, OpenStore};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,14 +15,15 @@ use std::time::Duration;
 pub(crate) struct ThreadBootstrap {
     store: MemoryStore,
     timeout: Duration,
+    kind: Arc<dyn BackendKind>,
     selector: Arc<Selector>,
     /// The jobs that each generation's ranks have not fetched yet: the first rank that comes makes them for all.
     jobs: Mutex<HashMap<u64, Vec<Option<ThreadJob>>>>,
 }
 
 impl ThreadBootstrap {
-    pub(crate) fn new(timeout: Duration, selector: Arc<Selector>) -> Self {
-        Self { store: MemoryStore::new(), timeout, selector, jobs: Mutex::default() }
+    pub(crate) fn new(timeout: Duration, kind: Arc<dyn BackendKind>, selector: Arc<Selector>) -> Self {
+        Self { store: MemoryStore::new(), timeout, kind, selector, jobs: Mutex::default() }
     }
 }
 
@@ -55,7 +57,7 @@ impl Bootstrap for ThreadBootstrap {
         let job = generation[assignment.rank]
             .take()
             .ok_or_else(|| Error::Internal { what: format!("two threads are {assignment:?}") })?;
-        let (choice, selector) = (BackendChoice::Auto, self.selector.clone());
-        Ok(JobParts { job: Arc::new(job), choice, selector, self_test: false, reproducible: false })
+        let (kind, selector) = (self.kind.clone(), self.selector.clone());
+        Ok(JobParts { job: Arc::new(job), kind, selector, self_test: false, reproducible: false })
     }
 }

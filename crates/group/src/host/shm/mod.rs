@@ -14,6 +14,7 @@ use crate::group::call::{HostCall, HostRequest, OwnedCall, element};
 use crate::group::memory::keep;
 use crate::group::pending::{Bytes, Pending};
 use crate::group::request::{Buffers, Exchange, Request};
+use crate::host::backend_choice::BackendChoice;
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::forced::warn_not_taken;
 use crate::host::host_context::HostContext;
@@ -25,7 +26,6 @@ use phalanx_core::{
     CallSite, Cause, DType, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
 };
 use phalanx_kernels::Kernel;
-use phalanx_rendezvous::BackendChoice;
 use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
 use phalanx_transport::Wire;
 use std::ops::Range;

@@ -1,0 +1,227 @@
+//! Backends by name: what `PHALANX_BACKEND` chooses from. Those of this crate are entries like any other.
+
+use crate::group::backend::BackendFactory;
+use crate::host::backend_choice::BackendChoice;
+use crate::host::choose_backend::HostBackends;
+use crate::host::host_context::HostContext;
+use crate::host::job_links::{JobLinks, LinksStart, TransportFactory};
+use phalanx_algo::Selector;
+use phalanx_core::{Error, Peer, Result};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::time::Duration;
+
+/// What a name in `PHALANX_BACKEND` stands for: how the groups of a job get their backends, and over which links.
+pub trait BackendKind: Send + Sync + Debug {
+    /// In a few words, for lists: `shared memory between ranks of one host`.
+    fn about(&self) -> &str;
+
+    /// Makes the backends of this rank's groups. Called once for each job that the process joins.
+    ///
+    /// # Errors
+    /// This kind does not work here.
+    fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>>;
+
+    /// The links of the job. Default: TCP. A kind that delegates to one with links of its own takes them from there: [`backend_kind`].
+    ///
+    /// # Errors
+    /// This rank can't be reached in this way.
+    fn links(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+        Ok(at.tcp())
+    }
+
+    /// Whether ranks of one host may have memory in common: then each tells the others where it takes it. Default: yes.
+    fn shares_memory(&self) -> bool {
+        true
+    }
+}
+
+type Kinds = BTreeMap<&'static str, Arc<dyn BackendKind>>;
+
+static KINDS: LazyLock<RwLock<Kinds>> = LazyLock::new(|| {
+    let own = |name, choice| (name, Arc::new(choice) as Arc<dyn BackendKind>);
+    RwLock::new(Kinds::from([
+        own("auto", BackendChoice::Auto),
+        own("shm", BackendChoice::Shm),
+        own("tcp", BackendChoice::Links),
+    ]))
+});
+
+/// Makes `PHALANX_BACKEND=name` mean `kind` in this process. To be called before [`init`](crate::init), on all ranks.
+///
+/// # Errors
+/// [`Config`](Error::Config) if the name is taken, or is not made of lower-case letters, digits, `-` and `_`.
+pub fn register_backend(name: &'static str, kind: Arc<dyn BackendKind>) -> Result<()> {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+    if name.is_empty() || !name.chars().all(is_plain) {
+        return Err(Error::config(format!(
+            "{name:?} can't name a backend: use lower-case letters, digits, - and _"
+        )));
+    }
+    let mut kinds = KINDS.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(other) = kinds.get(name) {
+        return Err(Error::config(format!("the backend {name:?} is registered already: {}", other.about())));
+    }
+    kinds.insert(name, kind);
+    Ok(())
+}
+
+/// Makes `PHALANX_BACKEND=name` mean that the algorithms of this crate send everything over `transport`.
+///
+/// # Errors
+/// As for [`register_backend`].
+pub fn register_transport(name: &'static str, transport: Arc<dyn TransportFactory>) -> Result<()> {
+    let about = format!("the transport {name} for all data");
+    register_backend(name, Arc::new(OverTransport { about, transport }))
+}
+
+/// The names that are registered, in order.
+pub fn registered_backends() -> Vec<&'static str> {
+    KINDS.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+}
+
+/// What is registered under a name.
+///
+/// # Errors
+/// [`Config`](Error::Config), with the names that are registered.
+///
+/// # Examples
+/// ```
+/// use phalanx_group::backend_kind;
+///
+/// assert_eq!(backend_kind("shm")?.about(), "shared memory only: an error where ranks can't share it");
+/// assert_eq!(
+///     backend_kind("mpi").unwrap_err().to_string(),
+///     r#"configuration: PHALANX_BACKEND: no backend "mpi" is registered in this program, only auto, shm, tcp"#
+/// );
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
+pub fn backend_kind(name: &str) -> Result<Arc<dyn BackendKind>> {
+    let kinds = KINDS.read().unwrap_or_else(PoisonError::into_inner);
+    kinds.get(name).cloned().ok_or_else(|| {
+        let known = kinds.keys().copied().collect::<Vec<_>>().join(", ");
+        Error::config(format!(
+            "PHALANX_BACKEND: no backend {name:?} is registered in this program, only {known}"
+        ))
+    })
+}
+
+/// This rank's job, as far as a backend needs it.
+#[derive(Debug, Clone)]
+pub struct JobHandle {
+    context: Arc<dyn HostContext>,
+    selector: Arc<Selector>,
+}
+
+impl JobHandle {
+    pub(crate) fn new(context: Arc<dyn HostContext>, selector: Arc<Selector>) -> Self {
+        Self { context, selector }
+    }
+
+    /// This rank in the job.
+    pub fn rank(&self) -> usize {
+        self.context.place().rank
+    }
+
+    /// How many ranks the job has.
+    pub fn world_size(&self) -> usize {
+        self.context.place().world_size
+    }
+
+    /// How long an operation may take unless the call says otherwise.
+    pub fn timeout(&self) -> Duration {
+        self.context.place().timeout
+    }
+
+    /// A rank of the job, as errors name it.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn peer(&self, rank: usize) -> Peer {
+        self.context.peer(rank)
+    }
+
+    /// Backends that send everything over the job's [links](BackendKind::links), by this crate's algorithms.
+    pub fn over_links(&self) -> Arc<dyn BackendFactory> {
+        Arc::new(HostBackends::new(self.context.clone(), BackendChoice::Links, self.selector.clone()))
+    }
+}
+
+impl BackendKind for BackendChoice {
+    fn about(&self) -> &str {
+        match self {
+            Self::Auto => "shared memory between ranks of one host, TCP for the rest",
+            Self::Shm => "shared memory only: an error where ranks can't share it",
+            Self::Links => "TCP for all data, also between ranks of one host",
+        }
+    }
+
+    fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+        Ok(Arc::new(HostBackends::new(job.context.clone(), *self, job.selector.clone())))
+    }
+
+    fn shares_memory(&self) -> bool {
+        match self {
+            Self::Auto | Self::Shm => true,
+            Self::Links => false,
+        }
+    }
+}
+
+/// A registered transport as a kind of backend.
+#[derive(Debug)]
+struct OverTransport {
+    about: String,
+    transport: Arc<dyn TransportFactory>,
+}
+
+impl BackendKind for OverTransport {
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+        Ok(job.over_links())
+    }
+
+    fn links(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+        at.by(&*self.transport)
+    }
+
+    fn shares_memory(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_once_and_plain() {
+        for (name, words) in [
+            ("tcp", "the backend \"tcp\" is registered already: TCP for all data"),
+            ("", "\"\" can't name a backend"),
+            ("UCX", "\"UCX\" can't name a backend: use lower-case letters"),
+            ("a b", "\"a b\" can't name a backend"),
+        ] {
+            let error = register_backend(name, Arc::new(BackendChoice::Auto)).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        register_backend("another-auto", Arc::new(BackendChoice::Auto)).unwrap();
+        assert!(registered_backends().contains(&"another-auto"));
+        let error = crate::join(&config("ucx")).unwrap_err().to_string();
+        assert!(
+            error.contains("no backend \"ucx\"") && error.contains("another-auto, auto, shm, tcp"),
+            "{error}"
+        );
+        let group = crate::join(&config("another-auto")).unwrap();
+        assert_eq!(group.describe(), "thread: 1 rank");
+    }
+
+    fn config(backend: &str) -> phalanx_rendezvous::Config {
+        let lookup = |name: &str| (name == "PHALANX_BACKEND").then(|| backend.to_owned());
+        phalanx_rendezvous::Config::from_lookup(lookup).unwrap()
+    }
+}

@@ -1,0 +1,124 @@
+//! The thread that accepts callers, and those who called, until a group takes them.
+
+use phalanx::backend::GroupId;
+use phalanx::transport::{Direction, Wait, Waker};
+use rustix::net::sockopt::socket_peercred;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes of the key that a caller shows.
+pub(crate) const KEY_LEN: usize = 64;
+/// Groups of which it is remembered that they ended here.
+const ENDED_MAX: usize = 4096;
+
+/// What a caller says first: the key, the group, and its rank in the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Call(pub(crate) [u8; KEY_LEN + 16]);
+
+impl Call {
+    pub(crate) fn new(key: &[u8; KEY_LEN], group: GroupId, rank: usize) -> Self {
+        let mut bytes = [0; KEY_LEN + 16];
+        bytes[..KEY_LEN].copy_from_slice(key);
+        bytes[KEY_LEN..KEY_LEN + 8].copy_from_slice(&group.0.to_le_bytes());
+        bytes[KEY_LEN + 8..].copy_from_slice(&(rank as u64).to_le_bytes());
+        Self(bytes)
+    }
+
+    fn group(&self) -> &[u8] {
+        &self.0[KEY_LEN..KEY_LEN + 8]
+    }
+
+    /// Of a caller of this user that knows the key: of no other.
+    fn of(mut stream: &UnixStream, key: &[u8; KEY_LEN]) -> Option<Self> {
+        let mut call = Self([0; KEY_LEN + 16]);
+        // It says all in one write.
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok().filter(|()| is_ours(stream))?;
+        stream.read_exact(&mut call.0).ok().filter(|()| call.0.starts_with(key))?;
+        stream.set_nonblocking(true).ok()?;
+        Some(call)
+    }
+}
+
+/// Whether the process at the other end is of this user: the kernel says so, not the process.
+pub(crate) fn is_ours(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|other| other.uid == rustix::process::geteuid())
+}
+
+/// Lives until the last link of the job is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    arrivals: Arc<Mutex<Arrivals>>,
+    stop: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Arrivals {
+    calls: HashMap<Call, UnixStream>,
+    waiting: Vec<Waker>,
+    /// Groups that ended here, the latest first: whoever calls for one is late, and hears so by the end of its link.
+    ended: VecDeque<[u8; 8]>,
+    is_over: bool,
+}
+
+fn lock(arrivals: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
+    arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Listener {
+    pub(crate) fn start(socket: UnixListener, key: [u8; KEY_LEN]) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let (wait, arrivals) = (Wait::new()?, Arc::<Mutex<Arrivals>>::default());
+        let (stop, theirs) = (wait.waker().clone(), arrivals.clone());
+        let accept = move || accept(&theirs, &Arc::new(socket), &key, wait);
+        let thread = std::thread::Builder::new().name("unix-links".into()).spawn(accept)?;
+        Ok(Self { arrivals, stop, thread: Some(thread) })
+    }
+
+    /// The link that this call made, if it has come; if not, the next call wakes `waker`.
+    pub(crate) fn take(&self, call: &Call, waker: Option<&Waker>) -> Option<UnixStream> {
+        let mut arrivals = lock(&self.arrivals);
+        arrivals.waiting.extend(waker.cloned());
+        arrivals.calls.remove(call)
+    }
+
+    /// Closes what was called for a group that ends here, or will be.
+    pub(crate) fn forget(&self, group: GroupId) {
+        let (mut arrivals, group) = (lock(&self.arrivals), group.0.to_le_bytes());
+        arrivals.calls.retain(|call, _| call.group() != group);
+        arrivals.ended.push_front(group);
+        arrivals.ended.truncate(ENDED_MAX);
+    }
+}
+
+fn accept(arrivals: &Mutex<Arrivals>, socket: &Arc<UnixListener>, key: &[u8; KEY_LEN], mut wait: Wait) {
+    wait.add(socket, Direction::Recv);
+    while !lock(arrivals).is_over {
+        match socket.accept() {
+            Ok((stream, _)) => {
+                if let Some(call) = Call::of(&stream, key) {
+                    let mut arrivals = lock(arrivals);
+                    if !arrivals.ended.iter().any(|group| call.group() == group) {
+                        arrivals.calls.insert(call, stream);
+                    }
+                    arrivals.waiting.drain(..).for_each(|waker| waker.wake());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => wait.sleep(Duration::MAX),
+            // Out of descriptors: the listener stays ready, and all there is to do is to wait for some.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        lock(&self.arrivals).is_over = true;
+        self.stop.wake();
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}

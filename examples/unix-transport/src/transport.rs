@@ -1,0 +1,112 @@
+//! One group's links.
+
+use crate::listener::{Call, Listener};
+use phalanx::backend::GroupId;
+use phalanx::transport::{Birthplace, Direction, LinkFault, Transport, Wait, Waker};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// The peer makes this call when it has made the group too.
+    Awaited(Call),
+    Up(Arc<UnixStream>),
+    Down(LinkFault),
+}
+
+/// One rank's ends. Dropping it closes them.
+#[derive(Debug)]
+pub(crate) struct UnixTransport {
+    pub(crate) birthplace: Birthplace,
+    pub(crate) group: GroupId,
+    pub(crate) rank: usize,
+    pub(crate) links: Vec<Link>,
+    pub(crate) listener: Arc<Listener>,
+}
+
+impl UnixTransport {
+    /// The link with `peer`, if it stands; `waker` is woken when it may.
+    fn link(&mut self, peer: usize, waker: Option<&Waker>) -> Result<Option<&Arc<UnixStream>>, LinkFault> {
+        let link = &mut self.links[peer];
+        if let Link::Awaited(call) = link
+            && let Some(stream) = self.listener.take(call, waker)
+        {
+            *link = Link::Up(Arc::new(stream));
+        }
+        match link {
+            Link::Up(stream) => Ok(Some(stream)),
+            Link::Down(fault) => Err(fault.clone()),
+            Link::Awaited(_) => Ok(None),
+        }
+    }
+}
+
+/// How many bytes moved; `None`: none can now.
+fn moved(outcome: io::Result<usize>) -> Result<Option<usize>, LinkFault> {
+    outcome.map(Some).or_else(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(None),
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Err(LinkFault::Closed),
+        _ => Err(LinkFault::Unreachable(error.to_string())),
+    })
+}
+
+impl Transport for UnixTransport {
+    fn name(&self) -> &'static str {
+        "unix"
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.links.len()
+    }
+
+    fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        let Some(stream) = self.link(peer, None)? else { return Ok(0) };
+        // What the peer sent before it closed can still be read: the link is down only for sending.
+        Ok(moved((&**stream).write_vectored(bytes))?.unwrap_or(0))
+    }
+
+    fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        let Some(stream) = self.link(peer, None)? else { return Ok(0) };
+        let fault = match moved((&**stream).read(buffer)) {
+            Ok(None) => return Ok(0),
+            Ok(Some(0)) => LinkFault::Closed,
+            Ok(Some(n)) => return Ok(n),
+            Err(fault) => fault,
+        };
+        self.links[peer] = Link::Down(fault.clone());
+        Err(fault)
+    }
+
+    fn is_linked(&mut self, peer: usize) -> bool {
+        matches!(self.link(peer, None), Ok(Some(_)))
+    }
+
+    fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
+        let link = self.link(peer, Some(&wait.waker().clone()));
+        if let Ok(Some(stream)) = &link {
+            wait.add(stream, direction);
+        }
+        link.is_err()
+    }
+}
+
+impl Drop for UnixTransport {
+    fn drop(&mut self) {
+        // A child that was forked has copies of the sockets, and must end nothing of its parent's.
+        if !self.birthplace.is_here() {
+            return;
+        }
+        for link in &self.links {
+            if let Link::Up(stream) = link {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
+        self.listener.forget(self.group);
+    }
+}
