@@ -66,8 +66,13 @@ pub trait Transport: Send + 'static {
     fn is_linked(&mut self, peer: usize) -> bool;
 
     /// Adds to `wait` what ends it when bytes can move; true if they can already (then don't sleep).
+    ///
+    /// Default: true. Whoever waits then looks again and again, as befits links that are only polled.
     #[cfg(feature = "sockets")]
-    fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool;
+    fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
+        let _ = (peer, direction, wait);
+        true
+    }
 
     /// The source that peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
     /// on a waker [at](Waker::at) this source.
