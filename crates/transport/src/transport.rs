@@ -75,7 +75,7 @@ pub trait Transport: Send + 'static {
     }
 
     /// The source that peers wake when bytes can move, if they do: then every wait that [`watch`](Self::watch) is given must be
-    /// on a waker [at](Waker::at) this source.
+    /// on a waker [at](crate::Waker::at) this source.
     fn wake_source(&self) -> Option<Arc<dyn WakeSource>> {
         None
     }

@@ -33,7 +33,7 @@ impl Counters {
     }
 
     pub(crate) fn add(&self, call: &Signature, time: Duration, rank: usize) {
-        let bytes = call.count * call.dtype.map_or(1, |dtype| dtype.size()) as u64;
+        let bytes = call.count * call.dtype.map_or(1, phalanx::DType::size) as u64;
         let is_slow = time >= self.slow;
         if is_slow {
             tracing::warn!(rank, %call, ?time, "a slow call");
