@@ -53,7 +53,7 @@
 //! - Operations that run meanwhile: [`ProcessGroup::all_reduce_async`] and others return a [`Work`], which owns the buffer until it is waited for.
 //! - Errors: [`Error`] says whose trouble it is, and [`Error::group_is_usable`] whether the group can go on.
 //! - Names: [`prelude`] has what most programs use; [`error`], [`config`], [`store`] and [`launch`] what some need, [`backend`] what authors of
-//!   backends need.
+//!   backends need, [`transport`] what authors of transports need, and [`trace`] the flight recorder.
 //! - Tests and examples without processes: [`threads()`] makes ranks of threads, and [`on_threads`] runs them.
 
 pub use phalanx_core::{CallSite, DType, Element, Error, ReduceOp, Result, chunk};
