@@ -413,8 +413,14 @@ fn what_makes_no_sense_or_differs_between_ranks_is_refused() {
         (DiLoCoConfig::streaming(3, 4, 0), "fragments is 4, expected 1 to sync_every, which is 3"),
         (DiLoCoConfig::streaming(3, 0, 0), "fragments is 0, expected 1 to sync_every, which is 3"),
         (late, "delay is 4, expected at most 3"),
-        (DiLoCoConfig::diloco(3).outer(f64::NAN, 0.9), "learning rate NaN"),
-        (DiLoCoConfig::diloco(3).outer(0.7, 1.0), "momentum 1"),
+        (
+            DiLoCoConfig::diloco(3).outer(f64::NAN, 0.9),
+            "outer_learning_rate is NaN and outer_momentum 0.9, expected a finite number and one in 0..1",
+        ),
+        (
+            DiLoCoConfig::diloco(3).outer(0.7, 1.0),
+            "outer_learning_rate is 0.7 and outer_momentum 1, expected",
+        ),
         (DiLoCoConfig::diloco(3).mix(1.5), "mix is 1.5, expected 0 to 1"),
         (DiLoCoConfig::streaming(8, 4, 0), "fragments is 4, but the model has fewer layers"),
     ];
