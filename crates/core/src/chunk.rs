@@ -44,10 +44,13 @@ impl Layout {
     }
 
     /// The layout of one block of `counts[r]` elements for each rank `r`.
+    ///
+    /// # Panics
+    /// If the sum of the counts is more than `usize::MAX`.
     pub fn from_counts(counts: &[usize]) -> Self {
         let mut starts = vec![0];
         starts.extend(counts.iter().scan(0usize, |sum, n| {
-            *sum += n;
+            *sum = sum.checked_add(*n).expect("the sum of the counts is at most usize::MAX");
             Some(*sum)
         }));
         Self(Blocks::Given { starts })

@@ -61,7 +61,7 @@ mod threads {
     use std::fs;
 
     /// Threads of phalanx that serve operations and never begin one; names as long as the kernel keeps them.
-    const OURS: [&str; 12] = [
+    const OURS: [&str; 13] = [
         "phalanx-progres",
         "phalanx-control",
         "phalanx-recall",
@@ -74,6 +74,7 @@ mod threads {
         "phalanx-nccl-wa",
         "phalanx-endpoin",
         "phalanx-sender",
+        "phalanx-links",
     ];
 
     #[cfg(target_arch = "x86_64")]

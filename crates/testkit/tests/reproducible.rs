@@ -55,16 +55,38 @@ fn expected(world_size: usize, divide_by: usize) -> Vec<u32> {
     (0..all[0].len()).map(|i| (sum(i) / divide_by as f32).to_bits()).collect()
 }
 
-fn in_order<T: Element>(group: &ProcessGroup, of: fn(f32) -> T, to: fn(T) -> f32) {
+/// Sums of `values` depend on their order in f32 too, in which half types are added up.
+fn in_order<T: Element>(group: &ProcessGroup, values: [f32; 4], of: fn(f32) -> T, to: fn(T) -> f32) {
     let world_size = group.world_size();
-    let value = |rank: usize, i: usize| of([2048.0, 1.0, -2048.0, 0.25][(rank + i) % 4]);
-    let mut buffer: Vec<T> = (0..9).map(|i| value(group.rank(), i)).collect();
-    group.all_reduce(&mut buffer, ReduceOp::Avg).unwrap();
-    for (i, &found) in buffer.iter().enumerate() {
-        let sum = (1..world_size).fold(to(value(0, i)), |sum, rank| sum + to(value(rank, i)));
-        let once = to(of(sum / world_size as f32));
-        assert_eq!(to(found).to_bits(), once.to_bits(), "{} of {world_size} ranks", T::DTYPE);
+    let value = |rank: usize, i: usize| of(values[(rank + i) % 4]);
+    for (op, divide_by) in [(ReduceOp::Sum, 1), (ReduceOp::Avg, world_size)] {
+        let mut buffer: Vec<T> = (0..9).map(|i| value(group.rank(), i)).collect();
+        group.all_reduce(&mut buffer, op).unwrap();
+        for (i, &found) in buffer.iter().enumerate() {
+            let sum = (1..world_size).fold(to(value(0, i)), |sum, rank| sum + to(value(rank, i)));
+            let once = to(of(sum / divide_by as f32));
+            assert_eq!(to(found).to_bits(), once.to_bits(), "{op} of {} on {world_size} ranks", T::DTYPE);
+        }
     }
+}
+
+/// Longer than the scratch, the slots and the strides through which parts of a buffer go.
+fn long_sums_are_in_order(group: &ProcessGroup, what: &str) {
+    const LEN: usize = 100_003;
+    let value = |rank: usize, i: usize| contribution(rank, i / 1000, i);
+    let sum = |i: usize| (1..group.world_size()).fold(value(0, i), |sum, rank| sum + value(rank, i));
+    let is_right =
+        |found: &[f32]| found.iter().enumerate().all(|(i, found)| found.to_bits() == sum(i).to_bits());
+    let mut buffer: Vec<f32> = (0..LEN).map(|i| value(group.rank(), i)).collect();
+    group.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    assert!(is_right(&buffer), "{what}: a long buffer");
+    let mut buffer: Vec<f32> = (0..LEN).map(|i| value(group.rank(), i)).collect();
+    group.reduce(&mut buffer, ReduceOp::Sum, 1).unwrap();
+    assert!(group.rank() != 1 || is_right(&buffer), "{what}: a long buffer, reduce");
+    let mut buffer = group.alloc::<f32>(4001).unwrap();
+    buffer.iter_mut().enumerate().for_each(|(i, x)| *x = value(group.rank(), i));
+    group.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+    assert!(is_right(&buffer), "{what}: a registered buffer");
 }
 
 /// Every operation that reduces, blocking and not.
@@ -98,8 +120,12 @@ fn check(group: &ProcessGroup, what: &str) {
     assert_eq!(found, block, "{what}: {world_size} ranks, reduce_scatter");
     let found = group.reduce_scatter_async(whole[..len].to_vec(), ReduceOp::Sum).unwrap().wait().unwrap();
     assert!(found.iter().map(|x| x.to_bits()).eq(block.iter().copied()), "{what}: reduce_scatter_async");
-    in_order::<f16>(&group, f16::from_f32, f16::to_f32);
-    in_order::<bf16>(&group, bf16::from_f32, bf16::to_f32);
+    let small = 1.0 / 512.0;
+    in_order::<f16>(&group, [32768.0, small, -32768.0, small], f16::from_f32, f16::to_f32);
+    in_order::<bf16>(&group, [1e8, 1.0, -1e8, 0.25], bf16::from_f32, bf16::to_f32);
+    if world_size == 3 {
+        long_sums_are_in_order(&group, what);
+    }
 }
 
 /// What to force for the operations that reduce, so that each way that keeps the order is taken.
@@ -174,6 +200,8 @@ fn a_forced_way_with_another_order_is_refused_and_the_others_named() {
             let strict = group.reproducible();
             let error = strict.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap_err();
             let Error::Config { what } = &error else { panic!("{error}") };
+            let begun = strict.all_reduce_async(vec![1f32], ReduceOp::Sum);
+            assert!(matches!(begun, Err(Error::Config { .. })), "nothing was begun");
             assert!(what.contains(&words) && able.iter().all(|name| what.contains(name)), "{error}");
             // Nothing was sent, and other handles and operations are as before.
             group.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap();
@@ -197,4 +225,17 @@ fn a_group_that_is_split_off_keeps_the_order() {
         assert!(half.is_reproducible() && !group.is_reproducible());
         assert!(matches!(half.all_reduce(&mut [1f32], ReduceOp::Sum), Err(Error::Config { .. })));
     });
+}
+
+#[test]
+fn a_group_that_is_made_anew_keeps_the_order() {
+    let kept = phalanx_group::on_threads(3, |group| {
+        if group.rank() == 0 {
+            return Ok(true);
+        }
+        let group = group.reproducible();
+        group.barrier().unwrap_err();
+        Ok(group.shrink()?.is_reproducible())
+    });
+    assert_eq!(kept.unwrap(), [true; 3]);
 }

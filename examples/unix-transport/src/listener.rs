@@ -1,7 +1,7 @@
 //! The thread that accepts callers, and those who called, until a group takes them.
 
 use phalanx::backend::GroupId;
-use phalanx::transport::{Direction, Wait, Waker};
+use phalanx::transport::{Birthplace, Direction, Wait, Waker};
 use rustix::net::sockopt::socket_peercred;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
@@ -53,6 +53,7 @@ pub(crate) fn is_ours(stream: &UnixStream) -> bool {
 pub(crate) struct Listener {
     arrivals: Arc<Mutex<Arrivals>>,
     stop: Waker,
+    birthplace: Birthplace,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -75,14 +76,16 @@ impl Listener {
         let (wait, arrivals) = (Wait::new()?, Arc::<Mutex<Arrivals>>::default());
         let (stop, theirs) = (wait.waker().clone(), arrivals.clone());
         let accept = move || accept(&theirs, &Arc::new(socket), &key, wait);
-        let thread = std::thread::Builder::new().name("unix-links".into()).spawn(accept)?;
-        Ok(Self { arrivals, stop, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("phalanx-links".into()).spawn(accept)?;
+        Ok(Self { arrivals, stop, birthplace: Birthplace::here(), thread: Some(thread) })
     }
 
     /// The link that this call made, if it has come; if not, the next call wakes `waker`.
     pub(crate) fn take(&self, call: &Call, waker: Option<&Waker>) -> Option<UnixStream> {
         let mut arrivals = lock(&self.arrivals);
-        arrivals.waiting.extend(waker.cloned());
+        if let Some(waker) = waker.filter(|waker| !arrivals.waiting.iter().any(|other| other.is(waker))) {
+            arrivals.waiting.push(waker.clone());
+        }
         arrivals.calls.remove(call)
     }
 
@@ -117,6 +120,10 @@ fn accept(arrivals: &Mutex<Arrivals>, socket: &Arc<UnixListener>, key: &[u8; KEY
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        // The thread is not in a process that was forked from this one.
+        if !self.birthplace.is_here() {
+            return std::mem::forget(self.thread.take());
+        }
         lock(&self.arrivals).is_over = true;
         self.stop.wake();
         drop(self.thread.take().map(JoinHandle::join));

@@ -35,6 +35,10 @@ use std::time::{Duration, Instant};
 const ARBITER_KEY: &str = "arbiter";
 /// The key under which rank 0 leaves its prices, before the address: all must choose algorithms by the same prices.
 const PRICES_KEY: &str = "prices";
+/// How many ranks have read where the links of all are.
+const READERS_KEY: &str = "links/readers";
+/// Set when all have.
+const ALL_HAVE_READ_KEY: &str = "links/read";
 /// How long the arbiter is tried before a rank asks whether there is a point in it.
 const CONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long it is tried once it is known that rank 0 is there.
@@ -134,12 +138,11 @@ pub(crate) fn assemble(
         let is_late = rank == 0 && deadline.has_passed(Instant::now());
         if is_late { explained(error, config, open, &exchange, init_notices) } else { error }
     })?;
-    let of_rank = |rank| match &link_address {
-        // Published before it joined, as all have.
-        Some(_) => store.get(&address_key(rank), deadline),
-        None => Ok(Vec::new()),
+    let link_addresses = match &link_address {
+        Some(_) => link_addresses(store, rank, world_size, deadline)
+            .inspect_err(|error| attendance.give_up(error))?,
+        None => vec![Vec::new(); world_size],
     };
-    let link_addresses = (0..world_size).map(of_rank).collect::<Result<_>>()?;
     let place = Place {
         rank,
         world_size,
@@ -166,6 +169,24 @@ pub(crate) fn assemble(
     launcher.iter().for_each(|launcher| launcher.formed());
     tracing::info!(rank, world_size, backend = %config.backend, host, neighbours, "all ranks are here");
     Ok(job)
+}
+
+/// What the links of all ranks have published, as all did before they joined. Rank 0 ends last, for the store may go with it.
+fn link_addresses(
+    store: &impl Store,
+    rank: usize,
+    world_size: usize,
+    deadline: &Deadline,
+) -> Result<Vec<Vec<u8>>> {
+    let addresses =
+        (0..world_size).map(|rank| store.get(&address_key(rank), deadline)).collect::<Result<_>>()?;
+    if store.add(READERS_KEY, 1)? == world_size as i64 {
+        store.set(ALL_HAVE_READ_KEY, b"")?;
+    }
+    if rank == 0 {
+        store.get(ALL_HAVE_READ_KEY, deadline)?;
+    }
+    Ok(addresses)
 }
 
 /// Waits until rank 0 has said where the arbiter is.

@@ -135,6 +135,11 @@ impl Control for OwnWord {
                 self.0.hear(Verdict::Group { group, cause, through: None }, Instant::now());
                 Ok(())
             }
+            // Rank 0 waits until its arbiter has told the others. There is none, and nobody to tell.
+            Notice::InError { cause } if self.0.me().rank == 0 => {
+                self.0.hear(Verdict::InError { cause: Some(cause) }, Instant::now());
+                Ok(())
+            }
             // There is nobody who would know more.
             _ => Err(Error::Unavailable {
                 what: "an arbiter".into(),

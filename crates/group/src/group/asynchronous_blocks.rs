@@ -2,7 +2,7 @@
 
 use crate::group::request::{Buffers, Exchange, Request};
 use crate::{ProcessGroup, Work};
-use phalanx_core::{CallSite, Element, Layout, OpKind, ReduceOp, Result, Signature};
+use phalanx_core::{CallSite, Element, Error, Layout, OpKind, ReduceOp, Result, Signature};
 
 /// As those of all ranks, these own their buffers until they are waited for. Memory for what they return is taken when they are called.
 impl ProcessGroup {
@@ -64,7 +64,7 @@ impl ProcessGroup {
         site: CallSite,
     ) -> Result<Work<Option<Vec<T>>>> {
         let is_root = self.rank() == root;
-        let output = is_root.then(|| vec![T::zeroed(); blocks.len()]);
+        let output = is_root.then(|| zeroed(OpKind::Gather, blocks.len(), &site)).transpose()?;
         let request = Request::Gather { input, output, blocks, root };
         self.submit_of(OpKind::Gather, request, detail, site, move |buffer| is_root.then_some(buffer))
     }
@@ -131,7 +131,7 @@ impl ProcessGroup {
         detail: u64,
         site: CallSite,
     ) -> Result<Work<Vec<T>>> {
-        let output = vec![T::zeroed(); blocks.block(self.rank()).len()];
+        let output = zeroed(OpKind::Scatter, blocks.block(self.rank()).len(), &site)?;
         let request = Request::Scatter { input, output, blocks, root };
         self.submit_of(OpKind::Scatter, request, detail, site, |output| output)
     }
@@ -191,7 +191,7 @@ impl ProcessGroup {
         let (site, op) = (self.site(), OpKind::AllToAll);
         let send = self.layout(op, send_counts, &site)?;
         let recv = self.layout(op, recv_counts, &site)?;
-        let output = vec![T::zeroed(); recv.len()];
+        let output = zeroed(op, recv.len(), &site)?;
         let request = Request::AllToAll { input, output, blocks: Exchange::Uneven { send, recv } };
         // As for the blocking one: counts differ from rank to rank, but all call this and not the even one.
         self.submit_of(op, request, 1, site, |output| output)
@@ -217,7 +217,7 @@ impl ProcessGroup {
     pub fn all_gather_v_async<T: Element>(&self, input: Vec<T>, counts: &[usize]) -> Result<Work<Vec<T>>> {
         let (site, op) = (self.site(), OpKind::AllGather);
         let blocks = self.layout(op, counts, &site)?;
-        let output = vec![T::zeroed(); blocks.len()];
+        let output = zeroed(op, blocks.len(), &site)?;
         let request = Request::AllGather { buffers: Buffers::Separate(input, output), blocks };
         self.submit_of(op, request, Signature::detail_of(counts), site, |output| output)
     }
@@ -249,7 +249,7 @@ impl ProcessGroup {
     ) -> Result<Work<Vec<T>>> {
         let site = self.site();
         let blocks = self.layout(OpKind::ReduceScatter, counts, &site)?;
-        let output = vec![T::zeroed(); blocks.block(self.rank()).len()];
+        let output = zeroed(OpKind::ReduceScatter, blocks.block(self.rank()).len(), &site)?;
         let buffers = Buffers::Separate(input, output);
         let request = Request::ReduceScatter { buffers, blocks, reduce: op };
         self.submit_of(OpKind::ReduceScatter, request, Signature::detail_of(counts), site, |output| output)
@@ -259,4 +259,14 @@ impl ProcessGroup {
     fn equal(&self, len: usize) -> Layout {
         Layout::even(self.world_size(), len.saturating_mul(self.world_size()))
     }
+}
+
+/// A buffer of `len` elements. Counts that nobody has the memory for are an error of the caller, not the end of the process.
+fn zeroed<T: Element>(op: OpKind, len: usize, site: &CallSite) -> Result<Vec<T>> {
+    let mut buffer = Vec::new();
+    buffer
+        .try_reserve_exact(len)
+        .map_err(|_| Error::misuse(op, format!("no memory for an output of {len} elements, at {site}")))?;
+    buffer.resize(len, T::zeroed());
+    Ok(buffer)
 }

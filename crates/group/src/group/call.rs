@@ -296,10 +296,13 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// let mut values = [0u8; 8]; // two f32
     /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut values[..], root: 0 };
     /// assert!(request.check(4, 1, 2).is_ok());
-    /// assert!(request.check(4, 0, 0).is_err()); // the root is no rank of such a group
+    /// assert!(request.check(4, 0, 0).is_err()); // there is no rank in such a group
     /// # drop(signature);
     /// ```
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
+        if rank >= world_size {
+            return Err(format!("rank {rank} is out of range: the ranks of this group are 0..{world_size}"));
+        }
         if let Some(root) = self.root().filter(|&root| root >= world_size) {
             return Err(format!("root {root} is out of range: the ranks of this group are 0..{world_size}"));
         }

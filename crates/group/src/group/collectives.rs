@@ -535,7 +535,9 @@ impl ProcessGroup {
         site: CallSite,
     ) -> Result<()> {
         let request = request.map(bytemuck::cast_slice, bytemuck::cast_slice_mut);
-        let call = self.call(op, Some(T::DTYPE), request, detail, site)?;
+        // A barrier has no elements, of whichever type it was asked for.
+        let dtype = (request.kind() != OpKind::Barrier).then_some(T::DTYPE);
+        let call = self.call(op, dtype, request, detail, site)?;
         self.backend.perform(call, self.timeout())
     }
 

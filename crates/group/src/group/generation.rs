@@ -120,7 +120,8 @@ impl ProcessGroup {
 
     #[track_caller]
     fn again(&self, op: OpKind) -> Result<Self> {
-        Ok(self.origin(op)?.next(op, self.timeout(), self.site())?.with_timeout(self.timeout()))
+        let group = self.origin(op)?.next(op, self.timeout(), self.site())?.with_timeout(self.timeout());
+        Ok(if self.is_reproducible() { group.reproducible() } else { group })
     }
 
     fn origin(&self, op: OpKind) -> Result<&dyn Regroup> {

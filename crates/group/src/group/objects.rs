@@ -126,8 +126,8 @@ impl ProcessGroup {
     /// # Examples
     /// ```
     /// # phalanx_group::on_threads(2, |group| {
-    /// let files = (group.rank() == 0).then_some(&["a.txt".to_owned(), "b.txt".to_owned()][..]);
-    /// let own: String = group.scatter_object(files, 0)?;
+    /// let files = ["a.txt".to_owned(), "b.txt".to_owned()];
+    /// let own: String = group.scatter_object((group.rank() == 0).then_some(&files[..]), 0)?;
     /// assert_eq!(own, ["a.txt", "b.txt"][group.rank()]);
     /// # Ok(())
     /// # }).unwrap();
@@ -171,7 +171,7 @@ impl ProcessGroup {
     /// # phalanx_group::on_threads(2, |group| {
     /// const BEST: u64 = 1; // a tag
     /// if group.rank() == 0 {
-    ///     group.send_object(&("epoch", 3), 1, BEST)?;
+    ///     group.send_object(&("epoch", 3u32), 1, BEST)?;
     /// } else {
     ///     let best: (String, u32) = group.recv_object(0, BEST)?;
     ///     assert_eq!(best, ("epoch".to_owned(), 3));
@@ -254,8 +254,15 @@ fn checked(op: OpKind, len: u64, rank: usize) -> Result<usize> {
 }
 
 fn decode<O: DeserializeOwned>(op: OpKind, bytes: &[u8], rank: usize) -> Result<O> {
-    postcard::from_bytes(bytes)
-        .map_err(|e| Error::Object { op, what: format!("the object of rank {rank} can't be decoded: {e}") })
+    let wrong = |why: String| {
+        let what = format!("the object of rank {rank} can't be decoded as what this rank expects: {why}");
+        Error::Object { op, what }
+    };
+    match postcard::take_from_bytes(bytes) {
+        Ok((object, [])) => Ok(object),
+        Ok((_, rest)) => Err(wrong(format!("it is {} bytes longer", rest.len()))),
+        Err(error) => Err(wrong(error.to_string())),
+    }
 }
 
 /// The objects of all ranks, which have so many bytes.
@@ -266,4 +273,19 @@ fn decode_each<O: DeserializeOwned>(op: OpKind, mut all: &[u8], counts: &[usize]
         decode(op, own, rank)
     };
     counts.iter().enumerate().map(decode_next).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_another_type_is_refused() {
+        let bytes = postcard::to_stdvec(&(7u32, "rest")).unwrap();
+        assert_eq!(decode::<(u32, String)>(OpKind::Recv, &bytes, 2).unwrap(), (7, "rest".to_owned()));
+        let longer = decode::<u32>(OpKind::Recv, &bytes, 2).unwrap_err().to_string();
+        assert!(longer.contains("the object of rank 2") && longer.contains("5 bytes longer"), "{longer}");
+        let shorter = decode::<(u32, String, u8)>(OpKind::Recv, &bytes, 2).unwrap_err();
+        assert!(matches!(shorter, Error::Object { .. }), "{shorter}");
+    }
 }

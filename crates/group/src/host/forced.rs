@@ -7,6 +7,10 @@ use phalanx_algo::{Kind, Selector, Way};
 
 /// Warns of the forced ways that a group, whose ranks work together `by` this, can never take.
 pub(crate) fn warn_of_never(selector: &Selector, health: &GroupHealth, by: Kind) {
+    if health.members().len() == 1 {
+        // Nothing is moved, in whichever way.
+        return;
+    }
     for (way, why) in selector.never_taken(by, health.members().len()) {
         warn_not_taken(health, way, &why);
     }

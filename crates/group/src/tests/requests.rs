@@ -235,3 +235,36 @@ fn a_call_of_what_makes_no_sense_cannot_be_made() {
         HostCall::new(signature(OpKind::AllReduce, None), Request::AllReduce { buffers, reduce }, 0, 2);
     assert!(made.unwrap_err().to_string().contains("sum of elements of no type"));
 }
+
+#[test]
+fn a_request_is_the_call_of_the_method_of_its_name() {
+    crate::on_threads(2, |group| match group.rank() {
+        0 => group.barrier(),
+        _ => group.request::<f32>(Request::Barrier),
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_rank_that_is_none_of_the_group_has_no_calls() {
+    let signature = || Signature::bare(OpKind::Barrier, CallSite::caller());
+    for rank in [2, 7] {
+        let made = HostCall::new(signature(), Request::Barrier, rank, 2);
+        assert!(made.unwrap_err().to_string().contains(&format!("rank {rank} is out of range")));
+    }
+    let gathered = Request::AllGather {
+        buffers: Buffers::Separate(&[0u8][..], &mut [0u8; 2][..]),
+        blocks: Layout::even(2, 2),
+    };
+    let u8 = Signature { dtype: Some(DType::U8), ..Signature::bare(OpKind::AllGather, CallSite::caller()) };
+    assert!(matches!(HostCall::new(u8, gathered, 2, 2), Err(Error::Misuse { .. })));
+}
+
+#[test]
+fn counts_beyond_all_memory_are_an_error() {
+    let group = &crate::threads(1)[0];
+    let counts = [usize::MAX / 2];
+    let begun = group.all_gather_v_async(vec![1u8], &counts);
+    assert!(matches!(begun, Err(Error::Misuse { .. })));
+    assert!(matches!(group.scatter_async::<f32>(None, usize::MAX, 0), Err(Error::Misuse { .. })));
+}

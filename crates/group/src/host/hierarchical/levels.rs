@@ -14,8 +14,8 @@ use crate::host::shm::ShmTeam;
 use crate::trace::clock;
 use phalanx_algo::{LevelsCall, LevelsWay, Way};
 use phalanx_core::{DType, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ pub(super) struct Levels {
     pub(super) call_thread: CallThread,
     /// The bytes from which a sum is cut into slices: as recommended, but for tests.
     pub(super) sliced_from: usize,
-    /// Whether this rank has warned of a forced way that could not be taken.
-    pub(super) has_warned: AtomicBool,
+    /// The operations for which this rank has warned that the forced way could not be taken.
+    pub(super) warned: Mutex<BTreeSet<OpKind>>,
     /// The number of the last collective. Locked while one runs.
     pub(super) seq: Mutex<u64>,
 }
@@ -79,7 +79,9 @@ impl Levels {
             // Nothing to move, but ranks that disagree must still find out.
             return LevelsWay::Speakers;
         }
-        if signature.method.is_in_rank_order() || self.flat.is_forced(signature.op) {
+        // A scan adds up where all contributions are, in whichever way they came.
+        let needs_order = signature.method.is_in_rank_order() && op != OpKind::Scan;
+        if needs_order || self.flat.is_forced(signature.op) {
             return LevelsWay::Direct;
         }
         let levels = LevelsCall {
@@ -90,9 +92,10 @@ impl Levels {
             is_in_blocks: self.hosts.in_blocks_of().is_some(),
             sliced_from: self.sliced_from,
         };
-        let forced = self.flat.forced_levels(signature.op);
+        // A part that is another operation than the call, as where ranks only agree on one, has no forced way.
+        let forced = if op == signature.op { self.flat.forced_levels(op) } else { None };
         if let Some((way, why)) = forced.and_then(|way| Some((way, levels.obstacle(way)?)))
-            && !self.has_warned.swap(true, Ordering::Relaxed)
+            && self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(op)
         {
             warn_not_taken(&self.health, Way::Levels(op, way), why);
         }

@@ -30,7 +30,6 @@ use levels::Levels;
 use phalanx_algo::{SLICED_BYTES_MIN, Selector};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -81,7 +80,7 @@ impl HierarchicalBackend {
             inter,
             flat,
             sliced_from: SLICED_BYTES_MIN,
-            has_warned: AtomicBool::default(),
+            warned: Mutex::default(),
             call_thread: CallThread::default(),
             seq: Mutex::default(),
         });
@@ -149,6 +148,7 @@ impl Backend for HierarchicalBackend {
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
         call.check_place(self.rank(), self.members().len())?;
         self.levels.health.check(call.signature())?;
+        self.levels.flat.check_order(call.signature())?;
         call_thread::submit(&self.levels, call, timeout)
     }
 

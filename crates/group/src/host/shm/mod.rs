@@ -291,11 +291,25 @@ impl Shared {
         let part = HostCall::new(called.clone(), request, rank, world_size)?;
         let signature = &Signature { method: called.method.then(&BY_MESSAGES.into()), ..called.clone() };
         let whole = ParentCall { signature, seq, called: Instant::now(), limit };
-        // Who waits for a rank waits for its messages, and not for its flag.
-        health.latch.takes_messages.store(true, Ordering::Relaxed);
+        let _takes_messages = TakesMessages::begin(health);
         let outcome = self.messages.perform_part(whole, part, world_size, None);
-        health.latch.takes_messages.store(false, Ordering::Relaxed);
         outcome.inspect(|()| health.ended(seq, signature, clock::now))
+    }
+}
+
+/// As long as it lives, a rank that waits for this one waits for its messages, and not for its flag.
+struct TakesMessages<'h>(&'h GroupHealth);
+
+impl<'h> TakesMessages<'h> {
+    fn begin(health: &'h GroupHealth) -> Self {
+        health.latch.takes_messages.store(true, Ordering::Relaxed);
+        Self(health)
+    }
+}
+
+impl Drop for TakesMessages<'_> {
+    fn drop(&mut self) {
+        self.0.latch.takes_messages.store(false, Ordering::Relaxed);
     }
 }
 
@@ -468,6 +482,7 @@ impl Backend for ShmBackend {
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
         call.check_place(self.rank(), self.members().len())?;
         self.health().check(call.signature())?;
+        self.shared.messages.check_order(call.signature())?;
         call_thread::submit(&self.shared, call, timeout)
     }
 
