@@ -178,8 +178,8 @@ fn link_addresses(
     world_size: usize,
     deadline: &Deadline,
 ) -> Result<Vec<Vec<u8>>> {
-    let addresses =
-        (0..world_size).map(|rank| store.get(&address_key(rank), deadline)).collect::<Result<_>>()?;
+    let keys: Vec<_> = (0..world_size).map(address_key).collect();
+    let addresses = store.get_all(&keys.iter().map(String::as_str).collect::<Vec<_>>(), deadline)?;
     if store.add(READERS_KEY, 1)? == world_size as i64 {
         store.set(ALL_HAVE_READ_KEY, b"")?;
     }
