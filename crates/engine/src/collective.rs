@@ -4,12 +4,11 @@
 //! received bytes are combined as soon as nobody needs the old ones. The rules are the schedule's own: a send
 //! reads what earlier steps received, and a receive writes what its own and earlier steps have sent.
 
-use crate::contributions::Contributions;
 use crate::core::{Core, Fault, Progress};
 use crate::operation::Operation;
 use crate::partial::{Arithmetic, Operand, Partials, READ_LEN};
 use crate::plan::{Plan, Sums, Transfer, clear_of};
-use crate::scratch::SCRATCH_LEN;
+use crate::scratch::{SCRATCH_LEN, Scratch};
 use phalanx_algo::Action;
 use phalanx_control::group_health::GroupHealth;
 use phalanx_core::{Method, Signature};
@@ -88,7 +87,7 @@ pub struct Collective {
     arithmetic: Option<Arithmetic>,
     partials: Partials,
     /// Those of other ranks that wait for the rest, or a table of all: as the plan says.
-    contributions: Contributions,
+    contributions: Scratch,
     element: usize,
     sends: Vec<Done>,
     recvs: Vec<Done>,
@@ -126,7 +125,7 @@ impl Collective {
             plan,
             arithmetic,
             partials: Partials::default(),
-            contributions: Contributions::default(),
+            contributions: Scratch::default(),
             first_send: 0,
             first_recv: 0,
             received: 0,
@@ -203,16 +202,16 @@ impl Collective {
     /// Room for contributions, and this rank's own in the table of all, where there is one.
     fn begin_contributions(&mut self, memory: &Memory<'_>, health: &GroupHealth) {
         let Some(row_len) = self.plan.row_len else {
-            self.contributions = Contributions::new(self.plan.kept_len);
+            self.contributions = Scratch::new(self.plan.kept_len);
             return;
         };
-        self.contributions = Contributions::new(health.members().len() * row_len);
+        self.contributions = Scratch::new(health.members().len() * row_len);
         let own = health.rank * row_len;
         self.contributions.bytes_mut()[own..own + row_len].copy_from_slice(memory.outgoing(0..row_len));
     }
 
     /// The result, of a table that has the contributions of all.
-    fn fold_rows(&self, table: &Contributions, row_len: usize, memory: &mut Memory<'_>) {
+    fn fold_rows(&self, table: &Scratch, row_len: usize, memory: &mut Memory<'_>) {
         let arithmetic = self.arithmetic.expect("only reductions have contributions");
         if row_len > 0 {
             let rows: Vec<_> = table.bytes().chunks_exact(row_len).map(Some).collect();

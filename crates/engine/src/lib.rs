@@ -10,7 +10,6 @@
 
 pub mod attempt;
 pub mod collective;
-mod contributions;
 pub mod core;
 pub mod eager;
 pub mod message;

@@ -9,7 +9,7 @@
 //! depends on the algorithm and on its place in it.
 
 use crate::plan::Sums;
-use crate::scratch;
+use crate::scratch::Scratch;
 use phalanx_core::{DType, Error, ReduceOp, Result, Signature};
 use phalanx_kernels::{Conversion, HalfSum, Kernel};
 use std::ops::Range;
@@ -138,7 +138,7 @@ impl Wide {
 /// The partial sums of one collective on one rank: two bytes for each byte of the buffer, of which those are used that its plan says.
 #[derive(Debug, Default)]
 pub struct Partials {
-    memory: Vec<u64>,
+    memory: Scratch,
     /// Where the buffer begins.
     start: usize,
 }
@@ -146,7 +146,7 @@ pub struct Partials {
 impl Partials {
     /// For a buffer of `len` bytes.
     pub fn new(len: usize) -> Self {
-        Self { memory: scratch::take(2 * len), start: 0 }
+        Self { memory: Scratch::new(2 * len), start: 0 }
     }
 
     /// From now on those of a buffer that begins `start` bytes further on.
@@ -162,19 +162,11 @@ impl Partials {
     /// The partial sums of those bytes of the buffer.
     pub fn of(&mut self, range: &Range<usize>) -> &mut [u8] {
         let (start, end) = (2 * (self.start + range.start), 2 * (self.start + range.end));
-        &mut bytemuck::cast_slice_mut(&mut self.memory)[start..end]
+        &mut self.memory.bytes_mut()[start..end]
     }
 
     /// Bytes of partial sums, as they travel.
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        &bytemuck::cast_slice(&self.memory)[2 * self.start + range.start..2 * self.start + range.end]
-    }
-}
-
-impl Drop for Partials {
-    fn drop(&mut self) {
-        if !self.memory.is_empty() {
-            scratch::keep(std::mem::take(&mut self.memory));
-        }
+        &self.memory.bytes()[2 * self.start + range.start..2 * self.start + range.end]
     }
 }

@@ -80,19 +80,6 @@ impl Kernel {
         unsafe { self.reduce(&[into], &[into, from.as_ptr()], len, world_size) }
     }
 
-    /// `into[i]` becomes the combination of element `i` of all `sources`, in their order; an average is divided by `divide_by`. Half types are
-    /// rounded once.
-    ///
-    /// # Panics
-    /// If the lengths differ or are not a whole number of elements, if there is no source, or an average is to be divided by 0.
-    pub fn combine_all(&self, into: &mut [u8], sources: &[&[u8]], divide_by: usize) {
-        let len = into.len();
-        assert!(sources.iter().all(|source| source.len() == len), "buffers of one length are combined");
-        let sources: Vec<*const u8> = sources.iter().map(|source| source.as_ptr()).collect();
-        // SAFETY: all are good for `len` bytes as slices are; no source can overlap the exclusive `into`.
-        unsafe { self.reduce(&[into.as_mut_ptr()], &sources, len, divide_by) }
-    }
-
     /// Combines `sources` in the order given, into `into`; `None` stands for what is in there. `divide_by`: as of [`reduce`](Self::reduce).
     ///
     /// # Panics

@@ -1,8 +1,9 @@
 //! An operation made of one other, for backends that do not have it.
 //!
-//! all_reduce, all_gather and all_to_all are what the others are made of. A new collective needs no more than an arm here to run
-//! everywhere; a backend that knows a faster way performs it itself.
+//! all_reduce, all_gather and all_to_all are what the others are made of. A new collective needs an arm here; each backend then passes it on to
+//! this, or performs it itself in a faster way.
 
+use crate::engine::scratch::Scratch;
 use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::memory::keep;
 use crate::group::request::{Buffers, Exchange, Request};
@@ -59,7 +60,7 @@ pub(crate) fn by_others<E>(
         }
         Request::ReduceScatter { buffers: Buffers::Separate(input, output), blocks, reduce } => {
             let mut whole = Scratch::new(input.len());
-            let buffers = Buffers::Separate(input, whole.bytes());
+            let buffers = Buffers::Separate(input, whole.bytes_mut());
             perform(Request::AllReduce { buffers, reduce })?;
             keep(output, &whole.bytes()[bytes(blocks.block(rank))]);
             Ok(())
@@ -85,30 +86,17 @@ pub(crate) fn by_others<E>(
             let (len, count) = (buffer.len(), buffer.len() / element);
             let mut all = Scratch::new(len * world_size);
             let (buffers, blocks) =
-                (Buffers::Separate(&*buffer, all.bytes()), Layout::even(world_size, count * world_size));
+                (Buffers::Separate(&*buffer, all.bytes_mut()), Layout::even(world_size, count * world_size));
             perform(Request::AllGather { buffers, blocks })?;
             let all = all.bytes();
-            let sources: Vec<&[u8]> = (0..=rank).map(|rank| &all[rank * len..(rank + 1) * len]).collect();
+            let sources: Vec<_> = (0..=rank).map(|rank| Some(&all[rank * len..(rank + 1) * len])).collect();
             let kernel = dtype.and_then(|dtype| Kernel::new(reduce, dtype));
-            kernel.expect("a call's values can be combined").combine_all(buffer, &sources, rank + 1);
+            kernel.expect("a call's values can be combined").fold(buffer, &sources, rank + 1);
             Ok(())
         }
         Request::Barrier => {
             let (buffers, blocks) = (Buffers::InPlace(&mut [][..]), Layout::even(world_size, 0));
             perform(Request::AllGather { buffers, blocks })
         }
-    }
-}
-
-/// A buffer of so many bytes, aligned for every element type.
-struct Scratch(Vec<u64>, usize);
-
-impl Scratch {
-    fn new(len: usize) -> Self {
-        Self(vec![0; len.div_ceil(8)], len)
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..self.1]
     }
 }

@@ -1,7 +1,7 @@
 //! A request as schedules perform it: they see the whole buffer of an operation, of which a rank may have only its block.
 
 use crate::engine::collective::Memory;
-use crate::engine::scratch;
+use crate::engine::scratch::Scratch;
 use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable, keep};
 use crate::group::pending::Bytes;
 use crate::group::request::{Buffers, Exchange, Request};
@@ -55,26 +55,6 @@ pub(crate) enum Stage<I, O> {
     Nothing,
 }
 
-/// A buffer of so many bytes.
-#[derive(Debug)]
-pub(crate) struct Scratch(Vec<u64>, usize);
-
-impl Scratch {
-    fn new(len: usize) -> Self {
-        Self(scratch::take(len), len)
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..self.1]
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        scratch::keep(std::mem::take(&mut self.0));
-    }
-}
-
 impl<I: Readable, O: Writable> Stage<I, O> {
     /// `request` for rank `rank` of `world_size`; what a rank gives itself is where it belongs then.
     ///
@@ -120,7 +100,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
             }
             Request::ReduceScatter { buffers: Buffers::Separate(mut input, output), blocks, .. } => {
                 let mut whole = whole(&blocks);
-                whole.bytes().copy_from_slice(input.read()?);
+                whole.bytes_mut().copy_from_slice(input.read()?);
                 let own = bytes(blocks.block(rank));
                 (blocks, Self::Takes(output, own, whole))
             }
@@ -130,7 +110,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
             }
             Request::Gather { mut input, output: None, blocks, .. } => {
                 let mut whole = whole(&blocks);
-                whole.bytes()[bytes(blocks.block(rank))].copy_from_slice(input.read()?);
+                whole.bytes_mut()[bytes(blocks.block(rank))].copy_from_slice(input.read()?);
                 (blocks, Self::PassesOn(input, whole))
             }
             Request::Scatter { input: Some(mut input), mut output, blocks, .. } => {
@@ -164,7 +144,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
             Self::InPlace(buffer) => Memory::InPlace(buffer.write()?),
             Self::Separate(input, output) => Memory::Separate(input.read()?, output.write()?),
             Self::Sends(input, _) => Memory::Separate(input.read()?, &mut []),
-            Self::PassesOn(_, whole) | Self::Takes(_, _, whole) => Memory::InPlace(whole.bytes()),
+            Self::PassesOn(_, whole) | Self::Takes(_, _, whole) => Memory::InPlace(whole.bytes_mut()),
             Self::Nothing => Memory::InPlace(&mut []),
         })
     }

@@ -3,7 +3,7 @@
 use super::hosts::{Hosts, block_of};
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::{Arithmetic, Partials};
-use crate::engine::scratch;
+use crate::engine::scratch::Scratch;
 use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::request::{Buffers, Request};
@@ -350,8 +350,8 @@ impl Parts<'_> {
     /// First every rank gets the blocks of those at its place on all hosts; then those of a host show each other theirs.
     fn all_gather(&self, per_host: usize, layout: &Layout, buffer: &mut [u8]) -> Result<()> {
         let column = self.column(per_host, layout);
-        let mut scratch = scratch::take(column.len() * self.element());
-        let blocks = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
+        let mut scratch = Scratch::new(column.len() * self.element());
+        let blocks = scratch.bytes_mut();
         let block_in = |host: usize| self.bytes(layout.block(host * per_host + self.index));
         blocks[self.bytes(column.block(self.host))].copy_from_slice(&buffer[block_in(self.host)]);
         let buffers = Buffers::InPlace(&mut *blocks);
@@ -359,7 +359,7 @@ impl Parts<'_> {
         for host in (0..self.levels.hosts.len()).filter(|&host| host != self.host) {
             buffer[block_in(host)].copy_from_slice(&blocks[self.bytes(column.block(host))]);
         }
-        scratch::keep(scratch);
+        drop(scratch);
         gathered?;
         (0..self.levels.hosts.len()).try_for_each(|host| {
             let (range, blocks) = self.row(host, per_host, layout);
@@ -377,8 +377,8 @@ impl Parts<'_> {
         reduce: ReduceOp,
     ) -> Result<()> {
         let column = self.column(per_host, layout);
-        let mut scratch = scratch::take(column.len() * self.element());
-        let sums = &mut bytemuck::cast_slice_mut(&mut scratch)[..column.len() * self.element()];
+        let mut scratch = Scratch::new(column.len() * self.element());
+        let sums = scratch.bytes_mut();
         let input = match &buffers {
             Buffers::InPlace(buffer) => &**buffer,
             Buffers::Separate(input, _) => input,
@@ -390,7 +390,6 @@ impl Parts<'_> {
             Buffers::Separate(_, output) => output,
         };
         output.copy_from_slice(&sums[self.bytes(column.block(self.host))]);
-        scratch::keep(scratch);
         reduced
     }
 
