@@ -176,7 +176,7 @@ impl Work {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use crate::{Cuda, Device, DeviceBuffer, Nccl, NcclGroup};
+    use crate::{Batch, Cuda, Device, DeviceBuffer, Nccl, NcclGroup};
     use phalanx_core::{CallSite, Error, ReduceOp};
     use phalanx_group::ProcessGroup;
     use phalanx_testkit::World;
@@ -203,6 +203,13 @@ mod tests {
         });
     }
 
+    /// Tells the others that this rank means what `batch` does.
+    fn agree(all: &NcclGroup, batch: &Batch<'_>) {
+        let call = batch.collective(&CallSite::caller()).unwrap();
+        let agreement = all.shared.connection.health.control.agree_async(call);
+        agreement.and_then(phalanx_group::Work::wait).unwrap();
+    }
+
     /// Rank 1 says that it means the same, and its device does nothing.
     #[test]
     fn a_device_that_was_stopped_is_not_done() {
@@ -225,14 +232,7 @@ mod tests {
                 all.abort("enough");
                 assert!(matches!(work.wait(), Err(Error::Aborted { .. })));
             } else {
-                let call = batch.collective(&CallSite::caller()).unwrap();
-                all.shared
-                    .connection
-                    .health
-                    .control
-                    .agree_async(call)
-                    .and_then(phalanx_group::Work::wait)
-                    .unwrap();
+                agree(&all, &batch);
                 is_over.wait();
             }
         });
@@ -258,14 +258,7 @@ mod tests {
                 all.shared.connection.comm.launch(&batch, all.stream(), LONG).unwrap();
                 assert!(all.stream().synchronize(LONG).unwrap());
                 devices_are_done.wait();
-                let call = batch.collective(&CallSite::caller()).unwrap();
-                all.shared
-                    .connection
-                    .health
-                    .control
-                    .agree_async(call)
-                    .and_then(phalanx_group::Work::wait)
-                    .unwrap();
+                agree(&all, &batch);
             }
         });
     }
