@@ -2,7 +2,7 @@
 
 use crate::memory::{Memory, Path};
 use crate::oracle::{self, Element, Ranks};
-use crate::rendezvous::{self, At, Event};
+use crate::unbuffered::{self, At, Event};
 use crate::{Action, Algorithm, Buffers, Job, Recv, Send, Span, Step};
 use phalanx_core::OpKind;
 use std::ops::Range;
@@ -102,7 +102,7 @@ pub fn check_schedules(job: &Job, schedules: &[Vec<Step>]) -> Result<Proof, Stri
     let mut world: Vec<_> = (0..job.world_size()).map(|rank| Memory::before(job, rank)).collect();
     let overlap = check_spans(&world, schedules)?;
     let (mut rounds, mut messages) = (0, 0);
-    for event in rendezvous::run(schedules)? {
+    for event in unbuffered::run(schedules)? {
         match event {
             Event::Transfer { from, to, round } => {
                 let (Some(send), Some(recv)) =

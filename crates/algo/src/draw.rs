@@ -1,6 +1,6 @@
 //! Pictures of schedules.
 
-use crate::rendezvous::{self, Event};
+use crate::unbuffered::{self, Event};
 use crate::{Action, Algorithm, Buffers, Job, Span};
 use phalanx_core::Layout;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ use std::fmt::Write;
 pub fn draw(algorithm: Algorithm, world_size: usize) -> String {
     let len = if algorithm.buffers() == Buffers::Contributions { 1 } else { world_size };
     let schedules = Job::new(algorithm.op(), Layout::even(world_size, len), 0).schedules(algorithm);
-    let events = rendezvous::run(&schedules).unwrap_or_else(|why| panic!("{algorithm}: {why}"));
+    let events = unbuffered::run(&schedules).unwrap_or_else(|why| panic!("{algorithm}: {why}"));
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for event in events {
         let Event::Transfer { from, to, round } = event else { continue };

@@ -84,13 +84,13 @@ mod memory;
 mod oracle;
 mod plan;
 mod registry;
-mod rendezvous;
 mod schedule;
 mod select;
 mod shape;
 mod shared_memory;
 mod tree;
 mod two_level;
+mod unbuffered;
 mod way;
 
 pub use card::{Card, Combining, Considered, Worlds};

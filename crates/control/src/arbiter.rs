@@ -1,19 +1,20 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
-use super::heartbeat::{Due, Heartbeat};
+use super::heartbeat::Heartbeat;
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Through, Verdict};
-use super::outage::{Silence, judge};
-use super::terms;
+use super::settings_difference::settings_difference;
 use super::waits::Waits;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Instant;
 
+mod blame;
 mod circles;
 mod inquiry;
 mod late;
+mod losses;
 
 use inquiry::Inquiry;
 
@@ -32,8 +33,8 @@ pub type Mail = Vec<(usize, Verdict)>;
 #[derive(Debug)]
 pub struct Arbiter {
     members: Vec<Option<Member>>,
-    /// The terms of the first rank that came.
-    terms: Option<(usize, String)>,
+    /// The settings of the first rank that came.
+    settings: Option<(usize, String)>,
     failed: HashSet<GroupId>,
     /// How many reports of each rank were believed or looked into.
     failed_by: Vec<usize>,
@@ -67,7 +68,7 @@ impl Arbiter {
     pub fn new(world_size: usize, heartbeat: Option<Heartbeat>) -> Self {
         Self {
             members: vec![None; world_size],
-            terms: None,
+            settings: None,
             failed: HashSet::new(),
             failed_by: vec![0; world_size],
             told: Vec::new(),
@@ -97,12 +98,12 @@ impl Arbiter {
             return self.fail(rank, WORLD, Cause::Protocol { peer: self.peer(rank), what }, None);
         }
         match notice {
-            Notice::Join { host, addr, local, terms } => {
+            Notice::Join { host, addr, local, settings } => {
                 self.members[rank] = Some(Member { peer: Peer { rank, host }, addr, local });
                 let mut mail: Mail = self.told.iter().map(|verdict| (rank, verdict.clone())).collect();
-                let (first, theirs) = self.terms.get_or_insert_with(|| (rank, terms.clone()));
-                if *theirs != terms {
-                    let reason = terms::difference((rank, &terms), (*first, theirs));
+                let (first, theirs) = self.settings.get_or_insert_with(|| (rank, settings.clone()));
+                if *theirs != settings {
+                    let reason = settings_difference((rank, &settings), (*first, theirs));
                     mail.extend(self.fail(
                         rank,
                         WORLD,
@@ -183,177 +184,6 @@ impl Arbiter {
         self.members.iter().all(Option::is_some)
     }
 
-    /// The line of `rank` has closed.
-    pub fn disconnected(&mut self, rank: usize, how: Loss) -> Mail {
-        if self.left.contains(&rank) || !self.lost.insert(rank) {
-            return Vec::new();
-        }
-        self.lose(rank, how)
-    }
-
-    /// The line of `rank` has closed without a farewell. Somebody may say until then how its process ended; see [`settle`](Self::settle).
-    pub fn closed(&mut self, rank: usize, until: Instant) -> Mail {
-        if self.left.contains(&rank) || self.lost.contains(&rank) || self.errors[rank].is_some() {
-            return self.disconnected(rank, Loss::Died);
-        }
-        self.ending.push_back((rank, until));
-        Vec::new()
-    }
-
-    /// Decides on those whose lines have closed, in that order: nobody who ended later is to be taken for the first.
-    pub fn settle(&mut self, now: Instant, exit_of: impl Fn(usize) -> Option<Loss>) -> Mail {
-        let mut mail = Vec::new();
-        while let Some(&(rank, until)) = self.ending.front() {
-            let Some(how) = exit_of(rank).or_else(|| (now >= until).then_some(Loss::Died)) else { break };
-            self.ending.pop_front();
-            mail.extend(self.disconnected(rank, how));
-        }
-        mail
-    }
-
-    /// Whether it is open how a process ended: [`settle`](Self::settle) again soon.
-    pub fn is_settling(&self) -> bool {
-        !self.ending.is_empty()
-    }
-
-    /// `rank` said something, whatever it was.
-    pub fn heard(&mut self, rank: usize, now: Instant) {
-        let expected = !self.admits(rank) && !self.left.contains(&rank) && !self.lost.contains(&rank);
-        if let Some(heartbeat) = self.heartbeat.as_mut().filter(|_| expected) {
-            heartbeat.heard(rank, now);
-        }
-    }
-
-    /// When to [`poll`](Self::poll), if nothing happens before.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.heartbeat.as_ref().map(Heartbeat::deadline)
-    }
-
-    /// Does what is due. Call it after everything that has arrived was handled.
-    pub fn poll(&mut self, now: Instant) -> Mail {
-        // What the others said meanwhile counts: this process may have been stopped.
-        let mut mail = self.close_insisted();
-        let Some(heartbeat) = &mut self.heartbeat else { return mail };
-        let Due { beat, silent } = heartbeat.poll(now);
-        for rank in silent {
-            let meaning = self.meaning(rank, now);
-            mail.extend(match meaning {
-                Silence::Peer => self.silent(rank),
-                // The ranks of this host hear of it; the others find out by themselves.
-                Silence::Itself => self.silent(0),
-                Silence::Between => self.apart(rank),
-            });
-        }
-        if beat {
-            let step = self.waits.beat();
-            mail.extend(self.step(step));
-            // To all at one moment: so all notice at one moment when it ends.
-            mail.extend(self.tell_all(Verdict::Beat));
-        }
-        mail
-    }
-
-    /// Declares a rank lost whose line stands, but from which nothing comes. It is told as well: it may only have been stopped, and must not go on.
-    fn silent(&mut self, rank: usize) -> Mail {
-        let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
-        if self.left.contains(&rank) || self.lost.contains(&rank) {
-            return Vec::new();
-        }
-        let mail = self.lose(rank, Loss::Silent { after });
-        self.lost.insert(rank);
-        mail
-    }
-
-    /// Declares a rank lost that is on the only other host, when the network is cut.
-    fn apart(&mut self, rank: usize) -> Mail {
-        let Some(after) = self.heartbeat.as_ref().map(Heartbeat::limit) else { return Vec::new() };
-        if self.left.contains(&rank) || !self.lost.insert(rank) {
-            return Vec::new();
-        }
-        self.lose(rank, Loss::Apart { from: 0, after })
-    }
-
-    /// The addresses of ranks of which nothing was heard for a while, and of all others that may say whether the network stands.
-    pub fn in_doubt(&self, now: Instant) -> Vec<SocketAddr> {
-        let is_in_doubt =
-            self.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.in_doubt(now).next().is_some());
-        let own = self.addr(0).map(|addr| addr.ip());
-        let remote = |addr: &SocketAddr| Some(addr.ip()) != own;
-        match is_in_doubt {
-            true => self.members.iter().flatten().map(|member| member.addr).filter(remote).collect(),
-            false => Vec::new(),
-        }
-    }
-
-    /// Which hosts have answered lately.
-    pub fn answered(&mut self, hosts: BTreeSet<IpAddr>) {
-        self.answering = Some(hosts);
-    }
-
-    fn addr(&self, rank: usize) -> Option<SocketAddr> {
-        Some(self.members.get(rank)?.as_ref()?.addr)
-    }
-
-    /// The end that is in trouble when `rank` is silent.
-    fn meaning(&self, rank: usize, now: Instant) -> Silence {
-        let (Some(answering), Some(own), Some(peer)) = (&self.answering, self.addr(0), self.addr(rank))
-        else {
-            return Silence::Peer;
-        };
-        let mut hosts: BTreeMap<IpAddr, bool> = answering.iter().map(|host| (*host, true)).collect();
-        for member in self.members.iter().flatten() {
-            let is_heard = self.heartbeat.as_ref().is_some_and(|heartbeat| {
-                let at = heartbeat.heard_at(member.peer.rank);
-                at.is_some_and(|at| now.saturating_duration_since(at) < heartbeat.limit() / 2)
-            });
-            *hosts.entry(member.addr.ip()).or_default() |= is_heard;
-        }
-        judge(own.ip(), peer.ip(), &hosts.into_iter().collect::<Vec<_>>())
-    }
-
-    fn lose(&mut self, rank: usize, how: Loss) -> Mail {
-        self.forget(rank);
-        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how });
-        let mut mail = self.tell_all(Verdict::Lost { rank, is_gone: true, cause, through });
-        // Perhaps it was the last that had not answered.
-        mail.extend(self.conclude_answered());
-        mail
-    }
-
-    /// Declares a rank lost that panicked. It is still there, and hears what comes of it.
-    fn panicked(&mut self, rank: usize) -> Mail {
-        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Panicked });
-        // That it ends after this is no news.
-        self.errors[rank].get_or_insert_with(|| cause.clone());
-        if !self.panicked.insert(rank) {
-            return Vec::new();
-        }
-        self.tell_all(Verdict::Lost { rank, is_gone: false, cause, through })
-    }
-
-    /// Sets the cause of whatever becomes of `rank` from now on. Rank 0 takes the arbiter with it, so the others must know before that.
-    fn set_error(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
-        // The panic of a rank stays its cause.
-        if !self.panicked.contains(&rank) {
-            self.errors[rank].clone_from(&cause);
-        }
-        if rank == 0 { self.tell_all(Verdict::InError { cause }) } else { Vec::new() }
-    }
-
-    /// The origin of `cause`: if that is the loss of a rank that had an error before, the cause of that error; and how it came from there.
-    fn origin(&self, cause: Cause) -> (Cause, Through) {
-        match cause {
-            Cause::Lost { peer, how } => match self.errors.get(peer.rank).and_then(Option::as_ref) {
-                Some(first) => {
-                    let how = if how == Loss::Left { Loss::LeftAfterError } else { how };
-                    (first.clone(), Some((peer, how)))
-                }
-                None => (Cause::Lost { peer, how }, None),
-            },
-            other => (other, None),
-        }
-    }
-
     /// Nothing more is expected from `rank`.
     fn forget(&mut self, rank: usize) {
         self.waits.gone(rank);
@@ -430,54 +260,6 @@ impl Arbiter {
         let mut mail: Mail = ranks.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
         mail.push((asker, Verdict::Behind { group, seq, ranks }));
         mail
-    }
-
-    /// Corrects what the reporter cannot know: that a closed link was left in order.
-    fn corrected(&self, group: GroupId, cause: Cause) -> Cause {
-        match cause {
-            Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
-                if self.has_left(group, peer.rank) =>
-            {
-                Cause::Lost { peer, how: Loss::Left }
-            }
-            other => other,
-        }
-    }
-
-    /// Whether to wait before believing `cause`: a rank that closes its links may be about to say why, on its own line, and if it is dead
-    /// that line closes too. A reporter that insists is believed: then the network has cut only the two of them apart.
-    fn doubts(&mut self, reporter: usize, group: GroupId, cause: &Cause) -> bool {
-        let Cause::Lost { peer, how } = cause else { return false };
-        let is_confirmed = self.lost.contains(&peer.rank) || self.has_left(group, peer.rank);
-        let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left);
-        is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), group).is_none()
-    }
-
-    /// The meaning of a report that is made again. A rank that closed its links and has said itself why has not died: it has lost another,
-    /// which saw only the closed link. Whichever of the two insists first, the cause is the same.
-    fn insisted(&self, group: GroupId, cause: Cause) -> Cause {
-        let Cause::Lost { peer, how: Loss::Died } = &cause else { return cause };
-        if self.lost.contains(&peer.rank) || self.ending.iter().any(|(ending, _)| *ending == peer.rank) {
-            return cause;
-        }
-        let own_reports = (peer.rank, 0)..=(peer.rank, usize::MAX);
-        match self.doubted.range(own_reports).find(|(_, of)| **of == group) {
-            Some((&(from, lost), _)) => {
-                Cause::Lost { peer: self.peer(lost), how: Loss::Unreachable { from } }
-            }
-            None => cause,
-        }
-    }
-
-    /// `rank` says itself that it left this group, or the job: whoever has reported that was right, and waits for it no longer.
-    fn confirm(&mut self, rank: usize, group: Option<GroupId>) -> Mail {
-        let is_it = |(_, peer): &(usize, usize), of: &GroupId| {
-            *peer == rank && group.is_none_or(|group| group == *of)
-        };
-        let reports: Vec<_> = self.doubted.extract_if(.., |key, of| is_it(key, of)).collect();
-        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Left });
-        let fail = |((reporter, _), of)| self.fail(reporter, of, cause.clone(), through.clone());
-        reports.into_iter().flat_map(fail).collect()
     }
 
     fn fail(&mut self, reporter: usize, group: GroupId, cause: Cause, through: Through) -> Mail {

@@ -23,7 +23,7 @@
 //! let mut arbiter = Arbiter::new(2, None);
 //! for rank in 0..2 {
 //!     let addr = ([127, 0, 0, 1], 1).into();
-//!     arbiter.handle(rank, Notice::Join { host: format!("h{rank}"), addr, local: None, terms: String::new() });
+//!     arbiter.handle(rank, Notice::Join { host: format!("h{rank}"), addr, local: None, settings: String::new() });
 //! }
 //! let sees = |rank: usize, reason: &str| {
 //!     let peer = Peer { rank, host: format!("h{rank}") };
@@ -61,7 +61,7 @@ pub mod outage;
 pub mod reminder;
 pub mod runtime;
 #[doc(hidden)]
-pub mod terms;
+pub mod settings_difference;
 #[doc(hidden)]
 pub mod waits;
 

@@ -22,9 +22,9 @@ impl Notice {
     /// Says what is wrong with it.
     pub fn check(&self, world_size: usize, is_complete: bool) -> Result<(), String> {
         match self {
-            Self::Join { host, local, terms, .. } => {
+            Self::Join { host, local, settings, .. } => {
                 let local = local.iter().flat_map(|local| [local.host.as_str(), &local.name]);
-                local.chain([host.as_str(), terms]).try_for_each(check_text)
+                local.chain([host.as_str(), settings]).try_for_each(check_text)
             }
             Self::Calls { calls, .. } if calls.len() > CALLS_MAX => {
                 Err(format!("it waits in the last of {} calls; at most {CALLS_MAX} are told", calls.len()))
@@ -171,7 +171,7 @@ mod tests {
 
     fn join(host: &str) -> Notice {
         let addr = ([127, 0, 0, 1], 1).into();
-        Notice::Join { host: host.into(), addr, local: None, terms: String::new() }
+        Notice::Join { host: host.into(), addr, local: None, settings: String::new() }
     }
 
     fn aborted(group: u64) -> Notice {

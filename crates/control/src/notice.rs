@@ -31,8 +31,8 @@ pub struct Local {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum Notice {
-    /// I am here. `terms` must be the same on all ranks: what else would make them choose differently.
-    Join { host: String, addr: SocketAddr, local: Option<Local>, terms: String },
+    /// I am here. `settings` must be the same on all ranks: what else would make them choose differently.
+    Join { host: String, addr: SocketAddr, local: Option<Local>, settings: String },
     /// Asks which ranks are not here yet.
     WhoIsMissing,
     /// My latest collectives of this group: I have been waiting for a while in the last, or was asked.

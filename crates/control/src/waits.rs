@@ -9,9 +9,9 @@ use phalanx_core::{Cause, GroupId, OpKind, Signature};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-mod blame;
+mod ends;
 
-pub use blame::blame;
+pub use ends::wait_ends;
 
 /// Operations that a rank tells of at most; one with more says that it can go on.
 pub const WAITS_MAX: usize = 32;

@@ -164,7 +164,7 @@ fn group(world_size: usize) -> (Vec<Core>, Arc<Clock>) {
     let core = |rank| {
         let line = Line { rank, arbiter: arbiter.clone(), members: members.clone() };
         let (host, addr) = (peer(rank).host, ([127, 0, 0, 1], 1).into());
-        line.send(Notice::Join { host, addr, local: None, terms: String::new() }).unwrap();
+        line.send(Notice::Join { host, addr, local: None, settings: String::new() }).unwrap();
         let place = Place { rank, world_size, local_rank: 0, local_world_size: 1, timeout: LIMIT };
         let health = GroupHealth::new(Arc::new(Job { place, line }), WORLD, (0..world_size).collect());
         let links = Links { rank, world_size, queues: queues.clone() };

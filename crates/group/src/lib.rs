@@ -40,7 +40,7 @@ pub use group::objects::OBJECT_LEN_MAX;
 pub use group::pending::{Bytes, Completion, Pending};
 pub use group::process_group::ProcessGroup;
 pub use group::registered_buffer::RegisteredBuffer;
-pub use group::request::{Buffers, Exchange, Request};
+pub use group::request::{BlockExchange, Buffers, Request};
 pub use group::work::{Buffer, Work};
 pub use host::job_links::{JobLinks, LinkPeer, LinksStart, TransportFactory};
 pub use host::registry::{

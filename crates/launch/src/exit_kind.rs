@@ -35,15 +35,6 @@ impl ExitKind {
             Self::Unknown | Self::StillRunning => Exit::Unknown,
         }
     }
-
-    /// The exit code, as a shell has it: the code, or 128 + signal; 1 when nothing is known.
-    pub fn exit_code(self) -> i32 {
-        match self {
-            Self::Code(code) => code,
-            Self::Signal(signal) => 128 + signal,
-            Self::Unknown | Self::StillRunning => 1,
-        }
-    }
 }
 
 impl fmt::Display for ExitKind {

@@ -1,8 +1,8 @@
 //! The thread that starts the ranks and stays until the last is gone: the hands of [`Supervisor`].
 
-use crate::blame::{NamedBy, Stage, Told};
 use crate::event::Event;
 use crate::exit_kind::{ExitKind, SIGKILL, signal_name};
+use crate::headline::{NamedBy, ReportedCause, Stage};
 use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{Failure, Outcome, Replacements};
@@ -295,7 +295,7 @@ impl RunningJob<'_> {
         let all_gone = supervisor.living().next().is_none();
         let verdict =
             supervisor.verdict().ok_or_else(|| Error::Internal { what: "over without a reason".into() })?;
-        let words = supervisor.blame().words().map(String::from);
+        let words = supervisor.headline().words().map(String::from);
         let spares = supervisor.spares();
         // It takes a second if somebody still holds the output open.
         let outcome = self.outcome(verdict, words, spares);
@@ -316,34 +316,34 @@ impl RunningJob<'_> {
         | Heard::Failed { worker, .. }
         | Heard::GaveUp { worker, .. }) = heard;
         let Some(rank) = self.rank_of(worker) else { return };
-        let blame = supervisor.blame();
+        let headline = supervisor.headline();
         match heard {
             Heard::Here { pid, .. } => {
                 let slot = &mut self.slots[rank];
                 slot.behind = Some(pid).filter(|&pid| pid != slot.process.id());
-                blame.here(rank);
+                headline.here(rank);
             }
-            Heard::Formed { generation, .. } => blame.formed(generation),
+            Heard::Formed { generation, .. } => headline.formed(generation),
             Heard::Failed { generation, first, .. } => {
                 if let Some(told) = self.told(first) {
-                    blame.told(rank, Stage::Generation(generation), told, Instant::now());
+                    headline.told(rank, Stage::Generation(generation), told, Instant::now());
                 }
             }
             Heard::GaveUp { first, .. } => {
                 if let Some(told) = self.told(first) {
-                    blame.told(rank, Stage::Init, told, Instant::now());
+                    headline.told(rank, Stage::Init, told, Instant::now());
                 }
             }
         }
     }
 
     /// The same with ranks instead of workers; `None` if the worker at fault was replaced.
-    fn told(&self, first: FirstCause) -> Option<Told> {
+    fn told(&self, first: FirstCause) -> Option<ReportedCause> {
         let culprit = match first.culprit {
             None => None,
             Some(worker) => Some(self.rank_of(worker)?),
         };
-        Some(Told { culprit, words: first.words })
+        Some(ReportedCause { culprit, words: first.words })
     }
 
     fn rank_of(&self, worker: u64) -> Option<usize> {

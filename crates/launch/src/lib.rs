@@ -62,9 +62,10 @@
 //!
 //! Deliberately absent: containers, several hosts.
 
-mod blame;
 mod event;
+mod exit_code;
 mod exit_kind;
+mod headline;
 mod job;
 mod launch;
 mod lines;
@@ -79,8 +80,8 @@ mod start_error;
 mod supervise;
 mod writer;
 
-pub use blame::NamedBy;
 pub use exit_kind::ExitKind;
+pub use headline::NamedBy;
 pub use launch::{Launch, Running};
 pub use outcome::{Failure, Outcome, Replacements, TAIL_LINES};
 pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};

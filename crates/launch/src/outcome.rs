@@ -1,7 +1,7 @@
 //! How a job ended, in words for a person who reads them at night and in a code for the shell.
 
-use crate::blame::NamedBy;
 use crate::exit_kind::{ExitKind, signal_name};
+use crate::headline::NamedBy;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -166,16 +166,6 @@ impl Outcome {
     pub fn is_success(&self) -> bool {
         *self == Self::Success
     }
-
-    /// The code a launcher exits with: 0, [`Failure::exit_code`], 128 + signal, or 124 when time ran out.
-    pub fn exit_code(&self) -> i32 {
-        match self {
-            Self::Success => 0,
-            Self::Failure(failure) => failure.exit_code,
-            Self::Interrupted { signal } => 128 + signal,
-            Self::TimedOut { .. } => 124,
-        }
-    }
 }
 
 impl fmt::Display for Outcome {
@@ -281,16 +271,5 @@ mod tests {
           12 of 12 replacements were used: none was left; 1 rank has not failed, and the job goes on with at least 2
           it wrote nothing to stderr
         ");
-    }
-
-    #[test]
-    fn exit_codes_are_the_shells() {
-        assert_eq!(ExitKind::Code(3).exit_code(), 3);
-        assert_eq!(ExitKind::Signal(9).exit_code(), 137);
-        assert_eq!(ExitKind::Unknown.exit_code(), 1);
-        assert_eq!(Outcome::Failure(Box::new(killed())).exit_code(), 137);
-        assert_eq!(Outcome::Success.exit_code(), 0);
-        assert_eq!(Outcome::Interrupted { signal: 2 }.exit_code(), 130);
-        assert_eq!(Outcome::TimedOut { limit: Duration::ZERO }.exit_code(), 124);
     }
 }

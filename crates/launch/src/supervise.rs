@@ -11,10 +11,10 @@
 //! ```
 //!
 //! An elastic job stays in Running after a failure as long as enough ranks are left: a lost one is replaced, or given up.
-//! Which rank is named is decided at the end of Settling, by [`Blame`].
+//! Which rank is named is decided at the end of Settling, by [`Headline`].
 
-use crate::blame::{Blame, NamedBy};
 use crate::exit_kind::{ExitKind, SIGKILL, SIGTERM};
+use crate::headline::{Headline, NamedBy};
 use crate::replacing::{Replacing, Spares};
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,7 @@ pub(crate) struct Supervisor {
     done_without: Vec<usize>,
     /// How many had not when too few were left.
     sound: usize,
-    blame: Blame,
+    headline: Headline,
     phase: Phase,
     asked: Asked,
 }
@@ -125,22 +125,22 @@ impl Supervisor {
         let until = timeout.and_then(|limit| now.checked_add(limit));
         let phase = Phase::Running { until };
         let replacing = spares.map(|spares| Replacing::new(spares, ranks, now));
-        let (exits, blame) = (vec![None; ranks], Blame::new(ranks));
+        let (exits, headline) = (vec![None; ranks], Headline::new(ranks));
         Self {
             exits,
             grace,
             replacing,
             done_without: Vec::new(),
             sound: ranks,
-            blame,
+            headline,
             phase,
             asked: Asked::Nothing,
         }
     }
 
     /// The judge of who is at fault, to be told what the ranks say.
-    pub(crate) fn blame(&mut self) -> &mut Blame {
-        &mut self.blame
+    pub(crate) fn headline(&mut self) -> &mut Headline {
+        &mut self.headline
     }
 
     /// The replacements that are left, in an elastic job, and how many ranks had not failed when it did.
@@ -157,7 +157,7 @@ impl Supervisor {
         {
             if let Some(after) = self.replaces(rank, exit, now) {
                 self.exits[rank] = None;
-                self.blame.replaced(rank);
+                self.headline.replaced(rank);
                 return Some(Action::WillReplace { rank, after });
             }
             if self.goes_on() {
@@ -251,7 +251,7 @@ impl Supervisor {
                 let replacement = self.replacing.as_ref().and_then(Replacing::deadline);
                 until.into_iter().chain(replacement).min()
             }
-            Phase::Settling { latest, .. } if self.blame.is_about_to_end(&self.exits) => Some(latest),
+            Phase::Settling { latest, .. } if self.headline.is_about_to_end(&self.exits) => Some(latest),
             Phase::Settling { until, .. } | Phase::Ending { until, .. } | Phase::Killing { until, .. } => {
                 Some(until)
             }
@@ -310,7 +310,7 @@ impl Supervisor {
             !self.done_without.contains(&rank) && self.exits[rank].is_some_and(|(_, exit)| !exit.is_success())
         };
         let failed: Vec<usize> = (0..self.exits.len()).filter(failed).collect();
-        let (rank, by) = self.blame.decide(&self.exits, &failed);
+        let (rank, by) = self.headline.decide(&self.exits, &failed);
         let (at, exit) = self.exits[rank].unwrap_or((now, ExitKind::StillRunning));
         let code = if exit.is_success() || exit == ExitKind::StillRunning {
             // That of the first of those that failed of it.

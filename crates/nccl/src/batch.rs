@@ -1,14 +1,14 @@
 //! Operations that are launched together, on device buffers.
 
+use crate::action::Action;
 use crate::buffer::DeviceBuffer;
 use crate::call::Call;
 use crate::device::Device;
 use crate::element::{DeviceElement, Reduction};
 use crate::memory::Memory;
 use crate::operation::{Carrier, ElementType, Operation};
-use crate::what::What;
 use phalanx_core::{CallSite, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
-use phalanx_group::{Buffers, Exchange, Request};
+use phalanx_group::{BlockExchange, Buffers, Request};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
     ) -> Result<()> {
-        let blocks = Exchange::Even { count: input.len() / self.world_size };
+        let blocks = BlockExchange::Even { count: input.len() / self.world_size };
         self.request(Request::AllToAll { input, output, blocks })
     }
 
@@ -167,14 +167,14 @@ impl<'a> Batch<'a> {
 
     /// To `dst`; over NCCL to this rank too, which must receive it in the same batch then.
     pub fn send<T: DeviceElement>(&mut self, buffer: &'a DeviceBuffer<T>, dst: usize) -> Result<()> {
-        let what = What::Send { from: buffer.address(), dst };
-        self.push::<T>(OpKind::Send, what, buffer.len(), [buffer.memory(), None])
+        let action = Action::Send { from: buffer.address(), dst };
+        self.push::<T>(OpKind::Send, action, buffer.len(), [buffer.memory(), None])
     }
 
     /// What `src` sends next to this rank; it must have this length.
     pub fn recv<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>, src: usize) -> Result<()> {
-        let (what, buffer) = (What::Recv { to: buffer.address(), src }, &*buffer);
-        self.push::<T>(OpKind::Recv, what, buffer.len(), [buffer.memory(), None])
+        let (action, buffer) = (Action::Recv { to: buffer.address(), src }, &*buffer);
+        self.push::<T>(OpKind::Recv, action, buffer.len(), [buffer.memory(), None])
     }
 
     /// What there is to do, in order.
@@ -260,7 +260,7 @@ impl<'a> Batch<'a> {
         request.check(size_of::<T>(), self.rank, self.world_size).map_err(|why| Error::misuse(op, why))?;
         let blocks = request.blocks().map(|blocks| blocks.len() / self.world_size);
         let count = match &request {
-            Request::AllToAll { blocks: Exchange::Even { count }, .. } => *count,
+            Request::AllToAll { blocks: BlockExchange::Even { count }, .. } => *count,
             _ => blocks.unwrap_or_else(|| request.count(size_of::<T>())),
         };
         let pieces = Cell::new([None, None]);
@@ -276,17 +276,17 @@ impl<'a> Batch<'a> {
                 output.address()
             },
         );
-        self.push::<T>(op, What::Collective(request), count, pieces.get())
+        self.push::<T>(op, Action::Collective(request), count, pieces.get())
     }
 
     fn push<T: DeviceElement>(
         &mut self,
         op: OpKind,
-        what: What,
+        action: Action,
         count: usize,
         pieces: [Option<&'a Memory>; 2],
     ) -> Result<()> {
-        let operation = Operation { op, what, element: ElementType::of::<T>(), count };
+        let operation = Operation { op, action, element: ElementType::of::<T>(), count };
         operation.check(self.carrier, self.rank, self.world_size)?;
         self.operations.push(operation);
         for piece in pieces.into_iter().flatten() {

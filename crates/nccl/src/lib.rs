@@ -37,6 +37,7 @@
 //! ```
 
 mod abilities;
+mod action;
 mod batch;
 mod blocking;
 mod buffer;
@@ -74,7 +75,6 @@ mod staging;
 mod stream;
 mod sys;
 mod wait;
-mod what;
 
 pub use batch::Batch;
 pub use buffer::DeviceBuffer;

@@ -1,25 +1,25 @@
 //! The host's work on a chunk of device memory that has come to it.
 
+use crate::action::Action;
 use crate::element::Reduction;
-use crate::what::What;
 use phalanx_core::{Element, Error, Layout, Result};
-use phalanx_group::{Buffers, Exchange, ProcessGroup, Request};
+use phalanx_group::{BlockExchange, Buffers, ProcessGroup, Request};
 
 /// Performs an operation of the group on one chunk: on this rank's input and output in the host's memory. What is done in place is done in the output.
-pub(crate) type Perform = fn(&ProcessGroup, &What, input: &[u8], output: &mut [u8]) -> Result<()>;
+pub(crate) type Perform = fn(&ProcessGroup, &Action, input: &[u8], output: &mut [u8]) -> Result<()>;
 
 /// See [`Perform`].
 pub(crate) fn perform<T: Element>(
     group: &ProcessGroup,
-    what: &What,
+    action: &Action,
     input: &[u8],
     output: &mut [u8],
 ) -> Result<()> {
     let (input, output): (&[T], &mut [T]) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
-    let request = match what {
-        What::Collective(request) => request,
-        What::Send { dst, .. } => return group.send(input, *dst, 0),
-        What::Recv { src, .. } => return group.recv(output, *src, 0),
+    let request = match action {
+        Action::Collective(request) => request,
+        Action::Send { dst, .. } => return group.send(input, *dst, 0),
+        Action::Recv { src, .. } => return group.recv(output, *src, 0),
     };
     let op = |reduction| match reduction {
         Reduction::Op(reduce) => Ok(reduce),
@@ -51,7 +51,7 @@ pub(crate) fn perform<T: Element>(
             Request::Scatter { input: (rank == root).then_some(input), output, blocks, root }
         }
         Request::AllToAll { .. } => {
-            let blocks = Exchange::Even { count: input.len() / world_size };
+            let blocks = BlockExchange::Even { count: input.len() / world_size };
             Request::AllToAll { input, output, blocks }
         }
         Request::Scan { reduce, .. } => {

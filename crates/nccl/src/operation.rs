@@ -1,11 +1,11 @@
 //! One operation on raw device memory, as it was asked for: by what way the data goes is another matter.
 
 use crate::abilities::Abilities;
+use crate::action::Action;
 use crate::call::{Call, Kind, out_of_range};
 use crate::element::{DataType, DeviceElement, Reduction};
 use crate::on_host::{Perform, perform};
 use crate::sys::cuda::RawPointer;
-use crate::what::What;
 use phalanx_core::{CallSite, DType, Error, Method, OpKind, ReduceOp, Result, Signature};
 use phalanx_group::{Buffers, Request};
 
@@ -42,7 +42,7 @@ impl ElementType {
 pub(crate) struct Operation {
     /// What is called.
     pub(crate) op: OpKind,
-    pub(crate) what: What,
+    pub(crate) action: Action,
     pub(crate) element: ElementType,
     /// Of one rank's block, where the data of a rank has several; else of all of it.
     pub(crate) count: usize,
@@ -51,26 +51,26 @@ pub(crate) struct Operation {
 impl Operation {
     /// The root, or the other end of a message.
     pub(crate) fn rank(&self) -> Option<usize> {
-        match &self.what {
-            What::Collective(request) => request.root(),
-            What::Send { dst: peer, .. } | What::Recv { src: peer, .. } => Some(*peer),
+        match &self.action {
+            Action::Collective(request) => request.root(),
+            Action::Send { dst: peer, .. } | Action::Recv { src: peer, .. } => Some(*peer),
         }
     }
 
     fn reduction(&self) -> Option<Reduction> {
-        match &self.what {
-            What::Collective(request) => request.reduce().copied(),
-            What::Send { .. } | What::Recv { .. } => None,
+        match &self.action {
+            Action::Collective(request) => request.reduce().copied(),
+            Action::Send { .. } | Action::Recv { .. } => None,
         }
     }
 
     /// Where the input of rank `rank` is, and its output; 0 where it has none.
     pub(crate) fn memory(&self, rank: usize) -> (RawPointer, RawPointer) {
         let own = (rank * self.count * self.element.size) as u64;
-        let request = match &self.what {
-            What::Collective(request) => request,
-            What::Send { from, .. } => return (*from, 0),
-            What::Recv { to, .. } => return (0, *to),
+        let request = match &self.action {
+            Action::Collective(request) => request,
+            Action::Send { from, .. } => return (*from, 0),
+            Action::Recv { to, .. } => return (0, *to),
         };
         match request {
             Request::AllReduce { buffers, .. } | Request::Scan { buffers, .. } => match *buffers {
@@ -104,8 +104,8 @@ impl Operation {
             return Err(Error::misuse(op, format!("the {end} is this rank, which goes over NCCL only")));
         }
         let unsupported = |backend, hint| Err(Error::Unsupported { op, backend, hint });
-        if let (What::Collective(request @ (Request::Scan { .. } | Request::Barrier)), Carrier::Nccl(_)) =
-            (&self.what, carrier)
+        if let (Action::Collective(request @ (Request::Scan { .. } | Request::Barrier)), Carrier::Nccl(_)) =
+            (&self.action, carrier)
         {
             return unsupported("nccl", format!("NCCL has no {}: make it of others", request.kind()));
         }
@@ -128,29 +128,29 @@ impl Operation {
 
     /// Blocks of `count` elements that the root, or every rank, has in its input or its output: one for each rank, or one for all.
     pub(crate) fn blocks(&self, world_size: usize) -> usize {
-        match &self.what {
-            What::Collective(
+        match &self.action {
+            Action::Collective(
                 Request::AllGather { .. }
                 | Request::ReduceScatter { .. }
                 | Request::AllToAll { .. }
                 | Request::Gather { .. }
                 | Request::Scatter { .. },
             ) => world_size,
-            What::Collective(
+            Action::Collective(
                 Request::AllReduce { .. }
                 | Request::Reduce { .. }
                 | Request::Broadcast { .. }
                 | Request::Scan { .. }
                 | Request::Barrier,
             )
-            | What::Send { .. }
-            | What::Recv { .. } => 1,
+            | Action::Send { .. }
+            | Action::Recv { .. } => 1,
         }
     }
 
     /// Whether it is between all ranks.
     pub(crate) fn is_collective(&self) -> bool {
-        matches!(self.what, What::Collective(_))
+        matches!(self.action, Action::Collective(_))
     }
 
     /// What all ranks must mean alike. It differs from every call that moves data over the host.
@@ -193,10 +193,10 @@ impl Operation {
         let block = |address: RawPointer, i: usize| address + (i * self.count * size) as u64;
         let send = |dst: usize, i| Call { from: block(from, i), ..call(Kind::Send { dst }) };
         let recv = |src: usize, i| Call { to: block(to, i), ..call(Kind::Recv { src }) };
-        let request = match &self.what {
-            What::Collective(request) => request,
-            What::Send { dst, .. } => return vec![send(*dst, 0)],
-            What::Recv { src, .. } => return vec![recv(*src, 0)],
+        let request = match &self.action {
+            Action::Collective(request) => request,
+            Action::Send { dst, .. } => return vec![send(*dst, 0)],
+            Action::Recv { src, .. } => return vec![recv(*src, 0)],
         };
         match *request {
             Request::AllReduce { reduce, .. } => vec![call(Kind::AllReduce(reduce))],

@@ -126,8 +126,8 @@ pub mod store {
 pub mod backend {
     pub use phalanx_core::{Deadline, GroupId, Layout, Method, Signature, WORLD};
     pub use phalanx_group::{
-        Address, Backend, BackendFactory, BackendKind, BufferMemory, Buffers, Bytes, Call, Changed,
-        Completion, Encryption, Exchange, Extent, HostCall, JobHandle, LinksStart, OnTimeout, OwnedBuffer,
+        Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
+        Changed, Completion, Encryption, Extent, HostCall, JobHandle, LinksStart, OnTimeout, OwnedBuffer,
         OwnedCall, Pending, Request, backend_kind, register_backend, registered_backends,
     };
 }

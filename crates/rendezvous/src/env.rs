@@ -1,6 +1,6 @@
 //! This process's place in its job, from the environment.
 
-use crate::foreign::{self, Asking};
+use crate::other_launchers::{self, Asking};
 use crate::{Elastic, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
@@ -179,14 +179,14 @@ impl Config {
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let vars = Variables(|name: &str| lookup(name).filter(|value| !value.trim().is_empty()));
         let found = vars.identity()?;
-        let alone = foreign::is_alone(vars.text(foreign::ALONE))?;
+        let alone = other_launchers::is_alone(vars.text(other_launchers::ALONE))?;
         match found {
-            None => foreign::refuse_foreign_job(Asking::Init, |name| vars.text(name))?,
+            None => other_launchers::refuse_foreign_job(Asking::Init, |name| vars.text(name))?,
             Some((source, rank, world_size)) if alone && world_size > 1 => {
                 return Err(Error::config(format!(
                     "{}=1 says that this process is a job of its own, but it is rank {rank} of {world_size} (from {source}): unset \
                      one of them",
-                    foreign::ALONE
+                    other_launchers::ALONE
                 )));
             }
             Some(_) => {}

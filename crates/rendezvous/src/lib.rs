@@ -28,7 +28,6 @@ mod elastic;
 mod env;
 #[cfg(unix)]
 mod file;
-mod foreign;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
@@ -36,6 +35,7 @@ pub mod lifeline;
 mod location;
 mod memory;
 mod open;
+mod other_launchers;
 mod prefix;
 mod protocol;
 mod secret_file;
@@ -49,11 +49,11 @@ pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN};
 #[cfg(unix)]
 pub use file::FileStore;
-pub use foreign::{Asking, refuse_foreign_job};
 pub use lifeline::{Lifeline, LifelineServer};
 pub use location::StoreLocation;
 pub use memory::MemoryStore;
 pub use open::OpenStore;
+pub use other_launchers::{Asking, refuse_foreign_job};
 pub use prefix::PrefixStore;
 pub use server::TcpStoreServer;
 pub use store::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};

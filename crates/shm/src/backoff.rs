@@ -1,14 +1,14 @@
 //! The wait policy: awake while that is cheap, asleep before it harms. Why it is as it is: `docs/design/waiting.md`.
 
 use crate::waker::Waker;
-use crate::{Lookout, Stopped};
+use crate::{Stopped, WaitCheck};
 use phalanx_transport::wait_policy::{AWAKE_TIME, Company};
 use std::time::{Duration, Instant};
 
 /// How long a rank keeps its core to itself while it waits, where every rank should have one. What is about to come comes
 /// within that; and should the rank it waits for sit on the same core, no more is lost.
 const ALONE_TIME: Duration = Duration::from_micros(4);
-/// The longest sleep: then the lookout looks around.
+/// The longest sleep: then the wait_check looks around.
 const NAP_TIME: Duration = Duration::from_millis(20);
 
 /// How one rank waits, and what it has learnt about its core.
@@ -28,14 +28,14 @@ impl Backoff {
         self.crowded
     }
 
-    /// Waits, from `began` on, until `ready`, which comes true before `waker` wakes it. `peer` is whom the lookout is told to look for.
+    /// Waits, from `began` on, until `ready`, which comes true before `waker` wakes it. `peer` is whom the wait_check is told to look for.
     pub(crate) fn wait(
         &mut self,
         began: Instant,
         ready: impl Fn() -> bool,
         waker: &Waker,
         peer: usize,
-        lookout: &mut dyn Lookout,
+        wait_check: &mut dyn WaitCheck,
     ) -> Result<(), Stopped> {
         let mut now = began;
         let yields = self.company.may_yield(now);
@@ -62,7 +62,7 @@ impl Backoff {
             now = back;
         }
         loop {
-            lookout.look(peer, now - began)?;
+            wait_check.look(peer, now - began)?;
             waker.sleep(&ready, NAP_TIME);
             if ready() {
                 return Ok(());

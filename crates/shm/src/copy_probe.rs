@@ -4,7 +4,7 @@
 //! the processor and on what guards its entry: on one machine it copied as fast as a rank, on another a quarter as fast,
 //! and staging was twice as fast at every size. So it is measured, once a process.
 
-use crate::foreign::Process;
+use crate::other_process::Process;
 use crate::span::Span;
 use std::io;
 use std::sync::OnceLock;

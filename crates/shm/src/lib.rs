@@ -27,11 +27,11 @@ mod copy_probe;
 mod cores;
 mod counter;
 mod forced;
-mod foreign;
 mod futex;
 mod lease;
 mod memory;
 mod mix;
+mod other_process;
 mod pipe;
 mod plan;
 mod process_vm;
@@ -51,8 +51,8 @@ mod window;
 pub use all_reduce::Reduction;
 pub use birthplace::QuickBirthplace;
 pub use forced::NotTaken;
-pub use foreign::Processes;
 pub use memory::{create, longest};
+pub use other_process::Processes;
 pub use region::segment_len;
 pub use team::Team;
 pub use transfer::{Buffers, Transfer};
@@ -69,7 +69,7 @@ pub struct Call<'a> {
     /// The part on which all ranks must agree.
     pub signature: &'a Signature,
     /// Decides how long to wait.
-    pub lookout: &'a mut dyn Lookout,
+    pub wait_check: &'a mut dyn WaitCheck,
 }
 
 impl std::fmt::Debug for Call<'_> {
@@ -79,28 +79,28 @@ impl std::fmt::Debug for Call<'_> {
 }
 
 /// Looks around while a rank waits: at the clock, and for news of the others.
-pub trait Lookout {
+pub trait WaitCheck {
     /// Called before a waiting rank falls asleep, and every 20 ms while it sleeps. `peer` is who has not come, a rank of the team.
     ///
     /// # Errors
-    /// [`Stopped`] ends the wait; the lookout knows why.
+    /// [`Stopped`] ends the wait; the wait_check knows why.
     fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped>;
 
     /// Called now and then in a long operation that waits for nobody, while the data of `peer` move.
     ///
     /// # Errors
-    /// [`Stopped`] ends the operation; the lookout knows why.
+    /// [`Stopped`] ends the operation; the wait_check knows why.
     fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped>;
 }
 
-/// A lookout has ended the wait.
+/// A wait_check has ended the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped;
 
 /// Why an operation failed. The team is closed then.
 #[derive(Debug)]
 pub enum Fault {
-    /// The lookout ended the wait.
+    /// The wait_check ended the wait.
     Stopped,
     /// Another rank closed the team.
     Closed,

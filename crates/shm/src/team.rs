@@ -10,8 +10,8 @@ use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::forced::{Choice, Forced, NotTaken};
-use crate::foreign::{Process, Processes, pid_namespace};
 use crate::mix::mix;
+use crate::other_process::{Process, Processes, pid_namespace};
 use crate::plan::{Kind, Plan};
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
 use crate::span::Span;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// After so many parts of an operation for which nobody had to be waited for, the lookout looks around: each takes up to a few hundred KiB.
+/// After so many parts of an operation for which nobody had to be waited for, the wait_check looks around: each takes up to a few hundred KiB.
 const PARTS_UNWATCHED: u32 = 16;
 
 /// One rank's part in the work of a group whose ranks share memory: see `team.rs` for the steps it takes.
@@ -65,7 +65,7 @@ pub struct Team {
     shown_index: usize,
     /// Something was published since the sleepers were last woken.
     unheard: bool,
-    /// Parts of the running operation since the lookout last looked around.
+    /// Parts of the running operation since the wait_check last looked around.
     unwatched: u32,
     /// Room for what is read from other address spaces.
     pub(crate) scratch: Vec<u64>,
@@ -422,7 +422,7 @@ impl Team {
             return Ok(());
         }
         self.unwatched = 0;
-        call.lookout.look_meanwhile(peer)?;
+        call.wait_check.look_meanwhile(peer)?;
         Ok(())
     }
 
@@ -444,7 +444,7 @@ impl Team {
         let awaited = counter(self, peer);
         let closed = self.region.closed();
         let ready = || awaited.has_reached(value) || closed.is_closed();
-        let waited = backoff.wait(now, ready, &self.region.control(peer).waker, peer, call.lookout);
+        let waited = backoff.wait(now, ready, &self.region.control(peer).waker, peer, call.wait_check);
         let reached = awaited.has_reached(value);
         self.backoff = backoff;
         match waited {

@@ -6,7 +6,7 @@ mod stopped;
 
 use crate::plan::{Kind, Plan};
 use crate::{
-    Buffers, Call, Fault, Lookout, Reduction, Stopped, Team, Transfer, Window, create, segment_len,
+    Buffers, Call, Fault, Reduction, Stopped, Team, Transfer, WaitCheck, Window, create, segment_len,
     window_len,
 };
 use phalanx_algo::MemoryWay;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Gives up after so long.
 struct Patient(Duration);
 
-impl Lookout for Patient {
+impl WaitCheck for Patient {
     fn look(&mut self, _peer: usize, waited: Duration) -> Result<(), Stopped> {
         if waited > self.0 { Err(Stopped) } else { Ok(()) }
     }
@@ -77,9 +77,9 @@ fn on_team_where(
         for rank in 0..world_size {
             let (file, body, crowded) = (&file, &body, crowded(rank));
             scope.spawn(move || {
-                let mut lookout = Patient(Duration::from_secs(30));
+                let mut wait_check = Patient(Duration::from_secs(30));
                 let signature = signature(OpKind::Init, 0);
-                let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
+                let mut call = Call { seq: 0, signature: &signature, wait_check: &mut wait_check };
                 let mut team = Team::join(file, rank, world_size, crowded, &mut call).unwrap();
                 // Threads of one process may; that it is not worth it everywhere does not matter here.
                 team.reads_memory = matches!(reach, Reach::Memory);
@@ -113,9 +113,9 @@ impl Rank {
         act: impl FnOnce(&mut Team, &mut Call<'_>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
         let signature = signature(op, count);
-        let mut lookout = Patient(Duration::from_secs(30));
+        let mut wait_check = Patient(Duration::from_secs(30));
         self.calls += 1;
-        act(&mut self.team, &mut Call { seq: self.calls, signature: &signature, lookout: &mut lookout })
+        act(&mut self.team, &mut Call { seq: self.calls, signature: &signature, wait_check: &mut wait_check })
     }
 
     fn contribution(&self, len: usize, n: usize) -> Vec<u32> {
@@ -468,13 +468,13 @@ fn a_rank_joins_once() {
     std::thread::scope(|scope| {
         let join = |rank| {
             let signature = signature(OpKind::Init, 0);
-            let mut lookout = Patient(Duration::from_secs(30));
+            let mut wait_check = Patient(Duration::from_secs(30));
             Team::join(
                 &file,
                 rank,
                 2,
                 false,
-                &mut Call { seq: 0, signature: &signature, lookout: &mut lookout },
+                &mut Call { seq: 0, signature: &signature, wait_check: &mut wait_check },
             )
         };
         let others = [0, 1].map(|rank| scope.spawn(move || join(rank)));
@@ -485,8 +485,8 @@ fn a_rank_joins_once() {
         let barriers = teams.map(|mut team| {
             scope.spawn(move || {
                 let signature = signature(OpKind::Barrier, 0);
-                let mut lookout = Patient(Duration::from_secs(30));
-                team.barrier(&mut Call { seq: 1, signature: &signature, lookout: &mut lookout })
+                let mut wait_check = Patient(Duration::from_secs(30));
+                team.barrier(&mut Call { seq: 1, signature: &signature, wait_check: &mut wait_check })
             })
         });
         assert!(barriers.into_iter().all(|barrier| barrier.join().unwrap().is_ok()));
@@ -527,8 +527,9 @@ fn who_waits_in_vain_is_stopped() {
             return;
         }
         let signature = signature(OpKind::Barrier, 0);
-        let mut lookout = Patient(Duration::from_millis(50));
-        let result = rank.team.barrier(&mut Call { seq: 1, signature: &signature, lookout: &mut lookout });
+        let mut wait_check = Patient(Duration::from_millis(50));
+        let result =
+            rank.team.barrier(&mut Call { seq: 1, signature: &signature, wait_check: &mut wait_check });
         assert!(matches!(result, Err(Fault::Stopped)), "{result:?}");
     });
 }

@@ -1,7 +1,7 @@
 //! One step: counts which ranks have which gradients, sends buckets in their order, and gives the reduced gradients back.
 
 use crate::memory::{Memory, Reduction};
-use crate::send_order::SendOrder;
+use crate::ready_buckets::ReadyBuckets;
 use crate::share::Part;
 use crate::{Gradients, Plan, Result, ShareSums, StepShares, Tensor};
 use phalanx::error::OpKind;
@@ -19,7 +19,7 @@ pub(crate) struct Step {
     mine: Vec<bool>,
     /// Which of them have come.
     laid: Vec<bool>,
-    send_order: SendOrder,
+    ready_buckets: ReadyBuckets,
     counts: Counts,
     /// Whether a hook adds up the gradients of 32 bits.
     hooked: bool,
@@ -99,7 +99,7 @@ impl Step {
             shares,
             mine,
             laid,
-            send_order: SendOrder::new(missing),
+            ready_buckets: ReadyBuckets::new(missing),
             counts,
             hooked,
             overlap,
@@ -140,7 +140,7 @@ impl Step {
         memory.lay(index, grad, scale)?;
         self.laid[index] = true;
         if self.overlap {
-            self.send_order.arrived(plan.home(index).0);
+            self.ready_buckets.arrived(plan.home(index).0);
         }
         self.launch(plan, memory)
     }
@@ -150,7 +150,7 @@ impl Step {
         if !self.overlap {
             return Ok(());
         }
-        while let Some(at) = self.send_order.next() {
+        while let Some(at) = self.ready_buckets.next() {
             let bucket = &plan.buckets()[at];
             // What is used here is sent. Whether the rest is, the others have to say.
             let is_used = bucket.members.iter().any(|&member| self.mine[member])
@@ -164,7 +164,7 @@ impl Step {
     }
 
     pub(crate) fn launched(&self) -> usize {
-        self.send_order.launched()
+        self.ready_buckets.launched()
     }
 
     fn known(&mut self) -> Result<&Known> {
@@ -216,7 +216,7 @@ impl Step {
             if self.overlap && is_announced && !is_here {
                 // The backward pass had nothing for it.
                 memory.skip(index)?;
-                self.send_order.arrived(plan.home(index).0);
+                self.ready_buckets.arrived(plan.home(index).0);
             } else if !self.overlap && !is_here {
                 memory.skip(index)?;
             }

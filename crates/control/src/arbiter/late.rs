@@ -6,7 +6,7 @@
 use super::inquiry::Inquiry;
 use super::{Arbiter, Mail};
 use crate::notice::{Through, Verdict};
-use crate::waits::blame;
+use crate::waits::wait_ends;
 use phalanx_core::{Cause, GroupId, Loss, Peer};
 use std::collections::BTreeSet;
 
@@ -113,27 +113,27 @@ impl Arbiter {
             self.errors[rank].as_ref().or_else(failing)
         };
         let has_left = |group, rank| self.has_left(group, rank);
-        let mut blamed = blame(&absent, answers, |rank| error_of(rank).is_some(), has_left);
+        let mut ends = wait_ends(&absent, answers, |rank| error_of(rank).is_some(), has_left);
         // Who is furthest behind comes first.
         let order = |rank: &usize| (answers.contains_key(rank), self.place(group, *rank), *rank);
-        blamed.roots.sort_by_key(order);
-        blamed.fallen.sort_by_key(order);
-        if blamed.roots.is_empty() {
-            if let Some(&first) = blamed.fallen.first()
+        ends.roots.sort_by_key(order);
+        ends.fallen.sort_by_key(order);
+        if ends.roots.is_empty() {
+            if let Some(&first) = ends.fallen.first()
                 && let Some(cause) = error_of(first)
             {
                 return (cause.clone(), Some((self.peer(first), Loss::LeftAfterError)));
             }
             // A collective is late by who has not come to it, and says what those do.
-            if !blamed.circle.is_empty() && seq == 0 {
-                let waits = blamed.circle.iter().map(|link| self.wait(link)).collect();
+            if !ends.circle.is_empty() && seq == 0 {
+                let waits = ends.circle.iter().map(|link| self.wait(link)).collect();
                 return (Cause::Deadlock { waits }, None);
             }
-            blamed.roots = absent;
+            ends.roots = absent;
         }
         let peers = |ranks: &[usize]| ranks.iter().map(|&rank| self.peer(rank)).collect::<Vec<Peer>>();
-        let missing = peers(&blamed.roots);
-        let others = blamed.meanwhile.iter().filter(|(rank, ..)| *rank != reporter.rank);
+        let missing = peers(&ends.roots);
+        let others = ends.meanwhile.iter().filter(|(rank, ..)| *rank != reporter.rank);
         let meanwhile = others.map(|link| self.wait(link)).collect();
         (Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }, None)
     }

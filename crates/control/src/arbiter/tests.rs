@@ -17,7 +17,7 @@ fn joined_to(mut arbiter: Arbiter) -> Arbiter {
     for rank in 0..world_size {
         let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + rank as u16));
         let host = format!("h{rank}");
-        let mail = arbiter.handle(rank, Notice::Join { host, addr, local: None, terms: String::new() });
+        let mail = arbiter.handle(rank, Notice::Join { host, addr, local: None, settings: String::new() });
         assert_eq!(mail.len(), if rank + 1 == world_size { world_size } else { 0 });
     }
     arbiter
@@ -51,7 +51,7 @@ fn a_rank_is_admitted_once() {
     let mut arbiter = Arbiter::new(2, None);
     assert!(arbiter.admits(1) && !arbiter.admits(2));
     let addr = ([127, 0, 0, 1], 1).into();
-    arbiter.handle(1, Notice::Join { host: "h".into(), addr, local: None, terms: String::new() });
+    arbiter.handle(1, Notice::Join { host: "h".into(), addr, local: None, settings: String::new() });
     assert!(!arbiter.admits(1));
     assert_eq!(arbiter.handle(1, Notice::WhoIsMissing), [(1, Verdict::Missing { ranks: vec![0] })]);
 }
@@ -60,7 +60,8 @@ fn a_rank_is_admitted_once() {
 fn ranks_on_different_terms_do_not_come_together() {
     let mut arbiter = Arbiter::new(2, None);
     let addr = ([127, 0, 0, 1], 1).into();
-    let join = |terms: &str| Notice::Join { host: "h".into(), addr, local: None, terms: terms.into() };
+    let join =
+        |settings: &str| Notice::Join { host: "h".into(), addr, local: None, settings: settings.into() };
     assert!(arbiter.handle(1, join("PHALANX_BACKEND=shm\nPHALANX_CHECKSUM=on")).is_empty());
     let mail = arbiter.handle(0, join("PHALANX_BACKEND=tcp\nPHALANX_CHECKSUM=on"));
     assert_eq!(mail.len(), 2);
@@ -83,7 +84,7 @@ fn who_comes_after_a_death_is_told() {
     let mut arbiter = Arbiter::new(3, None);
     let join = |rank| {
         let addr = ([127, 0, 0, 1], rank).into();
-        Notice::Join { host: format!("h{rank}"), addr, local: None, terms: String::new() }
+        Notice::Join { host: format!("h{rank}"), addr, local: None, settings: String::new() }
     };
     assert!(arbiter.handle(2, join(2)).is_empty() && arbiter.handle(0, join(0)).is_empty());
     arbiter.disconnected(2, Loss::Died);
@@ -255,7 +256,7 @@ fn cut(hosts: usize, heard: &[usize], answering: &[usize]) -> (usize, Loss) {
     for rank in 0..hosts {
         arbiter.handle(
             rank,
-            Notice::Join { host: format!("h{rank}"), addr: addr(rank), local: None, terms: String::new() },
+            Notice::Join { host: format!("h{rank}"), addr: addr(rank), local: None, settings: String::new() },
         );
         arbiter.heard(rank, start);
     }

@@ -1,6 +1,6 @@
 //! Ranks that are found to wait in a circle, and ranks that are not.
 
-use super::blame::Blame;
+use super::ends::WaitEnds;
 use super::*;
 use phalanx_core::{CallSite, WORLD};
 use proptest::prelude::*;
@@ -160,7 +160,7 @@ fn while_a_survey_goes_on_only_those_are_asked_again_that_waited_for_nothing() {
 /// The ranks to blame for a call to which these have not come; nobody has an error or has left.
 fn blamed(absent: &[usize], ranks: &[Standing]) -> (Vec<usize>, Vec<(usize, usize)>) {
     let answers = ranks.iter().cloned().enumerate().collect();
-    let Blame { roots, fallen, meanwhile, circle } = blame(absent, &answers, |_| false, |_, _| false);
+    let WaitEnds { roots, fallen, meanwhile, circle } = wait_ends(absent, &answers, |_| false, |_, _| false);
     assert!(fallen.is_empty() && roots.is_empty() != circle.is_empty());
     let links = if circle.is_empty() { meanwhile } else { circle };
     (roots, links.into_iter().map(|(who, _, on)| (who, on)).collect())
@@ -188,11 +188,12 @@ fn blame_is_followed_to_who_waits_for_nobody() {
 fn blame_ends_at_who_has_an_error_or_left() {
     let answers: Standings =
         [standing(&[]), standing(&[recv(2)]), standing(&[recv(3)])].into_iter().enumerate().collect();
-    let Blame { roots, fallen, meanwhile, .. } = blame(&[1], &answers, |rank| rank == 2, |_, _| false);
+    let WaitEnds { roots, fallen, meanwhile, .. } = wait_ends(&[1], &answers, |rank| rank == 2, |_, _| false);
     assert_eq!((roots, fallen), (vec![], vec![2]));
     assert_eq!(meanwhile.len(), 1);
     let answers: Standings = [(0, standing(&[])), (1, standing(&[barrier()]))].into();
-    let Blame { roots, .. } = blame(&[1], &answers, |_| false, |group, rank| group == WORLD && rank == 2);
+    let WaitEnds { roots, .. } =
+        wait_ends(&[1], &answers, |_| false, |group, rank| group == WORLD && rank == 2);
     assert_eq!(roots, [0], "and not rank 2");
 }
 

@@ -1,16 +1,16 @@
 //! How the processes of a generation come together: rank 0 tells in the store where the arbiter is, and all join it.
 
 use crate::bootstrap::address::Address;
+use crate::bootstrap::agreed_settings::agreed_settings;
 use crate::bootstrap::arbiter_service::ArbiterService;
 use crate::bootstrap::build::Build;
-use crate::bootstrap::generation::Assignment;
 use crate::bootstrap::init_notices::InitNotices;
 use crate::bootstrap::launcher::Launcher;
 use crate::bootstrap::prices::{self, Prices, cores};
+use crate::bootstrap::regroup::Assignment;
 use crate::bootstrap::rendezvous::{ASK_INTERVAL, Rendezvous, Step};
 use crate::bootstrap::tcp_control::{Doubt, TcpControl};
 use crate::bootstrap::tcp_job::TcpJob;
-use crate::bootstrap::terms::terms;
 use crate::control::Control;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::launcher_link::LauncherLink;
@@ -129,7 +129,7 @@ pub(crate) fn assemble(
         host: peer.host,
         addr: told,
         local: local(&*kind, config, &exchange),
-        terms: terms(config, Build::here()),
+        settings: agreed_settings(config, Build::here()),
     };
     let met = line.send(join).and_then(|()| attendance.complete());
     let met = met.and_then(|members| address.check_reachable(&members).map(|()| members));

@@ -104,11 +104,11 @@ impl<'a> FdExchange<'a> {
 mod tests {
     use super::*;
     use crate::bootstrap::assembly::meet_all;
-    use crate::bootstrap::generation::Assignment;
+    use crate::bootstrap::regroup::Assignment;
     use crate::bootstrap::tcp_job::TcpJob;
     use crate::control::job_context::JobContext;
     use crate::group::backend::BackendFactory;
-    use crate::host::backend_choice::BackendChoice;
+    use crate::host::BackendChoice;
     use crate::host::choose_backend::HostBackends;
     use crate::host::host_context::HostContext;
     use phalanx_core::{CallSite, GroupId, OpKind, WORLD};

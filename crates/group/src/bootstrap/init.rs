@@ -1,9 +1,9 @@
 //! How a process becomes a rank.
 
 use crate::ProcessGroup;
-use crate::bootstrap::generation::processes::ProcessBootstrap;
-use crate::bootstrap::generation::{self, Assignment, Bootstrap};
 use crate::bootstrap::launcher;
+use crate::bootstrap::regroup::processes::ProcessBootstrap;
+use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
 use crate::bootstrap::threads::first_generation;
 use crate::host::registry::{BackendKind, backend_kind};
 use phalanx_algo::Selector;
@@ -87,7 +87,7 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
     let processes = Arc::new(ProcessBootstrap::new(config.clone(), secret.clone(), selector));
     let bootstrap: Arc<dyn Bootstrap> = processes.clone();
     if let Some(elastic) = config.elastic {
-        return generation::enter(&bootstrap, config.worker, elastic);
+        return regroup::enter(&bootstrap, config.worker, elastic);
     }
     let deadline = Deadline::after(Instant::now(), config.init_timeout);
     let open = Arc::new(config.open_store(&deadline)?);
@@ -95,7 +95,7 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
         processes.keep(open.clone());
     }
     let roster = (0..config.world_size as u64).collect();
-    generation::found(&bootstrap, Assignment::new(0, config.rank, roster), &open, &deadline)
+    regroup::found(&bootstrap, Assignment::new(0, config.rank, roster), &open, &deadline)
 }
 
 /// The group of a process that is a job of its own.

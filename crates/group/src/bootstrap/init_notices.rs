@@ -1,6 +1,6 @@
 //! Notices that ranks leave for each other in the store while they come together, when they may have no line to the arbiter yet.
 
-use crate::bootstrap::generation::{Assignment, roster};
+use crate::bootstrap::regroup::{Assignment, roster};
 use crate::bootstrap::start::Start;
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{OpenStore, PrefixStore, Store};

@@ -1,6 +1,6 @@
 //! The launcher that started this rank: what they tell each other, over the [lifeline](Lifeline).
 
-use crate::bootstrap::generation::Assignment;
+use crate::bootstrap::regroup::Assignment;
 use crate::control::launcher_link::LauncherLink;
 use phalanx_core::{Cause, Deadline, Error, Loss, Result};
 use phalanx_rendezvous::lifeline::{Exit, FirstCause};

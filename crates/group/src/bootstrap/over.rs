@@ -7,7 +7,7 @@ use crate::control::group_health::GroupHealth;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::{Notice, Verdict};
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use crate::runtime;
 use crate::warning::warn_aside;

@@ -44,7 +44,8 @@ impl ThreadJob {
                 LocalControl { birthplace: Birthplace::here(), arbiter: arbiter.clone(), rank },
             );
             let addr = std::net::SocketAddr::from(([0; 4], 0));
-            let _ = line.send(Notice::Join { host: name.clone(), addr, local: None, terms: String::new() });
+            let _ =
+                line.send(Notice::Join { host: name.clone(), addr, local: None, settings: String::new() });
             Self { place, membership, line, fabric: fabric.clone(), name: name.clone() }
         };
         (0..world_size).map(job).collect()

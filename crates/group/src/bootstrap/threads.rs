@@ -1,9 +1,9 @@
 //! Groups whose ranks are threads of one process: for tests, examples, and programs that need no second process.
 
 use crate::ProcessGroup;
-use crate::bootstrap::generation::threads::ThreadBootstrap;
-use crate::bootstrap::generation::{self, Assignment, Bootstrap};
-use crate::host::backend_choice::BackendChoice;
+use crate::bootstrap::regroup::threads::ThreadBootstrap;
+use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
+use crate::host::BackendChoice;
 use crate::host::registry::BackendKind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
@@ -109,7 +109,7 @@ pub(super) fn first_generation(
     let open = bootstrap.open(&BTreeSet::new(), &deadline)?;
     let roster: Vec<u64> = (0..world_size as u64).collect();
     let assignment = |rank| Assignment::new(0, rank, roster.clone());
-    (0..world_size).map(|rank| generation::found(&bootstrap, assignment(rank), &open, &deadline)).collect()
+    (0..world_size).map(|rank| regroup::found(&bootstrap, assignment(rank), &open, &deadline)).collect()
 }
 
 /// The former name of [`threads`] and [`threads_with`].

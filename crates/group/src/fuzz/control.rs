@@ -84,8 +84,13 @@ fn bytes<'i>(input: &mut Unstructured<'i>) -> Result<&'i [u8]> {
     input.bytes(len.min(input.len()))
 }
 
-fn join(terms: &str) -> Notice {
-    Notice::Join { host: "h".into(), addr: ([127, 0, 0, 1], 1).into(), local: None, terms: terms.into() }
+fn join(settings: &str) -> Notice {
+    Notice::Join {
+        host: "h".into(),
+        addr: ([127, 0, 0, 1], 1).into(),
+        local: None,
+        settings: settings.into(),
+    }
 }
 
 /// A call of its own for each number.

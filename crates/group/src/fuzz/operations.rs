@@ -6,7 +6,7 @@ use crate::engine::collective::Memory;
 use crate::engine::core::Progress;
 use crate::engine::task::Task;
 use crate::group::backend::Address;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::stage::Pattern;
 use arbitrary::{Result, Unstructured};

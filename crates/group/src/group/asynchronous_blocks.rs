@@ -1,6 +1,6 @@
 //! Asynchronous operations that collect blocks or deal them out, and the variants with counts.
 
-use crate::group::request::{Buffers, Exchange, Request};
+use crate::group::request::{BlockExchange, Buffers, Request};
 use crate::{ProcessGroup, Work};
 use phalanx_core::{CallSite, Element, Error, Layout, OpKind, ReduceOp, Result, Signature};
 
@@ -157,7 +157,7 @@ impl ProcessGroup {
         let (site, op) = (self.site(), OpKind::AllToAll);
         let count = self.equal_blocks(op, input.len(), &site)?.block(0).len();
         let output = vec![T::zeroed(); input.len()];
-        let request = Request::AllToAll { input, output, blocks: Exchange::Even { count } };
+        let request = Request::AllToAll { input, output, blocks: BlockExchange::Even { count } };
         self.submit_of(op, request, 0, site, |output| output)
     }
 
@@ -192,7 +192,7 @@ impl ProcessGroup {
         let send = self.layout(op, send_counts, &site)?;
         let recv = self.layout(op, recv_counts, &site)?;
         let output = zeroed(op, recv.len(), &site)?;
-        let request = Request::AllToAll { input, output, blocks: Exchange::Uneven { send, recv } };
+        let request = Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } };
         // As for the blocking one: counts differ from rank to rank, but all call this and not the even one.
         self.submit_of(op, request, 1, site, |output| output)
     }

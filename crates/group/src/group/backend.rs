@@ -69,8 +69,8 @@ pub trait Backend: Send + Sync + Debug {
     ///
     /// # Errors
     /// Those of [`perform`](Self::perform); [`Unsupported`](Error::Unsupported) of the three.
-    fn perform_by_others(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
-        call.perform_by_others(self.name(), |part| self.perform(part, timeout))
+    fn perform_derived(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
+        call.perform_derived(self.name(), |part| self.perform(part, timeout))
     }
 
     /// Begins a collective on buffers that the operation owns until it is done, and completes it with the one of the

@@ -2,7 +2,7 @@
 
 use crate::group::memory::{Changed, Extent, OwnedBuffer};
 use crate::group::pending::Bytes;
-use crate::group::request::{Buffers, Exchange, Request};
+use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{DType, Error, Layout, Result, Signature};
 use std::fmt;
 
@@ -271,14 +271,14 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
             | Self::ReduceScatter { blocks, .. }
             | Self::Gather { blocks, .. }
             | Self::Scatter { blocks, .. } => blocks.len(),
-            Self::AllToAll { input, blocks: Exchange::Even { .. }, .. } => input.len_bytes() / element,
-            Self::AllToAll { blocks: Exchange::Uneven { .. }, .. } | Self::Barrier => 0,
+            Self::AllToAll { input, blocks: BlockExchange::Even { .. }, .. } => input.len_bytes() / element,
+            Self::AllToAll { blocks: BlockExchange::Uneven { .. }, .. } | Self::Barrier => 0,
         }
     }
 
     /// Whether all ranks know that there is nothing to move. They still wait for each other, and hear of it if one of them called something else.
     pub(crate) fn is_empty(&self, element: usize) -> bool {
-        let is_known = !matches!(self, Self::AllToAll { blocks: Exchange::Uneven { .. }, .. });
+        let is_known = !matches!(self, Self::AllToAll { blocks: BlockExchange::Uneven { .. }, .. });
         is_known && self.count(element) == 0
     }
 
@@ -355,14 +355,14 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
                 let whole = at_root("input", input.as_ref(), blocks, *root, rank);
                 check_lengths(element, [whole, own("output", output, blocks, rank)])
             }
-            Self::AllToAll { input, output, blocks: Exchange::Even { count } } => {
+            Self::AllToAll { input, output, blocks: BlockExchange::Even { count } } => {
                 let expected = count.checked_mul(world_size).ok_or("counts whose sum does not fit")?;
                 let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);
                 let why = Why::Because("as many as input has");
                 let input = ("input", input, Some(expected), Why::Because("as many for each rank"));
                 check_lengths(element, [input, ("output", output, Some(expected), why)])
             }
-            Self::AllToAll { input, output, blocks: Exchange::Uneven { send, recv } } => {
+            Self::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } } => {
                 for_all(send)?;
                 for_all(recv)?;
                 let [input, output] = [input.len_bytes(), output.len_bytes()].map(Some);

@@ -3,7 +3,7 @@
 use crate::ProcessGroup;
 use crate::group::call::{Call, element};
 use crate::group::memory::Extent;
-use crate::group::request::{Buffers, Exchange, Request};
+use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{CallSite, DType, Element, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
 
 fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
@@ -428,7 +428,7 @@ impl ProcessGroup {
             );
             return Err(wrong(op, &site, what));
         }
-        let blocks = Exchange::Even { count: input.len() / world_size };
+        let blocks = BlockExchange::Even { count: input.len() / world_size };
         self.perform(op, Request::AllToAll { input, output, blocks }, 0, site)
     }
 
@@ -465,7 +465,7 @@ impl ProcessGroup {
         let (site, op) = (self.site(), OpKind::AllToAll);
         let send = self.layout(op, send_counts, &site)?;
         let recv = self.layout(op, recv_counts, &site)?;
-        let blocks = Exchange::Uneven { send, recv };
+        let blocks = BlockExchange::Uneven { send, recv };
         // Counts differ from rank to rank, but all call this and not the even one.
         self.perform(op, Request::AllToAll { input, output, blocks }, 1, site)
     }
@@ -521,7 +521,7 @@ impl ProcessGroup {
                     (0..blocks.world_size()).map(|rank| blocks.block(rank).len()).collect();
                 Signature::detail_of(&counts)
             }
-            _ => u64::from(matches!(request, Request::AllToAll { blocks: Exchange::Uneven { .. }, .. })),
+            _ => u64::from(matches!(request, Request::AllToAll { blocks: BlockExchange::Uneven { .. }, .. })),
         };
         self.perform(request.kind(), request, detail, self.site())
     }

@@ -78,7 +78,7 @@ pub enum Request<I, O, R = ReduceOp> {
         /// A block from each rank, in their order.
         output: O,
         /// Which blocks.
-        blocks: Exchange,
+        blocks: BlockExchange,
     },
     /// Every rank ends with the combination of the inputs of ranks 0 to itself, in their order.
     Scan {
@@ -102,7 +102,7 @@ pub enum Buffers<I, O> {
 
 /// The blocks of an all_to_all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Exchange {
+pub enum BlockExchange {
     /// Of one length between any two ranks, on which all agree.
     Even {
         /// Elements from each rank to each.
@@ -137,13 +137,13 @@ impl<I, O> Buffers<I, O> {
     }
 }
 
-impl Exchange {
+impl BlockExchange {
     /// Where the blocks lie in the input and in the output, among so many ranks.
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::Exchange;
-    /// let (send, recv) = Exchange::Even { count: 3 }.layouts(2);
+    /// # use phalanx_group::BlockExchange;
+    /// let (send, recv) = BlockExchange::Even { count: 3 }.layouts(2);
     /// assert_eq!((send.block(1), recv.len()), (3..6, 6));
     /// ```
     pub fn layouts(self, world_size: usize) -> (Layout, Layout) {
@@ -162,7 +162,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// assert_eq!(Request::<&[u8], &mut [u8]>::Barrier.kind(), OpKind::Barrier);
     /// ```
@@ -185,7 +185,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let mut values = [1.0f32, 2.0];
     /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
@@ -210,7 +210,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut [0u8; 4][..], root: 1 };
     /// assert_eq!(request.root(), Some(1));
@@ -234,7 +234,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let mut all = [0u8; 4];
     /// let buffers = Buffers::<&[u8], _>::InPlace(&mut all[..]);
@@ -263,7 +263,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let mut values = [1.0f32, 2.0];
     /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
@@ -316,7 +316,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let mut values = [1.0f32, 2.0];
     /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
@@ -336,7 +336,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let mut values = [1.0f32, 2.0];
     /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
@@ -352,7 +352,7 @@ impl<I, O, R> Request<I, O, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let mut values = [1.0f32, 2.0];
     /// let mut request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
@@ -396,7 +396,7 @@ impl<B, R> Request<B, B, R> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_group::{Buffers, Exchange, ReduceOp, Request};
+    /// # use phalanx_group::{Buffers, BlockExchange, ReduceOp, Request};
     /// # use phalanx_core::{Layout, OpKind};
     /// let buffers = Buffers::Separate(vec![1], vec![0]);
     /// let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };

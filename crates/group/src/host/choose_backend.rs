@@ -2,7 +2,7 @@
 
 use crate::control::group_health::GroupHealth;
 use crate::group::backend::{Backend, BackendFactory};
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::forced;
 #[cfg(target_os = "linux")]
 use crate::host::hierarchical::{HierarchicalBackend, Hosts};

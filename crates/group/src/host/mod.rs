@@ -1,6 +1,5 @@
 //! Backends for host memory: schedules over a transport, shared memory, and both for groups over several hosts.
 
-pub(crate) mod backend_choice;
 #[cfg(target_os = "linux")]
 pub(crate) mod call_thread;
 pub(crate) mod choose_backend;
@@ -15,3 +14,14 @@ pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;
 pub(crate) mod stage;
+
+/// What moves the data in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackendChoice {
+    /// Shared memory between ranks of one host where they can share it, the job's links for the rest.
+    Auto,
+    /// Shared memory only: it is an error if ranks can't share it.
+    Shm,
+    /// The job's links only, which are TCP unless a program has registered others.
+    Links,
+}

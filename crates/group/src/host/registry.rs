@@ -1,7 +1,7 @@
 //! Backends by name: what `PHALANX_BACKEND` chooses from. Those of this crate are entries like any other.
 
 use crate::group::backend::BackendFactory;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
 use crate::host::host_context::HostContext;
 use crate::host::job_links::{JobLinks, LinksStart, TransportFactory};

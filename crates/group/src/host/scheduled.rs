@@ -21,7 +21,7 @@ use crate::group::call::{HostCall, OwnedCall, element};
 use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
 use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::request::Request;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::neighbours::Neighbours;
 use crate::host::stage::{Pattern, Stage, Staged};
 use crate::progress::polling;
@@ -357,7 +357,7 @@ impl Backend for ScheduledBackend {
             Staged::Scheduled(pattern, stage) => (pattern, stage),
             Staged::Unscheduled(request) => {
                 let call = HostCall::new(signature, request, place.0, place.1)?;
-                return self.perform_by_others(call, timeout);
+                return self.perform_derived(call, timeout);
             }
         };
         let running = self.begin(&signature, &pattern)?;

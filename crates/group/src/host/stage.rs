@@ -4,7 +4,7 @@ use crate::engine::collective::Memory;
 use crate::engine::scratch::Scratch;
 use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable, keep};
 use crate::group::pending::Bytes;
-use crate::group::request::{Buffers, Exchange, Request};
+use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{Layout, OpKind, ReduceOp};
 use std::ops::Range;
 
@@ -122,7 +122,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
                 (blocks, Self::Takes(output, own, whole))
             }
             Request::AllToAll { mut input, mut output, blocks } => {
-                let is_even = matches!(blocks, Exchange::Even { .. });
+                let is_even = matches!(blocks, BlockExchange::Even { .. });
                 let (send, recv) = blocks.layouts(world_size);
                 let own = &input.read()?[bytes(send.block(rank))];
                 keep(&mut output.write()?[bytes(recv.block(rank))], own);

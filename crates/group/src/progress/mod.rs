@@ -6,7 +6,6 @@
 
 pub(crate) mod backoff;
 mod core_placement;
-mod own_thread;
 pub(crate) mod polling;
 pub(crate) mod progress_thread;
 mod queue;

@@ -6,7 +6,7 @@ use crate::control::job_context::JobContext;
 use crate::engine::attempt::Attempt;
 use crate::engine::core::{Core, Fault, Progress};
 use crate::engine::operation::Operation;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, Error, OpKind, Signature, WORLD};

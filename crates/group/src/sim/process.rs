@@ -20,7 +20,7 @@ use crate::control::outage::Silence;
 use crate::control::runtime::Runtime;
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::operation::Operation;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
 use phalanx_trace::{Now, Recorded};
@@ -246,7 +246,8 @@ impl Process {
                         Some(ControlClient::new(self.membership.clone(), self.program.heartbeat, now));
                     let addr = std::net::SocketAddr::from(([10, 0, 0, self.me as u8], 1));
                     let host = peer(self.me).host;
-                    let _ = self.notices.send(Notice::Join { host, addr, local: None, terms: String::new() });
+                    let _ =
+                        self.notices.send(Notice::Join { host, addr, local: None, settings: String::new() });
                     Stage::Rendezvous(now + self.meeting.pause(now))
                 }
                 (None, Some(what)) => {

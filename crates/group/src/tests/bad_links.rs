@@ -9,7 +9,7 @@ use crate::engine::collective::{Collective as Running, Memory};
 use crate::engine::core::Fault;
 use crate::engine::message::Payload;
 use crate::group::backend::Address;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::stage::Pattern;
 use phalanx_algo::Selector;

@@ -3,7 +3,7 @@
 use crate::ProcessGroup;
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::GroupHealth;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_core::WORLD;
 use phalanx_transport::thread::{Pipes, ThreadTransport};

@@ -2,7 +2,7 @@
 
 use crate::bootstrap::assembly::meet_all;
 use crate::bootstrap::build::{Build, PRETENDED};
-use crate::bootstrap::generation::Assignment;
+use crate::bootstrap::regroup::Assignment;
 use crate::join;
 use phalanx_core::{Deadline, Error};
 use phalanx_rendezvous::{Config, StoreLocation, TcpStoreServer};

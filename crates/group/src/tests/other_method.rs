@@ -1,14 +1,14 @@
 //! Ranks that call the same and perform it differently, which no setting lets them: all hear how, before a byte is used.
 
 use crate::bootstrap::assembly::meet_all;
-use crate::bootstrap::generation::Assignment;
+use crate::bootstrap::regroup::Assignment;
 use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::Partials;
 use crate::group::backend::{Backend, BackendFactory};
 use crate::group::call::HostCall;
 use crate::group::request::{Buffers, Request};
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
 use crate::host::hierarchical::HierarchicalBackend;
 use crate::host::host_context::HostContext;

@@ -4,7 +4,7 @@ use super::other_method::{LIMIT, Part, on_two_hosts, over_pipes, threads};
 use crate::group::backend::Backend;
 use crate::group::call::{Call, HostCall, OwnedCall};
 use crate::group::memory::{Extent, OwnedBuffer};
-use crate::group::request::{Buffers, Exchange, Request};
+use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{CallSite, DType, Error, Layout, OpKind, ReduceOp, Result, Signature};
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ fn cases(rank: usize, world_size: usize) -> Vec<Case> {
     let (input, output) = (values(rank, 0..count * world_size), vec![0; count * world_size]);
     let theirs = |from| values(from, count * rank..count * (rank + 1));
     let expected: Bytes = (0..world_size).flat_map(theirs).collect();
-    let request = Request::AllToAll { input, output, blocks: Exchange::Even { count } };
+    let request = Request::AllToAll { input, output, blocks: BlockExchange::Even { count } };
     cases.push((request, 0..expected.len(), expected));
     let sent = |from: usize, to: usize| (2 * from + to) % 3;
     let sends = |from| Layout::from_counts(&(0..world_size).map(|to| sent(from, to)).collect::<Vec<_>>());
@@ -82,7 +82,7 @@ fn cases(rank: usize, world_size: usize) -> Vec<Case> {
     let (send, recv) = (sends(rank), Layout::from_counts(&received));
     let (input, output) = (values(rank, 0..send.len()), vec![0; recv.len()]);
     let expected: Bytes = (0..world_size).flat_map(|from| values(from, sends(from).block(rank))).collect();
-    let request = Request::AllToAll { input, output, blocks: Exchange::Uneven { send, recv } };
+    let request = Request::AllToAll { input, output, blocks: BlockExchange::Uneven { send, recv } };
     cases.push((request, 0..expected.len(), expected));
     cases
 }
@@ -132,7 +132,7 @@ fn perform_all(backend: &dyn Backend) {
     for (mut request, range, expected) in cases(place.0, place.1) {
         let what = format!("{request:?} by others over {} on rank {}", backend.name(), place.0);
         let is_basic = matches!(request.kind(), OpKind::AllReduce | OpKind::AllGather | OpKind::AllToAll);
-        let done = backend.perform_by_others(borrowed(&mut request, place).unwrap(), LIMIT);
+        let done = backend.perform_derived(borrowed(&mut request, place).unwrap(), LIMIT);
         if is_basic {
             assert!(matches!(done, Err(Error::Unsupported { .. })), "{what}: {done:?}");
             continue;
@@ -157,7 +157,7 @@ fn ill_formed() -> Vec<(Request<Bytes, Bytes>, &'static str)> {
     let (blocks, three) = (|| Layout::even(2, 2), || Layout::even(3, 3));
     let gather = |input, output, root| Request::Gather { input, output, blocks: blocks(), root };
     let scatter = |input, output, root| Request::Scatter { input, output, blocks: blocks(), root };
-    let uneven = |send: [usize; 2], recv: [usize; 2]| Exchange::Uneven {
+    let uneven = |send: [usize; 2], recv: [usize; 2]| BlockExchange::Uneven {
         send: Layout::from_counts(&send),
         recv: Layout::from_counts(&recv),
     };
@@ -197,8 +197,8 @@ fn ill_formed() -> Vec<(Request<Bytes, Bytes>, &'static str)> {
         (scatter(Some(one()), one(), 0), "input has 1 element, expected 2"),
         (scatter(None, two(), 1), "output has 2 elements, expected 1"),
         (scatter(None, one(), 2), "root 2 is out of range: the ranks of this group are 0..2"),
-        (all_to_all(two(), one(), Exchange::Even { count: 1 }), "output has 1 element, expected 2"),
-        (all_to_all(none(), none(), Exchange::Even { count: usize::MAX }), "does not fit"),
+        (all_to_all(two(), one(), BlockExchange::Even { count: 1 }), "output has 1 element, expected 2"),
+        (all_to_all(none(), none(), BlockExchange::Even { count: usize::MAX }), "does not fit"),
         (all_to_all(two(), two(), uneven([1, 2], [1, 1])), "input has 2 elements, expected 3"),
         (all_to_all(two(), two(), uneven([1, 1], [1, 2])), "output has 2 elements, expected 3"),
         (all_to_all(two(), two(), uneven([2, 0], [0, 2])), "sends 2 elements to itself, and expects 0"),

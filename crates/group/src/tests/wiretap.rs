@@ -4,9 +4,9 @@
 
 use crate::ProcessGroup;
 use crate::bootstrap::assembly::meet_all;
-use crate::bootstrap::generation::Assignment;
+use crate::bootstrap::regroup::Assignment;
 use crate::group::backend::BackendFactory;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Loss, OpKind, Result, WORLD};

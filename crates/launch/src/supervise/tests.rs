@@ -2,8 +2,8 @@
 
 use super::Action::{PassOn, Replace, Signal, WillReplace};
 use super::*;
-use crate::blame::{Stage, Told};
 use crate::exit_kind::SIGABRT;
+use crate::headline::{ReportedCause, Stage};
 
 const GRACE: Duration = Duration::from_secs(5);
 const FAILED: ExitKind = ExitKind::Code(1);
@@ -252,8 +252,8 @@ fn nobody_is_replaced_when_the_job_is_about_to_end() {
 
 impl Job {
     fn tells(&mut self, rank: usize, culprit: usize) {
-        let told = Told { culprit: Some(culprit), words: "r".into() };
-        self.supervisor.blame().told(rank, Stage::Generation(0), told, self.now);
+        let told = ReportedCause { culprit: Some(culprit), words: "r".into() };
+        self.supervisor.headline().told(rank, Stage::Generation(0), told, self.now);
     }
 }
 

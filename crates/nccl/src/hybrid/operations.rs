@@ -4,7 +4,7 @@ use super::HybridGroup;
 use super::place::{Asked, Place};
 use crate::group::Work;
 use phalanx_core::{CallSite, Layout, ReduceOp, Result};
-use phalanx_group::{Buffers, Exchange, Request};
+use phalanx_group::{BlockExchange, Buffers, Request};
 
 /// Each takes slices of the host's memory (`&mut x[..]`) and [`DeviceBuffer`](crate::DeviceBuffer)s alike, and sends them by the half that reaches them. All data of
 /// a call is in one place. Shapes are those of a [`ProcessGroup`](phalanx_group::ProcessGroup), errors those of the [contract](Self#contract).
@@ -69,7 +69,7 @@ impl HybridGroup {
     /// See above.
     #[track_caller]
     pub fn all_to_all<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
-        let blocks = Exchange::Even { count: input.count() / self.world_size() };
+        let blocks = BlockExchange::Even { count: input.count() / self.world_size() };
         let request = Request::AllToAll { input, output, blocks };
         P::perform(Asked::Collective(request), self, CallSite::caller())
     }

@@ -7,6 +7,7 @@ mod pipeline;
 mod running;
 mod shared;
 
+use crate::action::Action;
 use crate::batch::Batch;
 use crate::device::Device;
 use crate::group::Work;
@@ -15,7 +16,6 @@ use crate::joint_health::JointHealth;
 use crate::memory::Memory;
 use crate::operation::{Carrier, Operation};
 use crate::stream::Stream;
-use crate::what::What;
 use phalanx_core::{CallSite, Cause, Deadline, Error, OpKind, Result, Signature};
 use phalanx_group::ProcessGroup;
 use pipeline::Pipeline;
@@ -209,10 +209,10 @@ impl Drop for InUse<'_> {
 fn announce(message: &Operation, running: &Running<'_>) -> Result<()> {
     let group = running.group();
     let mut sent = [message.count as u64];
-    let peer = match message.what {
-        What::Collective(_) => return Ok(()),
-        What::Send { dst, .. } => return group.send(&sent, dst, 0),
-        What::Recv { src, .. } => src,
+    let peer = match message.action {
+        Action::Collective(_) => return Ok(()),
+        Action::Send { dst, .. } => return group.send(&sent, dst, 0),
+        Action::Recv { src, .. } => src,
     };
     group.recv(&mut sent, peer, 0)?;
     if sent[0] == message.count as u64 {

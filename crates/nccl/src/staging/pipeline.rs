@@ -2,12 +2,12 @@
 
 use super::running::Running;
 use super::shared::Shared;
+use crate::action::Action;
 use crate::in_order::use_in_order;
 use crate::operation::Operation;
 use crate::pinned::Pinned;
 use crate::stream::Stream;
 use crate::sys::cuda::{Code, RawPointer};
-use crate::what::What;
 use phalanx_core::Result;
 use phalanx_group::Request;
 use std::ffi::c_void;
@@ -50,10 +50,10 @@ impl OnRank {
         let if_root = |blocks| if is_root { blocks } else { 0 };
         let separate = |inputs, outputs| Self { inputs, outputs, read: inputs, written: outputs };
         let in_place = |read, written| Self { inputs: 0, outputs: 1, read, written };
-        let request = match &operation.what {
-            What::Collective(request) => request,
-            What::Send { .. } => return separate(1, 0),
-            What::Recv { .. } => return separate(0, 1),
+        let request = match &operation.action {
+            Action::Collective(request) => request,
+            Action::Send { .. } => return separate(1, 0),
+            Action::Recv { .. } => return separate(0, 1),
         };
         match request {
             Request::AllReduce { .. } | Request::Scan { .. } => in_place(1, 1),
@@ -99,7 +99,7 @@ impl<'a> Pipeline<'a> {
             let slot = &mut self.slots[at];
             self.running.wait(|left| slot.memory().wait(left))?;
             let (input, output) = slot.bytes()[..len].split_at_mut(inputs);
-            (self.operation.element.on_host)(&self.running.group(), &self.operation.what, input, output)?;
+            (self.operation.element.on_host)(&self.running.group(), &self.operation.action, input, output)?;
             self.give_back(chunk)?;
             if chunk + self.slots.len() < self.chunks() {
                 self.fetch(chunk + self.slots.len())?;

@@ -39,7 +39,7 @@ impl Scene {
     }
 }
 
-impl Lookout for Part<'_> {
+impl WaitCheck for Part<'_> {
     fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped> {
         match (self.rank, peer) {
             (READER, LATE) if !self.scene.reader_is_stopped.load(SeqCst) => self.scene.stop_the_reader(),
@@ -73,7 +73,7 @@ fn reader_is_stopped(
         }
         let signature = signature(OpKind::AllReduce, LEN);
         let mut part = Part { scene: &scene, rank: rank.rank };
-        let mut call = Call { seq: 1, signature: &signature, lookout: &mut part };
+        let mut call = Call { seq: 1, signature: &signature, wait_check: &mut part };
         let result = operation(&mut rank.team, &mut call, buffer);
         match rank.rank {
             GIVER => {

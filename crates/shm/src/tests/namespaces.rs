@@ -16,9 +16,9 @@ fn rank() {
     let Ok(part) = std::env::var(PART) else { return };
     let [rank, file, memory] = part.split(' ').collect::<Vec<_>>()[..] else { panic!("{part}") };
     let open = |path: &str| File::options().read(true).write(true).open(path).unwrap();
-    let (rank, mut lookout) = (rank.parse().unwrap(), Patient(Duration::from_secs(30)));
+    let (rank, mut wait_check) = (rank.parse().unwrap(), Patient(Duration::from_secs(30)));
     let signature = signature(OpKind::Init, 0);
-    let mut call = Call { seq: 0, signature: &signature, lookout: &mut lookout };
+    let mut call = Call { seq: 0, signature: &signature, wait_check: &mut wait_check };
     let team = Team::join(open(file), rank, 2, false, &mut call).unwrap();
     assert!(team.processes.is_empty() && !team.reads_memory, "they are nobody it knows");
     let mut rank = Rank { team, rank, world_size: 2, calls: 0 };

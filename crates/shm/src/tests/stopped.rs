@@ -2,7 +2,7 @@
 //! refuses that.
 
 use super::*;
-use crate::foreign::Process;
+use crate::other_process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The queue in which callers prove themselves: a listener, and the handshakes of those who came to it.
 
-use super::handshaking::{Failure, Handshaking, Progress};
+use super::handshake_io::{Failure, Handshaking, Progress};
 use super::limits::{HALF_OPEN_MAX, HANDSHAKE_TIME};
 use super::service::{Admission, Service};
 use crate::connection::Connection;

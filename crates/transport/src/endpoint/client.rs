@@ -1,7 +1,7 @@
 //! Opening a session as a client: blocking, with one deadline.
 
 use super::dial::pause;
-use super::handshaking::{Failure, Handshaking, Progress};
+use super::handshake_io::{Failure, Handshaking, Progress};
 use super::limits::HANDSHAKE_TIME;
 use super::session::Session;
 use crate::handshake::{Dialer, Hello, Refusal, Status};

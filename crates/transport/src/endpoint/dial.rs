@@ -1,6 +1,6 @@
 //! Connections that this side makes, without blocking: tried again until they stand or their time is over.
 
-use super::handshaking::{Failure, Handshaking, Progress};
+use super::handshake_io::{Failure, Handshaking, Progress};
 use super::limits::HANDSHAKE_TIME;
 use crate::connection::Connection;
 use crate::handshake::{Dialer, Hello};

@@ -7,7 +7,7 @@
 mod accept_queue;
 mod client;
 mod dial;
-mod handshaking;
+mod handshake_io;
 mod inbox;
 mod limits;
 mod sender;
@@ -22,7 +22,7 @@ pub use service::{Admission, Dial, Outbox, Service, SessionId};
 pub use session::{Session, SessionReceiver};
 #[cfg(feature = "__fuzz")]
 pub(crate) use {
-    handshaking::{Handshaking, Progress},
+    handshake_io::{Handshaking, Progress},
     inbox::{Inbox, framed},
 };
 
@@ -36,7 +36,7 @@ use crate::self_pipe::{self, SelfPipe};
 use crate::{Birthplace, Secret, resources, socket};
 pub(crate) use accept_queue::AcceptQueue;
 pub(crate) use dial::Dialling;
-use handshaking::Failure;
+use handshake_io::Failure;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 pub(crate) use session::ServerSession;

@@ -1,6 +1,6 @@
 //! Passing memory between processes of this host: the local part of the endpoint.
 
-use super::fd;
+use super::fd_message;
 use super::fd_offer::FdOffer;
 use crate::connection::Connection;
 use crate::endpoint::{AcceptQueue, Address, Dialling, Listener, Origin, Service};
@@ -89,7 +89,7 @@ impl OutgoingFd {
                 OfferState::Dialling(dialling) => match dialling.advance(secret, now) {
                     Ok(None) => return None,
                     Ok(Some(connection)) => {
-                        match fd::send(connection.stream(), self.offer.seq, &self.offer.memory) {
+                        match fd_message::send(connection.stream(), self.offer.seq, &self.offer.memory) {
                             Ok(()) => self.state = OfferState::Handed(connection),
                             Err(error) => return failed(format!("passing a descriptor: {error}")),
                         }
@@ -199,7 +199,7 @@ impl FdPassing {
 /// Takes what a caller passes; whether it is still awaited.
 fn take<S: Service>(incoming: &mut IncomingFd, service: &mut S) -> bool {
     let rank = incoming.hello.rank;
-    match fd::recv(incoming.connection.stream()) {
+    match fd_message::recv(incoming.connection.stream()) {
         Ok((seq, memory)) => {
             if service.memory(&incoming.hello, seq, memory) {
                 // A sender that is gone needs no answer.

@@ -18,7 +18,7 @@ mod host;
 pub use host::HostKey;
 
 #[cfg(target_os = "linux")]
-mod fd;
+mod fd_message;
 #[cfg(target_os = "linux")]
 mod fd_offer;
 #[cfg(target_os = "linux")]

@@ -4,8 +4,8 @@ use super::hosts::{Hosts, block_of};
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::{Arithmetic, Partials};
 use crate::engine::scratch::Scratch;
-use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, HostRequest, element};
+use crate::group::derived::derived;
 use crate::group::request::{Buffers, Request};
 use crate::host::call_thread::{CallThread, Performer};
 use crate::host::forced::warn_not_taken;
@@ -139,7 +139,7 @@ impl Parts<'_> {
             Request::Scan { .. } => {
                 let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
                 let dtype = self.whole.signature.dtype;
-                by_others(request, dtype, rank, world_size, |part| self.perform(part, way))
+                derived(request, dtype, rank, world_size, |part| self.perform(part, way))
             }
             request if way == LevelsWay::Direct => self.flat(request),
             Request::AllReduce { buffers, reduce } => self.all_reduce(buffers.whole(), reduce, way),

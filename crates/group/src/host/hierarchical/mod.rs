@@ -19,7 +19,7 @@ use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout};
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::group::request::Request;
-use crate::host::backend_choice::BackendChoice;
+use crate::host::BackendChoice;
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::host_context::HostContext;
 use crate::host::neighbours::Neighbours;

@@ -5,22 +5,21 @@
 //! forced, each with its number among all.
 
 mod fault;
-mod lookout;
+mod wait_check;
 
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout, counted};
-use crate::group::by_others::by_others;
 use crate::group::call::{HostCall, HostRequest, OwnedCall, element};
+use crate::group::derived::derived;
 use crate::group::memory::keep;
 use crate::group::pending::{Bytes, Pending};
-use crate::group::request::{Buffers, Exchange, Request};
-use crate::host::backend_choice::BackendChoice;
+use crate::group::request::{BlockExchange, Buffers, Request};
+use crate::host::BackendChoice;
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::forced::warn_not_taken;
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
-use lookout::Look;
 use phalanx_algo::{Selector, Way};
 use phalanx_core::{
     CallSite, Cause, DType, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
@@ -33,6 +32,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use wait_check::GroupCheck;
 
 /// One group on one rank, all of whose members are on this host.
 #[derive(Debug)]
@@ -145,8 +145,8 @@ impl ShmTeam {
         let world_size = health.members().len();
         let signature = making(op);
         let file = share(job, &health, &signature, deadline, phalanx_shm::segment_len(world_size))?;
-        let mut look = Look::new(&health, &signature, 0, deadline.remaining(Instant::now()));
-        let mut call = Call { seq: 0, signature: &signature, lookout: &mut look };
+        let mut look = GroupCheck::new(&health, &signature, 0, deadline.remaining(Instant::now()));
+        let mut call = Call { seq: 0, signature: &signature, wait_check: &mut look };
         let team = Team::join(file, health.rank, world_size, health.job.ranks_share_cores(), &mut call)
             .map_err(|fault| look.error(fault))?;
         let processes = team.processes();
@@ -169,8 +169,8 @@ impl ShmTeam {
         let (signature, request) = part.into_parts();
         let values = Values::of(&signature, request.reduce().copied())?;
         self.health.remember(whole.seq, whole.signature, clock::now);
-        let mut look = Look::of_part(&self.health, whole);
-        let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, lookout: &mut look };
+        let mut look = GroupCheck::of_part(&self.health, whole);
+        let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, wait_check: &mut look };
         let team = &mut self.lock().team;
         let place = (self.health.rank, self.health.members().len());
         run(team, shm_call, request, values, place).map_err(|fault| look.error(fault))
@@ -260,8 +260,8 @@ impl Performer for Shared {
             return outcome;
         }
         health.remember(*seq, signature, clock::now);
-        let mut look = Look::new(health, signature, *seq, limit);
-        let shm_call = &mut Call { seq: *seq, signature, lookout: &mut look };
+        let mut look = GroupCheck::new(health, signature, *seq, limit);
+        let shm_call = &mut Call { seq: *seq, signature, wait_check: &mut look };
         if let Err(fault) = run(team, shm_call, request, values, place) {
             return Err(look.error(fault));
         }
@@ -418,7 +418,7 @@ fn run(
             team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
         }
         Request::AllToAll { input, output, blocks } => {
-            let is_even = matches!(blocks, Exchange::Even { .. });
+            let is_even = matches!(blocks, BlockExchange::Even { .. });
             let (send, recv) = blocks.layouts(world_size);
             let (part, place) = (|rank| bytes(send.block(rank)), |rank| bytes(recv.block(rank)));
             keep(&mut output[place(rank)], &input[part(rank)]);
@@ -433,7 +433,7 @@ fn run(
             let buffers = phalanx_shm::Buffers::Separate(input, output);
             if is_even { team.pull(shm, buffers, transfer) } else { team.pull_uneven(shm, buffers, transfer) }
         }
-        request @ Request::Scan { .. } => by_others(request, values.dtype, rank, world_size, |part| {
+        request @ Request::Scan { .. } => derived(request, values.dtype, rank, world_size, |part| {
             run(team, shm, part, values, (rank, world_size))
         }),
         Request::Barrier => team.barrier(shm),

@@ -2,13 +2,13 @@
 
 /// The buckets of one step: how many gradients each still waits for, and which is sent next.
 #[derive(Debug)]
-pub(crate) struct SendOrder {
+pub(crate) struct ReadyBuckets {
     /// How many gradients are still to come, for each bucket.
     missing: Vec<usize>,
     next: usize,
 }
 
-impl SendOrder {
+impl ReadyBuckets {
     /// For buckets that wait for so many gradients each.
     pub(crate) fn new(missing: Vec<usize>) -> Self {
         Self { missing, next: 0 }
@@ -45,7 +45,7 @@ mod tests {
         ) {
             let mut missing = vec![0; 8];
             arrivals.iter().for_each(|&bucket| missing[bucket] += 1);
-            let mut order = SendOrder::new(missing.clone());
+            let mut order = ReadyBuckets::new(missing.clone());
             let mut sent = Vec::new();
             for bucket in arrivals {
                 order.arrived(bucket);

@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use crate::bootstrap::thread_job::ThreadJob;
     use crate::group::backend::BackendFactory;
-    use crate::host::backend_choice::BackendChoice;
+    use crate::host::BackendChoice;
     use crate::host::choose_backend::HostBackends;
     use phalanx_core::ReduceOp;
     use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};

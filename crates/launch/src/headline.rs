@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// The first cause, as a rank has told it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ReportedCause {
     /// The rank at fault.
     pub(crate) culprit: Option<usize>,
     pub(crate) words: String,
@@ -47,8 +47,8 @@ pub(crate) type Exits = [Option<(Instant, ExitKind)>];
 
 /// What was seen and told so far of how the job's ranks failed.
 #[derive(Debug)]
-pub(crate) struct Blame {
-    first: Option<(Instant, Stage, Told)>,
+pub(crate) struct Headline {
+    first: Option<(Instant, Stage, ReportedCause)>,
     ranks: Vec<Heard>,
     /// The latest generation that has formed.
     generation: u64,
@@ -65,7 +65,7 @@ struct Heard {
     confesses: bool,
 }
 
-impl Blame {
+impl Headline {
     pub(crate) fn new(ranks: usize) -> Self {
         Self { first: None, ranks: vec![Heard::default(); ranks], generation: 0 }
     }
@@ -83,7 +83,7 @@ impl Blame {
         }
     }
 
-    pub(crate) fn told(&mut self, rank: usize, stage: Stage, told: Told, now: Instant) {
+    pub(crate) fn told(&mut self, rank: usize, stage: Stage, told: ReportedCause, now: Instant) {
         if matches!(stage, Stage::Generation(generation) if generation < self.generation) {
             return;
         }
@@ -168,14 +168,14 @@ mod tests {
 
     /// Four ranks. Each event is a millisecond after the one before.
     struct Story {
-        blame: Blame,
+        headline: Headline,
         exits: Vec<Option<(Instant, ExitKind)>>,
         now: Instant,
     }
 
     impl Story {
         fn new() -> Self {
-            Self { blame: Blame::new(4), exits: vec![None; 4], now: Instant::now() }
+            Self { headline: Headline::new(4), exits: vec![None; 4], now: Instant::now() }
         }
 
         fn tick(&mut self) -> Instant {
@@ -184,19 +184,21 @@ mod tests {
         }
 
         fn tells(mut self, rank: usize, culprit: impl Into<Option<usize>>) -> Self {
-            let (told, now) = (Told { culprit: culprit.into(), words: format!("says {rank}") }, self.tick());
-            self.blame.told(rank, WORLD, told, now);
+            let (told, now) =
+                (ReportedCause { culprit: culprit.into(), words: format!("says {rank}") }, self.tick());
+            self.headline.told(rank, WORLD, told, now);
             self
         }
 
         fn gives_up(mut self, rank: usize) -> Self {
-            let (told, now) = (Told { culprit: None, words: "did not come together".into() }, self.tick());
-            self.blame.told(rank, Stage::Init, told, now);
+            let (told, now) =
+                (ReportedCause { culprit: None, words: "did not come together".into() }, self.tick());
+            self.headline.told(rank, Stage::Init, told, now);
             self
         }
 
         fn here(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
-            ranks.into_iter().for_each(|rank| self.blame.here(rank));
+            ranks.into_iter().for_each(|rank| self.headline.here(rank));
             self
         }
 
@@ -210,7 +212,7 @@ mod tests {
             let failed =
                 |exit: &Option<(Instant, ExitKind)>| exit.is_some_and(|(_, exit)| !exit.is_success());
             let failed: Vec<usize> = (0..4).filter(|&rank| failed(&self.exits[rank])).collect();
-            assert_eq!(self.blame.decide(&self.exits, &failed), (rank, by));
+            assert_eq!(self.headline.decide(&self.exits, &failed), (rank, by));
         }
     }
 
@@ -277,21 +279,21 @@ mod tests {
     #[test]
     fn what_a_later_generation_has_survived_does_not_count() {
         let mut story = Story::new().tells(0, 1).tells(3, 1);
-        story.blame.formed(1);
-        assert_eq!(story.blame.words(), None);
+        story.headline.formed(1);
+        assert_eq!(story.headline.words(), None);
         story.tells(2, 1).ends(0, ONE).names(0, NamedBy::Exit);
         let mut story = Story::new().tells(0, 1);
-        story.blame.replaced(1);
+        story.headline.replaced(1);
         story.ends(0, ONE).names(0, NamedBy::Exit);
     }
 
     #[test]
     fn a_rank_that_has_named_itself_is_waited_for() {
         let story = Story::new().tells(2, 2).ends(0, ONE);
-        assert!(story.blame.is_about_to_end(&story.exits));
+        assert!(story.headline.is_about_to_end(&story.exits));
         let story = story.ends(2, PANIC);
-        assert!(!story.blame.is_about_to_end(&story.exits));
+        assert!(!story.headline.is_about_to_end(&story.exits));
         let story = Story::new().tells(0, 2).ends(0, ONE);
-        assert!(!story.blame.is_about_to_end(&story.exits), "it may hang");
+        assert!(!story.headline.is_about_to_end(&story.exits), "it may hang");
     }
 }

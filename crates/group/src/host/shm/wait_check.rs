@@ -5,12 +5,12 @@ use crate::control::group_health::{ErrorContext, GroupHealth, ParentCall, stall_
 use crate::control::reminder::Reminder;
 use crate::control::runtime::Here;
 use phalanx_core::{Cause, Error, Loss, Signature};
-use phalanx_shm::{Fault, Lookout, Stopped};
+use phalanx_shm::{Fault, Stopped, WaitCheck};
 use std::time::{Duration, Instant};
 
-/// One call's lookout.
+/// One call's wait_check.
 #[derive(Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct GroupCheck<'a> {
     health: &'a GroupHealth,
     signature: &'a Signature,
     seq: u64,
@@ -34,11 +34,11 @@ enum Seen {
     FailureLatch,
     /// Time is up, and this rank has not come.
     Late(usize),
-    /// This rank left, or has ended. Boxed: a lookout is made for every call, and hardly ever sees anything.
+    /// This rank left, or has ended. Boxed: a wait_check is made for every call, and hardly ever sees anything.
     Gone(Box<Cause>),
 }
 
-impl<'a> Look<'a> {
+impl<'a> GroupCheck<'a> {
     pub(super) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
         Self {
             health,
@@ -93,7 +93,7 @@ impl<'a> Look<'a> {
     }
 }
 
-impl Look<'_> {
+impl GroupCheck<'_> {
     /// For how long its time has been running at `now`, of which the last wait took `waited`.
     fn elapsed(&mut self, peer: usize, waited: Duration, now: Instant) -> Result<Duration, Stopped> {
         if self.health.latch.cause().is_some() {
@@ -110,7 +110,7 @@ impl Look<'_> {
     }
 }
 
-impl Lookout for Look<'_> {
+impl WaitCheck for GroupCheck<'_> {
     fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped> {
         // Whoever has left has given what it had to give, or will be waited for.
         self.elapsed(peer, Duration::ZERO, Instant::now()).map(drop)

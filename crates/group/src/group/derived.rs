@@ -6,7 +6,7 @@
 use crate::engine::scratch::Scratch;
 use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::memory::keep;
-use crate::group::request::{Buffers, Exchange, Request};
+use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{DType, Error, Layout, Result};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
@@ -17,7 +17,7 @@ impl HostCall<'_> {
     ///
     /// # Errors
     /// Those of `perform`; [`Unsupported`](Error::Unsupported) of what others are made of.
-    pub(crate) fn perform_by_others(
+    pub(crate) fn perform_derived(
         self,
         backend: &'static str,
         perform: impl FnOnce(HostCall<'_>) -> Result<()>,
@@ -29,14 +29,14 @@ impl HostCall<'_> {
             return Err(Error::Unsupported { op, backend, hint });
         }
         let dtype = signature.dtype;
-        by_others(request, dtype, rank, world_size, |part| {
+        derived(request, dtype, rank, world_size, |part| {
             perform(HostCall::new(signature, part, rank, world_size)?)
         })
     }
 }
 
 /// Performs `request` by one other, which `perform` is given; all_reduce, all_gather and all_to_all as they are.
-pub(crate) fn by_others<E>(
+pub(crate) fn derived<E>(
     request: HostRequest<'_>,
     dtype: Option<DType>,
     rank: usize,
@@ -72,13 +72,13 @@ pub(crate) fn by_others<E>(
         Request::Gather { input, output, blocks, root } => {
             let send = only(root, input.len() / element);
             let recv = if rank == root { blocks } else { only(root, 0) };
-            let blocks = Exchange::Uneven { send, recv };
+            let blocks = BlockExchange::Uneven { send, recv };
             perform(Request::AllToAll { input, output: output.unwrap_or_default(), blocks })
         }
         Request::Scatter { input, output, blocks, root } => {
             let recv = only(root, output.len() / element);
             let send = if rank == root { blocks } else { only(root, 0) };
-            let blocks = Exchange::Uneven { send, recv };
+            let blocks = BlockExchange::Uneven { send, recv };
             perform(Request::AllToAll { input: input.unwrap_or_default(), output, blocks })
         }
         Request::Scan { buffers, reduce } => {

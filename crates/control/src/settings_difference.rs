@@ -1,9 +1,9 @@
-//! In what the terms of two ranks differ: text that must be the same on all, one setting a line.
+//! In what the settings of two ranks differ: text that must be the same on all, one setting a line.
 
 use std::collections::HashMap;
 
-/// Names the terms that differ, with both values. Of texts that are no terms, both.
-pub fn difference((rank, ours): (usize, &str), (other, theirs): (usize, &str)) -> String {
+/// Names the settings that differ, with both values. Of texts that are no settings, both.
+pub fn settings_difference((rank, ours): (usize, &str), (other, theirs): (usize, &str)) -> String {
     let settings = |text: &'_ str| -> Option<Vec<(String, String)>> {
         text.lines().map(|line| line.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()))).collect()
     };

@@ -1,12 +1,12 @@
-//! The terms, which must be the same on all ranks: with others they would choose differently, or misread each other's bytes.
+//! The settings, which must be the same on all ranks: with others they would choose differently, or misread each other's bytes.
 //!
 //! Text, so that a process of any build and byte order can read what another says of itself.
 
 use super::build::Build;
 use phalanx_rendezvous::Config;
 
-/// The terms as text, one line for each: its name (of a setting, its variable), and its value in words.
-pub(crate) fn terms(config: &Config, build: Build) -> String {
+/// The settings as text, one line for each: its name (of a setting, its variable), and its value in words.
+pub(crate) fn agreed_settings(config: &Config, build: Build) -> String {
     let switch = |on| if on { "on" } else { "off" };
     let algorithms = config.algorithms.as_deref().unwrap_or("as recommended").replace('\n', " ");
     let heartbeat =
@@ -26,7 +26,7 @@ pub(crate) fn terms(config: &Config, build: Build) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::terms::difference;
+    use crate::control::settings_difference::settings_difference;
 
     #[test]
     fn only_what_differs_is_named() {
@@ -34,25 +34,25 @@ mod tests {
             let pairs = [("PHALANX_HEARTBEAT_TIMEOUT_S", seconds), ("PHALANX_ALGO", algorithms)];
             let lookup =
                 |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string());
-            terms(&Config::from_lookup(lookup).unwrap(), Build::here())
+            agreed_settings(&Config::from_lookup(lookup).unwrap(), Build::here())
         };
         assert_eq!(
-            difference((1, &of("6", "")), (0, &of("5", ""))),
+            settings_difference((1, &of("6", "")), (0, &of("5", ""))),
             "PHALANX_HEARTBEAT_TIMEOUT_S differs: 6 s at rank 1, 5 s at rank 0"
         );
         assert_eq!(
-            difference((1, &of("0", "all_reduce=ring")), (0, &of("5", ""))),
+            settings_difference((1, &of("0", "all_reduce=ring")), (0, &of("5", ""))),
             "PHALANX_ALGO differs: all_reduce=ring at rank 1, as recommended at rank 0; \
              PHALANX_HEARTBEAT_TIMEOUT_S differs: none at rank 1, 5 s at rank 0"
         );
         let older = of("5", "")
             .replace("build=phalanx", "build=phalanx 0.0.1, not")
             .replace("byte order=little-endian\n", "");
-        let words = difference((1, &older), (0, &of("5", "")));
+        let words = settings_difference((1, &older), (0, &of("5", "")));
         assert!(
             words.starts_with("build differs: phalanx 0.0.1, not ") && words.matches("differs").count() == 1,
             "{words}"
         );
-        assert_eq!(difference((0, "a"), (1, "b")), "rank 0 runs with \"a\", rank 1 with \"b\"");
+        assert_eq!(settings_difference((0, "a"), (1, "b")), "rank 0 runs with \"a\", rank 1 with \"b\"");
     }
 }

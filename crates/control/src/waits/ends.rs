@@ -9,7 +9,7 @@ const TOLD_MAX: usize = 8;
 
 /// For whom a late call waits.
 #[derive(Debug, Default, PartialEq)]
-pub struct Blame {
+pub struct WaitEnds {
     /// A rank that waits for nobody, or has not answered.
     pub roots: Vec<usize>,
     /// A rank that has an error of its own.
@@ -21,20 +21,20 @@ pub struct Blame {
 }
 
 /// Follows the waits from the ranks that have not come to a call to their ends. Nobody waits for those that have `left` a group.
-pub fn blame(
+pub fn wait_ends(
     absent: &[usize],
     answers: &Standings,
     has_fallen: impl Fn(usize) -> bool,
     has_left: impl Fn(GroupId, usize) -> bool,
-) -> Blame {
-    let (mut blame, mut paths) = (Blame::default(), Vec::new());
+) -> WaitEnds {
+    let (mut ends, mut paths) = (WaitEnds::default(), Vec::new());
     let (mut seen, mut next) = (BTreeSet::new(), VecDeque::from(absent.to_vec()));
     while let Some(rank) = next.pop_front() {
         if !seen.insert(rank) {
             continue;
         }
         if has_fallen(rank) {
-            blame.fallen.push(rank);
+            ends.fallen.push(rank);
             continue;
         }
         let waits = answers.get(&rank).map_or(&[][..], |standing| &standing.waits);
@@ -42,23 +42,24 @@ pub fn blame(
             waits.iter().map(|wait| (wait, behind(rank, wait, answers, &has_left))).collect();
         next.extend(path.iter().flat_map(|(_, ranks)| ranks));
         if path.iter().all(|(_, ranks)| ranks.is_empty()) {
-            blame.roots.push(rank);
+            ends.roots.push(rank);
         } else {
             paths.push((rank, path));
         }
     }
-    let is_end = |rank: &usize| blame.roots.contains(rank) || blame.fallen.contains(rank);
+    let is_end = |rank: &usize| ends.roots.contains(rank) || ends.fallen.contains(rank);
     for (rank, path) in paths.iter().take(TOLD_MAX) {
-        let ends = path.iter().find_map(|(wait, ranks)| Some((*wait, *ranks.iter().find(|on| is_end(on))?)));
+        let nearest =
+            path.iter().find_map(|(wait, ranks)| Some((*wait, *ranks.iter().find(|on| is_end(on))?)));
         let first = || path.iter().rev().find_map(|(wait, ranks)| Some((*wait, *ranks.first()?)));
-        blame.meanwhile.extend(ends.or_else(first).map(|(wait, on)| (*rank, wait.clone(), on)));
+        ends.meanwhile.extend(nearest.or_else(first).map(|(wait, on)| (*rank, wait.clone(), on)));
     }
-    if blame.roots.is_empty() && blame.fallen.is_empty() {
+    if ends.roots.is_empty() && ends.fallen.is_empty() {
         let stuck = stuck(answers);
         let first = absent.iter().find(|rank| stuck.contains(rank));
-        blame.circle = first.map_or_else(Vec::new, |&first| circle(first, answers, &stuck));
+        ends.circle = first.map_or_else(Vec::new, |&first| circle(first, answers, &stuck));
     }
-    blame
+    ends
 }
 
 /// The ranks that have not done their part in an operation of `rank`. Of a rank of which nothing is known, it is assumed.

@@ -6,7 +6,7 @@ use phalanx_group::Request;
 
 /// What is done with raw device memory.
 #[derive(Debug, Clone)]
-pub(crate) enum What {
+pub(crate) enum Action {
     /// By all ranks.
     Collective(Request<RawPointer, RawPointer, Reduction>),
     /// A message to a rank.

@@ -1,0 +1,78 @@
+//! Blame: which cause stands behind a report, for a rank may be lost of an earlier error, and which reports are believed at once.
+
+use super::{Arbiter, Mail};
+use crate::notice::{Through, Verdict};
+use phalanx_core::{Cause, GroupId, Loss};
+
+impl Arbiter {
+    /// Sets the cause of whatever becomes of `rank` from now on. Rank 0 takes the arbiter with it, so the others must know before that.
+    pub(super) fn set_error(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
+        // The panic of a rank stays its cause.
+        if !self.panicked.contains(&rank) {
+            self.errors[rank].clone_from(&cause);
+        }
+        if rank == 0 { self.tell_all(Verdict::InError { cause }) } else { Vec::new() }
+    }
+
+    /// The origin of `cause`: if that is the loss of a rank that had an error before, the cause of that error; and how it came from there.
+    pub(super) fn origin(&self, cause: Cause) -> (Cause, Through) {
+        match cause {
+            Cause::Lost { peer, how } => match self.errors.get(peer.rank).and_then(Option::as_ref) {
+                Some(first) => {
+                    let how = if how == Loss::Left { Loss::LeftAfterError } else { how };
+                    (first.clone(), Some((peer, how)))
+                }
+                None => (Cause::Lost { peer, how }, None),
+            },
+            other => (other, None),
+        }
+    }
+
+    /// Corrects what the reporter cannot know: that a closed link was left in order.
+    pub(super) fn corrected(&self, group: GroupId, cause: Cause) -> Cause {
+        match cause {
+            Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } }
+                if self.has_left(group, peer.rank) =>
+            {
+                Cause::Lost { peer, how: Loss::Left }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether to wait before believing `cause`: a rank that closes its links may be about to say why, on its own line, and if it is dead
+    /// that line closes too. A reporter that insists is believed: then the network has cut only the two of them apart.
+    pub(super) fn doubts(&mut self, reporter: usize, group: GroupId, cause: &Cause) -> bool {
+        let Cause::Lost { peer, how } = cause else { return false };
+        let is_confirmed = self.lost.contains(&peer.rank) || self.has_left(group, peer.rank);
+        let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left);
+        is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), group).is_none()
+    }
+
+    /// The meaning of a report that is made again. A rank that closed its links and has said itself why has not died: it has lost another,
+    /// which saw only the closed link. Whichever of the two insists first, the cause is the same.
+    pub(super) fn insisted(&self, group: GroupId, cause: Cause) -> Cause {
+        let Cause::Lost { peer, how: Loss::Died } = &cause else { return cause };
+        if self.lost.contains(&peer.rank) || self.ending.iter().any(|(ending, _)| *ending == peer.rank) {
+            return cause;
+        }
+        let own_reports = (peer.rank, 0)..=(peer.rank, usize::MAX);
+        match self.doubted.range(own_reports).find(|(_, of)| **of == group) {
+            Some((&(from, lost), _)) => {
+                Cause::Lost { peer: self.peer(lost), how: Loss::Unreachable { from } }
+            }
+            None => cause,
+        }
+    }
+
+    /// `rank` says itself that it left this group, or the job: whoever has reported that was right, and waits for it no longer.
+    pub(super) fn confirm(&mut self, rank: usize, group: Option<GroupId>) -> Mail {
+        let is_it = |(_, peer): &(usize, usize), of: &GroupId| {
+            *peer == rank && group.is_none_or(|group| group == *of)
+        };
+        let reports: Vec<_> = self.doubted.extract_if(.., |key, of| is_it(key, of)).collect();
+        let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Left });
+        let fail = |((reporter, _), of)| self.fail(reporter, of, cause.clone(), through.clone());
+        reports.into_iter().flat_map(fail).collect()
+    }
+}
