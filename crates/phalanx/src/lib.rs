@@ -127,8 +127,9 @@ pub mod backend {
     pub use phalanx_core::{Deadline, GroupId, Layout, Method, Signature, WORLD};
     pub use phalanx_group::{
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
-        Changed, Completion, Encryption, Extent, HostCall, JobHandle, LinksStart, OnTimeout, OwnedBuffer,
-        OwnedCall, Pending, Request, backend_kind, register_backend, registered_backends,
+        Changed, Completion, Encryption, Extent, Health, HostCall, JobHandle, LinksStart, OnTimeout,
+        OwnedBuffer, OwnedCall, Pending, Request, Running, backend_kind, register_backend,
+        registered_backends,
     };
 }
 
@@ -136,7 +137,7 @@ pub mod backend {
 pub mod transport {
     pub use phalanx_group::{JobLinks, LinkPeer, LinksStart, TransportFactory, register_transport};
     pub use phalanx_transport::{
-        Birthplace, Direction, HEAD_LEN_MAX, LinkFault, Transport, Wait, WakeSource, Waker,
+        Birthplace, Direction, HEAD_LEN_MAX, LinkFault, Transport, Wait, WakeSource, Waker, moved,
     };
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How long a rank keeps its core to itself while it waits, where every rank should have one. What is about to come comes
 /// within that; and should the rank it waits for sit on the same core, no more is lost.
 const ALONE_TIME: Duration = Duration::from_micros(4);
-/// The longest sleep: then the wait_check looks around.
+/// The longest sleep: then the check looks around.
 const NAP_TIME: Duration = Duration::from_millis(20);
 
 /// How one rank waits, and what it has learnt about its core.
@@ -28,7 +28,7 @@ impl Backoff {
         self.crowded
     }
 
-    /// Waits, from `began` on, until `ready`, which comes true before `waker` wakes it. `peer` is whom the wait_check is told to look for.
+    /// Waits, from `began` on, until `ready`, which comes true before `waker` wakes it. `peer` is whom the check is told to look for.
     pub(crate) fn wait(
         &mut self,
         began: Instant,

@@ -83,24 +83,24 @@ pub trait WaitCheck {
     /// Called before a waiting rank falls asleep, and every 20 ms while it sleeps. `peer` is who has not come, a rank of the team.
     ///
     /// # Errors
-    /// [`Stopped`] ends the wait; the wait_check knows why.
+    /// [`Stopped`] ends the wait; the check knows why.
     fn look(&mut self, peer: usize, waited: Duration) -> Result<(), Stopped>;
 
     /// Called now and then in a long operation that waits for nobody, while the data of `peer` move.
     ///
     /// # Errors
-    /// [`Stopped`] ends the operation; the wait_check knows why.
+    /// [`Stopped`] ends the operation; the check knows why.
     fn look_meanwhile(&mut self, peer: usize) -> Result<(), Stopped>;
 }
 
-/// A wait_check has ended the wait.
+/// A check has ended the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped;
 
 /// Why an operation failed. The team is closed then.
 #[derive(Debug)]
 pub enum Fault {
-    /// The wait_check ended the wait.
+    /// The check ended the wait.
     Stopped,
     /// Another rank closed the team.
     Closed,

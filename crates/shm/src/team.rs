@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// How long a rank that gives up waits for a peer that is writing its memory, before it ends that peer.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// After so many parts of an operation for which nobody had to be waited for, the wait_check looks around: each takes up to a few hundred KiB.
+/// After so many parts of an operation for which nobody had to be waited for, the check looks around: each takes up to a few hundred KiB.
 const PARTS_UNWATCHED: u32 = 16;
 
 /// One rank's part in the work of a group whose ranks share memory: see `team.rs` for the steps it takes.
@@ -65,7 +65,7 @@ pub struct Team {
     shown_index: usize,
     /// Something was published since the sleepers were last woken.
     unheard: bool,
-    /// Parts of the running operation since the wait_check last looked around.
+    /// Parts of the running operation since the check last looked around.
     unwatched: u32,
     /// Room for what is read from other address spaces.
     pub(crate) scratch: Vec<u64>,

@@ -37,6 +37,8 @@ mod keys;
 #[cfg(feature = "sockets")]
 mod local;
 #[cfg(feature = "sockets")]
+mod moved;
+#[cfg(feature = "sockets")]
 mod path;
 #[cfg(feature = "sockets")]
 mod resources;
@@ -82,6 +84,8 @@ pub use host_probe::probe_hosts;
 pub use local::HostKey;
 #[cfg(all(feature = "sockets", target_os = "linux"))]
 pub use local::OfferedFd;
+#[cfg(feature = "sockets")]
+pub use moved::moved;
 #[cfg(feature = "sockets")]
 pub use secret::{Secret, random_number};
 #[cfg(feature = "sockets")]

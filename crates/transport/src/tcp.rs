@@ -11,12 +11,12 @@ use crate::direction::Direction;
 use crate::endpoint::Dial;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
+use crate::moved::moved;
 use crate::path::Path;
-use crate::resources;
 use crate::transport::{LinkFault, Transport};
 use crate::wait::Wait;
 use phalanx_core::{Deadline, GroupId, Result};
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -149,17 +149,6 @@ impl TcpTransport {
     }
 }
 
-/// The fault of the peer that an error of a standing connection means.
-fn fault(error: &io::Error) -> LinkFault {
-    match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
-            LinkFault::Closed
-        }
-        // The system gave up on the network between them.
-        _ => LinkFault::Unreachable(error.to_string()),
-    }
-}
-
 impl Transport for TcpTransport {
     fn name(&self) -> &'static str {
         "tcp"
@@ -175,36 +164,22 @@ impl Transport for TcpTransport {
 
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
         let Some(connection) = self.link(peer)? else { return Ok(0) };
-        loop {
-            match connection.writer.write_vectored(bytes) {
-                Ok(n) => {
-                    self.paths[peer].stands();
-                    return Ok(n);
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock || resources::are_exhausted(&e) => return Ok(0),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // What the peer sent before it closed can still be read.
-                Err(e) => return Err(fault(&e)),
-            }
-        }
+        // What the peer sent before it closed can still be read.
+        let Some(n) = moved(connection.writer.write_vectored(bytes))? else { return Ok(0) };
+        self.paths[peer].stands();
+        Ok(n)
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         let Some(connection) = self.link(peer)? else { return Ok(0) };
-        loop {
-            match connection.reader.read(buffer) {
-                Ok(0) => return Err(self.down(peer, LinkFault::Closed)),
-                Ok(n) => {
-                    self.paths[peer].stands();
-                    return Ok(n);
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock || resources::are_exhausted(&e) => return Ok(0),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::InvalidData => {
-                    return Err(self.down(peer, LinkFault::Nonsense(e.to_string())));
-                }
-                Err(e) => return Err(self.down(peer, fault(&e))),
+        match moved(connection.reader.read(buffer)) {
+            Ok(None) => Ok(0),
+            Ok(Some(0)) => Err(self.down(peer, LinkFault::Closed)),
+            Ok(Some(n)) => {
+                self.paths[peer].stands();
+                Ok(n)
             }
+            Err(fault) => Err(self.down(peer, fault)),
         }
     }
 

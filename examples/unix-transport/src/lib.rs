@@ -56,8 +56,7 @@ impl UnixLinks {
         let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
         let name = format!("phalanx-unix-{}", random.trim());
         let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let listener = Arc::new(Listener::start(socket, shown)?);
-        Ok(Self { rank, key: shown, name, listener })
+        Ok(Self { rank, key: shown, name, listener: Listener::start(socket, shown)? })
     }
 
     /// Calls a rank that listens under this name.

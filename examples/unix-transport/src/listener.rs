@@ -1,13 +1,12 @@
 //! The thread that accepts callers, and those who called, until a group takes them.
 
 use phalanx::backend::GroupId;
-use phalanx::transport::{Birthplace, Direction, Wait, Waker};
+use phalanx::transport::{Direction, Wait, Waker};
 use rustix::net::sockopt::socket_peercred;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Bytes of the key that a caller shows.
@@ -38,8 +37,7 @@ impl Call {
         // It says all in one write.
         stream.set_read_timeout(Some(Duration::from_secs(1))).ok().filter(|()| is_ours(stream))?;
         stream.read_exact(&mut call.0).ok().filter(|()| call.0.starts_with(key))?;
-        stream.set_nonblocking(true).ok()?;
-        Some(call)
+        stream.set_nonblocking(true).ok().map(|()| call)
     }
 }
 
@@ -51,10 +49,8 @@ pub(crate) fn is_ours(stream: &UnixStream) -> bool {
 /// Lives until the last link of the job is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    arrivals: Arc<Mutex<Arrivals>>,
+    arrivals: Mutex<Arrivals>,
     stop: Waker,
-    birthplace: Birthplace,
-    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,69 +59,69 @@ struct Arrivals {
     waiting: Vec<Waker>,
     /// Groups that ended here, the latest first: whoever calls for one is late, and hears so by the end of its link.
     ended: VecDeque<[u8; 8]>,
-    is_over: bool,
-}
-
-fn lock(arrivals: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
-    arrivals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Listener {
-    pub(crate) fn start(socket: UnixListener, key: [u8; KEY_LEN]) -> io::Result<Self> {
+    pub(crate) fn start(socket: UnixListener, key: [u8; KEY_LEN]) -> io::Result<Arc<Self>> {
         socket.set_nonblocking(true)?;
-        let (wait, arrivals) = (Wait::new()?, Arc::<Mutex<Arrivals>>::default());
-        let (stop, theirs) = (wait.waker().clone(), arrivals.clone());
+        let wait = Wait::new()?;
+        let listener = Arc::new(Self { arrivals: Mutex::default(), stop: wait.waker().clone() });
+        let theirs = Arc::downgrade(&listener);
         let accept = move || accept(&theirs, &Arc::new(socket), &key, wait);
-        let thread = std::thread::Builder::new().name("phalanx-links".into()).spawn(accept)?;
-        Ok(Self { arrivals, stop, birthplace: Birthplace::here(), thread: Some(thread) })
+        std::thread::Builder::new().name("phalanx-links".into()).spawn(accept)?;
+        Ok(listener)
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The link that this call made, if it has come; if not, the next call wakes `waker`.
     pub(crate) fn take(&self, call: &Call, waker: Option<&Waker>) -> Option<UnixStream> {
-        let mut arrivals = lock(&self.arrivals);
+        let mut arrivals = self.arrivals();
         if let Some(waker) = waker.filter(|waker| !arrivals.waiting.iter().any(|other| other.is(waker))) {
             arrivals.waiting.push(waker.clone());
         }
         arrivals.calls.remove(call)
     }
 
+    fn put(&self, call: Call, stream: UnixStream) {
+        let mut arrivals = self.arrivals();
+        if !arrivals.ended.iter().any(|group| call.group() == group) {
+            arrivals.calls.insert(call, stream);
+        }
+        arrivals.waiting.drain(..).for_each(|waker| waker.wake());
+    }
+
     /// Closes what was called for a group that ends here, or will be.
     pub(crate) fn forget(&self, group: GroupId) {
-        let (mut arrivals, group) = (lock(&self.arrivals), group.0.to_le_bytes());
+        let (mut arrivals, group) = (self.arrivals(), group.0.to_le_bytes());
         arrivals.calls.retain(|call, _| call.group() != group);
         arrivals.ended.push_front(group);
         arrivals.ended.truncate(ENDED_MAX);
     }
 }
 
-fn accept(arrivals: &Mutex<Arrivals>, socket: &Arc<UnixListener>, key: &[u8; KEY_LEN], mut wait: Wait) {
-    wait.add(socket, Direction::Recv);
-    while !lock(arrivals).is_over {
-        match socket.accept() {
-            Ok((stream, _)) => {
-                if let Some(call) = Call::of(&stream, key) {
-                    let mut arrivals = lock(arrivals);
-                    if !arrivals.ended.iter().any(|group| call.group() == group) {
-                        arrivals.calls.insert(call, stream);
-                    }
-                    arrivals.waiting.drain(..).for_each(|waker| waker.wake());
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => wait.sleep(Duration::MAX),
-            // Out of descriptors: the listener stays ready, and all there is to do is to wait for some.
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Nobody can upgrade any more, and the thread sees that.
+        self.stop.wake();
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // The thread is not in a process that was forked from this one.
-        if !self.birthplace.is_here() {
-            return std::mem::forget(self.thread.take());
+fn accept(listener: &Weak<Listener>, socket: &Arc<UnixListener>, key: &[u8; KEY_LEN], mut wait: Wait) {
+    wait.add(socket, Direction::Recv);
+    while let Some(listener) = listener.upgrade() {
+        match socket.accept() {
+            Ok((stream, _)) => drop(Call::of(&stream, key).map(|call| listener.put(call, stream))),
+            Err(error) => {
+                drop(listener);
+                match error.kind() {
+                    ErrorKind::WouldBlock => wait.sleep(Duration::MAX),
+                    // Out of descriptors: the listener stays ready, and all there is to do is to wait for some.
+                    _ => std::thread::sleep(Duration::from_millis(10)),
+                }
+            }
         }
-        lock(&self.arrivals).is_over = true;
-        self.stop.wake();
-        drop(self.thread.take().map(JoinHandle::join));
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::listener::{Call, Listener};
 use phalanx::backend::GroupId;
-use phalanx::transport::{Birthplace, Direction, LinkFault, Transport, Wait, Waker};
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use phalanx::transport::{Birthplace, Direction, LinkFault, Transport, Wait, Waker, moved};
+use std::io::{IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -43,15 +43,6 @@ impl UnixTransport {
     }
 }
 
-/// How many bytes moved; `None`: none can now.
-fn moved(outcome: io::Result<usize>) -> Result<Option<usize>, LinkFault> {
-    outcome.map(Some).or_else(|error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(None),
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Err(LinkFault::Closed),
-        _ => Err(LinkFault::Unreachable(error.to_string())),
-    })
-}
-
 impl Transport for UnixTransport {
     fn name(&self) -> &'static str {
         "unix"
@@ -74,9 +65,8 @@ impl Transport for UnixTransport {
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
         let Some(stream) = self.link(peer, None)? else { return Ok(0) };
         let fault = match moved((&**stream).read(buffer)) {
-            Ok(None) => return Ok(0),
             Ok(Some(0)) => LinkFault::Closed,
-            Ok(Some(n)) => return Ok(n),
+            Ok(n) => return Ok(n.unwrap_or(0)),
             Err(fault) => fault,
         };
         self.links[peer] = Link::Down(fault.clone());

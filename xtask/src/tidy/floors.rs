@@ -41,7 +41,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "checksum host_probe keys waker",
             "wait",
             "transport",
-            "handshake seal path",
+            "handshake moved seal path",
             "connection",
             "endpoint local exchange",
             "tcp thread wire",

@@ -1,5 +1,6 @@
 //! Backends for host memory: schedules over a transport, shared memory, and both for groups over several hosts.
 
+pub(crate) mod call_check;
 #[cfg(target_os = "linux")]
 pub(crate) mod call_thread;
 pub(crate) mod choose_backend;
@@ -9,6 +10,7 @@ pub(crate) mod hierarchical;
 pub(crate) mod host_context;
 pub(crate) mod job_links;
 pub(crate) mod neighbours;
+pub(crate) mod own_health;
 pub(crate) mod registry;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]

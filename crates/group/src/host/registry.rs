@@ -1,12 +1,14 @@
 //! Backends by name: what `PHALANX_BACKEND` chooses from. Those of this crate are entries like any other.
 
+use crate::control::group_health::GroupHealth;
 use crate::group::backend::BackendFactory;
 use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
 use crate::host::host_context::HostContext;
 use crate::host::job_links::{JobLinks, LinksStart, TransportFactory};
+use crate::host::own_health::Health;
 use phalanx_algo::Selector;
-use phalanx_core::{Error, Peer, Result};
+use phalanx_core::{Error, GroupId, Peer, Result};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -140,6 +142,25 @@ impl JobHandle {
     /// If there is no such rank.
     pub fn peer(&self, rank: usize) -> Peer {
         self.context.peer(rank)
+    }
+
+    /// The health of a group, for a backend that performs its operations itself and does not delegate to one of this crate's. `members` are ranks of the
+    /// job, in group order, and this rank is one of them: what [`BackendFactory::create`] is given. One for each group.
+    ///
+    /// # Panics
+    /// If this rank is not among the members.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::GroupId;
+    /// # use phalanx_group::{Health, JobHandle};
+    /// // In `BackendFactory::create`, with what it is given:
+    /// fn create(job: &JobHandle, id: GroupId, members: Vec<usize>) -> Health {
+    ///     job.health(id, members)
+    /// }
+    /// ```
+    pub fn health(&self, id: GroupId, members: Vec<usize>) -> Health {
+        Health::new(GroupHealth::new(self.context.clone(), id, members))
     }
 
     /// Backends that send everything over the job's [links](BackendKind::links), by this crate's algorithms.

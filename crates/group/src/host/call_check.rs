@@ -1,0 +1,135 @@
+//! The state of a collective whose rank waits for others: the clock, the failure latch, who left.
+
+use crate::control::group_health::{ErrorContext, GroupHealth, ParentCall, stall_time};
+use crate::control::reminder::Reminder;
+use crate::control::runtime::Here;
+use phalanx_core::{Cause, Error, Loss, Signature};
+use std::time::{Duration, Instant};
+
+/// One collective that waits, on one rank.
+#[derive(Debug)]
+pub(crate) struct CallCheck<'a> {
+    pub(crate) health: &'a GroupHealth,
+    pub(crate) signature: &'a Signature,
+    /// Its place among the group's collectives; 0 for what is none.
+    pub(crate) seq: u64,
+    limit: Duration,
+    /// Since when its time runs: when it first had to wait for long, or before.
+    since: Option<Instant>,
+    /// The arbiter knows that we wait.
+    stalled: bool,
+    /// The thread is known to wait.
+    here: Here,
+    reminder: Option<Reminder>,
+    /// The rank of the job whose process had ended at the last look.
+    ended: Option<usize>,
+    seen: Option<Seen>,
+}
+
+/// What ends the wait. Boxed: a check is made for every call, and hardly ever sees anything.
+#[derive(Debug)]
+enum Seen {
+    /// The group has failed.
+    Failure,
+    /// Time is up, and this rank has not come.
+    Late(usize),
+    /// A rank left, or has ended.
+    Gone(Box<Cause>),
+}
+
+/// The wait is over without what was waited for: the check knows why.
+#[derive(Debug)]
+pub(crate) struct WaitEnds;
+
+impl<'a> CallCheck<'a> {
+    pub(crate) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
+        Self {
+            health,
+            signature,
+            seq,
+            limit,
+            since: None,
+            stalled: false,
+            here: None,
+            reminder: None,
+            ended: None,
+            seen: None,
+        }
+    }
+
+    /// For a part of a call, whose time is running.
+    pub(crate) fn of_part(health: &'a GroupHealth, whole: ParentCall<'a>) -> Self {
+        let ParentCall { signature, seq, called, limit } = whole;
+        Self { since: Some(called), ..Self::new(health, signature, seq, limit) }
+    }
+
+    /// Whether anybody was waited for long enough to look around.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// The call as errors describe it.
+    pub(crate) fn told(&self) -> ErrorContext<'a> {
+        let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.after(elapsed)
+    }
+
+    fn after(&self, elapsed: Duration) -> ErrorContext<'a> {
+        ErrorContext { signature: self.signature, seq: self.seq, message: None, bytes: (0, 0), elapsed }
+    }
+
+    /// The error for what a look has seen, unless that is no more than that the group has failed.
+    pub(crate) fn error(&mut self) -> Option<Error> {
+        let told = self.told();
+        match self.seen.take()? {
+            Seen::Failure => None,
+            Seen::Late(peer) => Some(self.health.timed_out([peer], told)),
+            Seen::Gone(cause) => Some(self.health.fail(*cause, told)),
+        }
+    }
+
+    /// For how long its time has been running at `now`, of which the last wait, for `peer`, took `waited`.
+    pub(crate) fn elapsed(
+        &mut self,
+        peer: usize,
+        waited: Duration,
+        now: Instant,
+    ) -> Result<Duration, WaitEnds> {
+        if self.health.latch.cause().is_some() {
+            self.seen = Some(Seen::Failure);
+            return Err(WaitEnds);
+        }
+        let since = *self.since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
+        let elapsed = now.saturating_duration_since(since);
+        if elapsed >= self.limit {
+            self.seen = Some(Seen::Late(peer));
+            return Err(WaitEnds);
+        }
+        Ok(elapsed)
+    }
+
+    /// Looks around, as is due every few milliseconds while `peer` has not come, which this wait has been for `waited`.
+    pub(crate) fn look(&mut self, peer: usize, waited: Duration) -> Result<(), WaitEnds> {
+        let now = Instant::now();
+        let elapsed = self.elapsed(peer, waited, now)?;
+        if elapsed < stall_time(self.limit) {
+            return Ok(());
+        }
+        if !std::mem::replace(&mut self.stalled, true) && self.seq > 0 {
+            self.health.stalled();
+            self.here = self.health.waits();
+        }
+        let told = self.after(elapsed);
+        let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, elapsed));
+        self.health.remind(reminder, [peer], told);
+        if let Some(peer) = self.health.gone([peer], now) {
+            self.seen = Some(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Left })));
+            return Err(WaitEnds);
+        }
+        if let Some(cause) = self.health.ended_unheard([peer], &mut self.ended) {
+            self.seen = Some(Seen::Gone(Box::new(cause)));
+            return Err(WaitEnds);
+        }
+        Ok(())
+    }
+}
