@@ -386,8 +386,9 @@ impl GroupHealth {
         let Some(cause) = self.latch.cause() else { return };
         let membership = self.job.membership();
         membership.runtime().finish_traces();
-        let is_own = cause.culprit().is_some_and(|peer| peer.rank == 0);
-        if self.job.place().rank == 0 && !is_own && membership.error_state.is() {
+        // Of the loss of a rank all groups hear, of any other cause this one alone.
+        let is_known = matches!(cause, Cause::Lost { peer, .. } if peer.rank == 0);
+        if self.job.place().rank == 0 && !is_known && membership.error_state.is() {
             // With this process the arbiter ends: the others must know why, before.
             membership.wait_arbiter_error(&Deadline::after(self.runtime().now(), ARBITER_ERROR_TIME));
         }

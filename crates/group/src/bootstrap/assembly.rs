@@ -131,7 +131,9 @@ pub(crate) fn assemble(
         local: local(&*kind, config, &exchange),
         settings: agreed_settings(config, Build::here()),
     };
-    let met = line.send(join).and_then(|()| attendance.complete());
+    // Of a line that is broken already the membership hears, and why.
+    let _ = line.send(join);
+    let met = attendance.complete();
     let met = met.and_then(|members| address.check_reachable(&members).map(|()| members));
     let members = met.map_err(|error| {
         attendance.give_up(&error);
@@ -298,7 +300,7 @@ impl Attendance<'_> {
                             Err(_) => return Err(error),
                         }
                     }
-                    self.line.send(notice)?;
+                    let _ = self.line.send(notice);
                 }
                 Step::End(notice, error) => {
                     // If nobody hears it, they have deadlines of their own.
