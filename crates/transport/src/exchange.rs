@@ -7,11 +7,12 @@ use crate::endpoint::{Admission, Dial, Endpoint, Outbox, Service, SessionId, Str
 use crate::handshake::{Hello, Purpose, Status};
 #[cfg(target_os = "linux")]
 use crate::local::Memories;
+use crate::sabotage::{Mechanism, breaks};
 use crate::{Connection, LinkFault, Secret, Waker};
 use phalanx_core::{GroupId, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -22,26 +23,33 @@ const EARLY_LINKS_MAX: usize = 4096;
 const CLOSED_MAX: usize = 4096;
 
 /// The mailbox in which the endpoint leaves the links of one group.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
+#[derive(Debug)]
+pub(crate) struct Mailbox<S = TcpStream> {
     full: AtomicBool,
-    contents: Mutex<MailboxContents>,
+    contents: Mutex<MailboxContents<S>>,
 }
 
-#[derive(Debug, Default)]
-struct MailboxContents {
-    links: Vec<(usize, Result<Connection, LinkFault>)>,
+#[derive(Debug)]
+struct MailboxContents<S> {
+    links: Vec<(usize, Result<Connection<S>, LinkFault>)>,
     waiting: Vec<Waker>,
 }
 
-impl Mailbox {
+impl<S> Default for Mailbox<S> {
+    fn default() -> Self {
+        let contents = MailboxContents { links: Vec::new(), waiting: Vec::new() };
+        Self { full: AtomicBool::new(false), contents: Mutex::new(contents) }
+    }
+}
+
+impl<S> Mailbox<S> {
     /// Whether something has come. One atomic load while nothing is new.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 
     /// Takes the links that have come, by ranks of the job.
-    pub(crate) fn empty(&self) -> Vec<(usize, Result<Connection, LinkFault>)> {
+    pub(crate) fn empty(&self) -> Vec<(usize, Result<Connection<S>, LinkFault>)> {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         self.full.store(false, Ordering::Release);
         std::mem::take(&mut contents.links)
@@ -55,7 +63,7 @@ impl Mailbox {
     }
 
     /// `peer` is a rank of the job.
-    fn put(&self, peer: usize, link: Result<Connection, LinkFault>) {
+    fn put(&self, peer: usize, link: Result<Connection<S>, LinkFault>) {
         let mut contents = self.contents.lock().unwrap_or_else(PoisonError::into_inner);
         contents.links.push((peer, link));
         self.full.store(true, Ordering::Release);
@@ -70,20 +78,20 @@ enum LinkState {
 }
 
 /// The service behind an [`Exchange`].
-pub(crate) struct Links {
+pub(crate) struct Links<S = TcpStream> {
     rank: usize,
     world_size: usize,
-    control: Option<Box<dyn Service>>,
-    mailboxes: HashMap<GroupId, Arc<Mailbox>>,
+    control: Option<Box<dyn Service<S>>>,
+    mailboxes: HashMap<GroupId, Arc<Mailbox<S>>>,
     states: HashMap<(GroupId, usize), LinkState>,
-    early: HashMap<(GroupId, usize), Connection>,
+    early: HashMap<(GroupId, usize), Connection<S>>,
     /// Groups that have ended here, oldest first: who calls for one is late, and not early.
     closed: VecDeque<GroupId>,
     #[cfg(target_os = "linux")]
     pub(crate) memories: Memories,
 }
 
-impl Service for Links {
+impl<S: Send + Sync + 'static> Service<S> for Links<S> {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let peer = hello.rank as usize;
         if let Some(objection) = hello.objection(self.rank, self.world_size) {
@@ -98,7 +106,9 @@ impl Service for Links {
             Purpose::Data if self.closed.contains(&hello.group) => Admission::Refuse(Status::Unwanted),
             Purpose::Data => match self.states.get(&(hello.group, peer)) {
                 // Where both dialled at once, the lower rank's call may come when the link stands.
-                Some(_) if self.rank > peer => Admission::Refuse(Status::Crossed),
+                Some(_) if self.rank > peer && !breaks(Mechanism::Crossing) => {
+                    Admission::Refuse(Status::Crossed)
+                }
                 Some(LinkState::Linked) => Admission::Refuse(Status::Taken),
                 _ => Admission::Link,
             },
@@ -138,7 +148,7 @@ impl Service for Links {
         self.control.as_mut()?.poll(now, outbox)
     }
 
-    fn linked(&mut self, peer: usize, hello: &Hello, link: Connection) {
+    fn linked(&mut self, peer: usize, hello: &Hello, link: Connection<S>) {
         // It was begun before the group ended. Closing it says so to the other end.
         if self.closed.contains(&hello.group) {
             return;
@@ -177,8 +187,8 @@ impl Service for Links {
     }
 }
 
-impl Links {
-    fn new(rank: usize, world_size: usize, control: Option<Box<dyn Service>>) -> Self {
+impl<S> Links<S> {
+    pub(crate) fn new(rank: usize, world_size: usize, control: Option<Box<dyn Service<S>>>) -> Self {
         Self {
             rank,
             world_size,
@@ -192,7 +202,8 @@ impl Links {
         }
     }
 
-    fn open(&mut self, group: GroupId, mailbox: Arc<Mailbox>) {
+    /// Leaves the links of `group` in `mailbox` from now on, and those that came before.
+    pub(crate) fn open(&mut self, group: GroupId, mailbox: Arc<Mailbox<S>>) {
         self.closed.retain(|g| *g != group);
         let early: Vec<_> = self.early.keys().filter(|(g, _)| *g == group).copied().collect();
         for key in early {
@@ -203,7 +214,16 @@ impl Links {
         self.mailboxes.insert(group, mailbox);
     }
 
-    fn close(&mut self, group: GroupId) {
+    /// Begins to make a link, unless the other end is making one already.
+    pub(crate) fn dial(&mut self, dial: Dial, outbox: &mut Outbox) {
+        if let Entry::Vacant(state) = self.states.entry((dial.hello.group, dial.peer)) {
+            state.insert(LinkState::Dialling);
+            outbox.dial(dial);
+        }
+    }
+
+    /// Forgets links and memory of a group that ends here.
+    pub(crate) fn close(&mut self, group: GroupId) {
         self.mailboxes.remove(&group);
         self.states.retain(|(g, _), _| *g != group);
         self.early.retain(|(g, _), _| *g != group);
@@ -266,12 +286,7 @@ impl Exchange {
 
     /// Begins to make a link, unless the other end is making one already; the outcome goes to the group's mailbox.
     pub(crate) fn dial(&self, dial: Dial) {
-        self.endpoint.call(move |links, outbox| {
-            if let Entry::Vacant(state) = links.states.entry((dial.hello.group, dial.peer)) {
-                state.insert(LinkState::Dialling);
-                outbox.dial(dial);
-            }
-        });
+        self.endpoint.call(move |links, outbox| links.dial(dial, outbox));
     }
 
     /// Forgets links and memory of a group that ends here. What still comes for it is refused.
@@ -284,7 +299,7 @@ impl Exchange {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, TcpListener};
 
     /// Both ends of a connection.
     fn link() -> (Connection, TcpStream) {
@@ -295,7 +310,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_a_link_hears_that_this_process_can_take_none() {
-        let mut links = Links::new(0, 3, None);
+        let mut links = <Links>::new(0, 3, None);
         let (group, mailbox) = (GroupId(7), Arc::new(Mailbox::default()));
         links.open(group, mailbox.clone());
         links.states.insert((group, 1), LinkState::Linked);

@@ -51,6 +51,9 @@ const VERDICT: usize = 8 + MAC;
 /// Bytes nobody could have foreseen, made anew for each handshake.
 pub type Nonce = [u8; NONCE];
 
+/// Where a process takes its nonces from: the system, or in a simulation its seed.
+pub(crate) type Nonces<'n> = &'n mut dyn FnMut() -> Result<Nonce, phalanx_core::Error>;
+
 /// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {

@@ -50,6 +50,9 @@ mod seal;
 mod secret;
 #[cfg(feature = "sockets")]
 mod self_pipe;
+#[cfg(feature = "__simulation")]
+#[doc(hidden)]
+pub mod simulated;
 #[cfg(feature = "sockets")]
 mod socket;
 #[cfg(feature = "sockets")]

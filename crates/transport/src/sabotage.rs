@@ -1,9 +1,11 @@
 //! Mechanisms that the simulation breaks on purpose, to see that it notices. Nothing can be broken without the feature
-//! `__sabotage`, which only tests of this workspace turn on.
+//! `__simulation`, which only tests of this workspace turn on.
 
 /// A mechanism that can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
+    /// Of two ranks that call each other at once, one gives way.
+    Crossing,
     /// A call ends when its time is over.
     Deadline,
     /// A frame is used only where the call that sent it was the same as the one that takes it.
@@ -16,26 +18,26 @@ pub enum Mechanism {
     Tag,
 }
 
-#[cfg(feature = "__sabotage")]
+#[cfg(feature = "__simulation")]
 std::thread_local! {
     static BROKEN: std::cell::Cell<Option<Mechanism>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether this mechanism is broken on this thread.
-#[cfg(feature = "__sabotage")]
+#[cfg(feature = "__simulation")]
 pub fn breaks(mechanism: Mechanism) -> bool {
     BROKEN.get() == Some(mechanism)
 }
 
 /// Never.
-#[cfg(not(feature = "__sabotage"))]
+#[cfg(not(feature = "__simulation"))]
 #[inline(always)]
 pub const fn breaks(_mechanism: Mechanism) -> bool {
     false
 }
 
 /// Breaks a mechanism on this thread, or repairs all.
-#[cfg(feature = "__sabotage")]
+#[cfg(feature = "__simulation")]
 pub fn sabotage(mechanism: Option<Mechanism>) {
     BROKEN.set(mechanism);
 }

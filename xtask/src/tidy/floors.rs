@@ -45,7 +45,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "connection",
             "endpoint local exchange",
             "tcp thread wire",
-            "fuzz",
+            "fuzz simulated",
         ],
     ),
 ];

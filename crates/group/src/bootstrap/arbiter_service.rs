@@ -7,7 +7,7 @@ use crate::control::launcher_link::LauncherLink;
 use phalanx_core::Loss;
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{Admission, Outbox, Service, SessionId};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +22,10 @@ pub(super) const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct ArbiterService {
     arbiter: Arbiter,
     ranks: HashMap<SessionId, usize>,
+    /// Ranks from which something has come since the last look at the clock, …
+    heard: BTreeSet<usize>,
+    /// … and those whose lines have ended without a farewell.
+    ended: Vec<usize>,
     /// Asks hosts of which nothing is heard; `None` where there is no network.
     prober: Option<HostProber>,
     /// The launcher, which knows how processes end.
@@ -37,26 +41,14 @@ impl ArbiterService {
         now: Instant,
     ) -> Self {
         let heartbeat = heartbeat.map(|limit| Heartbeat::new(limit, now));
-        Self { arbiter: Arbiter::new(world_size, heartbeat), ranks: HashMap::new(), prober: None, launcher }
+        let (ranks, heard, ended) = Default::default();
+        Self { arbiter: Arbiter::new(world_size, heartbeat), ranks, heard, ended, prober: None, launcher }
     }
 
     /// Asks the hosts of ranks that are silent whether they are cut off.
     pub(crate) fn asking(mut self, heartbeat: Option<Duration>) -> Self {
         self.prober = heartbeat.map(HostProber::new);
         self
-    }
-
-    /// Takes a message that came at this moment.
-    pub(crate) fn take(&mut self, session: SessionId, message: &[u8], now: Instant, outbox: &mut Outbox) {
-        let Some(&rank) = self.ranks.get(&session) else { return };
-        match postcard::from_bytes(message) {
-            Ok(notice) => {
-                let mail = self.arbiter.handle(rank, notice);
-                self.arbiter.heard(rank, now);
-                self.post(mail, outbox);
-            }
-            Err(error) => tracing::warn!(rank, %error, "a notice that cannot be read"),
-        }
     }
 
     fn post(&self, mail: Mail, outbox: &mut Outbox) {
@@ -72,7 +64,7 @@ impl ArbiterService {
     }
 }
 
-impl Service for ArbiterService {
+impl<S> Service<S> for ArbiterService {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let rank = hello.rank as usize;
         if hello.purpose == Purpose::Heartbeat {
@@ -89,29 +81,42 @@ impl Service for ArbiterService {
     fn opened(&mut self, session: SessionId, hello: &Hello, _outbox: &mut Outbox) {
         if hello.purpose == Purpose::Heartbeat {
             // That it has come this far is all it wants to say, and to know.
-            return self.arbiter.heard(hello.rank as usize, Instant::now());
+            self.heard.insert(hello.rank as usize);
+            return;
         }
         self.ranks.insert(session, hello.rank as usize);
     }
 
     fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
-        self.take(session, message, Instant::now(), outbox);
+        let Some(&rank) = self.ranks.get(&session) else { return };
+        match postcard::from_bytes(message) {
+            Ok(notice) => {
+                let mail = self.arbiter.handle(rank, notice);
+                self.heard.insert(rank);
+                self.post(mail, outbox);
+            }
+            Err(error) => tracing::warn!(rank, %error, "a notice that cannot be read"),
+        }
     }
 
-    fn closed(&mut self, session: SessionId, outbox: &mut Outbox) {
+    fn closed(&mut self, session: SessionId, _outbox: &mut Outbox) {
         if let Some(rank) = self.ranks.remove(&session)
             // A process that never joined may try again.
             && !self.arbiter.admits(rank)
         {
-            let mail = match &self.launcher {
-                Some(_) => self.arbiter.closed(rank, Instant::now() + EXIT_TIME),
-                None => self.arbiter.disconnected(rank, Loss::Died),
-            };
-            self.post(mail, outbox);
+            self.ended.push(rank);
         }
     }
 
     fn poll(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Instant> {
+        std::mem::take(&mut self.heard).into_iter().for_each(|rank| self.arbiter.heard(rank, now));
+        for rank in std::mem::take(&mut self.ended) {
+            let mail = match &self.launcher {
+                Some(_) => self.arbiter.closed(rank, now + EXIT_TIME),
+                None => self.arbiter.disconnected(rank, Loss::Died),
+            };
+            self.post(mail, outbox);
+        }
         if let Some(prober) = &self.prober {
             let addrs = self.arbiter.in_doubt(now);
             if !addrs.is_empty() {

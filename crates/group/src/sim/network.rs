@@ -379,17 +379,10 @@ impl Network {
         pair.into_iter().for_each(|process| self.at(now, Event::Wake(process)));
     }
 
-    /// A caller has proved that it is `rank`. Only the simulation knows whether it is.
-    pub(super) fn authenticated(&mut self, end: End, rank: usize) {
+    /// The process at this end is sure that `rank` is at the other. Only the simulation knows whether it is.
+    pub(super) fn trusted(&mut self, end: End, rank: usize) {
         let other = self.other(end);
-        if other != rank {
-            self.violations.push(format!("process {other} was let in as rank {rank}"));
-        }
-    }
-
-    /// A caller is sure that `rank` has answered.
-    pub(super) fn dialled(&mut self, end: End, rank: usize) {
-        let other = self.other(end);
+        self.log.note(self.now, "trusts", [other, rank, end.connection]);
         if other != rank {
             self.violations.push(format!("process {other} was taken for rank {rank}"));
         }

@@ -1,13 +1,14 @@
 //! One simulated process: what its threads do in turn, driven by the events of the network.
 
-use super::desk::Desk;
+use super::desk::{Desk, SharedDesk};
 use super::doing::Doing;
 use super::faults::{Astray, Faults, Misdeed};
 use super::job::{Notices, SimJob, peer};
 use super::network::Net;
 use super::program::Program;
 use super::random::Random;
-use super::transport::{Links, SimTransport};
+use super::stream::address;
+use super::transport::SimTransport;
 use crate::bootstrap::rendezvous::{Rendezvous, Step};
 use crate::control::Control;
 use crate::control::changes::Changes;
@@ -71,8 +72,7 @@ pub(super) struct Process {
     astray: Option<Astray>,
     net: Net,
     random: Random,
-    desk: Desk,
-    links: Arc<Mutex<Links>>,
+    desk: SharedDesk,
     membership: Arc<Membership>,
     notices: Arc<Notices>,
     /// `None`: the line does not stand.
@@ -133,11 +133,10 @@ impl Process {
         mut random: Random,
     ) -> Self {
         let (now, world_size) = (net.lock().now, program.world_size);
-        let links = Arc::new(Mutex::new(Links::new(me, world_size)));
-        let mut desk =
-            Desk::new(me, &program, secret, net.clone(), faults.capacity, links.clone(), random.fork());
         let deadline = Deadline::after(now, program.init_limit);
-        desk.call_arbiter(deadline, now);
+        let place = (me, world_size);
+        let desk =
+            Desk::open(net, secret, place, program.heartbeat, faults.capacity, deadline, random.fork());
         let recorded = Recorded { me: peer(me), world_size, timeout: program.limit };
         let runtime = Arc::new(SimRuntime { net: net.clone(), slept: Mutex::new((now, Duration::ZERO)) });
         Self {
@@ -148,7 +147,6 @@ impl Process {
             net: net.clone(),
             random,
             desk,
-            links,
             membership: Membership::new(recorded, 16, runtime),
             notices: Arc::default(),
             client: None,
@@ -186,7 +184,7 @@ impl Process {
             later
         };
         if !hesitates(&mut self.random, &mut again) {
-            self.desk.advance();
+            self.desk.lock().advance();
         }
         if !hesitates(&mut self.random, &mut again) {
             self.listen(now);
@@ -194,31 +192,32 @@ impl Process {
         if !hesitates(&mut self.random, &mut again) {
             while self.work(now) {}
             self.tell();
-            self.desk.advance();
+            self.desk.lock().advance();
         }
         if self.is_over() {
             return None;
         }
         let client = self.client.as_ref().and_then(ControlClient::deadline);
-        again.into_iter().chain(self.desk.until()).chain(client).chain(self.work_until(now)).min()
+        again.into_iter().chain(self.desk.lock().until(now)).chain(client).chain(self.work_until(now)).min()
     }
 
     /// A caller that has something to tell the arbiter writes it to the line itself.
     fn tell(&mut self) {
-        let Some(line) = &mut self.desk.line else { return };
+        let mut desk = self.desk.lock();
+        let Some(line) = &mut desk.line else { return };
         for notice in self.notices.take() {
             let message = postcard::to_stdvec(&notice).expect("notices are plain data");
             self.net.lock().say(message.len() as u64, || format!("{} tells {notice:?}", self.me));
             line.send(&message);
         }
-        line.flush(&mut self.net.lock());
     }
 
     /// The thread of the line.
     fn listen(&mut self, now: Instant) {
-        let Some(line) = &mut self.desk.line else { return };
+        let mut desk = self.desk.lock();
+        let Some(line) = &mut desk.line else { return };
         let Some(client) = &mut self.client else { return };
-        let (messages, stands) = line.advance(&mut self.net.lock());
+        let (messages, stands) = line.advance();
         for message in messages {
             self.net.lock().say(message.len() as u64, || {
                 let verdict = postcard::from_bytes::<Verdict>(&message);
@@ -234,29 +233,27 @@ impl Process {
         for notice in client.poll(now, || Silence::Peer) {
             line.send(&postcard::to_stdvec(&notice).expect("notices are plain data"));
         }
-        line.flush(&mut self.net.lock());
     }
 
     /// The main thread; whether it has more to do at once.
     fn work(&mut self, now: Instant) -> bool {
         let next = match &mut self.stage {
-            Stage::Calling => match (&self.desk.line, self.desk.no_line.take()) {
-                (Some(_), _) => {
+            Stage::Calling => match self.called() {
+                Some(Ok(())) => {
                     self.client =
                         Some(ControlClient::new(self.membership.clone(), self.program.heartbeat, now));
-                    let addr = std::net::SocketAddr::from(([10, 0, 0, self.me as u8], 1));
-                    let host = peer(self.me).host;
+                    let (host, addr) = (peer(self.me).host, address(self.me));
                     let _ =
                         self.notices.send(Notice::Join { host, addr, local: None, settings: String::new() });
                     Stage::Rendezvous(now + self.meeting.pause(now))
                 }
-                (None, Some(what)) => {
+                Some(Err(what)) => {
                     let (rank, world_size) = (self.me, self.program.world_size);
                     let waited = now - self.started;
                     self.met = Some((now, Err(Error::Rendezvous { rank, world_size, what, waited })));
                     Stage::LastWords(now)
                 }
-                (None, None) => return false,
+                None => return false,
             },
             Stage::Rendezvous(ask_at) => {
                 match self.membership.wait_complete(&Deadline::after(now, Duration::ZERO)) {
@@ -303,7 +300,7 @@ impl Process {
                 Stage::LastWords(now + LAST_WORDS_TIME)
             }
             Stage::LastWords(until) => {
-                if *until > now && (self.desk.is_writing() || !self.notices.is_empty()) {
+                if *until > now && (self.desk.lock().is_writing() || !self.notices.is_empty()) {
                     return false;
                 }
                 self.net.lock().say(self.me as u64, || format!("{} ends", self.me));
@@ -315,6 +312,12 @@ impl Process {
         };
         self.stage = next;
         true
+    }
+
+    /// How the call to the arbiter has ended, if it has.
+    fn called(&self) -> Option<Result<(), String>> {
+        let mut desk = self.desk.lock();
+        desk.no_line.take().map(Err).or(desk.line.is_some().then_some(Ok(())))
     }
 
     /// When the main thread looks again.
@@ -339,8 +342,10 @@ impl Process {
         let (membership, notices) = (self.membership.clone(), self.notices.clone());
         let Program { world_size, limit, .. } = *self.program;
         let job = Arc::new(SimJob::new(self.me, world_size, limit, membership, notices));
-        let health = Arc::new(GroupHealth::new(job, WORLD, (0..world_size).collect()));
-        let transport = SimTransport::new(self.net.clone(), self.me, self.links.clone(), limit, self.lie);
+        let members: Vec<_> = (0..world_size).collect();
+        let place = (self.me, world_size);
+        let transport = SimTransport::open(&self.net, &self.desk, (WORLD, &members), place, limit, self.lie);
+        let health = Arc::new(GroupHealth::new(job, WORLD, members));
         let selector = self.program.selector.clone();
         self.backend = Some(ScheduledBackend::over(
             Wire::new(Box::new(transport)),

@@ -120,9 +120,15 @@ impl World {
                 }
                 Event::Reset(pair) => self.net.lock().reset(pair),
                 Event::Stranger(i) => {
-                    let me = self.run.program.world_size + i;
+                    let world_size = self.run.program.world_size;
                     let stranger = self.run.faults.strangers[i];
-                    let caller = Caller::arrive(me, stranger, &self.secret, &self.net, &mut self.random);
+                    let caller = Caller::arrive(
+                        (world_size + i, world_size),
+                        stranger,
+                        &self.secret,
+                        &self.net,
+                        &mut self.random,
+                    );
                     self.callers[i] = Some(caller);
                 }
             }

@@ -3,6 +3,7 @@
 use super::faults::{Manner, Stranger};
 use super::network::{End, Line, Net};
 use super::random::Random;
+use phalanx_core::{GroupId, WORLD};
 use phalanx_transport::Secret;
 use phalanx_transport::handshake::{Acceptor, AcceptorStep, Dialer, DialerStep, Hello, Purpose};
 
@@ -20,7 +21,7 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn arrive(
-        me: usize,
+        (me, world_size): (usize, usize),
         stranger: Stranger,
         secret: &Secret,
         net: &Net,
@@ -32,8 +33,9 @@ impl Caller {
             purpose: *random.pick(&[Purpose::Control, Purpose::Data]),
             rank: random.below(8) as u32,
             called: stranger.target as u32,
-            world_size: 2 + random.below(7) as u32,
-            group: phalanx_core::WORLD,
+            world_size: if random.chance(3, 4) { world_size as u32 } else { 2 + random.below(7) as u32 },
+            // One that exists, or one that may come to exist, as far as the rank knows.
+            group: *random.pick(&[WORLD, GroupId(7)]),
         };
         let other = Secret::from_hex(&"5a".repeat(32)).expect("it is one");
         let (secret, speaks) = match stranger.manner {

@@ -72,6 +72,11 @@ fn notices(mechanism: Mechanism) {
 }
 
 #[test]
+fn calls_that_cross_and_both_stand_are_noticed() {
+    notices(Mechanism::Crossing);
+}
+
+#[test]
 fn a_deadline_that_does_not_hold_is_noticed() {
     notices(Mechanism::Deadline);
 }

@@ -1,78 +1,25 @@
 //! The links of one simulated rank, as a transport.
 
+use super::desk::SharedDesk;
 use super::faults::{Falsehood, Lie};
-use super::network::{End, Net};
-use phalanx_core::Deadline;
-use phalanx_transport::handshake::Status;
-use phalanx_transport::{Direction, LinkFault, Transport, Wait};
-use std::io::IoSlice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use super::network::Net;
+use super::stream::{SimSockets, address};
+use phalanx_core::{Deadline, GroupId};
+use phalanx_transport::handshake::{Hello, Purpose};
+use phalanx_transport::simulated::{self, Mailbox};
+use phalanx_transport::{Dial, Direction, LinkFault, Transport, Wait};
+use std::io::{ErrorKind, IoSlice};
 use std::time::Duration;
 
 /// Bytes of a frame's header.
 const HEADER_LEN: usize = 40;
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Link {
     Unused,
-    /// To be dialled before this.
-    Wanted(Deadline),
     Dialling,
-    Up(End),
+    Up(simulated::Link<SimSockets>),
     Down(LinkFault),
-}
-
-/// Which links stand. Rules as in the exchange of a process.
-#[derive(Debug)]
-pub(super) struct Links {
-    me: usize,
-    links: Vec<Link>,
-}
-
-impl Links {
-    pub(super) fn new(me: usize, world_size: usize) -> Self {
-        Self { me, links: vec![Link::Unused; world_size] }
-    }
-
-    pub(super) fn of(shared: &Arc<Mutex<Self>>) -> MutexGuard<'_, Self> {
-        shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What to tell a peer that wants a link.
-    pub(super) fn admit(&self, peer: usize) -> Status {
-        match &self.links[peer] {
-            Link::Up(_) => Status::Taken,
-            Link::Wanted(_) | Link::Dialling if self.me > peer => Status::Crossed,
-            _ => Status::Welcome,
-        }
-    }
-
-    /// A link stands, whoever dialled; false if there is one already.
-    pub(super) fn linked(&mut self, peer: usize, end: End) -> bool {
-        let is_first = !matches!(self.links[peer], Link::Up(_));
-        if is_first {
-            self.links[peer] = Link::Up(end);
-        }
-        is_first
-    }
-
-    pub(super) fn unreachable(&mut self, peer: usize, fault: LinkFault) {
-        if matches!(self.links[peer], Link::Dialling) {
-            self.links[peer] = Link::Down(fault);
-        }
-    }
-
-    /// The peers to dial now, and until when.
-    pub(super) fn take_wanted(&mut self) -> Vec<(usize, Deadline)> {
-        let mut dials = Vec::new();
-        for (peer, link) in self.links.iter_mut().enumerate() {
-            if let Link::Wanted(deadline) = *link {
-                *link = Link::Dialling;
-                dials.push((peer, deadline));
-            }
-        }
-        dials
-    }
 }
 
 /// What goes out to one peer, for who counts frames.
@@ -84,41 +31,76 @@ struct Outgoing {
     header: Option<([u8; HEADER_LEN], usize)>,
 }
 
-/// A link over the simulated network.
+/// The links of one group on one simulated rank. Which they are, its exchange decides.
 #[derive(Debug)]
 pub(super) struct SimTransport {
-    pub(super) net: Net,
-    pub(super) me: usize,
-    pub(super) links: Arc<Mutex<Links>>,
-    pub(super) link_timeout: Duration,
+    net: Net,
+    desk: SharedDesk,
+    group: GroupId,
+    me: usize,
+    /// The ranks of the job that are in the group, in its order, and how many ranks the job has.
+    members: Vec<usize>,
+    world_size: usize,
+    link_timeout: Duration,
+    mailbox: Mailbox<SimSockets>,
+    links: Vec<Link>,
     lie: Option<Lie>,
     frames: usize,
     outgoing: Vec<Outgoing>,
 }
 
 impl SimTransport {
-    pub(super) fn new(
-        net: Net,
-        me: usize,
-        links: Arc<Mutex<Links>>,
+    pub(super) fn open(
+        net: &Net,
+        desk: &SharedDesk,
+        (group, members): (GroupId, &[usize]),
+        (me, world_size): (usize, usize),
         link_timeout: Duration,
         lie: Option<Lie>,
     ) -> Self {
-        let outgoing = vec![Outgoing::default(); Links::of(&links).links.len()];
-        Self { net, me, links, link_timeout, lie, frames: 0, outgoing }
+        Self {
+            net: net.clone(),
+            desk: desk.clone(),
+            group,
+            me,
+            members: members.to_vec(),
+            world_size,
+            link_timeout,
+            mailbox: desk.lock().process.open(group),
+            links: members.iter().map(|_| Link::Unused).collect(),
+            lie,
+            frames: 0,
+            outgoing: vec![Outgoing::default(); members.len()],
+        }
     }
 
-    fn link(&self, peer: usize) -> Result<Option<End>, LinkFault> {
-        let mut links = Links::of(&self.links);
-        match &links.links[peer] {
-            Link::Up(end) => Ok(Some(*end)),
+    fn empty_mailbox(&mut self) {
+        for (peer, link) in self.mailbox.empty() {
+            let Some(index) = self.members.iter().position(|&member| member == peer) else { continue };
+            self.links[index] = link.map_or_else(Link::Down, Link::Up);
+        }
+    }
+
+    fn link(&mut self, peer: usize) -> Result<Option<&mut simulated::Link<SimSockets>>, LinkFault> {
+        self.empty_mailbox();
+        if matches!(self.links[peer], Link::Unused) {
+            self.links[peer] = Link::Dialling;
+            let called = self.members[peer];
+            let hello = Hello {
+                purpose: Purpose::Data,
+                rank: self.me as u32,
+                called: called as u32,
+                world_size: self.world_size as u32,
+                group: self.group,
+            };
+            let deadline = Deadline::after(self.net.lock().now, self.link_timeout);
+            let dial = Dial { peer: called, addr: address(called), hello, deadline };
+            self.desk.lock().process.dial(dial);
+        }
+        match &mut self.links[peer] {
+            Link::Up(link) => Ok(Some(link)),
             Link::Down(fault) => Err(fault.clone()),
-            Link::Wanted(_) | Link::Dialling => Ok(None),
-            Link::Unused => {
-                let now = self.net.lock().now;
-                links.links[peer] = Link::Wanted(Deadline::after(now, self.link_timeout));
-                Ok(None)
-            }
+            Link::Unused | Link::Dialling => Ok(None),
         }
     }
 
@@ -179,36 +161,55 @@ impl Transport for SimTransport {
     }
 
     fn rank(&self) -> usize {
-        self.me
+        self.members.iter().position(|&member| member == self.me).expect("it is a member")
     }
 
     fn world_size(&self) -> usize {
-        self.outgoing.len()
+        self.members.len()
     }
 
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
-        let Some(end) = self.link(peer)? else { return Ok(0) };
+        if self.link(peer)?.is_none() {
+            return Ok(0);
+        }
         let mut whole: Vec<u8> = bytes.iter().flat_map(|part| part.iter().copied()).collect();
         self.forge(peer, &mut whole);
-        let n = self.net.lock().write(end, &whole)?;
-        self.sent(peer, n);
-        Ok(n)
+        let Some(link) = self.link(peer)? else { return Ok(0) };
+        match link.write(&whole) {
+            Ok(n) => {
+                self.sent(peer, n);
+                Ok(n)
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(0),
+            // What the peer sent before it closed can still be read.
+            Err(_) => Err(LinkFault::Closed),
+        }
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
-        let Some(end) = self.link(peer)? else { return Ok(0) };
-        let read = self.net.lock().read(end, buffer);
-        if let Err(fault) = &read {
-            Links::of(&self.links).links[peer] = Link::Down(fault.clone());
+        let Some(link) = self.link(peer)? else { return Ok(0) };
+        match link.read(buffer) {
+            Ok(n) if n > 0 => Ok(n),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(0),
+            _ => {
+                self.links[peer] = Link::Down(LinkFault::Closed);
+                Err(LinkFault::Closed)
+            }
         }
-        read
     }
 
     fn is_linked(&mut self, peer: usize) -> bool {
-        matches!(Links::of(&self.links).links[peer], Link::Up(_))
+        self.empty_mailbox();
+        matches!(self.links[peer], Link::Up(_))
     }
 
     fn watch(&mut self, _peer: usize, _direction: Direction, _wait: &mut Wait) -> bool {
         unreachable!("nobody sleeps in a simulation")
+    }
+}
+
+impl Drop for SimTransport {
+    fn drop(&mut self) {
+        self.desk.lock().process.close(self.group);
     }
 }

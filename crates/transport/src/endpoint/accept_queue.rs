@@ -4,8 +4,7 @@ use super::handshake_io::{Failure, Handshaking, Progress};
 use super::limits::{HALF_OPEN_MAX, HANDSHAKE_TIME};
 use super::service::{Admission, Service};
 use crate::connection::Connection;
-use crate::handshake::{Acceptor, Hello, Purpose, Refusal, Status};
-use crate::secret::random;
+use crate::handshake::{Acceptor, Hello, Nonces, Purpose, Refusal, Status};
 use crate::{Secret, resources, socket};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
@@ -26,7 +25,7 @@ impl Origin {
     pub(crate) const HERE: Self = Self(0);
 
     /// A host that has one IPv6 address has 2⁶⁴ of them.
-    fn of(ip: IpAddr) -> Self {
+    pub(crate) fn of(ip: IpAddr) -> Self {
         Self(match ip.to_canonical() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
             IpAddr::V6(ip) => ip.to_bits() & (u128::MAX << 64),
@@ -46,8 +45,8 @@ pub struct Strangers {
 }
 
 /// A nonblocking listener.
-pub(crate) trait Listener: AsFd {
-    type Stream: Read + Write + AsFd;
+pub(crate) trait Listener {
+    type Stream: Read + Write;
 
     /// The next caller, and where it comes from.
     fn accept(&self) -> io::Result<(Self::Stream, Origin)>;
@@ -82,7 +81,7 @@ pub(crate) struct AcceptQueue<L: Listener> {
     /// Oldest first.
     callers: Vec<Caller<L::Stream>>,
     /// Accepting pauses until then after the system refused (out of descriptors).
-    accept_after: Instant,
+    accept_after: Option<Instant>,
     /// Since when this process has had no descriptor or memory for callers, and what the system says.
     starved: Option<(Instant, String)>,
     /// Attempts to accept that the system has refused, of which no log line has told, and when the last one did.
@@ -104,30 +103,35 @@ struct Caller<S> {
 impl<L: Listener> AcceptQueue<L> {
     pub(crate) fn new(listener: L, purposes: &'static [Purpose]) -> Self {
         let (starved, refusals, strays, strangers) = Default::default();
-        let (callers, accept_after) = (Vec::new(), Instant::now());
+        let (callers, accept_after) = Default::default();
         Self { listener, purposes, callers, accept_after, starved, refusals, strays, strangers }
     }
 
-    /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
-    pub(crate) fn waits_for<'l>(
-        &'l self,
-        fds: &mut Vec<PollFd<'l>>,
-        now: Instant,
-        mut until: Instant,
-    ) -> Instant {
-        if self.accept_after <= now {
+    /// Adds what to poll for.
+    pub(crate) fn poll_fds<'l>(&'l self, fds: &mut Vec<PollFd<'l>>, now: Instant)
+    where
+        L: AsFd,
+        L::Stream: AsFd,
+    {
+        if self.pauses_until(now).is_none() {
             fds.push(PollFd::new(&self.listener, PollFlags::IN));
-        } else {
-            until = until.min(self.accept_after);
         }
         fds.extend(self.callers.iter().map(|caller| caller.half.poll_fd()));
-        self.callers.iter().map(|caller| caller.half.until).fold(until, Instant::min)
+    }
+
+    /// When to look again anyway.
+    pub(crate) fn until(&self, now: Instant) -> Option<Instant> {
+        let callers = self.callers.iter().map(|caller| caller.half.until);
+        callers.chain(self.pauses_until(now)).min()
+    }
+
+    fn pauses_until(&self, now: Instant) -> Option<Instant> {
+        self.accept_after.filter(|at| *at > now)
     }
 
     /// Lets new callers begin their handshakes.
-    pub(crate) fn accept(&mut self, secret: &Secret) {
-        let now = Instant::now();
-        if now < self.accept_after {
+    pub(crate) fn accept(&mut self, secret: &Secret, nonces: Nonces<'_>, now: Instant) {
+        if self.pauses_until(now).is_some() {
             return;
         }
         // Bounded, so that a flood of callers can't keep the thread from those it has already.
@@ -143,12 +147,12 @@ impl<L: Listener> AcceptQueue<L> {
                 }
                 Err(error) => {
                     self.cannot_accept(now, &error);
-                    self.accept_after = now + Duration::from_millis(50);
+                    self.accept_after = Some(now + Duration::from_millis(50));
                     return;
                 }
             };
             self.starved = None;
-            let Ok(nonce) = random() else { return };
+            let Ok(nonce) = nonces() else { return };
             if L::prepare(&stream).is_err() {
                 continue;
             }
@@ -204,7 +208,7 @@ impl<L: Listener> AcceptQueue<L> {
 
     /// Advances the handshakes. The service decides who may come in; those go to `welcome` at once, so that the next
     /// decision knows of them.
-    pub(crate) fn greet<S: Service>(
+    pub(crate) fn greet<C, S: Service<C>>(
         &mut self,
         service: &mut S,
         now: Instant,
@@ -267,6 +271,7 @@ impl<L: Listener> AcceptQueue<L> {
 mod tests {
     use super::*;
     use crate::handshake::{Dialer, DialerStep};
+    use crate::secret::random;
     use crate::{Outbox, SessionId};
     use phalanx_core::WORLD;
 
@@ -293,7 +298,7 @@ mod tests {
         caller.write_all(&opening).unwrap();
         let now = Instant::now();
         while queue.callers.is_empty() {
-            queue.accept(&secret);
+            queue.accept(&secret, &mut random, now);
         }
         queue.greet(&mut Welcoming, now, |_, _, _| panic!("nothing is proved"));
         let mut challenge = vec![0; dialer.wants()];
@@ -334,15 +339,15 @@ mod tests {
         let listener = socket::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut queue = AcceptQueue::new(Refusing(listener, true.into()), &[Purpose::Data]);
         for _ in 0..10 {
-            queue.accept_after = start;
-            queue.accept(&secret);
+            queue.accept_after = None;
+            queue.accept(&secret, &mut random, start);
         }
         assert_eq!(queue.refusals.0, 9, "one line was said");
         assert_eq!(queue.starved(start), None);
         assert!(queue.starved(start + 60 * STARVED_TIME).is_some_and(|why| why.contains("open files")));
         queue.listener.1.set(false);
-        queue.accept_after = start;
-        queue.accept(&secret);
+        queue.accept_after = None;
+        queue.accept(&secret, &mut random, start);
         assert_eq!(queue.starved(start + 60 * STARVED_TIME), None, "some were given back");
     }
 

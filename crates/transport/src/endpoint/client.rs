@@ -69,7 +69,7 @@ pub fn try_to_open_session(
 }
 
 /// A peer that said so will say so again.
-fn is_final_word(met: &Failure) -> bool {
+pub(crate) fn is_final_word(met: &Failure) -> bool {
     matches!(met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. }))
 }
 
@@ -111,7 +111,7 @@ fn open(
         }
         tries += 1;
         last = Some(met);
-        std::thread::sleep(pause(tries).min(deadline.remaining(Instant::now())));
+        std::thread::sleep(pause(tries, &mut random).min(deadline.remaining(Instant::now())));
     }
 }
 

@@ -3,8 +3,7 @@
 use super::handshake_io::{Failure, Handshaking, Progress};
 use super::limits::HANDSHAKE_TIME;
 use crate::connection::Connection;
-use crate::handshake::{Dialer, Hello};
-use crate::secret::random;
+use crate::handshake::{Dialer, Hello, Nonces};
 use crate::{Secret, socket};
 use phalanx_core::Deadline;
 use rustix::event::{PollFd, PollFlags};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// An address to which one can connect.
 pub(crate) trait Address {
-    type Stream: Read + Write + AsFd;
+    type Stream: Read + Write;
 
     /// Begins to connect without waiting.
     fn connect(&self) -> io::Result<Self::Stream>;
@@ -65,12 +64,23 @@ impl<A: Address> Dialling<A> {
         Self { addr, hello, deadline, tries: 0, state: DialState::Waiting(now) }
     }
 
-    /// The descriptor to poll, and when to look again anyway.
-    pub(crate) fn waits_for(&self) -> (Option<PollFd<'_>>, Instant) {
+    /// The descriptor to poll.
+    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>>
+    where
+        A::Stream: AsFd,
+    {
         match &self.state {
-            DialState::Waiting(at) => (None, *at),
-            DialState::Connecting(stream, at) => (Some(PollFd::new(stream, PollFlags::OUT)), *at),
-            DialState::Shaking(half) => (Some(half.poll_fd()), half.until),
+            DialState::Waiting(_) => None,
+            DialState::Connecting(stream, _) => Some(PollFd::new(stream, PollFlags::OUT)),
+            DialState::Shaking(half) => Some(half.poll_fd()),
+        }
+    }
+
+    /// When to look again anyway.
+    pub(crate) fn until(&self) -> Instant {
+        match &self.state {
+            DialState::Waiting(at) | DialState::Connecting(_, at) => *at,
+            DialState::Shaking(half) => half.until,
         }
     }
 
@@ -78,6 +88,7 @@ impl<A: Address> Dialling<A> {
     pub(crate) fn advance(
         &mut self,
         secret: &Secret,
+        nonces: Nonces<'_>,
         now: Instant,
     ) -> Result<Option<Connection<A::Stream>>, Failure> {
         loop {
@@ -88,13 +99,13 @@ impl<A: Address> Dialling<A> {
                 }
                 DialState::Waiting(_) => match self.addr.connect() {
                     Ok(stream) => {
-                        self.state = DialState::Connecting(stream, now + HANDSHAKE_TIME);
+                        self.state = DialState::Connecting(stream, self.gives_up(now));
                         continue;
                     }
                     Err(error) => Failure::Io(error),
                 },
                 DialState::Connecting(stream, until) => match A::connected(&stream) {
-                    Ok(true) => match self.shake(stream, secret, now) {
+                    Ok(true) => match self.shake(stream, secret, nonces, now) {
                         Ok(half) => {
                             self.state = DialState::Shaking(Box::new(half));
                             continue;
@@ -133,23 +144,34 @@ impl<A: Address> Dialling<A> {
                 return Err(failure);
             }
             self.tries += 1;
-            self.state = DialState::Waiting(now + pause(self.tries));
+            self.state = DialState::Waiting(now + pause(self.tries, nonces));
             return Ok(None);
         }
     }
 
-    fn shake(&self, stream: A::Stream, secret: &Secret, now: Instant) -> io::Result<Handshaking<A::Stream>> {
-        let nonce = random().map_err(io::Error::other)?;
+    fn shake(
+        &self,
+        stream: A::Stream,
+        secret: &Secret,
+        nonces: Nonces<'_>,
+        now: Instant,
+    ) -> io::Result<Handshaking<A::Stream>> {
+        let nonce = nonces().map_err(io::Error::other)?;
         let (dialer, first) = Dialer::new(secret.clone(), self.hello, nonce);
-        Ok(Handshaking::dialled(stream, dialer, first, now + HANDSHAKE_TIME))
+        Ok(Handshaking::dialled(stream, dialer, first, self.gives_up(now)))
+    }
+
+    /// When a step that begins now is given up.
+    fn gives_up(&self, now: Instant) -> Instant {
+        self.deadline.until(now).min(now + HANDSHAKE_TIME)
     }
 }
 
 /// The pause before try number `tries`: doubling from 5 ms to 250 ms, with a random part so that ranks that failed
 /// together do not come again together.
-pub(super) fn pause(tries: u32) -> Duration {
+pub(crate) fn pause(tries: u32, nonces: Nonces<'_>) -> Duration {
     let full = (5u64 << tries.min(6)).min(250);
-    let jitter = random::<1>().map_or(0, |[byte]| u64::from(byte));
+    let jitter = nonces().map_or(0, |nonce| u64::from(nonce[0]));
     Duration::from_millis(full / 2 + full * jitter / 510)
 }
 
@@ -157,6 +179,7 @@ pub(super) fn pause(tries: u32) -> Duration {
 mod tests {
     use super::*;
     use crate::handshake::{Acceptor, AcceptorStep, Purpose, Status};
+    use crate::secret::random;
     use phalanx_core::WORLD;
     use std::net::TcpListener;
 
@@ -183,7 +206,7 @@ mod tests {
             let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: WORLD };
             let deadline = Deadline::after(start, limit);
             let mut dialling = Dialling::new(listener.local_addr().unwrap(), hello, deadline, start);
-            assert!(dialling.advance(&secret, start).unwrap().is_none());
+            assert!(dialling.advance(&secret, &mut random, start).unwrap().is_none());
             let stream = listener.accept().unwrap().0;
             stream.set_nonblocking(true).unwrap();
             let acceptor = Acceptor::new(secret.clone(), [7; 32]);
@@ -198,7 +221,7 @@ mod tests {
             let mut message = vec![0; self.acceptor.wants()];
             let mut have = 0;
             while have < message.len() {
-                assert!(self.dialling.advance(&self.secret, self.start).unwrap().is_none());
+                assert!(self.dialling.advance(&self.secret, &mut random, self.start).unwrap().is_none());
                 match self.stream.read(&mut message[have..]) {
                     Ok(n) => have += n,
                     Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
@@ -213,7 +236,7 @@ mod tests {
             (0..100)
                 .find_map(|_| {
                     std::thread::sleep(Duration::from_millis(1));
-                    self.dialling.advance(&self.secret, now).transpose()
+                    self.dialling.advance(&self.secret, &mut random, now).transpose()
                 })
                 .transpose()
         }
@@ -226,6 +249,21 @@ mod tests {
         let verdict = called.acceptor.verdict(Status::Welcome);
         called.stream.write_all(&verdict).unwrap();
         assert!(called.look(LIMIT * 9 / 10).unwrap().is_some(), "it has given up");
+    }
+
+    #[test]
+    fn one_that_says_nothing_is_given_up_when_the_time_is_over() {
+        let (secret, start) = (Secret::generate().unwrap(), Instant::now());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hello = Hello { purpose: Purpose::Data, rank: 1, called: 0, world_size: 2, group: WORLD };
+        let limit = HANDSHAKE_TIME / 5;
+        let addr = listener.local_addr().unwrap();
+        let mut dialling = Dialling::new(addr, hello, Deadline::after(start, limit), start);
+        let mut look = |after| dialling.advance(&secret, &mut random, start + after);
+        assert!(look(Duration::ZERO).unwrap().is_none());
+        let _called = listener.accept().unwrap();
+        assert!(look(limit / 2).unwrap().is_none());
+        assert!(look(limit).is_err());
     }
 
     #[test]

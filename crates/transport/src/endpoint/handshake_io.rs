@@ -77,7 +77,14 @@ pub(crate) struct Handshaking<S> {
     keys: Option<Keys>,
 }
 
-impl<S: Read + Write + AsFd> Handshaking<S> {
+impl<S: AsFd> Handshaking<S> {
+    /// The descriptor to poll before advancing it again.
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.stream, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
+    }
+}
+
+impl<S: Read + Write> Handshaking<S> {
     pub(crate) fn accepted(stream: S, acceptor: Acceptor, until: Instant) -> Self {
         let role = Role::Acceptor(Box::new(acceptor));
         Self { stream, until, role, input: [0; INPUT], have: 0, output: Vec::new(), keys: None }
@@ -108,11 +115,6 @@ impl<S: Read + Write + AsFd> Handshaking<S> {
     /// The connection, after [`Progress::Done`].
     pub(crate) fn into_connection(self) -> Connection<S> {
         Connection::new(self.stream, self.keys)
-    }
-
-    /// The descriptor to poll before advancing it again.
-    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
-        PollFd::new(&self.stream, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
 
     /// Queues the answer to [`Progress::Proved`].

@@ -6,6 +6,7 @@
 
 mod accept_queue;
 mod client;
+mod connections;
 mod dial;
 mod handshake_io;
 mod inbox;
@@ -26,22 +27,23 @@ pub(crate) use {
     inbox::{Inbox, framed},
 };
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", feature = "__simulation"))]
 pub(crate) use {accept_queue::Listener, accept_queue::Origin, dial::Address};
+#[cfg(feature = "__simulation")]
+pub(crate) use {client::is_final_word, connections::Network, dial::pause, limits::HANDSHAKE_TIME};
 
-use crate::handshake::{Purpose, Refusal, Status};
 #[cfg(target_os = "linux")]
 use crate::local::FdPassing;
+use crate::secret::random;
 use crate::self_pipe::{self, SelfPipe};
 use crate::{Birthplace, Secret, resources, socket};
 pub(crate) use accept_queue::AcceptQueue;
+pub(crate) use connections::Connections;
+use connections::Tcp;
 pub(crate) use dial::Dialling;
-use handshake_io::Failure;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
 pub(crate) use session::ServerSession;
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -95,7 +97,7 @@ impl<S: Service> Endpoint<S> {
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), waker });
         let mut event_loop = EventLoop::new(listener, secret, service, shared.clone());
         let local_name = event_loop.open_fd_passing();
-        let strangers = event_loop.accept_queue.strangers.clone();
+        let strangers = event_loop.connections.accept_queue.strangers.clone();
         let thread = std::thread::Builder::new()
             .name(format!("phalanx-endpoint-{}", addr.port()))
             .spawn(move || event_loop.run())
@@ -148,41 +150,26 @@ impl<S: Service> Drop for Endpoint<S> {
 
 /// Everything the thread owns.
 struct EventLoop<S: Service> {
-    accept_queue: AcceptQueue<TcpListener>,
+    connections: Connections<Tcp, S>,
     #[cfg(target_os = "linux")]
     fd_passing: Option<FdPassing>,
-    secret: Secret,
-    service: S,
     shared: Arc<Shared<S>>,
-    dials: Vec<(Dial, Dialling<SocketAddr>)>,
-    sessions: BTreeMap<SessionId, ServerSession>,
-    next_session: SessionId,
-    outbox: Outbox,
 }
 
 impl<S: Service> EventLoop<S> {
     fn new(listener: TcpListener, secret: Secret, service: S, shared: Arc<Shared<S>>) -> Self {
         Self {
-            accept_queue: AcceptQueue::new(
-                listener,
-                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline, Purpose::Heartbeat],
-            ),
             #[cfg(target_os = "linux")]
             fd_passing: None,
-            secret,
-            service,
+            connections: Connections::new(Tcp, listener, secret, service),
             shared,
-            dials: Vec::new(),
-            sessions: BTreeMap::new(),
-            next_session: 1,
-            outbox: Outbox::default(),
         }
     }
 
     /// Lets processes of this host pass memory, if the service takes any; returns the name at which they can.
     #[cfg(target_os = "linux")]
     fn open_fd_passing(&mut self) -> Option<String> {
-        if !self.service.takes_memory() {
+        if !self.connections.service.takes_memory() {
             return None;
         }
         match FdPassing::open() {
@@ -200,28 +187,20 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn run(mut self) {
-        let mut due = None;
         loop {
-            self.sleep(due);
+            self.sleep();
             self.shared.waker.clear();
             let (calls, stop) = {
                 let mut queue = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
                 (std::mem::take(&mut queue.0), queue.1)
             };
             for call in calls {
-                call(&mut self.service, &mut self.outbox);
+                call(&mut self.connections.service, &mut self.connections.outbox);
             }
-            self.accept_queue.accept(&self.secret);
-            if let Some(why) = self.accept_queue.starved(Instant::now()) {
-                self.service.starved(&why);
-            }
-            self.greet();
-            self.serve();
-            self.dial();
+            let now = Instant::now();
             #[cfg(target_os = "linux")]
-            self.pass();
-            due = self.service.poll(Instant::now(), &mut self.outbox);
-            self.deliver();
+            self.pass(now);
+            self.connections.advance(&mut random, now);
             if stop == Stop::Stopping {
                 return self.last_words();
             }
@@ -230,116 +209,38 @@ impl<S: Service> EventLoop<S> {
 
     /// Passes memory to processes of this host, and takes theirs. Without a socket for that, whoever gives hears so by the drop.
     #[cfg(target_os = "linux")]
-    fn pass(&mut self) {
-        let offers = std::mem::take(&mut self.outbox.fd_offers);
+    fn pass(&mut self, now: Instant) {
+        let Connections { secret, service, outbox, .. } = &mut self.connections;
+        let offers = std::mem::take(&mut outbox.fd_offers);
         if let Some(passing) = &mut self.fd_passing {
-            passing.advance(&self.secret, &mut self.service, offers, Instant::now());
+            passing.advance(secret, service, offers, now);
         }
     }
 
-    /// Sleeps until something can be done, or is `due`.
-    fn sleep(&self, due: Option<Instant>) {
+    /// Sleeps until something can be done, or is due.
+    fn sleep(&self) {
         let now = Instant::now();
-        let mut fds = vec![self.shared.waker.poll_fd()];
         let longest = now + Duration::from_secs(60);
-        let mut until =
-            self.accept_queue.waits_for(&mut fds, now, due.map_or(longest, |due| due.min(longest)));
+        let mut until = self.connections.until(now).map_or(longest, |at| at.min(longest));
+        let mut fds = vec![self.shared.waker.poll_fd()];
+        self.connections.accept_queue.poll_fds(&mut fds, now);
         #[cfg(target_os = "linux")]
         if let Some(passing) = &self.fd_passing {
             until = passing.waits_for(&mut fds, now, until);
         }
-        for session in self.sessions.values() {
+        for session in self.connections.sessions.values() {
             let both = PollFlags::IN | if session.is_writing() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(session.stream(), both));
         }
-        for (_, dialling) in &self.dials {
-            let (waits_for, at) = dialling.waits_for();
-            fds.extend(waits_for);
-            until = until.min(at);
-        }
-        let left = until.saturating_duration_since(now);
-        self_pipe::sleep(&mut fds, left);
+        fds.extend(self.connections.dials.iter().filter_map(|(_, dialling)| dialling.poll_fd()));
+        self_pipe::sleep(&mut fds, until.saturating_duration_since(now));
     }
 
-    /// Takes in callers whose handshake is over.
-    fn greet(&mut self) {
-        let (sessions, next, outbox) = (&mut self.sessions, &mut self.next_session, &mut self.outbox);
-        self.accept_queue.greet(&mut self.service, Instant::now(), |service, hello, connection| {
-            if hello.purpose == Purpose::Data {
-                return service.linked(hello.rank as usize, &hello, connection);
-            }
-            let id = *next;
-            *next += 1;
-            sessions.insert(id, ServerSession::new(connection));
-            service.opened(id, &hello, outbox);
-        });
-    }
-
-    fn serve(&mut self) {
-        let mut ended = Vec::new();
-        for (&id, session) in &mut self.sessions {
-            let (messages, state) = session.receive();
-            for message in messages {
-                self.service.message(id, &message, &mut self.outbox);
-            }
-            session.flush();
-            if let Err(error) = state {
-                if error.kind() == ErrorKind::InvalidData {
-                    tracing::warn!(session = id, %error, "a session was ended");
-                }
-                ended.push(id);
-            }
-        }
-        self.end(ended);
-    }
-
-    fn end(&mut self, ended: Vec<SessionId>) {
-        for id in ended {
-            if self.sessions.remove(&id).is_some() {
-                self.service.closed(id, &mut self.outbox);
-            }
-        }
-    }
-
-    /// Sends what the service queued, until it queues no more.
-    fn deliver(&mut self) {
-        while !self.outbox.messages.is_empty() {
-            let mut ended = Vec::new();
-            for (id, message) in std::mem::take(&mut self.outbox.messages) {
-                let Some(session) = self.sessions.get_mut(&id) else { continue };
-                match session.queue(&message) {
-                    Ok(()) => session.flush(),
-                    Err(_) => ended.push(id),
-                }
-            }
-            self.end(ended);
-        }
-    }
-
-    fn last_words(&mut self) {
+    fn last_words(mut self) {
         let deadline = Deadline::after(Instant::now(), LAST_WORDS_TIME);
-        while self.sessions.values().any(ServerSession::is_writing) && !deadline.has_passed(Instant::now()) {
-            self.sessions.values_mut().for_each(ServerSession::flush);
+        while self.connections.is_writing() && !deadline.has_passed(Instant::now()) {
+            self.connections.flush();
             std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Advances the connections this side makes.
-    fn dial(&mut self) {
-        let now = Instant::now();
-        let new = std::mem::take(&mut self.outbox.dials);
-        self.dials.extend(new.into_iter().map(|dial| {
-            let dialling = Dialling::new(dial.addr, dial.hello, dial.deadline, now);
-            (dial, dialling)
-        }));
-        for (dial, mut dialling) in std::mem::take(&mut self.dials) {
-            match dialling.advance(&self.secret, now) {
-                Ok(None) => self.dials.push((dial, dialling)),
-                Ok(Some(link)) => self.service.linked(dial.peer, &dial.hello, link),
-                // The other side's connection is kept; it arrives through the accept queue.
-                Err(Failure::Refused(Refusal::Status(Status::Crossed))) => {}
-                Err(why) => self.service.unreachable(&dial, why.of_link(&dial.addr)),
-            }
         }
     }
 }

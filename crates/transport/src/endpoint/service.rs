@@ -5,7 +5,7 @@ use crate::handshake::{Hello, Status};
 use crate::local::FdOffer;
 use crate::{Connection, LinkFault};
 use phalanx_core::Deadline;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 /// Names a session within its endpoint; never reused.
@@ -67,8 +67,8 @@ impl Outbox {
     }
 }
 
-/// The service of an endpoint for those it lets in. All calls come from its one thread.
-pub trait Service: Send + 'static {
+/// The service of an endpoint for those it lets in, over streams of type `S`. All calls come from its one thread.
+pub trait Service<S = TcpStream>: Send + 'static {
     /// Decides about a caller that proved it knows the secret.
     fn admit(&mut self, hello: &Hello) -> Admission;
 
@@ -98,7 +98,7 @@ pub trait Service: Send + 'static {
     }
 
     /// A link with `peer` stands, whoever dialled. It is nonblocking.
-    fn linked(&mut self, _peer: usize, _hello: &Hello, _link: Connection) {}
+    fn linked(&mut self, _peer: usize, _hello: &Hello, _link: Connection<S>) {}
 
     /// This process has no descriptors or memory left for callers, and has had none for a while: whoever waits for one waits in vain.
     fn starved(&mut self, _why: &str) {}

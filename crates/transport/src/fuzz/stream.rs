@@ -1,13 +1,8 @@
 //! A stream in memory, which gives and takes as many bytes at a time as it is told.
 
-use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-
-/// Nobody polls it, but streams have a descriptor.
-static DESCRIPTOR: LazyLock<File> = LazyLock::new(|| File::open("/dev/null").expect("there is one"));
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
 pub(super) struct Bytes {
@@ -72,11 +67,5 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        DESCRIPTOR.as_fd()
     }
 }

@@ -74,7 +74,7 @@ impl OutgoingFd {
 
     fn waits_for(&self, now: Instant) -> (Option<PollFd<'_>>, Instant) {
         match &self.state {
-            OfferState::Dialling(dialling) => dialling.waits_for(),
+            OfferState::Dialling(dialling) => (dialling.poll_fd(), dialling.until()),
             OfferState::Handed(connection) => {
                 (Some(PollFd::new(connection.stream(), PollFlags::IN)), self.offer.deadline.until(now))
             }
@@ -86,7 +86,7 @@ impl OutgoingFd {
         let failed = |why: String| Some(Err(LinkFault::Unreachable(why)));
         loop {
             match &mut self.state {
-                OfferState::Dialling(dialling) => match dialling.advance(secret, now) {
+                OfferState::Dialling(dialling) => match dialling.advance(secret, &mut random, now) {
                     Ok(None) => return None,
                     Ok(Some(connection)) => {
                         match fd_message::send(connection.stream(), self.offer.seq, &self.offer.memory) {
@@ -154,7 +154,8 @@ impl FdPassing {
         now: Instant,
         until: Instant,
     ) -> Instant {
-        let mut until = self.accept_queue.waits_for(fds, now, until);
+        self.accept_queue.poll_fds(fds, now);
+        let mut until = self.accept_queue.until(now).map_or(until, |at| at.min(until));
         for incoming in &self.incoming {
             fds.push(PollFd::new(incoming.connection.stream(), PollFlags::IN));
         }
@@ -174,7 +175,7 @@ impl FdPassing {
         offers: Vec<FdOffer>,
         now: Instant,
     ) {
-        self.accept_queue.accept(secret);
+        self.accept_queue.accept(secret, &mut random, now);
         let incoming = &mut self.incoming;
         self.accept_queue.greet(service, now, |_, hello, connection| {
             if incoming.len() == INCOMING_MAX {
