@@ -91,6 +91,31 @@ impl ProcessGroup {
         self.submit_of(OpKind::Reduce, request, 0, self.site(), |buffer| buffer)
     }
 
+    /// Begins a [`scan`](Self::scan).
+    ///
+    /// # Shape
+    /// `buffer`, and the result: n elements.
+    /// # Determinism
+    /// As of [`scan`](Self::scan).
+    /// # Errors
+    /// As for [`all_reduce_async`](Self::all_reduce_async).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_group::ReduceOp;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.scan_async(vec![1.0f32, 2.0], ReduceOp::Sum)?;
+    /// // … compute …
+    /// assert_eq!(work.wait()?, [[1.0, 2.0], [2.0, 4.0]][group.rank()]);
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn scan_async<B: Buffer>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>> {
+        let request = Request::Scan { buffers: Buffers::InPlace(buffer), reduce: op };
+        self.submit_of(OpKind::Scan, request, 0, self.site(), |buffer| buffer)
+    }
+
     /// Begins an [`all_gather`](Self::all_gather); the result has P × n elements.
     ///
     /// # Errors

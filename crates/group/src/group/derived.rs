@@ -7,7 +7,7 @@ use crate::engine::scratch::Scratch;
 use crate::group::call::{HostCall, HostRequest, element};
 use crate::group::memory::keep;
 use crate::group::request::{BlockExchange, Buffers, Request};
-use phalanx_core::{DType, Error, Layout, Result};
+use phalanx_core::{DType, Error, Layout, ReduceOp, Result};
 use phalanx_kernels::Kernel;
 use std::ops::Range;
 
@@ -88,10 +88,7 @@ pub(crate) fn derived<E>(
             let (buffers, blocks) =
                 (Buffers::Separate(&*buffer, all.bytes_mut()), Layout::even(world_size, count * world_size));
             perform(Request::AllGather { buffers, blocks })?;
-            let all = all.bytes();
-            let sources: Vec<_> = (0..=rank).map(|rank| Some(&all[rank * len..(rank + 1) * len])).collect();
-            let kernel = dtype.and_then(|dtype| Kernel::new(reduce, dtype));
-            kernel.expect("a call's values can be combined").fold(buffer, &sources, rank + 1);
+            fold_scan(buffer, all.bytes(), reduce, dtype, rank);
             Ok(())
         }
         Request::Barrier => {
@@ -99,4 +96,18 @@ pub(crate) fn derived<E>(
             perform(Request::AllGather { buffers, blocks })
         }
     }
+}
+
+/// The result of a scan on rank `rank`, of all inputs one after the other.
+pub(crate) fn fold_scan(
+    output: &mut [u8],
+    inputs: &[u8],
+    reduce: ReduceOp,
+    dtype: Option<DType>,
+    rank: usize,
+) {
+    let len = output.len();
+    let sources: Vec<_> = (0..=rank).map(|rank| Some(&inputs[rank * len..(rank + 1) * len])).collect();
+    let kernel = dtype.and_then(|dtype| Kernel::new(reduce, dtype));
+    kernel.expect("a call's values can be combined").fold(output, &sources, rank + 1);
 }

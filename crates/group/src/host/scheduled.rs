@@ -23,7 +23,7 @@ use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::request::Request;
 use crate::host::BackendChoice;
 use crate::host::neighbours::Neighbours;
-use crate::host::stage::{Pattern, Stage, Staged};
+use crate::host::stage::{Pattern, Stage};
 use crate::progress::polling;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
@@ -171,9 +171,7 @@ impl ScheduledBackend {
         begun: Option<Partials>,
     ) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let Staged::Scheduled(pattern, stage) = self.stage(&signature, request)? else {
-            return Err(Error::Internal { what: format!("a part without a schedule: {signature}") });
-        };
+        let (pattern, stage) = self.stage(&signature, request)?;
         let arithmetic = Arithmetic::of(&signature, pattern.reduce, contributions)?;
         let sums = match &begun {
             Some(_) => Sums::Begun,
@@ -195,9 +193,9 @@ impl ScheduledBackend {
         &self,
         signature: &Signature,
         request: Request<I, O>,
-    ) -> Result<Staged<I, O>> {
+    ) -> Result<(Pattern, Stage<I, O>)> {
         let (rank, world_size) = (self.engine.health.rank, self.engine.health.members().len());
-        Stage::of(request, element(signature.dtype), rank, world_size)
+        Stage::of(request, signature.dtype, rank, world_size)
             .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
     }
 
@@ -351,15 +349,8 @@ impl Backend for ScheduledBackend {
 
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
         call.check_place(self.rank(), self.members().len())?;
-        let place = call.place();
         let (signature, request) = call.into_parts();
-        let (pattern, stage) = match self.stage(&signature, request)? {
-            Staged::Scheduled(pattern, stage) => (pattern, stage),
-            Staged::Unscheduled(request) => {
-                let call = HostCall::new(signature, request, place.0, place.1)?;
-                return self.perform_derived(call, timeout);
-            }
-        };
+        let (pattern, stage) = self.stage(&signature, request)?;
         let running = self.begin(&signature, &pattern)?;
         let seq = running.seq();
         self.run(running, stage, Attempt::new(Instant::now(), timeout))?;
@@ -371,10 +362,7 @@ impl Backend for ScheduledBackend {
         call.check_place(self.rank(), self.members().len())?;
         polling::start(&self.engine)?;
         let (signature, request) = call.into_parts();
-        let Staged::Scheduled(pattern, stage) = self.stage(&signature, request)? else {
-            let hint = "no schedule performs it, so it can't run beside its caller".to_owned();
-            return Err(Error::Unsupported { op: signature.op, backend: self.name, hint });
-        };
+        let (pattern, stage) = self.stage(&signature, request)?;
         let running = self.begin(&signature, &pattern)?;
         self.engine.health.latch.collectives.schedule(running.signature(), clock::now);
         let task = Task::Collective(Box::new(running));

@@ -2,10 +2,12 @@
 
 use crate::engine::collective::Memory;
 use crate::engine::scratch::Scratch;
+use crate::group::call::element;
+use crate::group::derived::fold_scan;
 use crate::group::memory::{Changed, OwnedBuffer, Readable, Writable, keep};
 use crate::group::pending::Bytes;
 use crate::group::request::{BlockExchange, Buffers, Request};
-use phalanx_core::{Layout, OpKind, ReduceOp};
+use phalanx_core::{DType, Layout, OpKind, ReduceOp};
 use std::ops::Range;
 
 /// What an algorithm is chosen and planned by. The same on all ranks, but for the layouts of an uneven all_to_all.
@@ -30,14 +32,6 @@ impl Pattern {
     }
 }
 
-/// A request, made ready.
-#[derive(Debug)]
-pub(crate) enum Staged<I, O> {
-    Scheduled(Pattern, Stage<I, O>),
-    /// There are no schedules for it.
-    Unscheduled(Request<I, O>),
-}
-
 /// The memory in which a schedule is performed.
 #[derive(Debug)]
 pub(crate) enum Stage<I, O> {
@@ -51,24 +45,36 @@ pub(crate) enum Stage<I, O> {
     PassesOn(I, Scratch),
     /// This block becomes the output.
     Takes(O, Range<usize>, Scratch),
+    /// All ranks gather the whole, of which what those up to this rank gave is combined to the output.
+    Scans(O, Scratch, Scan),
     /// Nothing is moved.
     Nothing,
 }
 
+/// How the blocks of a whole that was gathered become the result of a scan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scan {
+    reduce: ReduceOp,
+    dtype: Option<DType>,
+    rank: usize,
+}
+
 impl<I: Readable, O: Writable> Stage<I, O> {
-    /// `request` for rank `rank` of `world_size`; what a rank gives itself is where it belongs then.
+    /// `request` of elements of type `dtype`, or of bytes, for rank `rank` of `world_size`; what a rank gives itself is where it belongs then.
     ///
     /// # Errors
     /// [`Changed`]: a buffer of the program's own making.
     pub(crate) fn of(
         request: Request<I, O>,
-        element: usize,
+        dtype: Option<DType>,
         rank: usize,
         world_size: usize,
-    ) -> Result<Staged<I, O>, Changed> {
+    ) -> Result<(Pattern, Self), Changed> {
+        let element = element(dtype);
         let bytes = |elements: Range<usize>| elements.start * element..elements.end * element;
         let whole = |blocks: &Layout| Scratch::new(blocks.len() * element);
-        let (kind, reduce, root) = (request.kind(), request.reduce().copied(), request.root().unwrap_or(0));
+        let (mut kind, mut reduce) = (request.kind(), request.reduce().copied());
+        let root = request.root().unwrap_or(0);
         let even = Layout::even(world_size, request.count(element));
         let mut recv_layout = None;
         let (layout, stage) = match request {
@@ -129,10 +135,25 @@ impl<I: Readable, O: Writable> Stage<I, O> {
                 recv_layout = (!is_even).then_some(recv);
                 (send, Self::Separate(input, output))
             }
-            request @ Request::Scan { .. } => return Ok(Staged::Unscheduled(request)),
+            Request::Scan { buffers, reduce: by } => {
+                (kind, reduce) = (OpKind::AllGather, None);
+                let blocks = Layout::even(world_size, even.len() * world_size);
+                let (mut whole, own) = (whole(&blocks), bytes(blocks.block(rank)));
+                let output = match buffers {
+                    Buffers::InPlace(mut buffer) => {
+                        whole.bytes_mut()[own].copy_from_slice(buffer.write()?);
+                        buffer
+                    }
+                    Buffers::Separate(mut input, output) => {
+                        whole.bytes_mut()[own].copy_from_slice(input.read()?);
+                        output
+                    }
+                };
+                (blocks, Self::Scans(output, whole, Scan { reduce: by, dtype, rank }))
+            }
             Request::Barrier => (even, Self::Nothing),
         };
-        Ok(Staged::Scheduled(Pattern { kind, reduce, root, layout, recv_layout }, stage))
+        Ok((Pattern { kind, reduce, root, layout, recv_layout }, stage))
     }
 
     /// What the schedule works on.
@@ -144,7 +165,9 @@ impl<I: Readable, O: Writable> Stage<I, O> {
             Self::InPlace(buffer) => Memory::InPlace(buffer.write()?),
             Self::Separate(input, output) => Memory::Separate(input.read()?, output.write()?),
             Self::Sends(input, _) => Memory::Separate(input.read()?, &mut []),
-            Self::PassesOn(_, whole) | Self::Takes(_, _, whole) => Memory::InPlace(whole.bytes_mut()),
+            Self::PassesOn(_, whole) | Self::Takes(_, _, whole) | Self::Scans(_, whole, _) => {
+                Memory::InPlace(whole.bytes_mut())
+            }
             Self::Nothing => Memory::InPlace(&mut []),
         })
     }
@@ -154,8 +177,12 @@ impl<I: Readable, O: Writable> Stage<I, O> {
     /// # Errors
     /// [`Changed`]: a buffer of the program's own making.
     pub(crate) fn finish(&mut self) -> Result<(), Changed> {
-        if let Self::Takes(output, own, whole) = self {
-            keep(output.write()?, &whole.bytes()[own.clone()]);
+        match self {
+            Self::Takes(output, own, whole) => keep(output.write()?, &whole.bytes()[own.clone()]),
+            Self::Scans(output, whole, Scan { reduce, dtype, rank }) => {
+                fold_scan(output.write()?, whole.bytes(), *reduce, *dtype, *rank);
+            }
+            Self::InPlace(_) | Self::Separate(..) | Self::Sends(..) | Self::PassesOn(..) | Self::Nothing => {}
         }
         Ok(())
     }
@@ -169,6 +196,7 @@ impl Stage<OwnedBuffer, OwnedBuffer> {
             | Self::Separate(_, output)
             | Self::Sends(_, output)
             | Self::Takes(output, ..)
+            | Self::Scans(output, ..)
             | Self::PassesOn(output, _) => output.into_inner(),
             Self::Nothing => Box::new(Vec::<u8>::new()),
         }

@@ -24,6 +24,7 @@ pub fn asynchronous_operations_compute_the_same(world: &World) {
                 let broadcast = group.broadcast_async(mine(), world_size - 1).unwrap();
                 let all_gather = group.all_gather_async(&mine()).unwrap();
                 let reduce_scatter = group.reduce_scatter_async(mine(), ReduceOp::Max).unwrap();
+                let scan = group.scan_async(mine(), ReduceOp::Avg).unwrap();
                 group.barrier_async().unwrap().wait().unwrap();
                 assert_bits(
                     &all_reduce.wait().unwrap(),
@@ -39,6 +40,15 @@ pub fn asynchronous_operations_compute_the_same(world: &World) {
                 assert_bits(&all_gather.wait().unwrap(), &oracle::gather(&inputs), "all_gather_async");
                 let blocks = oracle::blocks(&oracle::reduce(&inputs, ReduceOp::Max), &vec![len; world_size]);
                 assert_bits(&reduce_scatter.wait().unwrap(), &blocks[rank], "reduce_scatter_async");
+                let before = oracle::reduce(&inputs[..=rank], ReduceOp::Avg);
+                assert_bits(&scan.wait().unwrap(), &before, "scan_async");
+                // A rank may wait at once where others do not.
+                let mut buffer = mine();
+                match rank % 2 {
+                    0 => group.scan(&mut buffer, ReduceOp::Avg).unwrap(),
+                    _ => buffer = group.scan_async(buffer, ReduceOp::Avg).and_then(Work::wait).unwrap(),
+                }
+                assert_bits(&buffer, &before, "scan, here and there begun");
             }
         });
     }
