@@ -143,9 +143,7 @@ impl Flags {
         if self.min_bytes > self.max_bytes {
             return Err(Error::config("--min-bytes is more than --max-bytes"));
         }
-        if !self.redop.supports(self.dtype) {
-            return Err(Error::config(format!("{} is for integers, not for {}", self.redop, self.dtype)));
-        }
+        self.redop.check(self.dtype).map_err(Error::config)?;
         if (!self.against.is_empty() || self.limit) && (self.dtype, self.redop) != (DType::F32, ReduceOp::Sum)
         {
             return Err(Error::config("--against and --limit compare sums of f32 only"));

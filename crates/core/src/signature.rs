@@ -120,7 +120,7 @@ pub struct Signature {
     pub dtype: Option<DType>,
     /// Elements: the length that must be equal on all ranks, or the sum of the counts that must.
     pub count: u64,
-    /// How values are combined, in reductions.
+    /// How values are combined, in reductions. Its factor, if it has one, is not compared.
     pub reduce: Option<ReduceOp>,
     /// The special rank, where there is one.
     pub root: Option<u32>,
@@ -139,6 +139,14 @@ impl Signature {
         Self { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, method: Method::UNSAID, site }
     }
 
+    /// The type of the elements that travel: `dtype`, but `f32` for a pre-multiplied sum of half types, of which the products are as yet unrounded.
+    pub fn carries(&self) -> Option<DType> {
+        match (self.reduce, self.dtype) {
+            (Some(ReduceOp::PreMulSum(_)), Some(DType::F16 | DType::BF16)) => Some(DType::F32),
+            (_, dtype) => dtype,
+        }
+    }
+
     /// Whether two ranks mean the same operation, and perform it in the same way.
     pub fn matches(&self, other: &Self) -> bool {
         self.calls_as(other) && self.method == other.method
@@ -146,8 +154,11 @@ impl Signature {
 
     /// Whether two ranks called the same, in whichever way they perform it.
     pub fn calls_as(&self, other: &Self) -> bool {
-        (self.op, self.dtype, self.count, self.reduce, self.root, self.detail)
-            == (other.op, other.dtype, other.count, other.reduce, other.root, other.detail)
+        let all = |call: &Self| {
+            let reduce = call.reduce.map(ReduceOp::number);
+            (call.op, call.dtype, call.count, reduce, call.root, call.detail)
+        };
+        all(self) == all(other)
     }
 
     /// 64 bits over everything that must agree. Not a defence against forgery: links are authenticated.
@@ -156,7 +167,7 @@ impl Signature {
         hash.word(self.op as u64);
         hash.word(self.dtype.map_or(u64::MAX, |d| d as u64));
         hash.word(self.count);
-        hash.word(self.reduce.map_or(u64::MAX, |r| r as u64));
+        hash.word(self.reduce.map_or(u64::MAX, ReduceOp::number));
         hash.word(self.root.map_or(u64::MAX, u64::from));
         hash.word(self.detail);
         hash.text(self.method.as_str());
@@ -241,12 +252,16 @@ mod tests {
     fn every_field_but_the_site_counts() {
         let a = base();
         assert!(a.matches(&Signature { site: CallSite { file: "b.rs".into(), line: 9 }, ..base() }));
+        let [one, other] =
+            [0.5, 2.0].map(|factor| Signature { reduce: Some(ReduceOp::PreMulSum(factor)), ..base() });
+        assert!(one.matches(&other) && one.fingerprint() == other.fingerprint());
         for other in [
             Signature { op: OpKind::Broadcast, ..base() },
             Signature { dtype: Some(DType::F64), ..base() },
             Signature { dtype: None, ..base() },
             Signature { count: 11, ..base() },
             Signature { reduce: Some(ReduceOp::Avg), ..base() },
+            Signature { reduce: Some(ReduceOp::PreMulSum(1.0)), ..base() },
             Signature { root: Some(0), ..base() },
             Signature { detail: Signature::detail_of(&[4, 6]), ..base() },
             Signature { method: "ring in 2 blocks of 5".into(), ..base() },

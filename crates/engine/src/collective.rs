@@ -116,7 +116,7 @@ impl Collective {
             seq,
             fingerprint: on_the_wire.fingerprint(),
             encoded: encode_signature(&on_the_wire),
-            element: signature.dtype.map_or(1, phalanx_core::DType::size),
+            element: signature.carries().map_or(1, phalanx_core::DType::size),
             signature,
             method: on_the_wire.method,
             told: Vec::new(),

@@ -47,12 +47,12 @@ pub(crate) enum Operand<'a> {
 }
 
 impl Arithmetic {
-    /// Of values of this call's type that are combined by `reduce`, in a group of so many ranks; `None` for what is no reduction.
+    /// Of values of the type that this call carries, which are combined by `reduce`, in a group of so many ranks; `None` for what is no reduction.
     ///
     /// # Errors
     /// The operator is not defined for the type.
     pub fn of(signature: &Signature, reduce: Option<ReduceOp>, divide_by: usize) -> Result<Option<Self>> {
-        let (Some(op), Some(dtype)) = (reduce, signature.dtype) else { return Ok(None) };
+        let (Some(op), Some(dtype)) = (reduce, signature.carries()) else { return Ok(None) };
         let kernel = Kernel::new(op, dtype)
             .ok_or_else(|| Error::misuse(signature.op, format!("{op} is not defined for {dtype}")))?;
         let in_rank_order = signature.method.is_in_rank_order();

@@ -59,6 +59,7 @@
 
 mod convert;
 mod copy;
+mod factor;
 mod float_state;
 mod generic;
 mod half_sum;
@@ -71,6 +72,7 @@ mod plain;
 
 pub use convert::Conversion;
 pub use copy::{copy, copy_past_caches, copy_slice};
+pub use factor::Factor;
 pub use half_sum::HalfSum;
 pub use instance::Instance;
 pub use kernel::Kernel;

@@ -214,8 +214,15 @@ fn results(parts: &[Request]) -> Vec<Vec<u8>> {
     let data: Vec<&[u8]> = parts.iter().map(|part| &part.data[..]).collect();
     let block = |data: &[u8], i: usize| data[data.len() / n * i..data.len() / n * (i + 1)].to_vec();
     let reduced = || {
-        let operator = Operator::from_code(first.operator, first.scalar).expect("checked when the call came");
-        number::reduce(&data, first.dtype, operator)
+        let operator = Operator::from_code(first.operator).expect("checked when the call came");
+        if !matches!(operator, Operator::PreMulSum) {
+            return number::reduce(&data, first.dtype, operator);
+        }
+        // Ranks make their operators themselves, each with a scalar of its own.
+        let scaled = |part: &Request| number::scaled(&part.data, first.dtype, part.scalar);
+        let products: Vec<Vec<u8>> = parts.iter().map(scaled).collect();
+        let products: Vec<&[u8]> = products.iter().map(Vec::as_slice).collect();
+        number::reduce(&products, first.dtype, operator)
     };
     match first.kind {
         Kind::AllReduce => vec![reduced(); n],

@@ -9,7 +9,7 @@ enum Number {
     Float(f64),
 }
 
-/// How contributions become one: an operator of NCCL, `PreMulSum` with its scalar.
+/// How contributions become one: an operator of NCCL.
 #[derive(Clone, Copy)]
 pub(crate) enum Operator {
     Sum,
@@ -17,14 +17,13 @@ pub(crate) enum Operator {
     Max,
     Min,
     Avg,
-    PreMulSum(f64),
+    /// Each contribution is [`scaled`] before.
+    PreMulSum,
 }
 
 impl Operator {
-    pub(crate) fn from_code(code: u64, scalar: f64) -> Option<Self> {
-        [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::PreMulSum(scalar)]
-            .get(code as usize)
-            .copied()
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::PreMulSum].get(code as usize).copied()
     }
 }
 
@@ -46,7 +45,6 @@ pub(crate) fn reduce(parts: &[&[u8]], dtype: u64, operator: Operator) -> Vec<u8>
         let all = parts.iter().map(|part| read(&part[i * size..][..size], dtype));
         let rounded = |x| read(&write(x, dtype), dtype);
         let scaled = all.map(|x| match (operator, x) {
-            (Operator::PreMulSum(by), x) => rounded(scale(x, by)),
             // Floats are multiplied before they are added, and of integers the sum is divided.
             (Operator::Avg, Number::Float(_)) => {
                 rounded(combine(x, rounded(Number::Float(1.0 / parts.len() as f64)), Operator::Prod))
@@ -58,6 +56,12 @@ pub(crate) fn reduce(parts: &[&[u8]], dtype: u64, operator: Operator) -> Vec<u8>
         result.extend(write(one, dtype));
     }
     result
+}
+
+/// A contribution, multiplied by the scalar of its rank.
+pub(crate) fn scaled(part: &[u8], dtype: u64, by: f64) -> Vec<u8> {
+    let size = size(dtype).expect("the type was checked when the call came");
+    part.chunks(size).flat_map(|element| write(scale(read(element, dtype), by), dtype)).collect()
 }
 
 /// The value of a scalar of type `dtype`.
@@ -183,7 +187,8 @@ mod tests {
     fn integers_wrap_and_averages_divide_once() {
         assert_eq!(reduce(&[&[200], &[100]], 1, Operator::Sum), [44]);
         assert_eq!(reduce(&[&[200], &[100]], 1, Operator::Avg), [22]);
-        assert_eq!(reduce(&[&[3], &[4]], 1, Operator::PreMulSum(2.0)), [14]);
+        let [one, other] = [scaled(&[3], 1, 2.0), scaled(&[4], 1, 3.0)];
+        assert_eq!(reduce(&[&one, &other], 1, Operator::PreMulSum), [18]);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! What is done with raw device memory: a collective of the group, or a message.
 
-use crate::element::Reduction;
 use crate::sys::cuda::RawPointer;
 use phalanx_group::Request;
 
@@ -8,7 +7,7 @@ use phalanx_group::Request;
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// By all ranks.
-    Collective(Request<RawPointer, RawPointer, Reduction>),
+    Collective(Request<RawPointer, RawPointer>),
     /// A message to a rank.
     Send { from: RawPointer, dst: usize },
     /// A message from a rank.

@@ -4,7 +4,7 @@ use crate::action::Action;
 use crate::buffer::DeviceBuffer;
 use crate::call::Call;
 use crate::device::Device;
-use crate::element::{DeviceElement, Reduction};
+use crate::element::DeviceElement;
 use crate::memory::Memory;
 use crate::operation::{Carrier, ElementType, Operation};
 use phalanx_core::{CallSite, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 
 /// A collective on memory of devices.
-pub(crate) type DeviceRequest<'a, T> = Request<&'a DeviceBuffer<T>, &'a mut DeviceBuffer<T>, Reduction>;
+pub(crate) type DeviceRequest<'a, T> = Request<&'a DeviceBuffer<T>, &'a mut DeviceBuffer<T>>;
 
 /// Operations to launch together: NCCL's group. It borrows the buffers, so that none is in it twice unless it is only read.
 ///
@@ -53,10 +53,10 @@ impl<'a> Batch<'a> {
     pub fn all_reduce<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
     ) -> Result<()> {
         let buffers = Buffers::InPlace(buffer);
-        self.request(Request::AllReduce { buffers, reduce: reduction.into() })
+        self.request(Request::AllReduce { buffers, reduce: op })
     }
 
     /// As [`all_reduce`](Self::all_reduce), into another buffer.
@@ -64,20 +64,20 @@ impl<'a> Batch<'a> {
         &mut self,
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
     ) -> Result<()> {
         let buffers = Buffers::Separate(input, output);
-        self.request(Request::AllReduce { buffers, reduce: reduction.into() })
+        self.request(Request::AllReduce { buffers, reduce: op })
     }
 
     /// `root` ends with the combination of all; elsewhere the buffer stays as it is.
     pub fn reduce<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
         root: usize,
     ) -> Result<()> {
-        self.request(Request::Reduce { buffer, reduce: reduction.into(), root })
+        self.request(Request::Reduce { buffer, reduce: op, root })
     }
 
     /// Every rank ends with what `root` has.
@@ -110,9 +110,9 @@ impl<'a> Batch<'a> {
         &mut self,
         input: &'a DeviceBuffer<T>,
         output: &'a mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
     ) -> Result<()> {
-        let (blocks, reduce) = (self.blocks_of(output.len()), reduction.into());
+        let (blocks, reduce) = (self.blocks_of(output.len()), op);
         self.request(Request::ReduceScatter { buffers: Buffers::Separate(input, output), blocks, reduce })
     }
 
@@ -121,9 +121,9 @@ impl<'a> Batch<'a> {
     pub fn reduce_scatter_in_place<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
     ) -> Result<()> {
-        let (blocks, reduce) = (self.blocks_of(buffer.len() / self.world_size), reduction.into());
+        let (blocks, reduce) = (self.blocks_of(buffer.len() / self.world_size), op);
         self.request(Request::ReduceScatter { buffers: Buffers::InPlace(buffer), blocks, reduce })
     }
 
@@ -161,7 +161,7 @@ impl<'a> Batch<'a> {
 
     /// As a collective of its own name: NCCL has none that waits, and does nothing at all for no elements.
     pub(crate) fn barrier(&mut self, one: &'a mut DeviceBuffer<u8>) -> Result<()> {
-        let (buffers, reduce) = (Buffers::InPlace(one), ReduceOp::Max.into());
+        let (buffers, reduce) = (Buffers::InPlace(one), ReduceOp::Max);
         self.request_as(OpKind::Barrier, Request::AllReduce { buffers, reduce })
     }
 

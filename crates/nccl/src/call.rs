@@ -1,12 +1,12 @@
 //! One function call of NCCL on raw memory.
 
 use crate::abilities::Abilities;
-use crate::element::{DataType, Reduction};
+use crate::element::{DataType, number};
 use crate::load::Nccl;
 use crate::sys::cuda::{RawPointer, RawStream};
 use crate::sys::nccl::{Code, RawComm, RawOp, SCALAR_ON_HOST};
 use half::{bf16, f16};
-use phalanx_core::{Error, OpKind, Result};
+use phalanx_core::{Error, OpKind, ReduceOp, Result};
 use std::ffi::{c_int, c_void};
 
 /// A call of NCCL on memory at raw addresses, which it reads and writes when the stream comes to it.
@@ -30,14 +30,14 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the names of NCCL's functions")]
 pub enum Kind {
-    AllReduce(Reduction),
-    ReduceScatter(Reduction),
+    AllReduce(ReduceOp),
+    ReduceScatter(ReduceOp),
     AllGather,
     Broadcast {
         root: usize,
     },
     Reduce {
-        reduction: Reduction,
+        reduce: ReduceOp,
         root: usize,
     },
     /// Ignores the output.
@@ -64,10 +64,10 @@ impl Kind {
         }
     }
 
-    fn reduction(self) -> Option<Reduction> {
+    fn reduce(self) -> Option<ReduceOp> {
         match self {
-            Self::AllReduce(reduction) | Self::ReduceScatter(reduction) | Self::Reduce { reduction, .. } => {
-                Some(reduction)
+            Self::AllReduce(reduce) | Self::ReduceScatter(reduce) | Self::Reduce { reduce, .. } => {
+                Some(reduce)
             }
             _ => None,
         }
@@ -97,7 +97,7 @@ impl Call {
         }
         let data_type = self.data_type;
         let name = format_args!("{data_type:?}");
-        let lack = self.kind.reduction().and_then(|how| abilities.lack(Some(data_type), name, how));
+        let lack = self.kind.reduce().and_then(|op| abilities.lack(Some(data_type), name, op));
         lack.map_or(Ok(()), |hint| Err(Error::Unsupported { op, backend: "nccl", hint }))
     }
 
@@ -115,7 +115,7 @@ impl Call {
         let Self { kind, from, to, count, data_type } = *self;
         let (table, from, to) = (nccl.table(), from as *const c_void, to as *mut c_void);
         // What is only moved may be any bytes; of some types NCCL has refused to move what it did not reduce.
-        let (data_type, count) = match kind.reduction() {
+        let (data_type, count) = match kind.reduce() {
             Some(_) => (data_type, count),
             None => (DataType::U8, count * data_type.size()),
         };
@@ -167,8 +167,8 @@ impl Operator {
     /// # Safety
     /// The communicator lives.
     pub(crate) unsafe fn of(call: &Call, nccl: Nccl, comm: RawComm) -> Result<Self> {
-        let Some(Reduction::PreMulSum(scalar)) = call.kind.reduction() else {
-            let raw = call.kind.reduction().and_then(Reduction::number).unwrap_or_default();
+        let Some(ReduceOp::PreMulSum(scalar)) = call.kind.reduce() else {
+            let raw = call.kind.reduce().and_then(number).unwrap_or_default();
             return Ok(Self { raw, is_made: false });
         };
         let create = nccl.table().red_op_create_pre_mul_sum.of(&nccl)?;
@@ -271,10 +271,7 @@ mod tests {
         let version = crate::load::Version { major: 2, minor: 30, patch: 7 };
         let abilities = Abilities { version, capability: (9, 0), is_alone: false };
         let call = |kind| Call { kind, from: 0, to: 0, count: 1, data_type: DataType::I32 };
-        let bits = call(Kind::AllReduce(phalanx_core::ReduceOp::BitXor.into()))
-            .check(2, abilities)
-            .unwrap_err()
-            .to_string();
+        let bits = call(Kind::AllReduce(ReduceOp::BitXor)).check(2, abilities).unwrap_err().to_string();
         assert_eq!(
             bits,
             "all_reduce is not supported by the nccl backend: NCCL has no bit_xor; reduce on the host, or another way"

@@ -78,32 +78,15 @@ impl DataType {
     }
 }
 
-/// How NCCL combines the values of the ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reduction {
-    /// As elsewhere in phalanx, but for NaN in `Min` and `Max` and for `Avg` of floats: see [there](crate::NcclGroup#determinism). Operators on bits NCCL has not.
-    Op(ReduceOp),
-    /// Each value is multiplied by this before all are added; in the element type, so integers take what of it is whole.
-    PreMulSum(f64),
-}
-
-impl From<ReduceOp> for Reduction {
-    fn from(op: ReduceOp) -> Self {
-        Self::Op(op)
-    }
-}
-
-impl Reduction {
-    /// NCCL's number, of those that have one.
-    pub(crate) const fn number(self) -> Option<i32> {
-        match self {
-            Self::Op(ReduceOp::Sum) => Some(nccl::SUM),
-            Self::Op(ReduceOp::Prod) => Some(nccl::PROD),
-            Self::Op(ReduceOp::Max) => Some(nccl::MAX),
-            Self::Op(ReduceOp::Min) => Some(nccl::MIN),
-            Self::Op(ReduceOp::Avg) => Some(nccl::AVG),
-            _ => None,
-        }
+/// NCCL's number of an operator, of those that have one.
+pub(crate) const fn number(op: ReduceOp) -> Option<i32> {
+    match op {
+        ReduceOp::Sum => Some(nccl::SUM),
+        ReduceOp::Prod => Some(nccl::PROD),
+        ReduceOp::Max => Some(nccl::MAX),
+        ReduceOp::Min => Some(nccl::MIN),
+        ReduceOp::Avg => Some(nccl::AVG),
+        _ => None,
     }
 }
 

@@ -82,7 +82,7 @@ pub use call::{Call, Kind};
 pub use comm::Communicator;
 pub use comm_file::DistributedConfig;
 pub use device::Device;
-pub use element::{DataType, DeviceElement, F8E4M3, F8E5M2, Reduction};
+pub use element::{DataType, DeviceElement, F8E4M3, F8E5M2};
 pub use fallback::{ENABLE_FALLBACK, Fallback};
 pub use group::{NcclGroup, Work};
 pub use hybrid::{HybridGroup, Place};

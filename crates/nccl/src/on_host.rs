@@ -1,8 +1,7 @@
 //! The host's work on a chunk of device memory that has come to it.
 
 use crate::action::Action;
-use crate::element::Reduction;
-use phalanx_core::{Element, Error, Layout, Result};
+use phalanx_core::{Element, Layout, Result};
 use phalanx_group::{BlockExchange, Buffers, ProcessGroup, Request};
 
 /// Performs an operation of the group on one chunk: on this rank's input and output in the host's memory. What is done in place is done in the output.
@@ -21,25 +20,19 @@ pub(crate) fn perform<T: Element>(
         Action::Send { dst, .. } => return group.send(input, *dst, 0),
         Action::Recv { src, .. } => return group.recv(output, *src, 0),
     };
-    let op = |reduction| match reduction {
-        Reduction::Op(reduce) => Ok(reduce),
-        Reduction::PreMulSum(_) => Err(Error::Internal { what: "a pre-multiplied sum over the host".into() }),
-    };
     let (rank, world_size) = (group.rank(), group.world_size());
     // Of a chunk, every block has as many elements.
     let even = |len: usize| Layout::even(world_size, len);
     group.request(match *request {
-        Request::AllReduce { reduce, .. } => {
-            Request::AllReduce { buffers: Buffers::InPlace(output), reduce: op(reduce)? }
-        }
-        Request::Reduce { reduce, root, .. } => Request::Reduce { buffer: output, reduce: op(reduce)?, root },
+        Request::AllReduce { reduce, .. } => Request::AllReduce { buffers: Buffers::InPlace(output), reduce },
+        Request::Reduce { reduce, root, .. } => Request::Reduce { buffer: output, reduce, root },
         Request::Broadcast { root, .. } => Request::Broadcast { buffer: output, root },
         Request::AllGather { .. } => {
             let blocks = even(output.len());
             Request::AllGather { buffers: Buffers::Separate(input, output), blocks }
         }
         Request::ReduceScatter { reduce, .. } => {
-            let (blocks, reduce) = (even(input.len()), op(reduce)?);
+            let blocks = even(input.len());
             Request::ReduceScatter { buffers: Buffers::Separate(input, output), blocks, reduce }
         }
         Request::Gather { root, .. } => {
@@ -54,9 +47,7 @@ pub(crate) fn perform<T: Element>(
             let blocks = BlockExchange::Even { count: input.len() / world_size };
             Request::AllToAll { input, output, blocks }
         }
-        Request::Scan { reduce, .. } => {
-            Request::Scan { buffers: Buffers::InPlace(output), reduce: op(reduce)? }
-        }
+        Request::Scan { reduce, .. } => Request::Scan { buffers: Buffers::InPlace(output), reduce },
         Request::Barrier => Request::Barrier,
     })
 }

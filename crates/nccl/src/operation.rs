@@ -3,7 +3,7 @@
 use crate::abilities::Abilities;
 use crate::action::Action;
 use crate::call::{Call, Kind, out_of_range};
-use crate::element::{DataType, DeviceElement, Reduction};
+use crate::element::{DataType, DeviceElement};
 use crate::on_host::{Perform, perform};
 use crate::sys::cuda::RawPointer;
 use phalanx_core::{CallSite, DType, Error, Method, OpKind, ReduceOp, Result, Signature};
@@ -57,7 +57,7 @@ impl Operation {
         }
     }
 
-    fn reduction(&self) -> Option<Reduction> {
+    fn reduce(&self) -> Option<ReduceOp> {
         match &self.action {
             Action::Collective(request) => request.reduce().copied(),
             Action::Send { .. } | Action::Recv { .. } => None,
@@ -109,20 +109,18 @@ impl Operation {
         {
             return unsupported("nccl", format!("NCCL has no {}: make it of others", request.kind()));
         }
-        let Some(reduction) = self.reduction() else { return Ok(()) };
-        match (carrier, reduction, self.element.dtype) {
-            (Carrier::Nccl(abilities), _, _) => {
-                let lack = abilities.lack(self.element.data_type, name, reduction);
+        let Some(reduce) = self.reduce() else { return Ok(()) };
+        match (carrier, self.element.dtype) {
+            // The same here as on the host, though NCCL takes what of a factor is whole.
+            (Carrier::Nccl(_), Some(dtype)) if reduce.factor().is_some() && !dtype.is_float() => {
+                reduce.check(dtype).map_err(|what| Error::misuse(op, what))
+            }
+            (Carrier::Nccl(abilities), _) => {
+                let lack = abilities.lack(self.element.data_type, name, reduce);
                 lack.map_or(Ok(()), |hint| unsupported("nccl", hint))
             }
-            (Carrier::Host, _, None) => unsupported("host", format!("the host does not reduce {name}")),
-            (Carrier::Host, Reduction::PreMulSum(_), _) => {
-                unsupported("host", "the host has no pre-multiplied sum; multiply before".into())
-            }
-            (Carrier::Host, Reduction::Op(reduce), Some(dtype)) if !reduce.supports(dtype) => {
-                Err(Error::misuse(op, format!("{reduce} is for integers, not for {dtype}")))
-            }
-            (Carrier::Host, ..) => Ok(()),
+            (Carrier::Host, None) => unsupported("host", format!("the host does not reduce {name}")),
+            (Carrier::Host, Some(dtype)) => reduce.check(dtype).map_err(|what| Error::misuse(op, what)),
         }
     }
 
@@ -157,19 +155,13 @@ impl Operation {
     pub(crate) fn signature(&self, world_size: usize, site: CallSite) -> Signature {
         let of_device = usize::from_be_bytes(*b"on GPUs.");
         let type_number = self.element.data_type.map_or(usize::MAX, |data_type| data_type as usize);
-        // A sum of multiples is no plain sum, whatever they are multiplied by.
-        let (reduce, is_scaled, scalar) = match self.reduction() {
-            Some(Reduction::Op(reduce)) => (Some(reduce), 0, 0),
-            Some(Reduction::PreMulSum(scalar)) => (Some(ReduceOp::Sum), 1, scalar.to_bits() as usize),
-            None => (None, 0, 0),
-        };
         let signature = Signature {
             op: self.op,
             dtype: self.element.dtype,
             count: (self.count * self.blocks(world_size)) as u64,
-            reduce,
+            reduce: self.reduce(),
             root: self.rank().map(|root| root as u32),
-            detail: Signature::detail_of(&[of_device, type_number, is_scaled, scalar]),
+            detail: Signature::detail_of(&[of_device, type_number]),
             method: Method::UNSAID,
             site,
         };
@@ -200,7 +192,7 @@ impl Operation {
         };
         match *request {
             Request::AllReduce { reduce, .. } => vec![call(Kind::AllReduce(reduce))],
-            Request::Reduce { reduce: reduction, root, .. } => vec![call(Kind::Reduce { reduction, root })],
+            Request::Reduce { reduce, root, .. } => vec![call(Kind::Reduce { reduce, root })],
             Request::ReduceScatter { reduce, .. } => vec![call(Kind::ReduceScatter(reduce))],
             Request::AllGather { .. } => vec![call(Kind::AllGather)],
             Request::Broadcast { root, .. } => vec![call(Kind::Broadcast { root })],

@@ -49,7 +49,7 @@ fn child_leaves_nothing() {
     assert!(count("communicators") == 1 && count("streams") == 3 && count("contexts") == 1);
     let mut floats = DeviceBuffer::from_host(&stream, &[1.0f32; 1000]).unwrap();
     let mut batch = comm.batch();
-    batch.all_reduce(&mut floats, phalanx_nccl::Reduction::PreMulSum(0.5)).unwrap();
+    batch.all_reduce(&mut floats, ReduceOp::PreMulSum(0.5)).unwrap();
     comm.launch(&batch, &stream, LONG).unwrap();
     assert_eq!(count("allocations"), 1);
     // Dropped while a stream may still use it; so is the communicator, when all is done.

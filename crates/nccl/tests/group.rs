@@ -7,7 +7,7 @@ mod common;
 use common::{LONG, count, delay, device, double, nccl};
 use phalanx_core::{Cause, Error, ReduceOp, Result};
 use phalanx_group::ProcessGroup;
-use phalanx_nccl::{DeviceBuffer, Nccl, NcclGroup, Reduction, Stream, Work};
+use phalanx_nccl::{DeviceBuffer, Nccl, NcclGroup, Stream, Work};
 use phalanx_testkit::World;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +43,13 @@ fn every_operation(all: &NcclGroup) {
     let mut buffer = on(all, &[rank, 1]);
     all.all_reduce(&mut buffer, ReduceOp::Sum).unwrap().wait().unwrap();
     assert_eq!(read(all, &buffer), [n * (n - 1) / 2, n]);
-    all.all_reduce(&mut buffer, Reduction::PreMulSum(2.0)).unwrap().wait().unwrap();
-    assert_eq!(read(all, &buffer), [n * n * (n - 1), 2 * n * n]);
+    let refused = all.all_reduce(&mut buffer, ReduceOp::PreMulSum(2.0)).unwrap_err().to_string();
+    assert_eq!(refused, "all_reduce: pre_mul_sum is for floats, not for i64");
+    let mut floats = DeviceBuffer::from_host(all.stream(), &[1.0f32, 0.5]).unwrap();
+    // Rank r has the factor r + 1.
+    all.all_reduce(&mut floats, ReduceOp::PreMulSum(rank as f64 + 1.0)).unwrap().wait().unwrap();
+    let sum = (n * (n + 1) / 2) as f32;
+    assert_eq!(floats.to_host(all.stream(), LONG).unwrap(), [sum, sum / 2.0]);
 
     let mut buffer = on(all, &[rank]);
     all.reduce(&mut buffer, ReduceOp::Max, root).unwrap().wait().unwrap();
@@ -296,13 +301,9 @@ fn ranks_that_mean_different_numbers_are_told() {
         (all.all_reduce(&mut buffer, if odd { ReduceOp::Max } else { ReduceOp::Sum }), line!())
     });
     disagree(|all, odd| {
-        let mut buffer = on(all, &[1]);
-        (all.all_reduce(&mut buffer, Reduction::PreMulSum(if odd { 2.0 } else { 3.0 })), line!())
-    });
-    disagree(|all, odd| {
-        let mut buffer = on(all, &[1]);
-        let how = if odd { Reduction::PreMulSum(0.0) } else { ReduceOp::Sum.into() };
-        (all.all_reduce(&mut buffer, how), line!())
+        let mut buffer = DeviceBuffer::<f64>::zeros(all.stream(), 1).unwrap();
+        let op = if odd { ReduceOp::PreMulSum(0.0) } else { ReduceOp::Sum };
+        (all.all_reduce(&mut buffer, op), line!())
     });
     disagree(|all, odd| {
         let (mut first, mut second) = (on(all, &[1]), on(all, &[1]));

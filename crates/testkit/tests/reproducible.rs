@@ -89,6 +89,27 @@ fn long_sums_are_in_order(group: &ProcessGroup, what: &str) {
     assert!(is_right(&buffer), "{what}: a registered buffer");
 }
 
+/// Each rank's contribution is multiplied before it is added in its turn.
+fn products_are_in_order(group: &ProcessGroup, what: &str) {
+    let factor = |rank: usize| 1.0 / (3 + rank) as f64;
+    let all: Vec<Vec<f32>> = (0..group.world_size()).map(|rank| gradients(rank).concat()).collect();
+    let product = |rank: usize, i: usize| all[rank][i] * factor(rank) as f32;
+    let sum = |i: usize| (1..group.world_size()).fold(product(0, i), |sum, rank| sum + product(rank, i));
+    let expected: Vec<u32> = (0..all[0].len()).map(|i| sum(i).to_bits()).collect();
+    let mut buffer = all[group.rank()].clone();
+    group.all_reduce(&mut buffer, ReduceOp::PreMulSum(factor(group.rank()))).unwrap();
+    let found: Vec<u32> = buffer.into_iter().map(f32::to_bits).collect();
+    assert_eq!(found, expected, "{what}: products");
+    // Of halves that are the same numbers in f32, all that is rounded is the end.
+    let half = |x: f32| bf16::from_f32(x);
+    let product = |rank: usize, i: usize| half(all[rank][i]).to_f32() * factor(rank) as f32;
+    let sum = |i: usize| (1..group.world_size()).fold(product(0, i), |sum, rank| sum + product(rank, i));
+    let mut buffer: Vec<bf16> = all[group.rank()].iter().map(|&x| half(x)).collect();
+    group.all_reduce(&mut buffer, ReduceOp::PreMulSum(factor(group.rank()))).unwrap();
+    let is_right = buffer.iter().enumerate().all(|(i, found)| found.to_bits() == half(sum(i)).to_bits());
+    assert!(is_right, "{what}: products of a half type");
+}
+
 /// Every operation that reduces, blocking and not.
 fn check(group: &ProcessGroup, what: &str) {
     let group = group.reproducible();
@@ -120,6 +141,7 @@ fn check(group: &ProcessGroup, what: &str) {
     assert_eq!(found, block, "{what}: {world_size} ranks, reduce_scatter");
     let found = group.reduce_scatter_async(whole[..len].to_vec(), ReduceOp::Sum).unwrap().wait().unwrap();
     assert!(found.iter().map(|x| x.to_bits()).eq(block.iter().copied()), "{what}: reduce_scatter_async");
+    products_are_in_order(&group, what);
     let small = 1.0 / 512.0;
     in_order::<f16>(&group, [32768.0, small, -32768.0, small], f16::from_f32, f16::to_f32);
     in_order::<bf16>(&group, [1e8, 1.0, -1e8, 0.25], bf16::from_f32, bf16::to_f32);

@@ -1,12 +1,10 @@
 //! The operations of a [`ProcessGroup`] that return at once with a [`Work`].
 
 use crate::group::backend::Address;
-use crate::group::call::OwnedCall;
-use crate::group::memory::OwnedBuffer;
 use crate::group::request::{Buffers, Request};
 use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
-use phalanx_core::{CallSite, DType, Element, Error, Layout, OpKind, ReduceOp, Result};
+use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
 
 /// The asynchronous operations own their buffer until it is waited for. They run on the group's progress thread, in the
 /// order of the calls, and count as called when these return: blocking calls that follow are performed after them.
@@ -233,30 +231,6 @@ impl ProcessGroup {
     pub fn recv_async<T: Element>(&self, buffer: Vec<T>, src: usize, tag: u64) -> Result<Work<Vec<T>>> {
         let from = self.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.site())?;
         self.submit_message(from, buffer)
-    }
-
-    /// Begins what the program calls `op`; `detail` is a hash of what else ranks must agree on. `finish` is given the buffer of the result.
-    pub(crate) fn submit_of<B: Buffer, R>(
-        &self,
-        op: OpKind,
-        request: Request<B, B>,
-        detail: u64,
-        site: CallSite,
-        finish: impl FnOnce(B) -> R + Send + 'static,
-    ) -> Result<Work<R>> {
-        let dtype: DType = <B::Element as Element>::DTYPE;
-        let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
-        self.submit(self.call(op, Some(dtype), request.map(owned, owned), detail, site)?, finish)
-    }
-
-    pub(crate) fn submit<B: Send + 'static, R>(
-        &self,
-        call: OwnedCall,
-        finish: impl FnOnce(B) -> R + Send + 'static,
-    ) -> Result<Work<R>> {
-        let op = call.signature().op;
-        let pending = self.backend.submit(call, self.timeout())?;
-        Ok(Work::new(pending, finish).of(self.in_flight(op)))
     }
 
     fn submit_message<T: Element>(&self, address: Address, buffer: Vec<T>) -> Result<Work<Vec<T>>> {

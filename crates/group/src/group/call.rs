@@ -25,7 +25,8 @@ pub type OwnedCall = Call<OwnedBuffer, OwnedBuffer>;
 
 impl<I: Extent, O: Extent> Call<I, O> {
     /// A call of rank `rank` in a group of `world_size`. The signature says what is called, and all ranks give the same; what is performed
-    /// may be another operation. Elements have the signature's type, or are bytes.
+    /// may be another operation. Elements have the type that the signature [carries](Signature::carries), or are bytes. A pre-multiplied sum is
+    /// performed as a sum: its contributions are multiplied already.
     ///
     /// # Errors
     /// [`Misuse`](Error::Misuse): the request makes no sense.
@@ -43,17 +44,34 @@ impl<I: Extent, O: Extent> Call<I, O> {
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
     pub fn new(signature: Signature, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
-        let wrong = |what: String| Error::misuse(signature.op, format!("{what}, at {}", signature.site));
-        match (request.reduce(), signature.dtype) {
-            (Some(reduce), Some(dtype)) if !reduce.supports(dtype) => {
-                return Err(wrong(format!("{reduce} is for integers, not for {dtype}")));
-            }
-            (Some(reduce), None) => return Err(wrong(format!("{reduce} of elements of no type"))),
-            _ => {}
+        check(&signature, signature.carries(), &request, rank, world_size)?;
+        if let Some(op) = request.reduce().filter(|op| op.factor().is_some()) {
+            let what = format!("a call of {op} is performed as a sum, of products that were formed before");
+            return Err(wrong(&signature, what));
         }
-        request.check(element(signature.dtype), rank, world_size).map_err(wrong)?;
         Ok(Self { signature, request, rank, world_size })
     }
+}
+
+/// Refuses a request of elements of this type that makes no sense.
+pub(crate) fn check<I: Extent, O: Extent>(
+    signature: &Signature,
+    dtype: Option<DType>,
+    request: &Request<I, O>,
+    rank: usize,
+    world_size: usize,
+) -> Result<()> {
+    let defined = match (request.reduce(), dtype) {
+        (Some(reduce), Some(dtype)) => reduce.check(dtype),
+        (Some(reduce), None) => Err(format!("{reduce} of elements of no type")),
+        (None, _) => Ok(()),
+    };
+    let sensible = defined.and_then(|()| request.check(element(dtype), rank, world_size));
+    sensible.map_err(|what| wrong(signature, what))
+}
+
+fn wrong(signature: &Signature, what: String) -> Error {
+    Error::misuse(signature.op, format!("{what}, at {}", signature.site))
 }
 
 impl<I, O> Call<I, O> {

@@ -1,19 +1,9 @@
 //! The collectives of a [`ProcessGroup`], for a caller that waits.
 
 use crate::ProcessGroup;
-use crate::group::call::{Call, element};
-use crate::group::memory::Extent;
+use crate::group::perform::{equal, wrong};
 use crate::group::request::{BlockExchange, Buffers, Request};
-use phalanx_core::{CallSite, DType, Element, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
-
-fn wrong(op: OpKind, site: &CallSite, what: impl std::fmt::Display) -> Error {
-    Error::misuse(op, format!("{what}, at {site}"))
-}
-
-/// The layout of equal blocks of `len` elements.
-fn equal(world_size: usize, len: usize) -> Layout {
-    Layout::even(world_size, len * world_size)
-}
+use phalanx_core::{CallSite, Element, OpKind, ReduceOp, Result, Signature};
 
 /// All of these are *collective*: every rank of the group calls the same one, in the same order, with the same element type,
 /// lengths, operator and root. Lengths are in elements. Errors: see the [contract](ProcessGroup#contract).
@@ -136,13 +126,6 @@ impl ProcessGroup {
         let blocks = self.equal_blocks(OpKind::ReduceScatter, buffer.len(), &site)?;
         let request = Request::ReduceScatter { buffers: Buffers::InPlace(buffer), blocks, reduce: op };
         self.perform(OpKind::ReduceScatter, request, 0, site)
-    }
-
-    pub(crate) fn equal_blocks(&self, op: OpKind, len: usize, site: &CallSite) -> Result<Layout> {
-        if !len.is_multiple_of(self.world_size()) {
-            return Err(wrong(op, site, format!("{len} elements for {} ranks", self.world_size())));
-        }
-        Ok(Layout::even(self.world_size(), len))
     }
 
     /// Collects the ranks' inputs, in rank order, on every rank.
@@ -495,86 +478,5 @@ impl ProcessGroup {
     pub fn scan<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
         let request = Request::Scan { buffers: Buffers::InPlace(buffer), reduce: op };
         self.perform(OpKind::Scan, request, 0, self.site())
-    }
-
-    /// Performs `request` as the method of its name does: for libraries that pass on what they are asked for. Blocks that are not even are those
-    /// of the variant with counts.
-    ///
-    /// # Errors
-    /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for a request that makes no sense.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_group::{Buffers, ProcessGroup, ReduceOp, Request, threads};
-    /// # std::thread::scope(|s| { for group in threads(2) { s.spawn(move || -> phalanx_core::Result<()> {
-    /// let mut sum = [0.0f32; 3];
-    /// let buffers = Buffers::Separate(&[1.0f32, 2.0, 3.0][..], &mut sum[..]);
-    /// group.request(Request::AllReduce { buffers, reduce: ReduceOp::Sum })?;
-    /// assert_eq!(sum, [2.0, 4.0, 6.0]);
-    /// # Ok(()) }); } });
-    /// ```
-    #[track_caller]
-    pub fn request<T: Element>(&self, request: Request<&[T], &mut [T]>) -> Result<()> {
-        let detail = match request.blocks() {
-            Some(blocks) if *blocks != equal(self.world_size(), blocks.len() / self.world_size()) => {
-                let counts: Vec<usize> =
-                    (0..blocks.world_size()).map(|rank| blocks.block(rank).len()).collect();
-                Signature::detail_of(&counts)
-            }
-            _ => u64::from(matches!(request, Request::AllToAll { blocks: BlockExchange::Uneven { .. }, .. })),
-        };
-        self.perform(request.kind(), request, detail, self.site())
-    }
-
-    /// Performs what the program calls `op`; `detail` is a hash of what else ranks must agree on.
-    fn perform<T: Element>(
-        &self,
-        op: OpKind,
-        request: Request<&[T], &mut [T]>,
-        detail: u64,
-        site: CallSite,
-    ) -> Result<()> {
-        let request = request.map(bytemuck::cast_slice, bytemuck::cast_slice_mut);
-        // A barrier has no elements, of whichever type it was asked for.
-        let dtype = (request.kind() != OpKind::Barrier).then_some(T::DTYPE);
-        let call = self.call(op, dtype, request, detail, site)?;
-        self.backend.perform(call, self.timeout())
-    }
-
-    /// A call on this rank, blocking or not.
-    pub(crate) fn call<I: Extent, O: Extent>(
-        &self,
-        op: OpKind,
-        dtype: Option<DType>,
-        request: Request<I, O>,
-        detail: u64,
-        site: CallSite,
-    ) -> Result<Call<I, O>> {
-        self.check_process(op)?;
-        let signature = Signature {
-            op,
-            dtype,
-            count: request.count(element(dtype)) as u64,
-            reduce: request.reduce().copied(),
-            root: request.root().map(|root| root as u32),
-            detail,
-            method: match request.reduce() {
-                Some(_) if self.is_reproducible() => Method::IN_RANK_ORDER,
-                _ => Method::UNSAID,
-            },
-            site,
-        };
-        Call::new(signature, request, self.rank(), self.world_size())
-    }
-
-    pub(crate) fn layout(&self, op: OpKind, counts: &[usize], site: &CallSite) -> Result<Layout> {
-        if counts.len() != self.world_size() {
-            let (n, world_size) = (counts.len(), self.world_size());
-            return Err(wrong(op, site, format!("{n} counts for {world_size} ranks")));
-        }
-        if counts.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).is_none() {
-            return Err(wrong(op, site, "counts whose sum does not fit"));
-        }
-        Ok(Layout::from_counts(counts))
     }
 }

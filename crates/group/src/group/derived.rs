@@ -28,7 +28,7 @@ impl HostCall<'_> {
             let (op, hint) = (signature.op, format!("nothing else does a {}", request.kind()));
             return Err(Error::Unsupported { op, backend, hint });
         }
-        let dtype = signature.dtype;
+        let dtype = signature.carries();
         derived(request, dtype, rank, world_size, |part| {
             perform(HostCall::new(signature, part, rank, world_size)?)
         })

@@ -30,7 +30,7 @@ use crate::trace::{Trace, clock};
 #[cfg(target_os = "linux")]
 use phalanx_algo::LevelsWay;
 use phalanx_algo::{Algorithm, Selector, Shape, SumKind};
-use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
 use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -137,7 +137,7 @@ impl ScheduledBackend {
         // From what all ranks agree on alone: each must choose the same. What this rank has to give may be nothing where others have something.
         let (is_agreed, layout) = (pattern.recv_layout.is_none(), &pattern.layout);
         let count = if is_agreed { layout.len() } else { signature.count as usize };
-        let element = element(signature.dtype);
+        let element = element(signature.carries());
         // Nothing to move, but ranks that disagree must still find out: empty messages carry signatures.
         let kind = if is_agreed && layout.is_empty() { OpKind::Barrier } else { pattern.kind };
         let algorithm = self.choose(kind, count * element, layout.world_size(), sums);
@@ -195,7 +195,7 @@ impl ScheduledBackend {
         request: Request<I, O>,
     ) -> Result<(Pattern, Stage<I, O>)> {
         let (rank, world_size) = (self.engine.health.rank, self.engine.health.members().len());
-        Stage::of(request, signature.dtype, rank, world_size)
+        Stage::of(request, signature.carries(), rank, world_size)
             .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
     }
 
@@ -320,9 +320,11 @@ impl Backend for ScheduledBackend {
 
     fn algorithm(&self, call: &Signature) -> Option<&'static str> {
         Algorithm::of(call.op).next()?;
-        let arithmetic = Arithmetic::of(call, call.reduce, 1).ok().flatten();
+        // What is multiplied before is added up.
+        let reduce = call.reduce.map(|op| op.factor().map_or(op, |_| ReduceOp::Sum));
+        let arithmetic = Arithmetic::of(call, reduce, 1).ok().flatten();
         let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
-        let bytes = call.count as usize * element(call.dtype);
+        let bytes = call.count as usize * element(call.carries());
         Some(self.choose(call.op, bytes, self.members().len(), sums).name())
     }
 

@@ -2,8 +2,8 @@
 
 use super::{NcclGroup, Work};
 use crate::buffer::DeviceBuffer;
-use crate::element::{DeviceElement, Reduction};
-use phalanx_core::Result;
+use crate::element::DeviceElement;
+use phalanx_core::{ReduceOp, Result};
 
 /// Each begins an operation and returns, but for [first calls](Self#first-calls); shapes and misuse are those of [`Batch`](crate::Batch), other errors those of the [contract](Self#contract).
 impl NcclGroup {
@@ -12,13 +12,9 @@ impl NcclGroup {
     /// # Errors
     /// See above.
     #[track_caller]
-    pub fn all_reduce<T: DeviceElement>(
-        &self,
-        buffer: &mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
-    ) -> Result<Work> {
+    pub fn all_reduce<T: DeviceElement>(&self, buffer: &mut DeviceBuffer<T>, op: ReduceOp) -> Result<Work> {
         let mut batch = self.batch();
-        batch.all_reduce(buffer, reduction)?;
+        batch.all_reduce(buffer, op)?;
         self.launch(&batch)
     }
 
@@ -30,11 +26,11 @@ impl NcclGroup {
     pub fn reduce<T: DeviceElement>(
         &self,
         buffer: &mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
         root: usize,
     ) -> Result<Work> {
         let mut batch = self.batch();
-        batch.reduce(buffer, reduction, root)?;
+        batch.reduce(buffer, op, root)?;
         self.launch(&batch)
     }
 
@@ -73,10 +69,10 @@ impl NcclGroup {
         &self,
         input: &DeviceBuffer<T>,
         output: &mut DeviceBuffer<T>,
-        reduction: impl Into<Reduction>,
+        op: ReduceOp,
     ) -> Result<Work> {
         let mut batch = self.batch();
-        batch.reduce_scatter(input, output, reduction)?;
+        batch.reduce_scatter(input, output, op)?;
         self.launch(&batch)
     }
 

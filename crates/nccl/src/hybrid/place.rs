@@ -2,7 +2,7 @@
 
 use super::HybridGroup;
 use crate::buffer::DeviceBuffer;
-use crate::element::{DeviceElement, Reduction};
+use crate::element::DeviceElement;
 use crate::group::Work;
 use phalanx_core::{CallSite, Element, Result};
 use phalanx_group::Request;
@@ -53,7 +53,7 @@ impl<T: DeviceElement> Placed for DeviceBuffer<T> {
     fn perform(asked: Asked<'_, Self>, all: &HybridGroup, site: CallSite) -> Result<Work> {
         let mut batch = all.batch();
         match asked {
-            Asked::Collective(request) => batch.request(request.with(Reduction::Op)),
+            Asked::Collective(request) => batch.request(request),
             Asked::Send(buffer, dst) => batch.send(buffer, dst),
             Asked::Recv(buffer, src) => batch.recv(buffer, src),
         }?;

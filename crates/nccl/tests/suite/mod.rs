@@ -4,7 +4,7 @@ mod small;
 
 use half::{bf16, f16};
 use phalanx_core::{Error, ReduceOp};
-use phalanx_nccl::{DataType, DeviceBuffer, F8E4M3, F8E5M2, HybridGroup, Place, Reduction, Stream, Work};
+use phalanx_nccl::{DataType, DeviceBuffer, F8E4M3, F8E5M2, HybridGroup, Place, Stream, Work};
 use small::Small;
 use std::time::Duration;
 
@@ -32,30 +32,34 @@ pub(crate) fn everything(all: &HybridGroup, keep_busy: impl Fn(&Stream)) {
 }
 
 /// The number of `rank` at place `i`, such that what comes of them is small, too.
-fn number(all: &HybridGroup, reduction: Reduction, rank: usize, i: usize) -> u8 {
+fn number(all: &HybridGroup, op: ReduceOp, rank: usize, i: usize) -> u8 {
     let n = all.world_size();
-    match reduction {
-        Reduction::Op(ReduceOp::Sum) => ((rank + i) % 2) as u8,
-        Reduction::Op(ReduceOp::Prod) => 1 + u8::from((rank + i) % n < 3),
+    match op {
+        ReduceOp::Sum => ((rank + i) % 2) as u8,
+        ReduceOp::Prod => 1 + u8::from((rank + i) % n < 3),
         // As much more here as less there.
-        Reduction::Op(ReduceOp::Avg) => {
-            (2 + i % 4) as u8 + 2 * u8::from(rank == 0) - 2 * u8::from(rank == n - 1)
-        }
-        Reduction::Op(_) => ((3 * rank + i) % 9) as u8,
-        Reduction::PreMulSum(_) => u8::from((rank + i) % n < 4),
+        ReduceOp::Avg => (2 + i % 4) as u8 + 2 * u8::from(rank == 0) - 2 * u8::from(rank == n - 1),
+        ReduceOp::PreMulSum(_) => u8::from((rank + i) % n < 4),
+        _ => ((3 * rank + i) % 9) as u8,
     }
 }
 
-fn combined(all: &HybridGroup, reduction: Reduction, i: usize) -> u8 {
-    let numbers = (0..all.world_size()).map(|rank| number(all, reduction, rank, i));
-    match reduction {
-        Reduction::Op(ReduceOp::Sum) => numbers.sum(),
-        Reduction::Op(ReduceOp::Avg) => numbers.sum::<u8>() / all.world_size() as u8,
-        Reduction::Op(ReduceOp::Prod) => numbers.product(),
-        Reduction::Op(ReduceOp::Min) => numbers.min().unwrap(),
-        Reduction::Op(ReduceOp::Max) => numbers.max().unwrap(),
-        Reduction::Op(other) => panic!("no numbers for {other}"),
-        Reduction::PreMulSum(scalar) => scalar as u8 * numbers.sum::<u8>(),
+/// What the contribution of `rank` to a pre-multiplied sum is multiplied by.
+fn factor(rank: usize) -> f64 {
+    [2.0, 1.0][rank % 2]
+}
+
+fn combined(all: &HybridGroup, op: ReduceOp, i: usize) -> u8 {
+    let numbers = (0..all.world_size()).map(|rank| number(all, op, rank, i));
+    match op {
+        ReduceOp::Sum => numbers.sum(),
+        ReduceOp::Avg => numbers.sum::<u8>() / all.world_size() as u8,
+        ReduceOp::Prod => numbers.product(),
+        ReduceOp::Min => numbers.min().unwrap(),
+        ReduceOp::Max => numbers.max().unwrap(),
+        // Every rank's factor is its own.
+        ReduceOp::PreMulSum(_) => numbers.enumerate().map(|(rank, number)| factor(rank) as u8 * number).sum(),
+        other => panic!("no numbers for {other}"),
     }
 }
 
@@ -76,14 +80,9 @@ fn check<T: Small>(
 }
 
 /// As [`check`], but for what an average on devices makes of it.
-fn check_about<T: Small>(
-    all: &HybridGroup,
-    found: &[T],
-    numbers: impl Iterator<Item = u8>,
-    reduction: Reduction,
-) {
+fn check_about<T: Small>(all: &HybridGroup, found: &[T], numbers: impl Iterator<Item = u8>, op: ReduceOp) {
     let n = all.world_size();
-    let is_exact = reduction != Reduction::Op(ReduceOp::Avg) || n.is_power_of_two();
+    let is_exact = op != ReduceOp::Avg || n.is_power_of_two();
     let numbers: Vec<u8> = numbers.collect();
     let is_right = |(found, &number): (&T, &u8)| match is_exact {
         true => *found == T::of(number),
@@ -91,7 +90,7 @@ fn check_about<T: Small>(
     };
     assert!(
         found.len() == numbers.len() && found.iter().zip(&numbers).all(is_right),
-        "{reduction:?} of {} on rank {} of {all:?}: {found:?} instead of {numbers:?}",
+        "{op:?} of {} on rank {} of {all:?}: {found:?} instead of {numbers:?}",
         std::any::type_name::<T>(),
         all.rank()
     );
@@ -101,55 +100,57 @@ fn check_about<T: Small>(
 pub(crate) fn types<T: Small>(all: &HybridGroup) {
     moved::<T>(all);
     let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg];
-    let reductions = ops.map(Reduction::Op).into_iter().chain([Reduction::PreMulSum(2.0)]);
-    for reduction in reductions {
-        let is_avg = reduction == Reduction::Op(ReduceOp::Avg);
+    for op in ops.into_iter().chain([ReduceOp::PreMulSum(factor(all.rank()))]) {
+        let is_avg = op == ReduceOp::Avg;
         // What of floats of eight bits NCCL reduces, and where.
         let has_eight_bits =
             all.nccl().is_some_and(|nccl| nccl.library().version() >= DataType::F8E4M3.since())
                 && all.device().compute_capability() >= (9, 0)
-                && (all.world_size() > 1 || !(is_avg || matches!(reduction, Reduction::PreMulSum(_))));
+                && (all.world_size() > 1 || !(is_avg || op.factor().is_some()));
         // An average of eight bits is not exact on a GPU.
         if T::DTYPE.is_none() && is_avg && has_eight_bits && all.nccl().is_some() {
             continue;
         }
         let is_there = match all.nccl() {
             Some(_) => T::DATA_TYPE.is_some() && (T::DTYPE.is_some() || has_eight_bits),
-            None => T::DTYPE.is_some() && matches!(reduction, Reduction::Op(_)),
+            None => T::DTYPE.is_some(),
         };
-        if is_there {
-            reduced::<T>(all, reduction);
+        if op.factor().is_some() && T::DTYPE.is_some_and(|dtype| !dtype.is_float()) {
+            let error = all.batch().all_reduce(&mut buffer::<T>(all, [1]), op).unwrap_err();
+            assert!(error.to_string().contains("pre_mul_sum is for floats, not for"), "{error}");
+        } else if is_there {
+            reduced::<T>(all, op);
         } else {
-            let error = all.batch().all_reduce(&mut buffer::<T>(all, [1]), reduction).unwrap_err();
+            let error = all.batch().all_reduce(&mut buffer::<T>(all, [1]), op).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         }
     }
 }
 
-fn reduced<T: Small>(all: &HybridGroup, reduction: Reduction) {
+fn reduced<T: Small>(all: &HybridGroup, op: ReduceOp) {
     let (rank, n, root) = (all.rank(), all.world_size(), all.world_size() - 1);
-    let own = |len| (0..len).map(|i| number(all, reduction, rank, i));
-    let result = |len| (0..len).map(|i| combined(all, reduction, i));
+    let own = |len| (0..len).map(|i| number(all, op, rank, i));
+    let result = |len| (0..len).map(|i| combined(all, op, i));
     let input: DeviceBuffer<T> = buffer(all, own(n * LEN));
     let [mut in_place, mut at_root, mut scattered] = [(); 3].map(|()| buffer::<T>(all, own(n * LEN)));
     let mut output: DeviceBuffer<T> = buffer(all, vec![0; n * LEN]);
     let mut part: DeviceBuffer<T> = buffer(all, [0; LEN]);
     let mut batch = all.batch();
-    batch.all_reduce(&mut in_place, reduction).unwrap();
-    batch.all_reduce_into(&input, &mut output, reduction).unwrap();
-    batch.reduce(&mut at_root, reduction, root).unwrap();
-    batch.reduce_scatter(&input, &mut part, reduction).unwrap();
-    batch.reduce_scatter_in_place(&mut scattered, reduction).unwrap();
+    batch.all_reduce(&mut in_place, op).unwrap();
+    batch.all_reduce_into(&input, &mut output, op).unwrap();
+    batch.reduce(&mut at_root, op, root).unwrap();
+    batch.reduce_scatter(&input, &mut part, op).unwrap();
+    batch.reduce_scatter_in_place(&mut scattered, op).unwrap();
     all.launch(&batch).and_then(Work::wait).unwrap();
     let mine = || result(n * LEN).skip(rank * LEN).take(LEN);
     check(all, &input, own(n * LEN), "the input");
     let read = |buffer: &DeviceBuffer<T>| buffer.to_host(all.stream(), LONG).unwrap();
-    check_about(all, &read(&in_place), result(n * LEN), reduction);
-    check_about(all, &read(&output), result(n * LEN), reduction);
-    check_about(all, &read(&part), mine(), reduction);
-    check_about(all, &read(&scattered)[rank * LEN..][..LEN], mine(), reduction);
+    check_about(all, &read(&in_place), result(n * LEN), op);
+    check_about(all, &read(&output), result(n * LEN), op);
+    check_about(all, &read(&part), mine(), op);
+    check_about(all, &read(&scattered)[rank * LEN..][..LEN], mine(), op);
     if rank == root {
-        check_about(all, &read(&at_root), result(n * LEN), reduction);
+        check_about(all, &read(&at_root), result(n * LEN), op);
     } else {
         check(all, &at_root, own(n * LEN), "what is not the root's");
     }

@@ -72,7 +72,7 @@ impl Performer for Levels {
 impl Levels {
     /// Of which parts the operation is made: what all must do alike, whichever way each part has.
     fn way(&self, signature: &Signature, request: &HostRequest<'_>) -> LevelsWay {
-        let (op, element) = (request.kind(), element(signature.dtype));
+        let (op, element) = (request.kind(), element(signature.carries()));
         let is_direct =
             matches!(request, Request::Gather { .. } | Request::Scatter { .. } | Request::AllToAll { .. });
         if request.is_empty(element) && op != OpKind::Barrier && !is_direct {
@@ -138,7 +138,7 @@ impl Parts<'_> {
             }
             Request::Scan { .. } => {
                 let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
-                let dtype = self.whole.signature.dtype;
+                let dtype = self.whole.signature.carries();
                 derived(request, dtype, rank, world_size, |part| self.perform(part, way))
             }
             request if way == LevelsWay::Direct => self.flat(request),
@@ -164,7 +164,7 @@ impl Parts<'_> {
     /// Among all ranks at once.
     fn flat(&self, request: HostRequest<'_>) -> Result<()> {
         let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
-        let part = self.part(request, self.whole.signature.dtype, rank, world_size)?;
+        let part = self.part(request, self.whole.signature.carries(), rank, world_size)?;
         let (mut signature, request) = part.into_parts();
         if self.whole.signature.method.is_in_rank_order() {
             signature.method = Method::IN_RANK_ORDER;
@@ -175,7 +175,7 @@ impl Parts<'_> {
 
     /// Among the ranks of this host.
     fn intra(&self, request: HostRequest<'_>) -> Result<()> {
-        self.inside_as(request, self.whole.signature.dtype)
+        self.inside_as(request, self.whole.signature.carries())
     }
 
     fn inside_as(&self, request: HostRequest<'_>, dtype: Option<DType>) -> Result<()> {
@@ -190,7 +190,7 @@ impl Parts<'_> {
         let inter =
             inter.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
         let (hosts, all) = (self.levels.hosts.len(), self.levels.health.members().len());
-        let part = self.part(request, self.whole.signature.dtype, self.host, hosts)?;
+        let part = self.part(request, self.whole.signature.carries(), self.host, hosts)?;
         inter.perform_part(self.whole, part, all, sums)
     }
 
@@ -228,11 +228,11 @@ impl Parts<'_> {
 
     /// The type in which the ranks of this host sum up: half types as `f32`.
     fn dtype_of(&self, sums: Option<&Partials>) -> Option<DType> {
-        if sums.is_some() { Some(DType::F32) } else { self.whole.signature.dtype }
+        if sums.is_some() { Some(DType::F32) } else { self.whole.signature.carries() }
     }
 
     fn element(&self) -> usize {
-        element(self.whole.signature.dtype)
+        element(self.whole.signature.carries())
     }
 
     fn bytes(&self, elements: Range<usize>) -> Range<usize> {

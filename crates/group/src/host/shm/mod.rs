@@ -327,7 +327,8 @@ struct Values {
 
 impl Values {
     fn of(signature: &Signature, reduce: Option<ReduceOp>) -> Result<Self> {
-        let (dtype, element) = (signature.dtype, element(signature.dtype));
+        let dtype = signature.carries();
+        let element = element(dtype);
         let (Some(op), Some(of)) = (reduce, dtype) else {
             return Ok(Self { dtype, element, kernel: None });
         };

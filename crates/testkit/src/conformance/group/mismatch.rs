@@ -2,6 +2,7 @@
 
 use super::failure::{at_once, cause, failed};
 use crate::World;
+use half::{bf16, f16};
 use phalanx_core::{Cause, Error, OpKind, ReduceOp, Result};
 use phalanx_group::{ProcessGroup, Work};
 use std::sync::Barrier;
@@ -76,6 +77,11 @@ pub fn another_element_type_is_a_mismatch(world: &World) {
         false => (g.broadcast(&mut [0u8; 4], 1), line!()),
         true => (g.broadcast(&mut [0i8; 4], 1), line!()),
     });
+    // Both travel as f32.
+    disagree(world, |g, odd| match odd {
+        false => (g.all_reduce(&mut [f16::ONE; 4], ReduceOp::PreMulSum(0.5)), line!()),
+        true => (g.all_reduce(&mut [bf16::ONE; 4], ReduceOp::PreMulSum(0.5)), line!()),
+    });
 }
 
 /// Another length: also none at all, for which there is nothing to send.
@@ -133,6 +139,10 @@ pub fn another_operator_is_a_mismatch(world: &World) {
     disagree(world, |g, odd| match odd {
         false => (g.all_reduce(&mut [0f32; 4], ReduceOp::Sum), line!()),
         true => (g.all_reduce(&mut [0f32; 4], ReduceOp::Avg), line!()),
+    });
+    disagree(world, |g, odd| match odd {
+        false => (g.all_reduce(&mut [0f32; 4], ReduceOp::Sum), line!()),
+        true => (g.all_reduce(&mut [0f32; 4], ReduceOp::PreMulSum(1.0)), line!()),
     });
     disagree(world, |g, odd| match odd {
         false => (g.reduce_scatter(&vec![0u8; g.world_size()], &mut [0], ReduceOp::Min), line!()),

@@ -37,7 +37,7 @@ fn refused<T>(op: OpKind, outcome: Result<T>, why: &str) {
 
 fn wrong_calls(group: &ProcessGroup) {
     use OpKind::{
-        AllGather, AllReduce, AllToAll, Broadcast, Gather, Recv, Reduce, ReduceScatter, Scatter, Send,
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Recv, Reduce, ReduceScatter, Scan, Scatter, Send,
     };
     let me = group.rank();
     let (three, mut one, mut seven) = ([0f32; 3], [0f32; 1], [0f32; 7]);
@@ -45,6 +45,15 @@ fn wrong_calls(group: &ProcessGroup) {
 
     refused(AllReduce, group.all_reduce(&mut seven, ReduceOp::BitAnd), "not for f32");
     refused(AllReduce, group.all_reduce_async(vec![0f32], ReduceOp::BitXor), "not for f32");
+    let half = ReduceOp::PreMulSum(0.5);
+    let mut numbers = [8i32, 4, 2];
+    refused(AllReduce, group.all_reduce(&mut numbers, half), "pre_mul_sum is for floats, not for i32");
+    refused(Scan, group.scan_async(vec![8u64], half), "pre_mul_sum is for floats, not for u64");
+    let mut floats = [8f32, 4.0, 2.0];
+    refused(Reduce, group.reduce(&mut floats, half, 3), "root 3 is out of range");
+    refused(ReduceScatter, group.reduce_scatter_v(&floats, &mut one, &[3, 0, 1], half), "expected 4");
+    assert_eq!((numbers, floats), ([8, 4, 2], [8.0, 4.0, 2.0]), "changed by a call that was refused");
+
     refused(
         Reduce,
         group.reduce(&mut seven, sum, 3),

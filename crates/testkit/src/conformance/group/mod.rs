@@ -25,6 +25,7 @@ pub mod mismatch;
 pub mod misuse;
 pub mod movements;
 pub mod objects;
+pub mod products;
 pub mod reductions;
 pub mod subgroups;
 
@@ -35,6 +36,10 @@ macro_rules! group_conformance {
         $crate::group_conformance!(@each $world,
             reductions::{reductions_of_every_kind, reductions_over_several_frames, what_is_no_number_has_one_form},
             halves::{half_types_are_rounded_once, half_types_are_rounded_once_over_several_frames},
+            products::{
+                every_rank_multiplies_by_its_own_factor, products_are_the_same_under_every_algorithm, products_over_several_frames,
+                products_of_half_types_are_rounded_once,
+            },
             movements::{movements_of_every_kind, movements_over_several_frames},
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
             messages::{
