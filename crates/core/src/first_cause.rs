@@ -297,6 +297,12 @@ impl fmt::Display for Disagreement<'_> {
                 way(theirs)
             );
         }
+        let told = |of: &Signature| Signature { site: ours.site.clone(), ..of.clone() }.to_string();
+        if told(ours) == told(theirs) && ours.method != theirs.method {
+            // What differs stands there alone.
+            let ((one, by), (other, not_by)) = ((&left.0, &ours.method), (&right.0, &theirs.method));
+            return write!(f, ": {one} called {ours} ({by}), but {other} called {theirs} ({not_by})");
+        }
         write!(f, ": {} called {}, but {} called {}", left.0, left.1, right.0, right.1)
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod backend;
 mod barrier;
 pub(crate) mod birthplace;
 pub(crate) mod call;
+mod coalesced;
 mod collectives;
 pub(crate) mod derived;
 pub(crate) mod encryption;

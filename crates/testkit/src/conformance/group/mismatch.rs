@@ -123,6 +123,39 @@ pub fn other_counts_are_a_mismatch(world: &World) {
     });
 }
 
+/// Other lengths of buffers in one call that are as many elements together, another number of them, and no such call.
+pub fn other_buffers_are_a_mismatch(world: &World) {
+    disagree(world, |g, odd| match odd {
+        false => (g.all_reduce_coalesced(&mut [&mut [0f32; 4], &mut [0f32; 2]], ReduceOp::Sum), line!()),
+        true => (g.all_reduce_coalesced(&mut [&mut [0f32; 3], &mut [0f32; 3]], ReduceOp::Sum), line!()),
+    });
+    disagree(world, |g, odd| {
+        let (mut large, mut small) = (vec![0u64; 10_000], vec![[0u64; 3]; if odd { 4 } else { 5 }]);
+        let small = small.iter_mut().map(|buffer| &mut buffer[..]);
+        let mut buffers: Vec<_> = std::iter::once(&mut large[..]).chain(small).collect();
+        (g.all_reduce_coalesced(&mut buffers, ReduceOp::Sum), line!())
+    });
+    disagree(world, |g, odd| match odd {
+        false => (g.all_reduce_coalesced(&mut [&mut [0f32; 4]], ReduceOp::Sum), line!()),
+        true => (g.all_reduce(&mut [0f32; 4], ReduceOp::Sum), line!()),
+    });
+    disagree(world, |g, odd| match odd {
+        false => (g.all_reduce_coalesced::<f32>(&mut [], ReduceOp::Sum), line!()),
+        true => (g.all_reduce_coalesced(&mut [&mut [0f32; 4]], ReduceOp::Sum), line!()),
+    });
+    // What differs is said: else both would seem to be the same call.
+    let words = world.run(2, |g| {
+        let first = if g.rank() == 0 { 4 } else { 3 };
+        let (mut one, mut other) = (vec![0f32; first], vec![0f32; 6 - first]);
+        let outcome = g.all_reduce_coalesced(&mut [&mut one, &mut other], ReduceOp::Sum);
+        failed(&g, outcome).to_string()
+    });
+    for words in words {
+        let told = ["coalesced as 2 blocks of 4, 2", "coalesced as 2 blocks of 3"];
+        assert!(told.iter().all(|told| words.contains(told)), "{words}");
+    }
+}
+
 /// Another root: two that wait for each other, or two that both send.
 pub fn another_root_is_a_mismatch(world: &World) {
     disagree(world, |g, odd| (g.broadcast(&mut [0f64; 4], usize::from(odd)), line!()));

@@ -15,6 +15,7 @@ pub mod algorithms;
 pub mod asynchrony;
 pub mod beside;
 pub mod circles;
+pub mod coalesced;
 pub mod endings;
 mod failure;
 pub mod generations;
@@ -40,6 +41,10 @@ macro_rules! group_conformance {
                 every_rank_multiplies_by_its_own_factor, products_are_the_same_under_every_algorithm, products_over_several_frames,
                 products_of_half_types_are_rounded_once,
             },
+            coalesced::{
+                each_buffer_ends_as_by_a_call_of_its_own, what_travels_together_has_the_bits_of_single_calls,
+                buffers_that_do_not_go_together_hurt_nobody,
+            },
             movements::{movements_of_every_kind, movements_over_several_frames},
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
             messages::{
@@ -61,7 +66,7 @@ macro_rules! group_conformance {
             misuse::{a_wrong_call_hurts_nobody},
             mismatch::{
                 another_operation_is_a_mismatch, another_element_type_is_a_mismatch,
-                another_length_is_a_mismatch, other_counts_are_a_mismatch, another_root_is_a_mismatch,
+                another_length_is_a_mismatch, other_counts_are_a_mismatch, other_buffers_are_a_mismatch, another_root_is_a_mismatch,
                 another_operator_is_a_mismatch, another_order_is_a_mismatch, another_message_is_a_mismatch,
                 counts_that_do_not_meet_are_noticed,
             },
