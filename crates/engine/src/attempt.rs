@@ -138,7 +138,7 @@ impl Attempt {
         let told = ErrorContext { elapsed: self.limit, ..self.told(operation, now) };
         match operation.give_up(&core.health, self.limit) {
             Some(error) => Err(error),
-            None => Ok(Some(core.health.late(peers_of(core, operation), told))),
+            None => Ok(Some(core.health.late(named(core, operation), told))),
         }
     }
 
@@ -164,7 +164,7 @@ impl Attempt {
             let waited = deadline.elapsed(now);
             let told = ErrorContext { elapsed: waited, ..self.told(operation, now) };
             let reminder = self.reminder.get_or_insert_with(|| Reminder::new(deadline.limit(), waited));
-            core.health.remind(reminder, peers_of(core, operation), told);
+            core.health.remind(reminder, named(core, operation), told);
         }
         let received = operation.bytes().0;
         if self.progress.is_none_or(|(known, _)| known != received) {
@@ -257,6 +257,11 @@ fn cause_of(core: &Core, fault: Fault) -> Cause {
             }
         },
     }
+}
+
+/// The peers that a call is told to wait for: of a message, its other end.
+fn named(core: &Core, operation: &dyn Operation) -> Vec<usize> {
+    operation.message().map_or_else(|| peers_of(core, operation), |(peer, _)| vec![peer])
 }
 
 /// The peers that an operation waits for.

@@ -27,6 +27,15 @@ impl Eager {
         fits
     }
 
+    /// Makes room for all these messages, each with its peer and its length, or for none of them.
+    pub fn reserve_all(&mut self, messages: impl Iterator<Item = (usize, usize)> + Clone) -> bool {
+        let refused = messages.clone().position(|(peer, len)| !self.reserve(peer, len));
+        if let Some(refused) = refused {
+            messages.take(refused).for_each(|(peer, len)| self.release(peer, len));
+        }
+        refused.is_none()
+    }
+
     /// The message is on its way.
     pub fn release(&mut self, peer: usize, len: usize) {
         if let Some(held) = self.0.get_mut(&peer) {
@@ -48,5 +57,13 @@ mod tests {
         eager.release(1, EAGER_LIMIT);
         eager.release(2, 3);
         assert!(eager.reserve(2, 3) && eager.reserve(1, EAGER_LIMIT));
+    }
+
+    #[test]
+    fn there_is_room_for_all_messages_or_for_none() {
+        let mut eager = Eager::default();
+        assert!(!eager.reserve_all([(1, EAGER_LIMIT), (2, 3), (1, 0)].into_iter()));
+        assert!(eager.reserve_all([(1, EAGER_LIMIT), (2, EAGER_LIMIT)].into_iter()));
+        assert!(!eager.reserve(1, 0) && !eager.reserve(2, 0));
     }
 }

@@ -6,11 +6,8 @@
 use crate::collective::POLL_BYTES;
 use crate::core::{Core, Fault, Progress};
 use crate::message_queues::{QueueKey, Ticket};
-use crate::operation::Operation;
-use phalanx_control::group_health::{ErrorContext, GroupHealth};
-use phalanx_core::{Error, OpKind, Signature};
+use phalanx_core::{OpKind, Signature};
 use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
-use std::time::Duration;
 
 /// What a receive does when no message has begun to arrive within its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +25,21 @@ pub enum Payload<'a> {
     Out(&'a [u8]),
     /// To receive into.
     In(&'a mut [u8]),
+}
+
+impl Payload<'_> {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Out(bytes) => bytes.len(),
+            Self::In(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether the message is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// A message in progress. Its bytes are lent to it for each poll.
@@ -183,6 +195,11 @@ impl Message {
         }
     }
 
+    /// Whether any byte of it was seen: it can't be withdrawn.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
     /// What was called.
     pub fn signature(&self) -> &Signature {
         &self.signature
@@ -207,62 +224,5 @@ pub fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
     match op {
         OpKind::Recv => (Direction::Recv, peer, tag),
         _ => (Direction::Send, peer, 0),
-    }
-}
-
-/// A message with the bytes it works on, for a caller that waits.
-#[derive(Debug)]
-pub struct Borrowed<'a> {
-    /// The message.
-    pub message: Message,
-    /// Its bytes.
-    pub payload: Payload<'a>,
-    /// The cause of a receive that got nothing in time.
-    pub on_timeout: OnTimeout,
-}
-
-impl Operation for Borrowed<'_> {
-    fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
-        self.message.poll(core, &mut self.payload)
-    }
-
-    fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
-        self.message.wants(core, wants);
-    }
-
-    fn signature(&self) -> &Signature {
-        self.message.signature()
-    }
-
-    fn seq(&self) -> u64 {
-        0
-    }
-
-    fn bytes(&self) -> (u64, u64) {
-        self.message.bytes()
-    }
-
-    fn is_due(&self, _core: &Core) -> bool {
-        // Waiting in line for an earlier message counts: the deadline is the caller's own.
-        true
-    }
-
-    fn may_be_in_vain(&self) -> bool {
-        self.on_timeout == OnTimeout::ReturnNoMessage
-    }
-
-    fn message(&self) -> Option<(usize, u64)> {
-        Some(self.message.ends())
-    }
-
-    /// A message of which any byte was seen can't be withdrawn.
-    fn give_up(&self, health: &GroupHealth, waited: Duration) -> Option<Error> {
-        if self.on_timeout == OnTimeout::FailGroup || self.message.begun {
-            return None;
-        }
-        let (signature, message) = (self.signature(), Some(self.message.ends()));
-        let told = ErrorContext { signature, seq: 0, message, bytes: (0, 0), elapsed: waited };
-        let at = Box::new(health.context(told));
-        Some(Error::NoMessage { from: health.peer(self.message.peer), tag: self.message.tag, waited, at })
     }
 }

@@ -58,8 +58,8 @@
 
 pub use phalanx_core::{CallSite, DType, Element, Error, ReduceOp, Result, chunk};
 pub use phalanx_group::{
-    Buffer, EAGER_LIMIT, OBJECT_LEN_MAX, ProcessGroup, RegisteredBuffer, SimulatedBackend, Work, init, join,
-    on_threads, threads, threads_with, trace,
+    Buffer, EAGER_LIMIT, MessageBatch, OBJECT_LEN_MAX, ProcessGroup, RegisteredBuffer, SimulatedBackend,
+    Work, init, join, on_threads, threads, threads_with, trace,
 };
 pub use phalanx_rendezvous::Config;
 
@@ -127,9 +127,9 @@ pub mod backend {
     pub use phalanx_core::{Deadline, GroupId, Layout, Method, Signature, WORLD};
     pub use phalanx_group::{
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
-        Changed, Completion, Encryption, Extent, Health, HostCall, JobHandle, LinksStart, OnTimeout,
-        OwnedBuffer, OwnedCall, Pending, Request, Running, backend_kind, register_backend,
-        registered_backends,
+        Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle, LinksStart,
+        OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Request, Running, backend_kind,
+        register_backend, registered_backends,
     };
 }
 

@@ -4,10 +4,10 @@ use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
-pub use phalanx_engine::message::OnTimeout;
+pub use phalanx_engine::message::{OnTimeout, Payload};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Memory of a [`RegisteredBuffer`](crate::RegisteredBuffer).
 #[derive(Debug)]
@@ -28,6 +28,15 @@ pub struct Address {
     pub peer: usize,
     /// Tells messages between the same two ranks apart.
     pub tag: u64,
+}
+
+/// A point-to-point message of a batch, with the bytes that its caller lends.
+#[derive(Debug)]
+pub struct HostMessage<'a> {
+    /// Where it goes to, or comes from.
+    pub address: Address,
+    /// What is sent, or where the bytes that come are to stand.
+    pub payload: Payload<'a>,
 }
 
 /// Performs the operations of one group on one rank.
@@ -91,6 +100,30 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()>;
+
+    /// Performs messages side by side within `timeout`: none waits for another of them, unless both go to one peer, or come from one with one
+    /// tag. Those keep their order.
+    ///
+    /// By default what is sent is copied, to be sent by [`submit_message`](Self::submit_message) while the calling thread receives.
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says. The group has failed then, unless nothing was begun.
+    fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(Instant::now(), timeout);
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        for HostMessage { address, payload } in messages {
+            match payload {
+                Payload::Out(bytes) => {
+                    sends.push(self.submit_message(address, Box::new(bytes.to_vec()), timeout)?);
+                }
+                Payload::In(bytes) => receives.push((address, bytes)),
+            }
+        }
+        for (from, bytes) in receives {
+            self.recv(from, bytes, deadline.remaining(Instant::now()), OnTimeout::FailGroup)?;
+        }
+        sends.into_iter().try_for_each(|sent| sent.wait().map(drop))
+    }
 
     /// Begins to send or receive (as the signature says) a buffer that the operation owns until it is done.
     ///

@@ -13,6 +13,7 @@ pub(crate) mod encryption;
 mod external_engine;
 pub(crate) mod handles;
 pub(crate) mod memory;
+pub(crate) mod message_batch;
 pub(crate) mod objects;
 pub(crate) mod pending;
 pub(crate) mod perform;

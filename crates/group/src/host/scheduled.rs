@@ -5,10 +5,10 @@ use crate::control::group_health::GroupHealth;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::ParentCall;
 use crate::engine::attempt::Attempt;
-use crate::engine::collective::{Borrowed, Collective as Running};
+use crate::engine::batch::{Batch, Borrowed};
+use crate::engine::collective::{self, Collective as Running};
 use crate::engine::core::{Core, Fault, Progress};
-use crate::engine::eager::EAGER_LIMIT;
-use crate::engine::message::{self, Message, Payload};
+use crate::engine::message::{self, Message};
 use crate::engine::message_queues::Ticket;
 use crate::engine::operation::Operation;
 use crate::engine::partial::Arithmetic;
@@ -16,7 +16,7 @@ use crate::engine::partial::Arithmetic;
 use crate::engine::partial::Partials;
 use crate::engine::plan::{Plan, Sums};
 use crate::engine::task::Task;
-use crate::group::backend::{Address, Backend, OnTimeout, counted};
+use crate::group::backend::{Address, Backend, HostMessage, OnTimeout, Payload, counted};
 use crate::group::call::{HostCall, OwnedCall, element};
 use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
 use crate::group::pending::{Bytes, Completion, Pending};
@@ -202,7 +202,7 @@ impl ScheduledBackend {
     /// Runs what was begun to its end.
     fn run(&self, collective: Running, mut stage: Stage<&[u8], &mut [u8]>, attempt: Attempt) -> Result<()> {
         let memory = stage.memory().expect("a slice keeps its length");
-        let done = self.engine.drive(&mut Borrowed { collective, memory }, attempt);
+        let done = self.engine.drive(&mut collective::Borrowed { collective, memory }, attempt);
         stage.finish().expect("a slice keeps its length");
         done
     }
@@ -221,52 +221,56 @@ impl ScheduledBackend {
     /// A message that begins, and its number.
     pub(crate) fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
         self.engine.health.check(&address.signature)?;
+        Ok(self.begin_message(address, len))
+    }
+
+    fn begin_message(&self, address: &Address, len: usize) -> (Message, u64) {
         let health = &self.engine.health;
         let peer = health.members()[address.peer];
         let number = health.latch.messages.begin_message(&address.signature, peer, address.tag, clock::now);
         let key = message::queue_key(address.signature.op, address.peer, address.tag);
         let ticket: Ticket = self.engine.lock().queues.join(key);
         let message = Message::new(address.peer, address.tag, ticket, address.signature.clone(), len);
-        Ok((message, number))
+        (message, number)
     }
 
-    /// Runs a message to its end; it leaves its line whatever happens.
-    fn run_message(&self, operation: &mut message::Borrowed<'_>, number: u64, limit: Duration) -> Result<()> {
-        let done = self.engine.drive(operation, Attempt::new(Instant::now(), limit));
-        self.message_ended(operation, number, done)
-    }
-
-    /// Sends a short message. If it would have to wait for its receiver, the group's own thread goes on with a copy.
-    fn send_eagerly(&self, to: &Address, bytes: &[u8], limit: Duration) -> Result<()> {
-        let (message, number) = self.message(to, bytes.len())?;
-        let (payload, on_timeout) = (Payload::Out(bytes), OnTimeout::FailGroup);
-        let mut operation = message::Borrowed { message, payload, on_timeout };
+    /// Performs messages side by side. Where only short ones to send are left that would have to wait for their receivers, the group's own thread goes
+    /// on with copies.
+    fn perform_all(
+        &self,
+        messages: Vec<HostMessage<'_>>,
+        limit: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<()> {
+        let Some(first) = messages.first() else { return Ok(()) };
+        self.engine.health.check(&first.address.signature)?;
+        let begin = |HostMessage { address, payload }| {
+            let (message, number) = self.begin_message(&address, payload.len());
+            Borrowed::new(message, number, payload)
+        };
+        let mut batch = Batch::new(messages.into_iter().map(begin).collect(), on_timeout);
         let called = Instant::now();
         let mut attempt = Attempt::new(called, limit);
-        let leaves = |core: &mut Core| {
-            polling::start(&self.engine).is_ok() && core.eager.reserve(to.peer, bytes.len())
+        let leaves = |core: &mut Core, batch: &Batch<'_>| {
+            batch.is_short_sends() && polling::start(&self.engine).is_ok() && batch.reserve(core)
         };
-        match self.engine.drive_until(&mut operation, &mut attempt, leaves) {
-            Ok(false) => {}
-            done => return self.message_ended(&operation, number, done.map(drop)),
+        match self.engine.drive_until(&mut batch, &mut attempt, leaves) {
+            Ok(true) => {}
+            // Nobody waits for them. If one fails, the group has failed, and that is heard of there.
+            Ok(false) => batch.into_eager().for_each(|(message, number, bytes)| {
+                let (_, completion) = Pending::new();
+                let copy = OwnedBuffer::new(Box::new(bytes.to_vec()));
+                let left = limit.saturating_sub(called.elapsed());
+                let task = Task::Message(message, number);
+                let job = self.owned(task, Stage::InPlace(copy), completion, left);
+                polling::submit(&self.engine, Box::new(job));
+            }),
+            Err(error) => {
+                batch.withdraw(&mut self.engine.lock());
+                return Err(error);
+            }
         }
-        // Nobody waits for it. If it fails, the group has failed, and that is heard of there.
-        let (_, completion) = Pending::new();
-        let task = Task::Message(operation.message.eager(), number);
-        let left = limit.saturating_sub(called.elapsed());
-        let copy = OwnedBuffer::new(Box::new(bytes.to_vec()));
-        let job = self.owned(task, Stage::InPlace(copy), completion, left);
-        polling::submit(&self.engine, Box::new(job));
         Ok(())
-    }
-
-    fn message_ended(&self, operation: &message::Borrowed<'_>, number: u64, done: Result<()>) -> Result<()> {
-        let messages = &self.engine.health.latch.messages;
-        if done.is_err() {
-            operation.message.step_aside(&mut self.engine.lock());
-        }
-        messages.end_message(number, operation.message.signature(), done.is_ok(), clock::now);
-        done
     }
 }
 
@@ -375,19 +379,18 @@ impl Backend for ScheduledBackend {
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
-        if bytes.len() <= EAGER_LIMIT {
-            return self.send_eagerly(&to, bytes, timeout);
-        }
-        let (message, number) = self.message(&to, bytes.len())?;
-        let (payload, on_timeout) = (Payload::Out(bytes), OnTimeout::FailGroup);
-        self.run_message(&mut message::Borrowed { message, payload, on_timeout }, number, timeout)
+        let message = HostMessage { address: to, payload: Payload::Out(bytes) };
+        self.perform_all(vec![message], timeout, OnTimeout::FailGroup)
     }
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
-        let (message, number) = self.message(&from, bytes.len())?;
-        let payload = Payload::In(bytes);
+        let message = HostMessage { address: from, payload: Payload::In(bytes) };
         let _in_vain = (on_timeout == OnTimeout::ReturnNoMessage).then(|| InVain::begin(&self.engine.health));
-        self.run_message(&mut message::Borrowed { message, payload, on_timeout }, number, timeout)
+        self.perform_all(vec![message], timeout, on_timeout)
+    }
+
+    fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
+        self.perform_all(messages, timeout, OnTimeout::FailGroup)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {

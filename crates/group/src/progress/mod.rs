@@ -86,16 +86,16 @@ impl Engine {
     }
 
     /// Drives one operation to its end on this thread.
-    pub(crate) fn drive(&self, operation: &mut dyn Operation, mut attempt: Attempt) -> Result<()> {
-        self.drive_until(operation, &mut attempt, |_| false).map(drop)
+    pub(crate) fn drive(&self, operation: &mut impl Operation, mut attempt: Attempt) -> Result<()> {
+        self.drive_until(operation, &mut attempt, |_, _| false).map(drop)
     }
 
     /// As [`drive`](Self::drive), but asks before it sleeps whether to leave the operation as it is; returns whether it is at its end.
-    pub(crate) fn drive_until(
+    pub(crate) fn drive_until<O: Operation>(
         &self,
-        operation: &mut dyn Operation,
+        operation: &mut O,
         attempt: &mut Attempt,
-        leaves: impl Fn(&mut Core) -> bool,
+        leaves: impl Fn(&mut Core, &O) -> bool,
     ) -> Result<bool> {
         let mut backoff = Backoff::new(self.host_place);
         let mut core = self.lock();
@@ -112,7 +112,7 @@ impl Engine {
             }
             let (mut wants, mut limit) = (Vec::new(), Duration::ZERO);
             if backoff.is_at_end() {
-                if !attempt.is_troubled() && leaves(&mut core) {
+                if !attempt.is_troubled() && leaves(&mut core, operation) {
                     return Ok(false);
                 }
                 limit = attempt.waits_for(&core, operation, &mut wants, Instant::now());

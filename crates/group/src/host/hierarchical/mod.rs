@@ -15,7 +15,7 @@ mod levels;
 pub(crate) use hosts::Hosts;
 
 use crate::control::group_health::GroupHealth;
-use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout};
+use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout};
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::group::request::Request;
@@ -162,6 +162,22 @@ impl Backend for HierarchicalBackend {
         messages.recv(from, bytes, timeout, on_timeout)
     }
 
+    fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
+        let (mut inside, mut across) = (Vec::new(), Vec::new());
+        for HostMessage { address, payload } in messages {
+            let (carrier, address) = self.route(address);
+            let is_across = std::ptr::eq(carrier, &raw const self.levels.flat);
+            let part = if is_across { &mut across } else { &mut inside };
+            part.push(HostMessage { address, payload });
+        }
+        let flat = &self.levels.flat;
+        match &self.messages_intra {
+            Some(intra) if across.is_empty() => intra.perform_messages(inside, timeout),
+            Some(intra) if !inside.is_empty() => side_by_side((intra, inside), (flat, across), timeout),
+            Some(_) | None => flat.perform_messages(across, timeout),
+        }
+    }
+
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         let (messages, address) = self.route(address);
         messages.submit_message(address, buffer, timeout)
@@ -205,6 +221,22 @@ impl Backend for HierarchicalBackend {
     fn leave(&self) {
         self.levels.flat.leave();
     }
+}
+
+/// Messages and what carries them.
+type Part<'a> = (&'a ScheduledBackend, Vec<HostMessage<'a>>);
+
+/// Performs both parts at the same time. A thread can't sleep for pipes in shared memory and for sockets at once, so the first part has one of its own.
+fn side_by_side(inside: Part<'_>, across: Part<'_>, timeout: Duration) -> Result<()> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("phalanx-messages".into());
+        let inside = thread.spawn_scoped(scope, || inside.0.perform_messages(inside.1, timeout));
+        let inside =
+            inside.map_err(|e| Error::io("starting a thread for the messages inside the host", e))?;
+        let across = across.0.perform_messages(across.1, timeout);
+        let inside = inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        across.and(inside)
+    })
 }
 
 impl Drop for HierarchicalBackend {

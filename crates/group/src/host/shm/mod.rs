@@ -8,7 +8,7 @@ mod fault;
 mod wait_check;
 
 use crate::control::group_health::{GroupHealth, ParentCall};
-use crate::group::backend::{Address, Backend, BufferMemory, OnTimeout, counted};
+use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout, counted};
 use crate::group::call::{HostCall, HostRequest, OwnedCall, element};
 use crate::group::derived::derived;
 use crate::group::memory::keep;
@@ -493,6 +493,10 @@ impl Backend for ShmBackend {
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
         self.shared.messages.recv(from, bytes, timeout, on_timeout)
+    }
+
+    fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
+        self.shared.messages.perform_messages(messages, timeout)
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {

@@ -13,6 +13,7 @@
 
 pub mod algorithms;
 pub mod asynchrony;
+pub mod batches;
 pub mod beside;
 pub mod circles;
 pub mod coalesced;
@@ -52,6 +53,12 @@ macro_rules! group_conformance {
                 both_sides_may_begin_with_the_same_half, short_messages_need_no_receiver, large_messages_cross,
                 waiting_in_vain_is_no_failure,
                 threads_share_a_group,
+            },
+            batches::{
+                a_ring_needs_no_rank_that_receives_first, a_batch_goes_to_everybody, batches_meet_single_calls,
+                short_sends_of_a_batch_need_no_receiver, a_batch_in_vain_names_its_message,
+                another_message_in_a_batch_is_a_mismatch, a_rank_that_leaves_a_batch_alone_is_named,
+                batches_that_wait_for_each_other_are_named, a_wrong_message_hurts_no_batch,
             },
             asynchrony::{
                 asynchronous_operations_compute_the_same, asynchronous_blocks_are_the_same, operations_in_flight_may_be_waited_for_in_any_order,
