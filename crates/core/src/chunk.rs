@@ -12,6 +12,13 @@ const LENS_TOLD: usize = 4;
 ///
 /// # Panics
 /// If `index >= parts`.
+///
+/// # Examples
+/// ```
+/// use phalanx_core::chunk;
+///
+/// assert_eq!([chunk(0, 3, 10), chunk(1, 3, 10), chunk(2, 3, 10)], [0..3, 3..6, 6..10]);
+/// ```
 pub fn chunk(index: usize, parts: usize, len: usize) -> Range<usize> {
     assert!(index < parts, "chunk {index} of {parts}");
     boundary(index, parts, len)..boundary(index + 1, parts, len)
@@ -39,6 +46,14 @@ enum Blocks {
 
 impl Layout {
     /// `len` elements dealt as evenly as [`chunk`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Layout;
+    ///
+    /// let layout = Layout::even(3, 10);
+    /// assert_eq!([layout.block(0), layout.block(1), layout.block(2)], [0..3, 3..6, 6..10]);
+    /// ```
     pub const fn even(world_size: usize, len: usize) -> Self {
         Self(Blocks::Even { world_size, len })
     }
@@ -47,6 +62,14 @@ impl Layout {
     ///
     /// # Panics
     /// If the sum of the counts is more than `usize::MAX`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Layout;
+    ///
+    /// let layout = Layout::from_counts(&[2, 0, 3]);
+    /// assert_eq!([layout.block(0), layout.block(1), layout.block(2)], [0..2, 2..2, 2..5]);
+    /// ```
     pub fn from_counts(counts: &[usize]) -> Self {
         let mut starts = vec![0];
         starts.extend(counts.iter().scan(0usize, |sum, n| {
@@ -57,6 +80,11 @@ impl Layout {
     }
 
     /// Number of blocks.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::Layout::from_counts(&[2, 0, 3]).world_size(), 3);
+    /// ```
     pub fn world_size(&self) -> usize {
         match &self.0 {
             Blocks::Even { world_size, .. } => *world_size,
@@ -65,6 +93,11 @@ impl Layout {
     }
 
     /// Elements in all blocks together.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::Layout::from_counts(&[2, 0, 3]).len(), 5);
+    /// ```
     pub fn len(&self) -> usize {
         match &self.0 {
             Blocks::Even { len, .. } => *len,
@@ -73,6 +106,14 @@ impl Layout {
     }
 
     /// Whether all blocks are empty.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Layout;
+    ///
+    /// assert!(Layout::even(4, 0).is_empty());
+    /// assert!(!Layout::from_counts(&[0, 1]).is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -81,11 +122,24 @@ impl Layout {
     ///
     /// # Panics
     /// If there is no such rank.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::Layout::from_counts(&[2, 0, 3]).block(2), 2..5);
+    /// ```
     pub fn block(&self, rank: usize) -> Range<usize> {
         self.blocks(rank..rank + 1)
     }
 
     /// 64 bits over where the blocks lie. Of even blocks in no time; of given ones in a look at each.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Layout;
+    ///
+    /// assert_eq!(Layout::even(2, 5).fingerprint(), Layout::even(2, 5).fingerprint());
+    /// assert_ne!(Layout::from_counts(&[2, 3]).fingerprint(), Layout::from_counts(&[3, 2]).fingerprint());
+    /// ```
     pub fn fingerprint(&self) -> u64 {
         let mix =
             |state: u64, n: usize| (state.rotate_left(29) ^ n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -97,6 +151,14 @@ impl Layout {
 
     /// All blocks in words: `4 blocks of 250`, `3 blocks of 3, 4, 3`. Different for different layouts; of many blocks, but the first few stand as
     /// a hash.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Layout;
+    ///
+    /// assert_eq!(Layout::even(4, 1000).describe(), "4 blocks of 250");
+    /// assert_eq!(Layout::from_counts(&[3, 4, 3]).describe(), "3 blocks of 3, 4, 3");
+    /// ```
     pub fn describe(&self) -> String {
         let lens: Vec<usize> = (0..self.world_size()).map(|rank| self.block(rank).len()).collect();
         let (count, told) = (lens.len(), lens.len().min(LENS_TOLD));
@@ -115,6 +177,11 @@ impl Layout {
     ///
     /// # Panics
     /// If there are no such ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::Layout::from_counts(&[2, 0, 3, 1]).blocks(1..3), 2..5);
+    /// ```
     pub fn blocks(&self, ranks: Range<usize>) -> Range<usize> {
         match &self.0 {
             Blocks::Even { world_size, len } => {

@@ -40,6 +40,11 @@ impl DType {
     ];
 
     /// Bytes one element takes.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::DType::BF16.size(), 2);
+    /// ```
     pub const fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
@@ -50,11 +55,24 @@ impl DType {
     }
 
     /// Whether this is one of the four floating-point types.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::DType;
+    ///
+    /// assert!(DType::BF16.is_float());
+    /// assert!(!DType::I8.is_float());
+    /// ```
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
 
     /// The Rust name of the type: `f32`, `bf16`, `u8`, …
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::DType::BF16.name(), "bf16");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

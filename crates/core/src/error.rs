@@ -277,21 +277,69 @@ impl fmt::Debug for Error {
 
 impl Error {
     /// An [`Error::Io`] from what was being done and what the system said.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Error;
+    ///
+    /// let error = std::fs::read("/no/such/file").map_err(|source| Error::io("reading the weights", source)).unwrap_err();
+    /// assert!(error.to_string().starts_with("reading the weights: "), "{error}");
+    /// ```
     pub fn io(doing: impl Into<String>, source: std::io::Error) -> Self {
         Self::Io { doing: doing.into(), source: Arc::new(source) }
     }
 
     /// An [`Error::Misuse`].
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{Error, OpKind};
+    ///
+    /// let error = Error::misuse(OpKind::Broadcast, "there is no rank 4");
+    /// assert!(error.group_is_usable());
+    /// assert!(error.to_string().contains("broadcast") && error.to_string().contains("there is no rank 4"));
+    /// ```
     pub fn misuse(op: OpKind, what: impl Into<String>) -> Self {
         Self::Misuse { op, what: what.into() }
     }
 
     /// An [`Error::Config`].
+    ///
+    /// # Examples
+    /// ```
+    /// let error = phalanx_core::Error::config("PHALANX_TIMEOUT_S is \"soon\", not a number of seconds");
+    /// assert_eq!(error.to_string(), "configuration: PHALANX_TIMEOUT_S is \"soon\", not a number of seconds");
+    /// ```
     pub fn config(what: impl Into<String>) -> Self {
         Self::Config { what: what.into() }
     }
 
     /// The error of the call `at` when its group fails for `cause`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{Cause, Context, Error, Loss, OpKind, Peer, WORLD};
+    /// use std::time::Duration;
+    ///
+    /// let peer = Peer { rank: 1, host: "node7:4211".into() };
+    /// let at = Context {
+    ///     op: OpKind::AllReduce,
+    ///     seq: 118,
+    ///     site: None,
+    ///     envelope: None,
+    ///     group: WORLD,
+    ///     members: vec![0, 1],
+    ///     rank: 0,
+    ///     bytes: (0, 4096),
+    ///     elapsed: Duration::from_millis(21),
+    ///     through: None,
+    /// };
+    /// let error = Error::from_cause(Cause::Lost { peer, how: Loss::Panicked }, at);
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "rank 0/2: all_reduce #118, 0 of 4096 bytes received, after 0.021 s: rank 1 (node7:4211) panicked"
+    /// );
+    /// ```
     pub fn from_cause(cause: Cause, at: Context) -> Self {
         let at = Box::new(at);
         match cause {
@@ -309,6 +357,17 @@ impl Error {
     }
 
     /// Whether the group can still be used after this error.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{Error, OpKind};
+    ///
+    /// /// What to do with the group after an error.
+    /// fn advice(error: &Error) -> &'static str {
+    ///     if error.group_is_usable() { "mend the call" } else { "shrink, rejoin or end" }
+    /// }
+    /// assert_eq!(advice(&Error::misuse(OpKind::Send, "no message to oneself")), "mend the call");
+    /// ```
     pub fn group_is_usable(&self) -> bool {
         matches!(
             self,

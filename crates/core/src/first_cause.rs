@@ -213,6 +213,16 @@ pub enum Cause {
 
 impl Cause {
     /// The rank at fault, where one is.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{Cause, Peer};
+    ///
+    /// let peer = Peer { rank: 1, host: "node7:4211".into() };
+    /// let cause = Cause::Aborted { peer: peer.clone(), reason: "the loss is not a number".into() };
+    /// assert_eq!(cause.culprit(), Some(&peer));
+    /// assert_eq!(Cause::Deadlock { waits: vec![] }.culprit(), None); // nobody more than the others
+    /// ```
     pub fn culprit(&self) -> Option<&Peer> {
         match self {
             Self::Lost { peer, .. } | Self::Protocol { peer, .. } | Self::Aborted { peer, .. } => Some(peer),

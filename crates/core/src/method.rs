@@ -36,11 +36,25 @@ impl Method {
     pub const IN_RANK_ORDER: Self = Self(Words::Known("in rank order"));
 
     /// Whether it adds up in the order of the ranks, whatever else it does.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Method;
+    ///
+    /// let demanded = Method::IN_RANK_ORDER.then(&"ring".into());
+    /// assert!(demanded.is_in_rank_order());
+    /// assert!(!Method::from("ring").is_in_rank_order());
+    /// ```
     pub fn is_in_rank_order(&self) -> bool {
         self.as_str().starts_with(Self::IN_RANK_ORDER.as_str())
     }
 
     /// The words.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::Method::from("ring in 4 blocks of 250").as_str(), "ring in 4 blocks of 250");
+    /// ```
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Words::Known(words) => words,
@@ -49,11 +63,27 @@ impl Method {
     }
 
     /// Whether nothing is said.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Method;
+    ///
+    /// assert!(Method::UNSAID.is_unsaid());
+    /// assert!(!Method::from("ring").is_unsaid());
+    /// ```
     pub fn is_unsaid(&self) -> bool {
         self.as_str().is_empty()
     }
 
     /// The method of a part of an operation that is performed by this one.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Method;
+    ///
+    /// let across = Method::from("ring in 4 blocks of 250");
+    /// assert_eq!(Method::from("sliced").then(&across).as_str(), "sliced, ring in 4 blocks of 250");
+    /// ```
     #[must_use]
     pub fn then(&self, part: &Self) -> Self {
         match (self.is_unsaid(), part.is_unsaid()) {

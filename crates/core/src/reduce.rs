@@ -13,6 +13,7 @@ use std::hash::{Hash, Hasher};
 ///
 /// A result that is NaN is the one NaN of its type (`f32::NAN` and its like), whatever bits the ranks' NaN have. A group of one rank combines
 /// nothing: there a NaN keeps its bits. NCCL, where it reduces, has rules of its own.
+///
 /// # Examples
 /// A weighted average of two ranks; a factor is this rank's alone, and ranks may give different ones:
 /// ```
@@ -69,6 +70,14 @@ impl ReduceOp {
         [Self::Sum, Self::Avg, Self::Prod, Self::Min, Self::Max, Self::BitAnd, Self::BitOr, Self::BitXor];
 
     /// Whether the operator is defined for `dtype`: bit operators are for integers, a pre-multiplied sum is for floats.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{DType, ReduceOp};
+    ///
+    /// assert!(ReduceOp::BitOr.supports(DType::U8));
+    /// assert!(!ReduceOp::BitOr.supports(DType::F32));
+    /// ```
     pub const fn supports(self, dtype: DType) -> bool {
         match self {
             Self::Sum | Self::Avg | Self::Prod | Self::Min | Self::Max => true,
@@ -125,6 +134,11 @@ impl ReduceOp {
     }
 
     /// Lower-case name: `sum`, `avg`, `bit_and`, …
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::ReduceOp::BitOr.name(), "bit_or");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",

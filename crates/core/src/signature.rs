@@ -33,6 +33,11 @@ pub enum OpKind {
 
 impl OpKind {
     /// The name of the method: `all_reduce`, `recv`, …
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_core::OpKind::AllReduce.name(), "all_reduce");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -78,6 +83,17 @@ impl CallSite {
     pub const FILE_LEN_MAX: usize = 200;
 
     /// The site of the caller of the `#[track_caller]` function that calls this.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::CallSite;
+    ///
+    /// #[track_caller]
+    /// fn operation() -> CallSite {
+    ///     CallSite::caller()
+    /// }
+    /// assert_eq!(operation().line, line!());
+    /// ```
     #[track_caller]
     pub fn caller() -> Self {
         Self::from(std::panic::Location::caller())
@@ -135,6 +151,14 @@ pub struct Signature {
 
 impl Signature {
     /// A call that carries nothing: that of a barrier, say, or of coming together.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{CallSite, OpKind, Signature};
+    ///
+    /// let call = Signature::bare(OpKind::Barrier, CallSite { file: "train.rs".into(), line: 41 });
+    /// assert_eq!(call.to_string(), "barrier() at train.rs:41");
+    /// ```
     pub const fn bare(op: OpKind, site: CallSite) -> Self {
         Self { op, dtype: None, count: 0, reduce: None, root: None, detail: 0, method: Method::UNSAID, site }
     }
@@ -148,11 +172,30 @@ impl Signature {
     }
 
     /// Whether two ranks mean the same operation, and perform it in the same way.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{CallSite, OpKind, Signature};
+    ///
+    /// let at = |line| CallSite { file: "train.rs".into(), line };
+    /// let call = Signature::bare(OpKind::Barrier, at(41));
+    /// assert!(call.matches(&Signature::bare(OpKind::Barrier, at(57)))); // the call site is not compared
+    /// assert!(!call.matches(&Signature { method: "dissemination".into(), ..call.clone() }));
+    /// ```
     pub fn matches(&self, other: &Self) -> bool {
         self.calls_as(other) && self.method == other.method
     }
 
     /// Whether two ranks called the same, in whichever way they perform it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{CallSite, OpKind, Signature};
+    ///
+    /// let call = Signature::bare(OpKind::Barrier, CallSite { file: "train.rs".into(), line: 41 });
+    /// assert!(call.calls_as(&Signature { method: "dissemination".into(), ..call.clone() }));
+    /// assert!(!call.calls_as(&Signature { op: OpKind::Split, ..call.clone() }));
+    /// ```
     pub fn calls_as(&self, other: &Self) -> bool {
         let all = |call: &Self| {
             let reduce = call.reduce.map(ReduceOp::number);
@@ -162,6 +205,14 @@ impl Signature {
     }
 
     /// 64 bits over everything that must agree. Not a defence against forgery: links are authenticated.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{CallSite, OpKind, Signature};
+    ///
+    /// let call = Signature::bare(OpKind::Barrier, CallSite { file: "train.rs".into(), line: 41 });
+    /// assert_ne!(call.fingerprint(), Signature { op: OpKind::Split, ..call.clone() }.fingerprint());
+    /// ```
     pub fn fingerprint(&self) -> u64 {
         let mut hash = Mix::default();
         hash.word(self.op as u64);
@@ -175,6 +226,13 @@ impl Signature {
     }
 
     /// Hash of per-rank counts for [`detail`](Self::detail).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Signature;
+    ///
+    /// assert_ne!(Signature::detail_of(&[4, 6]), Signature::detail_of(&[6, 4]));
+    /// ```
     pub fn detail_of(counts: &[usize]) -> u64 {
         let mut hash = Mix::default();
         hash.word(counts.len() as u64);
