@@ -76,6 +76,26 @@ impl TcpStore {
     ///
     /// # Errors
     /// [`Error::Rendezvous`] with what the last try met. Rank and world size are 0 in it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Deadline;
+    /// use phalanx_rendezvous::{Store, TcpStore, TcpStoreServer};
+    /// use phalanx_transport::Secret;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let secret = Secret::generate()?;
+    /// let server = TcpStoreServer::start("127.0.0.1:0".parse().unwrap(), &secret)?;
+    /// let address = server.addr().to_string();
+    /// let soon = Deadline::after(Instant::now(), Duration::from_secs(10));
+    /// TcpStore::connect(&address, &secret, &soon)?.set("epoch", b"3")?;
+    /// assert_eq!(TcpStore::connect(&address, &secret, &soon)?.get("epoch", &soon)?, b"3");
+    ///
+    /// let stranger = Secret::generate()?;
+    /// let at_once = Deadline::after(Instant::now(), Duration::ZERO);
+    /// assert!(TcpStore::connect(&address, &stranger, &at_once).is_err());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn connect(addr: &str, secret: &Secret, deadline: &Deadline) -> Result<Self> {
         let session = open_session(addr, secret, &Hello::store(), deadline)?;
         let local = session.local_addr()?;
@@ -90,6 +110,20 @@ impl TcpStore {
     }
 
     /// The address of this end of the connection: the one of this host from which packets reach the server.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Deadline;
+    /// # use phalanx_rendezvous::{TcpStore, TcpStoreServer};
+    /// # use phalanx_transport::Secret;
+    /// # use std::time::{Duration, Instant};
+    /// # let secret = Secret::generate()?;
+    /// # let server = TcpStoreServer::start("127.0.0.1:0".parse().unwrap(), &secret)?;
+    /// # let soon = Deadline::after(Instant::now(), Duration::from_secs(10));
+    /// let store = TcpStore::connect(&server.addr().to_string(), &secret, &soon)?;
+    /// assert_eq!(store.local_addr().ip(), server.addr().ip()); // both are on this host
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }

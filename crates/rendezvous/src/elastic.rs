@@ -27,16 +27,37 @@ impl Elastic {
     ///
     /// # Errors
     /// [`Error::Config`] unless `min` is at least 1 and `max` at least `min`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::Elastic;
+    ///
+    /// assert_eq!(Elastic::new(2, 4)?, "2:4".parse()?);
+    /// assert!(Elastic::new(4, 2).is_err());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(min: usize, max: usize) -> Result<Self> {
         format!("{min}:{max}").parse()
     }
 
     /// The fewest with which the job goes on.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_rendezvous::Elastic::new(2, 4)?.min(), 2);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn min(self) -> usize {
         self.min
     }
 
     /// The most that it has, which is how many it begins with.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_rendezvous::Elastic::new(2, 4)?.max(), 4);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn max(self) -> usize {
         self.max
     }

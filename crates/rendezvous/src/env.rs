@@ -147,6 +147,13 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names the variables that are missing, make no sense or contradict each other;
     /// [`Error::Io`]: the secret's file can't be read.
+    ///
+    /// # Examples
+    /// ```
+    /// let config = phalanx_rendezvous::Config::from_env()?;
+    /// println!("rank {} of {}, as {} says", config.rank, config.world_size, config.source);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn from_env() -> Result<Self> {
         let config = Self::from_lookup(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))?;
         tracing::info!(

@@ -60,6 +60,19 @@ impl FileStore {
     /// # Errors
     /// [`Error::Config`] if `dir` belongs to another user or others may write to it: they could answer for our ranks.
     /// [`Error::Io`] if it cannot be made or read.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{FileStore, Store};
+    ///
+    /// let dir = std::env::temp_dir().join(format!("phalanx-open-{}", std::process::id()));
+    /// FileStore::open(&dir, "job 7")?.set("epoch", b"3")?;
+    /// let another = FileStore::open(&dir, "job 7")?; // in whichever process
+    /// assert_eq!(another.try_get("epoch")?, Some(b"3".to_vec()));
+    /// # another.remove_all()?;
+    /// # std::fs::remove_dir(&dir).unwrap();
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn open(dir: impl AsRef<Path>, job_id: &str) -> Result<Self> {
         let dir = dir.as_ref();
         let open = |dir: &Path| -> io::Result<PathBuf> {
@@ -80,6 +93,18 @@ impl FileStore {
     /// Makes this the handle that removes the job's files when it is dropped. One process does it, the one that leaves
     /// last. Where a job is started again while the owner of before is still there, the latest owner counts: the other leaves the files
     /// to it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{FileStore, Store};
+    ///
+    /// let dir = std::env::temp_dir().join(format!("phalanx-owned-{}", std::process::id()));
+    /// let store = FileStore::open(&dir, "job 7")?.owned();
+    /// store.set("epoch", b"3")?;
+    /// drop(store);
+    /// std::fs::remove_dir(&dir).unwrap(); // nothing is left in it
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[must_use]
     pub fn owned(mut self) -> Self {
         let number = random_number().ok().filter(|number| {
@@ -104,6 +129,18 @@ impl FileStore {
     ///
     /// # Errors
     /// [`Error::Io`] if something could not be removed. That nothing is there is no error.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{FileStore, Store};
+    ///
+    /// let dir = std::env::temp_dir().join(format!("phalanx-remove-all-{}", std::process::id()));
+    /// let store = FileStore::open(&dir, "job 7")?;
+    /// store.set("epoch", b"3")?;
+    /// store.remove_all()?;
+    /// std::fs::remove_dir(&dir).unwrap(); // nothing is left in it
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn remove_all(&self) -> Result<()> {
         match fs::remove_dir_all(&self.dir) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(self.failed("removing", e)),

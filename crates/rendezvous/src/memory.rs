@@ -19,6 +19,16 @@ struct Shared {
 
 impl MemoryStore {
     /// An empty store.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{MemoryStore, Store};
+    ///
+    /// let store = MemoryStore::new();
+    /// store.clone().set("epoch", b"3")?; // a clone is the same store
+    /// assert_eq!(store.try_get("epoch")?, Some(b"3".to_vec()));
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }

@@ -62,6 +62,17 @@ impl Config {
     ///
     /// # Errors
     /// As for [`open_store`](Self::open_store).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Deadline;
+    /// # use phalanx_rendezvous::Config;
+    /// # use std::time::Instant;
+    /// # let config = Config::from_lookup(|_| None)?;
+    /// let again = config.reopen_store(&Deadline::after(Instant::now(), config.init_timeout))?;
+    /// assert!(again.server.is_none());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn reopen_store(&self, deadline: &Deadline) -> Result<OpenStore> {
         self.open(false, deadline)
     }

@@ -24,6 +24,16 @@ pub struct PrefixStore<S> {
 
 impl<S: Store> PrefixStore<S> {
     /// The part of `inner` whose keys begin with `prefix/`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{MemoryStore, PrefixStore, Store};
+    ///
+    /// let store = MemoryStore::new();
+    /// PrefixStore::new("attempt 0", store.clone()).set("address", b"10.0.0.7:41234")?;
+    /// assert!(store.try_get("attempt 0/address")?.is_some());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(prefix: impl Into<String>, inner: S) -> Self {
         Self { prefix: prefix.into(), inner }
     }

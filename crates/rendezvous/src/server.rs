@@ -37,21 +37,44 @@ impl TcpStoreServer {
     ///
     /// # Errors
     /// [`Error::Io`](phalanx_core::Error::Io) if the port is taken, the address is not this host's, or the process has no descriptors left.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::TcpStoreServer;
+    /// use phalanx_transport::Secret;
+    ///
+    /// let secret = Secret::generate()?;
+    /// let server = TcpStoreServer::start("127.0.0.1:0".parse().unwrap(), &secret)?;
+    /// let taken = TcpStoreServer::start(server.addr(), &secret);
+    /// assert!(taken.unwrap_err().to_string().contains(&server.addr().to_string()));
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn start(bind: SocketAddr, secret: &Secret) -> Result<Self> {
         Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), Server::default())? })
     }
 
     /// The address at which it listens; the port is the real one.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_rendezvous::TcpStoreServer;
+    /// # use phalanx_transport::Secret;
+    /// let server = TcpStoreServer::start("127.0.0.1:0".parse().unwrap(), &Secret::generate()?)?;
+    /// assert_ne!(server.addr().port(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn addr(&self) -> SocketAddr {
         self.endpoint.addr()
     }
 
     /// Callers so far that did not know the secret.
+    #[doc(hidden)]
     pub fn strangers(&self) -> Strangers {
         self.endpoint.strangers()
     }
 
     /// Waits until at most `stay` clients are connected, or the deadline passes.
+    #[doc(hidden)]
     pub fn wait_until_left(&self, stay: usize, deadline: &Deadline) {
         loop {
             let (answer, clients) = channel();

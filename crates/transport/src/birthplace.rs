@@ -10,16 +10,45 @@ pub struct Birthplace(u32);
 
 impl Birthplace {
     /// This process.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::Birthplace;
+    ///
+    /// /// Something that works in the process that made it only.
+    /// struct Device {
+    ///     made_in: Birthplace,
+    /// }
+    ///
+    /// impl Drop for Device {
+    ///     fn drop(&mut self) {
+    ///         if self.made_in.is_here() {
+    ///             // Say farewell. A copy in a forked process says nothing.
+    ///         }
+    ///     }
+    /// }
+    /// drop(Device { made_in: Birthplace::here() });
+    /// ```
     pub fn here() -> Self {
         Self(std::process::id())
     }
 
     /// Whether it is this process. Costs a system call.
+    ///
+    /// # Examples
+    /// ```
+    /// assert!(phalanx_transport::Birthplace::here().is_here());
+    /// ```
     pub fn is_here(self) -> bool {
         self == Self::here()
     }
 
     /// The process's number.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_transport::Birthplace::here().pid(), std::process::id());
+    /// ```
     pub fn pid(self) -> u32 {
         self.0
     }

@@ -26,6 +26,14 @@ impl Secret {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the system has no randomness to give.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::Secret;
+    ///
+    /// assert_ne!(Secret::generate()?, Secret::generate()?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn generate() -> Result<Self> {
         Ok(Self::clear(Zeroizing::new(random()?)))
     }
@@ -36,29 +44,72 @@ impl Secret {
 
     /// Makes it the secret of a job that encrypts all it says over the network. A process whose secret encrypts and one whose secret
     /// does not refuse each other.
+    ///
+    /// # Examples
+    /// ```
+    /// let secret = phalanx_transport::Secret::generate()?;
+    /// assert!(!secret.encrypts());
+    /// assert!(secret.encrypting().encrypts());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[must_use]
     pub fn encrypting(self) -> Self {
         Self { encrypts: true, ..self }
     }
 
     /// Whether what is said over the network is encrypted.
+    ///
+    /// # Examples
+    /// ```
+    /// let secret = phalanx_transport::Secret::generate()?.encrypting();
+    /// if secret.encrypts() {
+    ///     let key = secret.key_for("my links"); // of which whoever makes links makes use
+    ///     # assert_eq!(key.len(), 64);
+    /// }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn encrypts(&self) -> bool {
         self.encrypts
     }
 
     /// As [`encrypting`](Self::encrypting), for a process that won't have it that others send for it in the clear, as a library with connections
     /// of its own may.
+    ///
+    /// # Examples
+    /// ```
+    /// let secret = phalanx_transport::Secret::generate()?.refusing_clear();
+    /// assert!(secret.encrypts() && secret.refuses_clear());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[must_use]
     pub fn refusing_clear(self) -> Self {
         Self { encrypts: true, refuses_clear: true, ..self }
     }
 
     /// Whether what can't be encrypted is to be refused.
+    ///
+    /// # Examples
+    /// ```
+    /// let secret = phalanx_transport::Secret::generate()?;
+    /// assert!(!secret.refuses_clear());
+    /// assert!(!secret.encrypting().refuses_clear());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn refuses_clear(&self) -> bool {
         self.refuses_clear
     }
 
     /// A key for a library with connections of its own, as 64 hexadecimal digits. Of `purpose` and this secret, which can't be found from it.
+    ///
+    /// # Examples
+    /// ```
+    /// let secret = phalanx_transport::Secret::generate()?;
+    /// let key = secret.key_for("my links");
+    /// assert_eq!(key, secret.clone().key_for("my links")); // on each rank
+    /// assert_ne!(key, secret.key_for("other links"));
+    /// assert_ne!(key, secret.to_hex());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn key_for(&self, purpose: &str) -> String {
         self.derived(b"phalanx key ", purpose.as_bytes()).to_hex()
     }
@@ -66,6 +117,7 @@ impl Secret {
     /// The secret of one generation of the job, made of this one. Who is left of another generation does not know it, so no line or link
     /// joins two of them: their ranks have the same numbers, and may by and by have the same addresses.
     #[must_use]
+    #[doc(hidden)]
     pub fn of_generation(&self, generation: u64) -> Self {
         self.derived(b"phalanx generation ", &generation.to_le_bytes())
     }
@@ -73,6 +125,7 @@ impl Secret {
     /// The secret of one start of the job, made of this one. A process that was told of another start, which has ended and left its address
     /// in the store, does not know it: whoever answers at that address by now is not taken for its rank 0.
     #[must_use]
+    #[doc(hidden)]
     pub fn of_start(&self, start: u64) -> Self {
         self.derived(b"phalanx start ", &start.to_le_bytes())
     }
@@ -89,6 +142,17 @@ impl Secret {
     ///
     /// # Errors
     /// [`Error::Config`] for anything else. The message does not repeat the text.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::Secret;
+    ///
+    /// let secret = Secret::from_hex(&"0f".repeat(32))?;
+    /// assert_eq!(secret.to_hex(), "0f".repeat(32));
+    /// let error = Secret::from_hex("swordfish").unwrap_err().to_string();
+    /// assert!(error.contains("64 hexadecimal digits") && !error.contains("swordfish"), "{error}");
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn from_hex(text: &str) -> Result<Self> {
         let text = text.trim();
         let bad = || {
@@ -111,6 +175,15 @@ impl Secret {
     }
 
     /// 64 hexadecimal digits, for the environment of a rank. Treat them like a password.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::Secret;
+    ///
+    /// let secret = Secret::generate()?;
+    /// assert_eq!(Secret::from_hex(&secret.to_hex())?, secret);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn to_hex(&self) -> String {
         self.bytes.iter().map(|b| format!("{b:02x}")).collect()
     }

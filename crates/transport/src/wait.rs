@@ -35,11 +35,34 @@ impl Wait {
     ///
     /// # Errors
     /// When the process has no file descriptors left.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::Wait;
+    /// use std::time::Duration;
+    ///
+    /// let mut wait = Wait::new()?;
+    /// let waker = wait.waker().clone();
+    /// std::thread::spawn(move || waker.wake());
+    /// wait.sleep(Duration::from_secs(3600)); // until the other thread wakes it
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn new() -> std::io::Result<Self> {
         Ok(Self::on(Waker::new()?))
     }
 
     /// A wait that ends when `waker` wakes it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::{Wait, Waker};
+    /// use std::time::Duration;
+    ///
+    /// let waker = Waker::new()?;
+    /// waker.wake(); // is remembered
+    /// Wait::on(waker).sleep(Duration::from_secs(3600)); // returns at once
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn on(waker: Waker) -> Self {
         let heard = match waker.kind() {
             Kind::Source(source) => source.wakes(),
@@ -49,11 +72,35 @@ impl Wait {
     }
 
     /// The waker that ends this wait.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::{Wait, Waker};
+    ///
+    /// let waker = Waker::new()?;
+    /// assert!(Wait::on(waker.clone()).waker().is(&waker));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
     /// Forgets the descriptors; call it before collecting anew.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(unix)] {
+    /// use phalanx_transport::{Direction, Wait};
+    /// use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
+    ///
+    /// let (here, _there) = UnixStream::pair()?;
+    /// let mut wait = Wait::new()?;
+    /// wait.add(&Arc::new(here), Direction::Send); // can be written: no wait
+    /// wait.clear();
+    /// wait.sleep(Duration::from_millis(1)); // nothing ends it but the limit
+    /// # }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn clear(&mut self) {
         self.descriptors.clear();
     }
@@ -98,6 +145,18 @@ impl Wait {
 
     /// Sleeps until something is ready, it is woken, or `limit` has passed. May wake for no reason. Ends at once if the
     /// waker has woken it since the last sleep.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_transport::Wait;
+    /// use std::time::Duration;
+    ///
+    /// let mut wait = Wait::new()?;
+    /// wait.waker().wake();
+    /// wait.sleep(Duration::from_secs(3600)); // it has been woken: returns at once
+    /// wait.sleep(Duration::from_millis(1)); // it has not: the limit ends it
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn sleep(&mut self, limit: Duration) {
         match self.waker.kind() {
             Kind::Source(source) => {
