@@ -6,6 +6,14 @@ use crate::{ExitKind, Outcome};
 
 impl ExitKind {
     /// The exit code, as a shell has it: the code, or 128 + signal; 1 when nothing is known.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::ExitKind;
+    ///
+    /// assert_eq!(ExitKind::Code(3).exit_code(), 3);
+    /// assert_eq!(ExitKind::Signal(9).exit_code(), 137);
+    /// ```
     pub fn exit_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -17,6 +25,19 @@ impl ExitKind {
 
 impl Outcome {
     /// The code a launcher exits with: 0, [`Failure::exit_code`], 128 + signal, or 124 when time ran out.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::{Launch, Outcome};
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(Outcome::Interrupted { signal: 15 }.exit_code(), 143);
+    /// assert_eq!(Outcome::TimedOut { limit: Duration::from_secs(60) }.exit_code(), 124);
+    /// # if cfg!(unix) {
+    /// assert_eq!(Launch::new("sh").args(["-c", "exit 3"]).run()?.exit_code(), 3);
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Success => 0,

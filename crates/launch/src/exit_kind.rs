@@ -23,6 +23,14 @@ pub enum ExitKind {
 
 impl ExitKind {
     /// Whether the process said that all went well.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::ExitKind;
+    ///
+    /// assert!(ExitKind::Code(0).is_success());
+    /// assert!(!ExitKind::Signal(9).is_success());
+    /// ```
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }

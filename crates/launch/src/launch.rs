@@ -60,6 +60,14 @@ impl Launch {
     pub const GRACE: Duration = Duration::from_secs(5);
 
     /// A launch of one rank of `program`, which is looked up in `PATH` unless it contains a slash.
+    ///
+    /// # Examples
+    /// ```
+    /// # if cfg!(unix) {
+    /// assert!(phalanx_launch::Launch::new("true").run()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),
@@ -79,12 +87,32 @@ impl Launch {
     }
 
     /// Adds arguments, the same for all ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let outcome = Launch::new("test").args(["a", "=", "a"]).run()?;
+    /// assert!(outcome.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
     /// How many ranks to start, from 1 to [`RANKS_MAX`](crate::RANKS_MAX). Default: 1.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let outcome = Launch::new("sh").args(["-c", "test $PHALANX_WORLD_SIZE = 4"]).ranks(4).run()?;
+    /// assert!(outcome.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
         self
@@ -112,6 +140,18 @@ impl Launch {
     /// that, is replaced, up to [`max_restarts`](Self::max_restarts) times in all; one that fails within 10 s of its start after a pause of 0.1 s, which doubles
     /// each time, up to 5 s. Once one has succeeded nobody is replaced any more, and what
     /// fails then does no harm if enough others succeed: also a replacement that still waited to be let in. The program has to play its part: see `ProcessGroup::rejoin`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// // Rank 1 fails once, and is replaced; rank 0 takes its time.
+    /// let rank = "if [ $PHALANX_WORKER = 1 ]; then exit 3; else sleep 0.3; fi";
+    /// let outcome = Launch::new("sh").args(["-c", rank]).elastic("1:2".parse()?).run()?;
+    /// assert!(outcome.is_success(), "{outcome}");
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn elastic(mut self, size: Elastic) -> Self {
         self.elastic = Some(size);
         self
@@ -119,12 +159,33 @@ impl Launch {
 
     /// Sets an environment variable in all ranks. Those that the launcher sets itself are refused, except the thread
     /// counts (see the [crate's documentation](crate#the-environment-of-a-rank)).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let outcome = Launch::new("sh").args(["-c", "test $EPOCHS = 20"]).env("EPOCHS", "20").run()?;
+    /// assert!(outcome.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn env(mut self, name: impl Into<String>, value: impl Into<OsString>) -> Self {
         self.env.insert(name.into(), value.into());
         self
     }
 
     /// Names the job: up to 64 letters, digits, `.`, `_`, `-`. Default: eight random hexadecimal digits.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let running = Launch::new("true").job_id("digits-7").spawn()?;
+    /// assert_eq!(running.job_id(), "digits-7");
+    /// assert!(running.wait()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn job_id(mut self, job_id: impl Into<String>) -> Self {
         self.job_id = Some(job_id.into());
         self
@@ -135,12 +196,39 @@ impl Launch {
     /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
     /// lately to `<folder>/<job id>/attempt_<n>/trace_rank_<rank>.json` (see `phalanx trace`); those of an elastic job, whose groups have
     /// ranks of several starts, all under `attempt_0`, those of a later generation in `generation_<m>` there. Default: none.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// # let temporary = std::env::temp_dir().join(format!("phalanx-logs-{}", std::process::id()));
+    /// # let folder = temporary.as_path();
+    /// let outcome = Launch::new("echo").args(["hello"]).job_id("digits").log_dir(folder).run()?;
+    /// assert!(outcome.is_success());
+    /// let log = std::fs::read_to_string(folder.join("digits/attempt_0/0/stdout.log"));
+    /// assert_eq!(log.unwrap(), "hello\n");
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.log_dir = Some(folder.into());
         self
     }
 
     /// Whether each line of output begins with its rank, as in `[3] `. Default: yes.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let (mut lines, to) = std::io::pipe().unwrap();
+    /// let outcome = Launch::new("echo").args(["hello"]).prefix(false).output(to, std::io::sink()).run()?;
+    /// assert!(outcome.is_success());
+    /// assert_eq!(std::io::read_to_string(&mut lines).unwrap(), "hello\n"); // and not "[0] hello\n"
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn prefix(mut self, prefix: bool) -> Self {
         self.prefix = prefix;
         self
@@ -152,6 +240,18 @@ impl Launch {
     /// and the next lines are tried again. While a writer takes its time, up to a mebibyte is kept for it, and files of
     /// [`log_dir`](Self::log_dir) don't wait; then they stand still, and the ranks have to wait. So does the end of the job: until all is
     /// written, or a signal asks to leave it, or the [`timeout`](Self::timeout) is over, and a grace period of its own.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let (mut lines, to) = std::io::pipe().unwrap();
+    /// let outcome = Launch::new("echo").args(["hello"]).output(to, std::io::stderr()).run()?;
+    /// assert!(outcome.is_success());
+    /// assert_eq!(std::io::read_to_string(&mut lines).unwrap(), "[0] hello\n");
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn output(mut self, out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
         self.out = Box::new(out);
         self.err = Box::new(err);
@@ -159,6 +259,19 @@ impl Launch {
     }
 
     /// How long ranks that were asked to end may take before they are killed. Default: [`GRACE`](Self::GRACE).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::{Launch, Outcome};
+    /// # use std::time::Duration;
+    /// # if cfg!(unix) {
+    /// // Rank 1 fails, and rank 0 does not listen: it is killed.
+    /// let rank = "test $PHALANX_RANK = 0 || exit 3; trap '' TERM; sleep 60";
+    /// let outcome = Launch::new("sh").args(["-c", rank]).ranks(2).grace(Duration::from_millis(50)).run()?;
+    /// assert!(matches!(outcome, Outcome::Failure(failure) if failure.rank == 1));
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -166,6 +279,18 @@ impl Launch {
 
     /// How long the whole job may take before it is ended; `None` for as long as it likes, which is the default. Writers of its
     /// [`output`](Self::output) that are not done by then have the [grace period](Self::grace), also if all ranks have ended before.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::{Launch, Outcome};
+    /// # use std::time::Duration;
+    /// # if cfg!(unix) {
+    /// let limit = Duration::from_millis(50);
+    /// let outcome = Launch::new("sleep").args(["60"]).timeout(Some(limit)).run()?;
+    /// assert_eq!(outcome, Outcome::TimedOut { limit });
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
         self
@@ -180,6 +305,18 @@ impl Launch {
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn). A job that fails is not an error but an [`Outcome`].
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let outcome = Launch::new("sh").args(["-c", "exit $PHALANX_RANK"]).ranks(2).run()?;
+    /// assert!(outcome.to_string().contains("rank 1 of 2"), "{outcome}");
+    /// assert_eq!(outcome.exit_code(), 1);
+    /// # }
+    /// assert!(Launch::new("no-such-program").run().is_err()); // nothing was started
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn run(self) -> Result<Outcome> {
         let (events, inbox) = channel();
         #[cfg(unix)]
@@ -193,6 +330,17 @@ impl Launch {
     /// `Config`: the number of ranks, the job id, a variable's name or the log folder is no good. `Unavailable`: there
     /// is no such program. `Io`: the system refused to start it, or to open the store's port.
     /// In each case no rank is left running.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let running = Launch::new("sleep").args(["0.1"]).ranks(2).spawn()?;
+    /// // … something else meanwhile …
+    /// assert!(running.wait()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn spawn(self) -> Result<Running> {
         let (events, inbox) = channel();
         self.start(events, inbox)
@@ -381,17 +529,50 @@ pub struct Running {
 
 impl Running {
     /// The job's name.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let running = Launch::new("true").spawn()?;
+    /// assert_eq!(running.job_id().len(), 8); // none was given: random digits
+    /// # assert!(running.wait()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn job_id(&self) -> &str {
         &self.job_id
     }
 
     /// The ranks' processes, in rank order: the latest of each, if they were restarted or replaced. On Unix each leads a process group.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let running = Launch::new("sleep").args(["60"]).ranks(2).spawn()?;
+    /// assert_eq!(running.pids().len(), 2);
+    /// drop(running); // kills them
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn pids(&self) -> Vec<u32> {
         self.pids.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Does what the launcher does when it receives `signal`: passes it on to all ranks, grants them the grace period,
     /// then kills them. A second signal, or SIGKILL, kills at once. SIGUSR1 and SIGUSR2 end nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::{Launch, Outcome};
+    /// # if cfg!(unix) {
+    /// let running = Launch::new("sleep").args(["60"]).ranks(2).spawn()?;
+    /// running.signal(15); // SIGTERM
+    /// assert_eq!(running.wait()?, Outcome::Interrupted { signal: 15 });
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn signal(&self, signal: i32) {
         // A job that is over needs no signal.
         let _ = self.events.send(Event::Signal(signal));
@@ -401,6 +582,16 @@ impl Running {
     ///
     /// # Errors
     /// `Internal`; those of [`spawn`](Launch::spawn) when the job is to be started again and can't be. A job that fails is not an error but an [`Outcome`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let running = Launch::new("sh").args(["-c", "exit 3"]).spawn()?;
+    /// assert_eq!(running.wait()?.exit_code(), 3);
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn wait(mut self) -> Result<Outcome> {
         self.supervisor.take().map_or_else(|| Err(Error::Internal { what: "waited twice".into() }), join)
     }

@@ -163,6 +163,16 @@ pub enum Outcome {
 
 impl Outcome {
     /// Whether every rank exited with code 0.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// assert!(Launch::new("true").run()?.is_success());
+    /// assert!(!Launch::new("false").run()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn is_success(&self) -> bool {
         *self == Self::Success
     }
