@@ -49,22 +49,66 @@ impl Checkpoint {
     }
 
     /// The folder.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// checkpoints.save(7, State::new())?;
+    /// assert!(checkpoints.load(7)?.path().starts_with(folder.path()));
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The step that was saved.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// checkpoints.save(7, State::new())?;
+    /// assert_eq!(checkpoints.latest_good()?.expect("one was saved").step(), 7);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
     /// How many ranks have saved it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// checkpoints.save(7, State::new())?;
+    /// assert_eq!(checkpoints.load(7)?.world_size(), 1); // a group of one has saved it
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn world_size(&self) -> usize {
         self.manifest.world_size
     }
 
     /// The same checkpoint as rank `rank` has saved it: what it had for itself, as [`State::of_rank`](crate::State::of_rank) says, stands
     /// under the names that it gave. Of a rank that was not there nothing is found.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.of_rank(0, |own| Ok(own.slice("velocity", &[2], &[0.5f32, 0.25])))?;
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// assert_eq!(found.of_rank(0).read::<f32>("velocity")?, [0.5, 0.25]);
+    /// assert!(found.of_rank(1).read::<f32>("velocity").is_err()); // there was no such rank
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[must_use]
     pub fn of_rank(&self, rank: usize) -> Self {
         let mut manifest = self.manifest.clone();
@@ -88,6 +132,21 @@ impl Checkpoint {
     }
 
     /// The tensors, by name.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.slice("bias", &[2], &[0.0f32; 2]);
+    /// state.slice("weight", &[2, 3], &[1.0f32; 6]);
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// let names: Vec<_> = found.tensors().map(|(name, info)| format!("{name}: {info}")).collect();
+    /// assert_eq!(names, ["bias: f32 [2]", "weight: f32 [2, 3]"]);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorInfo)> {
         self.manifest.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
@@ -96,6 +155,20 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Missing`](Error::Missing); [`OtherTensor`](Error::OtherTensor) if its elements are of another type; [`Io`](Error::Io).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.slice("weight", &[2, 2], &[1.0f32, 2.0, 3.0, 4.0]);
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// assert_eq!(found.read::<f32>("weight")?, [1.0, 2.0, 3.0, 4.0]);
+    /// assert!(found.read::<f64>("weight").is_err());
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn read<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let found = &self.tensor(name)?.info;
         let expected = TensorInfo { dtype: T::DTYPE, shape: found.shape.clone() };
@@ -117,6 +190,20 @@ impl Checkpoint {
     ///
     /// # Panics
     /// If `buffer` has not exactly the range's length.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.slice("bytes", &[2, 2], &[1u8, 2, 3, 4]);
+    /// checkpoints.save(7, state)?;
+    /// let mut second_row = [0; 2];
+    /// checkpoints.load(7)?.read_bytes("bytes", 2..4, &mut second_row)?;
+    /// assert_eq!(second_row, [3, 4]);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn read_bytes(&self, name: &str, elements: Range<usize>, buffer: &mut [u8]) -> Result<()> {
         let manifest::Tensor { info, places } = self.tensor(name)?;
         let (size, len) = (info.dtype.size(), info.elements().unwrap_or_default());
@@ -141,6 +228,20 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Missing`](Error::Missing).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.slice("weight", &[2, 2], &[1.0f32; 4]);
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// assert_eq!(found.info("weight")?.shape, [2, 2]);
+    /// assert!(found.info("bias").is_err());
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn info(&self, name: &str) -> Result<&TensorInfo> {
         Ok(&self.tensor(name)?.info)
     }
@@ -149,6 +250,20 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Missing`](Error::Missing); [`Value`](Error::Value) if it is not of this type.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.value("epoch", &4)?;
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// assert_eq!(found.value::<u64>("epoch")?, 4);
+    /// assert!(found.value::<String>("epoch").is_err());
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn value<V: DeserializeOwned>(&self, name: &str) -> Result<V> {
         let values = &self.manifest.values;
         self.of(values, name)?.ok_or_else(|| self.missing(format!("value `{name}`")))
@@ -158,6 +273,20 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Value`](Error::Value) if it is not of this type.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.rank_value("seed", &17)?;
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// assert_eq!(found.rank_value::<u64>("seed", 0)?, Some(17));
+    /// assert_eq!(found.rank_value::<u64>("seed", 1)?, None); // there was no such rank
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn rank_value<V: DeserializeOwned>(&self, name: &str, rank: usize) -> Result<Option<V>> {
         self.manifest.rank_values.get(rank).map_or(Ok(None), |values| self.of(values, name))
     }

@@ -91,6 +91,18 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::Refused`] on all ranks if rank 0 can't do that; those of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_checkpoint::Checkpoints;
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// let folder = temporary.path().join("checkpoints");
+    /// let group = &phalanx::threads(1)[0];
+    /// assert!(Checkpoints::open(&folder, group)?.latest_good()?.is_none());
+    /// assert!(folder.is_dir());
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[track_caller]
     pub fn open(folder: impl Into<PathBuf>, group: &ProcessGroup) -> Result<Self> {
         let (folder, group) = (folder.into(), group.clone());
@@ -102,6 +114,20 @@ impl Checkpoints {
     }
 
     /// Keeps only the newest `keep` checkpoints, at least one: after each save older ones are deleted. All are kept unless this is called.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut checkpoints = checkpoints.keep(2);
+    /// for step in [1, 2, 3] {
+    ///     checkpoints.save(step, State::new())?;
+    /// }
+    /// assert!(checkpoints.load(1).is_err());
+    /// assert_eq!(checkpoints.load(2)?.step(), 2);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[must_use]
     pub fn keep(mut self, keep: usize) -> Self {
         self.keep = keep;
@@ -109,6 +135,16 @@ impl Checkpoints {
     }
 
     /// How long a rank may take to write its file: ten minutes unless this is called.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let minute = std::time::Duration::from_secs(60);
+    /// checkpoints.timeout(minute).save(7, State::new())?;
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -125,6 +161,19 @@ impl Checkpoints {
     /// [`Error::State`] if the ranks' states don't fit together, [`Error::NotSaved`] if some rank can't write; also that of a
     /// [`save_async`](Self::save_async) before, in which case this save was not begun. [`Error::FolderTaken`] if another job saves into this
     /// folder. Those of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let weights = [1.0f32, 2.0];
+    /// let mut state = State::new();
+    /// state.slice("weights", &[2], &weights);
+    /// checkpoints.save(7, state)?;
+    /// assert_eq!(checkpoints.load(7)?.read::<f32>("weights")?, weights);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[track_caller]
     pub fn save(&mut self, step: u64, state: State<'_>) -> Result<()> {
         self.save_async(step, state)?;
@@ -136,6 +185,22 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As for [`save`](Self::save); what goes wrong while it is written is returned by that next call.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut weights = [1.0f32, 2.0];
+    /// let mut state = State::new();
+    /// state.slice("weights", &[2], &weights);
+    /// checkpoints.save_async(7, state)?;
+    /// weights[0] = 3.0; // the next step: what is written was copied
+    /// checkpoints.wait()?;
+    /// assert_eq!(checkpoints.load(7)?.read::<f32>("weights")?, [1.0, 2.0]);
+    /// # assert_eq!(weights, [3.0, 2.0]);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[track_caller]
     pub fn save_async(&mut self, step: u64, state: State<'_>) -> Result<()> {
         self.wait()?;
@@ -197,6 +262,17 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::NotSaved`]: some rank could not write, or not in time; each error is returned once. Those of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// checkpoints.wait()?; // nothing is being saved
+    /// checkpoints.save_async(7, State::new())?;
+    /// checkpoints.wait()?; // now it is on the disk
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         let Some(saving) = self.saving.take() else { return Ok(()) };
@@ -233,6 +309,21 @@ impl Checkpoints {
     /// # Errors
     /// [`Error::NoneGood`] if there are checkpoints, but none is good. [`Error::Unreadable`] and [`Error::OtherFormat`] for the newest that is not
     /// damaged. Those of [`wait`](Self::wait), and of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// assert!(checkpoints.latest_good()?.is_none());
+    /// checkpoints.save(7, State::new())?;
+    /// checkpoints.save(8, State::new())?;
+    /// let found = checkpoints.latest_good()?.expect("two were saved");
+    /// assert_eq!(found.step(), 8);
+    /// std::fs::write(found.path().join("manifest.json"), "rubbish").unwrap();
+    /// assert_eq!(checkpoints.latest_good()?.expect("one is good").step(), 7);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[track_caller]
     pub fn latest_good(&mut self) -> Result<Option<Checkpoint>> {
         self.wait()?;
@@ -261,6 +352,17 @@ impl Checkpoints {
     ///
     /// # Errors
     /// [`Error::Damaged`], also if there is none; [`Error::Unreadable`]; [`Error::OtherFormat`]. Those of [`wait`](Self::wait), and of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// checkpoints.save(7, State::new())?;
+    /// assert_eq!(checkpoints.load(7)?.step(), 7);
+    /// assert!(checkpoints.load(8).is_err());
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     #[track_caller]
     pub fn load(&mut self, step: u64) -> Result<Checkpoint> {
         self.wait()?;
@@ -306,6 +408,15 @@ impl Checkpoints {
     }
 
     /// The folder.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// assert_eq!(checkpoints.folder(), folder.path());
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn folder(&self) -> &Path {
         &self.folder
     }

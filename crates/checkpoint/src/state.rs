@@ -45,11 +45,34 @@ pub struct State<'a> {
 
 impl<'a> State<'a> {
     /// Nothing, yet.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// checkpoints.save(7, State::new())?;
+    /// assert_eq!(checkpoints.load(7)?.tensors().count(), 0);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a tensor that is the same on all ranks. One that has not as many elements as `shape` says is refused when it is saved.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let weight = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    /// let mut state = State::new();
+    /// state.slice("weight", &[2, 3], &weight);
+    /// checkpoints.save(7, state)?;
+    /// assert_eq!(checkpoints.load(7)?.read::<f32>("weight")?, weight);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn slice<T: Element>(&mut self, name: impl Into<String>, shape: &[usize], elements: &'a [T]) {
         let (name, info) = (name.into(), TensorInfo { dtype: T::DTYPE, shape: shape.to_vec() });
         if info.elements() != Some(elements.len()) {
@@ -60,6 +83,23 @@ impl<'a> State<'a> {
 
     /// Adds a tensor that is the same on all ranks, and that `copy` copies: it is called with each range of its elements that this rank is
     /// to write, at most once for a save, and returns their bytes in row-major order.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// use phalanx::DType;
+    /// use phalanx_checkpoint::TensorInfo;
+    ///
+    /// let bytes = [1u8, 2, 3, 4]; // or what a device has
+    /// let mut state = State::new();
+    /// let info = TensorInfo { dtype: DType::U8, shape: vec![2, 2] };
+    /// state.tensor("bytes", info, |elements| Ok(bytes[elements].to_vec()));
+    /// checkpoints.save(7, state)?;
+    /// assert_eq!(checkpoints.load(7)?.read::<u8>("bytes")?, bytes);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn tensor(
         &mut self,
         name: impl Into<String>,
@@ -71,6 +111,26 @@ impl<'a> State<'a> {
 
     /// Adds a tensor as [`tensor`](Self::tensor), of which each rank may have another: all of it is rank 0's, which writes it. Such are the
     /// running statistics of batch normalisation, each rank's of its own samples: parts of several ranks' would be nobody's.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx::{DType, on_threads};
+    /// use phalanx_checkpoint::{Checkpoints, State, TensorInfo};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// on_threads(2, |group| {
+    ///     let mean = [group.rank() as u8; 4]; // of this rank's samples
+    ///     let mut state = State::new();
+    ///     let info = TensorInfo { dtype: DType::U8, shape: vec![4] };
+    ///     state.tensor_of_rank_0("running_mean", info, |elements| Ok(mean[elements].to_vec()));
+    ///     let mut checkpoints = Checkpoints::open(folder, &group).unwrap();
+    ///     checkpoints.save(7, state).unwrap();
+    ///     assert_eq!(checkpoints.load(7).unwrap().read::<u8>("running_mean").unwrap(), [0; 4]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn tensor_of_rank_0(
         &mut self,
         name: impl Into<String>,
@@ -83,6 +143,26 @@ impl<'a> State<'a> {
     /// Adds this rank's part of a tensor that is dealt out over the ranks: `elements` are those from `start` of the flattened tensor.
     /// Together the parts of all ranks must make the whole, without overlap. Rows of a tensor that is split along its first
     /// dimension are such a part too.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx::on_threads;
+    /// use phalanx_checkpoint::{Checkpoints, State};
+    ///
+    /// # let temporary = tempfile::tempdir().unwrap();
+    /// # let folder = temporary.path();
+    /// on_threads(2, |group| {
+    ///     let row = [group.rank() as f32; 3]; // one of the two rows of a matrix
+    ///     let mut state = State::new();
+    ///     state.piece("matrix", &[2, 3], 3 * group.rank(), &row);
+    ///     let mut checkpoints = Checkpoints::open(folder, &group).unwrap();
+    ///     checkpoints.save(7, state).unwrap();
+    ///     let matrix = checkpoints.load(7).unwrap().read::<f32>("matrix").unwrap();
+    ///     assert_eq!(matrix, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn piece<T: Element>(
         &mut self,
         name: impl Into<String>,
@@ -97,6 +177,24 @@ impl<'a> State<'a> {
 
     /// Adds this rank's part of a tensor that is dealt out, as [`piece`](Self::piece): the `elements` of the flattened tensor that `copy` copies. It is
     /// called at most once for a save, and returns their bytes in the machine's byte order.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// use phalanx::DType;
+    /// use phalanx_checkpoint::TensorInfo;
+    ///
+    /// let (one, other) = ([1u8, 2, 3], [4u8]); // here one rank has both parts
+    /// let mut state = State::new();
+    /// let info = TensorInfo { dtype: DType::U8, shape: vec![4] };
+    /// state.part("bytes", info.clone(), 0..3, || Ok(one.to_vec()));
+    /// state.part("bytes", info, 3..4, || Ok(other.to_vec()));
+    /// checkpoints.save(7, state)?;
+    /// assert_eq!(checkpoints.load(7)?.read::<u8>("bytes")?, [1, 2, 3, 4]);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn part(
         &mut self,
         name: impl Into<String>,
@@ -155,6 +253,21 @@ impl<'a> State<'a> {
     ///
     /// # Errors
     /// [`Error::Value`] if serde cannot make JSON of it, or if it is nested more than 100 deep.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.value("loss", &f64::NAN)?;
+    /// state.value("place", &(4, "digits"))?;
+    /// checkpoints.save(7, state)?;
+    /// let found = checkpoints.load(7)?;
+    /// assert!(found.value::<f64>("loss")?.is_nan());
+    /// assert_eq!(found.value::<(u64, String)>("place")?, (4, "digits".to_owned()));
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn value(&mut self, name: impl Into<String>, value: &impl Serialize) -> Result<()> {
         insert(&mut self.values, name.into(), value)
     }
@@ -163,6 +276,18 @@ impl<'a> State<'a> {
     ///
     /// # Errors
     /// [`Error::Value`] if serde cannot make JSON of it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// let mut state = State::new();
+    /// state.rank_value("random state", &[17u64, 23])?;
+    /// checkpoints.save(7, state)?;
+    /// assert_eq!(checkpoints.load(7)?.rank_value::<[u64; 2]>("random state", 0)?, Some([17, 23]));
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn rank_value(&mut self, name: impl Into<String>, value: &impl Serialize) -> Result<()> {
         insert(&mut self.rank_values, name.into(), value)
     }

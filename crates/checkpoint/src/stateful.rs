@@ -45,6 +45,29 @@ impl<'a> State<'a> {
     ///
     /// # Errors
     /// Those of `part`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// # use phalanx_checkpoint::{Checkpoint, Result, Stateful};
+    /// # struct Steps(u64);
+    /// # impl Stateful for Steps {
+    /// #     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> Result<()> {
+    /// #         state.value(format!("{prefix}.steps"), &self.0)
+    /// #     }
+    /// #     fn load(&mut self, prefix: &str, from: &Checkpoint) -> Result<()> {
+    /// #         Ok(self.0 = from.value(&format!("{prefix}.steps"))?)
+    /// #     }
+    /// # }
+    /// let optimizer = Steps(1200); // implements Stateful
+    /// let mut state = State::new();
+    /// state.add("optimizer", &optimizer)?;
+    /// checkpoints.save(7, state)?;
+    /// assert_eq!(checkpoints.load(7)?.value::<u64>("optimizer.steps")?, 1200);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn add(&mut self, prefix: &str, part: &'a impl Stateful) -> Result<()> {
         part.save(prefix, self)
     }
@@ -55,6 +78,31 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Those of `part`, as of [`Stateful::load`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_checkpoint::{Checkpoints, State};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+    /// # use phalanx_checkpoint::{Checkpoint, Result, Stateful};
+    /// # struct Steps(u64);
+    /// # impl Stateful for Steps {
+    /// #     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> Result<()> {
+    /// #         state.value(format!("{prefix}.steps"), &self.0)
+    /// #     }
+    /// #     fn load(&mut self, prefix: &str, from: &Checkpoint) -> Result<()> {
+    /// #         Ok(self.0 = from.value(&format!("{prefix}.steps"))?)
+    /// #     }
+    /// # }
+    /// # let saved = Steps(1200);
+    /// # let mut state = State::new();
+    /// # state.add("optimizer", &saved)?;
+    /// # checkpoints.save(7, state)?;
+    /// let mut optimizer = Steps(0); // implements Stateful
+    /// checkpoints.load(7)?.restore("optimizer", &mut optimizer)?;
+    /// assert_eq!(optimizer.0, 1200);
+    /// # Ok::<(), phalanx_checkpoint::Error>(())
+    /// ```
     pub fn restore(&self, prefix: &str, part: &mut impl Stateful) -> Result<()> {
         part.load(prefix, self)
     }
