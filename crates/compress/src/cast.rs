@@ -22,6 +22,21 @@ impl<T> fmt::Debug for Cast<T> {
 
 impl Cast<f16> {
     /// Sends f16.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::{Bucket, Cast, CommHook};
+    ///
+    /// let sums = phalanx::on_threads(2, |group| {
+    ///     let mut gradients = [0.5 + group.rank() as f32, 1.0];
+    ///     let mut hook = Cast::f16();
+    ///     hook.reduce(Bucket::flat(0, &mut gradients), &group)?;
+    ///     assert_eq!(hook.traffic().ratio(), 2.0);
+    ///     Ok(gradients)
+    /// })?;
+    /// assert_eq!(sums, [[2.0, 2.0]; 2]);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn f16() -> Self {
         Self { half: Vec::new(), traffic: Traffic::default() }
     }
@@ -29,6 +44,19 @@ impl Cast<f16> {
 
 impl Cast<bf16> {
     /// Sends bf16.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::{Bucket, Cast, CommHook};
+    ///
+    /// let sums = phalanx::on_threads(2, |group| {
+    ///     let mut gradients = [1e38, 1.0 + 1.0 / 1024.0]; // the range is that of f32, the precision is not
+    ///     Cast::bf16().reduce(Bucket::flat(0, &mut gradients), &group)?;
+    ///     Ok(gradients)
+    /// })?;
+    /// assert!(sums[0][0] > 1.9e38 && sums[0][1] == 2.0);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn bf16() -> Self {
         Self { half: Vec::new(), traffic: Traffic::default() }
     }

@@ -28,6 +28,21 @@ pub struct Int8 {
 
 impl Int8 {
     /// A hook that has left out nothing yet.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::{Bucket, CommHook, Int8};
+    ///
+    /// let ratios = phalanx::on_threads(2, |group| {
+    ///     let mut gradients = vec![1.0; 1 << 10];
+    ///     let mut hook = Int8::new();
+    ///     hook.reduce(Bucket::flat(0, &mut gradients), &group)?;
+    ///     assert_eq!(gradients, [2.0; 1 << 10]);
+    ///     Ok(hook.traffic().ratio())
+    /// })?;
+    /// assert!(ratios[0] > 3.9);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }

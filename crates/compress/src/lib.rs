@@ -61,6 +61,15 @@ pub struct Bucket<'a> {
 
 impl<'a> Bucket<'a> {
     /// A bucket of which only the numbers are known.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::Bucket;
+    ///
+    /// let mut gradients = [1.0, 2.0];
+    /// let bucket = Bucket::flat(3, &mut gradients);
+    /// assert_eq!((bucket.index, bucket.gradients.len(), bucket.shapes.len()), (3, 2, 0));
+    /// ```
     pub fn flat(index: usize, gradients: &'a mut [f32]) -> Self {
         Self { index, gradients, shapes: &[] }
     }
@@ -133,11 +142,28 @@ pub struct Traffic {
 
 impl Traffic {
     /// How many times less was sent than without the hook; 1 where nothing was.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::Traffic;
+    ///
+    /// assert_eq!(Traffic { sent: 250, plain: 1000 }.ratio(), 4.0);
+    /// assert_eq!(Traffic::default().ratio(), 1.0);
+    /// ```
     pub fn ratio(self) -> f64 {
         if self.sent == 0 { 1.0 } else { self.plain as f64 / self.sent as f64 }
     }
 
     /// The bytes that a rank sends in an all_reduce of so many bytes: each goes out twice, but for its own share.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::Traffic;
+    ///
+    /// // Of 1000 bytes on four ranks, three quarters go out, and the sum of the last quarter three times.
+    /// let groups = phalanx::threads(4);
+    /// assert_eq!(Traffic::of_all_reduce(1000, &groups[0]), 1500);
+    /// ```
     pub fn of_all_reduce(bytes: usize, group: &ProcessGroup) -> u64 {
         2 * others(bytes, group)
     }

@@ -32,6 +32,22 @@ impl PowerSgd {
     ///
     /// # Errors
     /// [`Config`](Error::Config) for none.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::{Bucket, CommHook, PowerSgd};
+    ///
+    /// let matrices = phalanx::on_threads(2, |group| {
+    ///     let mut gradients = vec![1.0 + group.rank() as f32; 64 * 64]; // a matrix of rank 1
+    ///     let mut hook = PowerSgd::new(1)?;
+    ///     hook.reduce(Bucket { index: 0, gradients: &mut gradients, shapes: &[&[64, 64]] }, &group)?;
+    ///     assert_eq!(hook.traffic().ratio(), 32.0);
+    ///     Ok(gradients)
+    /// })?;
+    /// assert!(matrices[0].iter().all(|sum| (sum - 3.0).abs() < 1e-3));
+    /// assert!(PowerSgd::new(0).is_err());
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn new(rank: usize) -> Result<Self> {
         if rank == 0 {
             return Err(Error::config("PowerSGD needs a rank of at least 1"));

@@ -22,6 +22,21 @@ impl TopK {
     ///
     /// # Errors
     /// [`Config`](Error::Config) unless the share is above 0 and not above 1.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_compress::{Bucket, CommHook, TopK};
+    ///
+    /// let sums = phalanx::on_threads(2, |group| {
+    ///     let mut gradients = [0.0, 5.0, 0.1, 0.2];
+    ///     gradients[0] = 9.0 * group.rank() as f32;
+    ///     TopK::new(0.25)?.reduce(Bucket::flat(0, &mut gradients), &group)?; // one of four
+    ///     Ok(gradients)
+    /// })?;
+    /// assert_eq!(sums, [[9.0, 5.0, 0.0, 0.0]; 2]); // the largest of each rank
+    /// assert!(TopK::new(0.0).is_err());
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn new(share: f64) -> Result<Self> {
         if share > 0.0 && share <= 1.0 {
             return Ok(Self {
