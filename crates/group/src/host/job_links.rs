@@ -46,6 +46,14 @@ pub struct LinkPeer<'a> {
 
 impl<'a> LinkPeer<'a> {
     /// A member whose links published this: for tests, and for groups that a program makes [over](crate::ProcessGroup::over) its own links.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::LinkPeer;
+    ///
+    /// let peers = [LinkPeer::new(0, b"socket 17"), LinkPeer::new(1, b"socket 23")]; // as `JobLinks::open` gets them
+    /// assert_eq!((peers[1].rank, peers[1].address), (1, &b"socket 23"[..]));
+    /// ```
     pub fn new(rank: usize, address: &'a [u8]) -> Self {
         Self { rank, address, addr: SocketAddr::from(([0; 4], 0)) }
     }
@@ -64,27 +72,140 @@ pub struct LinksStart<'a> {
 
 impl LinksStart<'_> {
     /// This rank in the job.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{JobLinks, LinksStart, TransportFactory};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl TransportFactory for Mine {
+    ///     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+    ///         println!("rank {} listens", at.rank());
+    ///         # assert!(at.rank() < 1);
+    ///         Ok(at.tcp()) // or links of your own
+    ///     }
+    /// }
+    /// # phalanx_group::register_transport("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # config.secret = Some(phalanx_transport::Secret::generate()?);
+    /// # config.elastic = Some("1:1".parse()?);
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.rank
     }
 
     /// How many ranks the job has.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{JobLinks, LinksStart, TransportFactory};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl TransportFactory for Mine {
+    ///     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+    ///         assert!(at.rank() < at.world_size());
+    ///         Ok(at.tcp()) // or links of your own
+    ///     }
+    /// }
+    /// # phalanx_group::register_transport("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # config.secret = Some(phalanx_transport::Secret::generate()?);
+    /// # config.elastic = Some("1:1".parse()?);
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
     /// What all ranks of the job know, and nobody else: of this job, this start of it and these survivors. Whoever connects should prove that it
     /// knows it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{JobLinks, LinksStart, TransportFactory};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl TransportFactory for Mine {
+    ///     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+    ///         let key = at.secret().key_for("links of mine"); // whoever connects must know it
+    ///         # assert_eq!(key.len(), 64);
+    ///         Ok(at.tcp()) // or links of your own
+    ///     }
+    /// }
+    /// # phalanx_group::register_transport("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # config.secret = Some(phalanx_transport::Secret::generate()?);
+    /// # config.elastic = Some("1:1".parse()?);
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn secret(&self) -> &Secret {
         self.secret
     }
 
     /// How long a link may take to be made. Then it is [`Unreachable`](phalanx_transport::LinkFault::Unreachable).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{JobLinks, LinksStart, TransportFactory};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl TransportFactory for Mine {
+    ///     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+    ///         println!("a link is made within {:?}, or never", at.link_timeout());
+    ///         # assert!(!at.link_timeout().is_zero());
+    ///         Ok(at.tcp()) // or links of your own
+    ///     }
+    /// }
+    /// # phalanx_group::register_transport("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # config.secret = Some(phalanx_transport::Secret::generate()?);
+    /// # config.elastic = Some("1:1".parse()?);
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn link_timeout(&self) -> Duration {
         self.link_timeout
     }
 
     /// The links that are there anyway: TCP connections between the ranks' endpoints, authenticated and, where the job asks for it, encrypted.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{JobLinks, LinksStart, TransportFactory};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl TransportFactory for Mine {
+    ///     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+    ///         println!("what is mine is not there yet");
+    ///         Ok(at.tcp()) // or links of your own
+    ///     }
+    /// }
+    /// # phalanx_group::register_transport("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # config.secret = Some(phalanx_transport::Secret::generate()?);
+    /// # config.elastic = Some("1:1".parse()?);
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn tcp(&self) -> Box<dyn JobLinks> {
         let (exchange, link_timeout, silence) = (self.exchange.clone(), self.link_timeout, self.silence);
         Box::new(TcpLinks { exchange, link_timeout, silence })
@@ -94,6 +215,34 @@ impl LinksStart<'_> {
     ///
     /// # Errors
     /// [`Config`](Error::Config) if the job encrypts and these links do not; what the transport says.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle, JobLinks, LinksStart, TransportFactory};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Links;
+    /// # impl TransportFactory for Links {
+    /// #     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> { Ok(at.tcp()) }
+    /// # }
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine, over links of mine" }
+    ///     # fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> { Ok(job.over_links()) }
+    ///     fn links(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+    ///         at.by(&Links) // a `TransportFactory`
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # config.secret = Some(phalanx_transport::Secret::generate()?);
+    /// # config.elastic = Some("1:1".parse()?);
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn by(&self, transport: &dyn TransportFactory) -> Result<Box<dyn JobLinks>> {
         if self.secret.encrypts() && !transport.is_private() {
             let what = format!(

@@ -54,6 +54,31 @@ static KINDS: LazyLock<RwLock<Kinds>> = LazyLock::new(|| {
 ///
 /// # Errors
 /// [`Config`](Error::Config) if the name is taken, or is not made of lower-case letters, digits, `-` and `_`.
+///
+/// # Examples
+/// ```
+/// use phalanx_core::Result;
+/// use phalanx_group::{BackendFactory, BackendKind, JobHandle, backend_kind, register_backend};
+/// use std::sync::Arc;
+///
+/// #[derive(Debug)]
+/// struct Mine;
+///
+/// impl BackendKind for Mine {
+///     fn about(&self) -> &str {
+///         "a backend of mine"
+///     }
+///
+///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+///         Ok(job.over_links()) // or backends of your own
+///     }
+/// }
+///
+/// register_backend("mine", Arc::new(Mine))?;
+/// assert_eq!(backend_kind("mine")?.about(), "a backend of mine");
+/// assert!(register_backend("mine", Arc::new(Mine)).is_err()); // the name is taken
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
 pub fn register_backend(name: &'static str, kind: Arc<dyn BackendKind>) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
     if name.is_empty() || !name.chars().all(is_plain) {
@@ -73,12 +98,37 @@ pub fn register_backend(name: &'static str, kind: Arc<dyn BackendKind>) -> Resul
 ///
 /// # Errors
 /// As for [`register_backend`].
+///
+/// # Examples
+/// ```
+/// use phalanx_core::Result;
+/// use phalanx_group::{JobLinks, LinksStart, TransportFactory, backend_kind, register_transport};
+/// use std::sync::Arc;
+///
+/// #[derive(Debug)]
+/// struct Mine;
+///
+/// impl TransportFactory for Mine {
+///     fn start(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+///         Ok(at.tcp()) // or links of your own
+///     }
+/// }
+///
+/// register_transport("mine", Arc::new(Mine))?;
+/// assert_eq!(backend_kind("mine")?.about(), "the transport mine for all data");
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
 pub fn register_transport(name: &'static str, transport: Arc<dyn TransportFactory>) -> Result<()> {
     let about = format!("the transport {name} for all data");
     register_backend(name, Arc::new(OverTransport { about, transport }))
 }
 
 /// The names that are registered, in order.
+///
+/// # Examples
+/// ```
+/// assert_eq!(phalanx_group::registered_backends(), ["auto", "shm", "tcp"]);
+/// ```
 pub fn registered_backends() -> Vec<&'static str> {
     KINDS.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
 }
@@ -122,16 +172,81 @@ impl JobHandle {
     }
 
     /// This rank in the job.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine" }
+    ///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+    ///         println!("rank {} begins", job.rank());
+    ///         # assert!(job.rank() < 1);
+    ///         Ok(job.over_links())
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.context.place().rank
     }
 
     /// How many ranks the job has.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine" }
+    ///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+    ///         assert!(job.rank() < job.world_size());
+    ///         Ok(job.over_links())
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn world_size(&self) -> usize {
         self.context.place().world_size
     }
 
     /// How long an operation may take unless the call says otherwise.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine" }
+    ///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+    ///         println!("an operation may take {:?}", job.timeout());
+    ///         # assert_eq!(job.timeout().as_secs(), 600);
+    ///         Ok(job.over_links())
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn timeout(&self) -> Duration {
         self.context.place().timeout
     }
@@ -140,6 +255,28 @@ impl JobHandle {
     ///
     /// # Panics
     /// If there is no such rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine" }
+    ///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+    ///         println!("{} is reached", job.peer(0)); // rank 0 (node7:4211)
+    ///         # assert_eq!(job.peer(0).rank, 0);
+    ///         Ok(job.over_links())
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn peer(&self, rank: usize) -> Peer {
         self.context.peer(rank)
     }
@@ -164,6 +301,27 @@ impl JobHandle {
     }
 
     /// Backends that send everything over the job's [links](BackendKind::links), by this crate's algorithms.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine" }
+    ///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+    ///         // All data go over links, whatever this rank shares with others.
+    ///         Ok(job.over_links())
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn over_links(&self) -> Arc<dyn BackendFactory> {
         Arc::new(HostBackends::new(self.context.clone(), BackendChoice::Links, self.selector.clone()))
     }
