@@ -32,6 +32,16 @@ impl Array {
     ///
     /// # Errors
     /// [`Error::Tensors`] for dimensions of more or fewer numbers.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Tensor};
+    ///
+    /// let matrix = Array::from(vec![0f32; 6]).shaped(&[2, 3])?;
+    /// assert_eq!(matrix.dims(), [2, 3]);
+    /// assert!(matrix.shaped(&[4]).is_err());
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn shaped(self, dims: &[usize]) -> Result<Self> {
         let len = self.numbers.bytes().len() / self.numbers.dtype().size();
         if dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim)) != Some(len) {
@@ -41,11 +51,29 @@ impl Array {
     }
 
     /// The numbers, if they are of this type.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Array;
+    ///
+    /// let array = Array::from(vec![1f32, 2.0]);
+    /// assert_eq!(array.as_slice::<f32>(), Some(&[1.0, 2.0][..]));
+    /// assert_eq!(array.as_slice::<f64>(), None);
+    /// ```
     pub fn as_slice<E: Element>(&self) -> Option<&[E]> {
         (self.dtype() == E::DTYPE).then(|| bytemuck::cast_slice(self.numbers.bytes()))
     }
 
     /// The numbers, to change them, if they are of this type.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Array;
+    ///
+    /// let mut array = Array::from(vec![1f32, 2.0]);
+    /// array.as_mut_slice::<f32>().expect("it is of f32")[1] = 3.0;
+    /// assert_eq!(array, Array::from(vec![1f32, 3.0]));
+    /// ```
     pub fn as_mut_slice<E: Element>(&mut self) -> Option<&mut [E]> {
         (self.dtype() == E::DTYPE).then(|| bytemuck::cast_slice_mut(self.numbers.bytes_mut()))
     }

@@ -29,6 +29,14 @@ pub struct Bucket {
 
 impl Bucket {
     /// Bytes of all members together.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Parameter, Plan};
+    ///
+    /// let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 6]))];
+    /// assert_eq!(Plan::new(&parameters.into(), &[0], 4 << 20).buckets()[0].bytes(), 24);
+    /// ```
     pub fn bytes(&self) -> usize {
         self.elements * self.dtype.size()
     }

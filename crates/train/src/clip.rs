@@ -40,6 +40,15 @@ pub fn clip_grad_norm<T: Tensor>(grads: &mut [Option<T>], max_norm: f64) -> Resu
 ///
 /// # Errors
 /// Those of the library.
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, sum_of_squares};
+///
+/// let grads = [Some(Array::from(vec![3f32])), None, Some(Array::from(vec![4f32]))];
+/// assert_eq!(sum_of_squares(&grads)?, 25.0);
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
 pub fn sum_of_squares<T: Tensor>(grads: &[Option<T>]) -> Result<f64> {
     grads.iter().flatten().try_fold(0.0, |sum, grad| Ok(sum + grad.sum_of_squares()?))
 }
@@ -48,6 +57,17 @@ pub fn sum_of_squares<T: Tensor>(grads: &[Option<T>]) -> Result<f64> {
 ///
 /// # Errors
 /// As of [`clip_grad_norm`].
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, shorten, sum_of_squares};
+///
+/// // This rank's part of gradients whose norm, over all ranks, is 10.
+/// let mut grads = [Some(Array::from(vec![3f32, 4.0]))];
+/// shorten(&mut grads, 10.0, 1.0)?;
+/// assert!((sum_of_squares(&grads)?.sqrt() - 0.5).abs() < 1e-6);
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
 pub fn shorten<T: Tensor>(grads: &mut [Option<T>], norm: f64, max_norm: f64) -> Result<()> {
     if max_norm.is_nan() || max_norm < 0.0 {
         let what = format!("max_norm is {max_norm}, expected at least 0");

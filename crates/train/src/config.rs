@@ -35,24 +35,56 @@ pub enum Overlap {
 
 impl DdpConfig {
     /// Sends at most `bytes` of gradients as one operation.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DdpConfig;
+    ///
+    /// assert_eq!(DdpConfig::default().bucket_cap_bytes, 4 << 20);
+    /// assert_eq!(DdpConfig::default().bucket_cap_bytes(25 << 20).bucket_cap_bytes, 25 << 20);
+    /// ```
     #[must_use]
     pub fn bucket_cap_bytes(self, bytes: usize) -> Self {
         Self { bucket_cap_bytes: bytes, ..self }
     }
 
     /// Sends gradients during the backward pass, or after it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{DdpConfig, Overlap};
+    ///
+    /// assert_eq!(DdpConfig::default().overlap, Overlap::Auto);
+    /// assert_eq!(DdpConfig::default().overlap(Overlap::Off).overlap, Overlap::Off);
+    /// ```
     #[must_use]
     pub fn overlap(self, overlap: Overlap) -> Self {
         Self { overlap, ..self }
     }
 
     /// Broadcasts rank 0's buffers at the end of each step.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DdpConfig;
+    ///
+    /// assert!(!DdpConfig::default().broadcast_buffers);
+    /// assert!(DdpConfig::default().broadcast_buffers(true).broadcast_buffers);
+    /// ```
     #[must_use]
     pub fn broadcast_buffers(self, broadcast: bool) -> Self {
         Self { broadcast_buffers: broadcast, ..self }
     }
 
     /// Warns of parameters for which no rank has a gradient, refuses them, or allows them.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{DdpConfig, MissingGradients};
+    ///
+    /// let config = DdpConfig::default().missing_gradients(MissingGradients::Error);
+    /// assert_eq!(config.missing_gradients, MissingGradients::Error);
+    /// ```
     #[must_use]
     pub fn missing_gradients(self, choice: MissingGradients) -> Self {
         Self { missing_gradients: choice, ..self }
@@ -75,6 +107,18 @@ impl Overlap {
     ///
     /// # Errors
     /// Those of [`all_reduce`](ProcessGroup::all_reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Overlap;
+    ///
+    /// let choices = phalanx::on_threads(2, |group| {
+    ///     let wanted = [Overlap::Off, Overlap::On][group.rank()];
+    ///     wanted.choose(&group)
+    /// })?;
+    /// assert_eq!(choices, [true, true]); // one of them wants to
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     #[track_caller]
     pub fn choose(self, group: &ProcessGroup) -> Result<bool> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -57,10 +57,13 @@ mod array;
 mod bucket_plan;
 mod clip;
 mod config;
+#[doc(hidden)]
 pub mod element;
 mod error;
 pub mod memory;
+#[doc(hidden)]
 pub mod missing;
+#[doc(hidden)]
 pub mod model;
 mod parameter;
 mod plan;
@@ -89,6 +92,7 @@ pub use reducer::{Reducer, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::{LossScaler, are_finite};
 pub use share::{Part, Share};
+#[doc(hidden)]
 pub use step_shares::{ShareSums, StepShares};
 pub use tensor::Tensor;
 pub use verify::verify_parameters;

@@ -54,6 +54,18 @@ pub fn sync_model<'m, T: Tensor>(
 ///
 /// # Errors
 /// Those of the library, and of [`broadcast`](ProcessGroup::broadcast).
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, sync_buffers};
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+/// let mut mean = Array::from(vec![group.rank() as f32; 3]); // of this rank's samples
+/// sync_buffers([&mut mean], group, 1)?;
+/// assert_eq!(mean, Array::from(vec![1f32; 3]));
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn sync_buffers<'m, T: Tensor>(
     buffers: impl IntoIterator<Item = &'m mut T>,

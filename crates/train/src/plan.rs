@@ -31,12 +31,29 @@ pub struct Parameter<D> {
 impl<D> Parameter<D> {
     /// Expects no gradient: it is frozen, or the forward pass itself changes it, as the running statistics of batch normalisation. What
     /// [`MissingGradients`](crate::MissingGradients) says is not about it then. If a gradient comes nevertheless it is one as any other.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Parameter};
+    ///
+    /// let frozen = Parameter::of("embedding", &Array::from(vec![0f32; 6])).optional();
+    /// assert!(frozen.optional);
+    /// ```
     #[must_use]
     pub fn optional(self) -> Self {
         Self { optional: true, ..self }
     }
 
     /// Sends its gradients as `dtype`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx::DType;
+    /// use phalanx_train::{Array, Parameter};
+    ///
+    /// let weight = Parameter::of("weight", &Array::from(vec![0f32; 6])).wire(DType::BF16);
+    /// assert_eq!((weight.dtype, weight.wire), (DType::F32, DType::BF16));
+    /// ```
     #[must_use]
     pub fn wire(self, dtype: DType) -> Self {
         Self { wire: dtype, ..self }
@@ -74,8 +91,23 @@ pub struct Plan<D> {
 }
 
 impl<D> Plan<D> {
-    /// As [`plan`](crate::bucket_plan::plan) deals the gradients, which are ready in `order`.
-    pub(crate) fn new(parameters: &Arc<[Parameter<D>]>, order: &[usize], cap_bytes: usize) -> Self {
+    /// The plan of gradients that are ready in `order`, in buckets of one element type and of at most `cap_bytes`. A [`Reducer`](crate::Reducer) makes its
+    /// own; this is for tests of a [`Memory`](crate::memory::Memory). Parameters that `order` does not name have buckets of their own at the end.
+    ///
+    /// # Panics
+    /// If `order` names a parameter that there is not.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Parameter, Plan};
+    ///
+    /// let of = |name| Parameter::of(name, &Array::from(vec![0f32; 100]));
+    /// let parameters = ["1", "2", "3"].map(of);
+    /// let plan = Plan::new(&parameters.into(), &[2, 1, 0], 800);
+    /// let members: Vec<_> = plan.buckets().iter().map(|bucket| &bucket.members[..]).collect();
+    /// assert_eq!(members, [&[2, 1][..], &[0]]); // two of 400 bytes fit into 800
+    /// ```
+    pub fn new(parameters: &Arc<[Parameter<D>]>, order: &[usize], cap_bytes: usize) -> Self {
         let items: Vec<_> = parameters.iter().map(Parameter::item).collect();
         let buckets = plan(&items, order, cap_bytes);
         let mut homes = vec![(0, 0..0); items.len()];
@@ -91,16 +123,44 @@ impl<D> Plan<D> {
     }
 
     /// The parameters, in name order.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Plan};
+    /// let parameters = ["1", "2"].map(|name| Parameter::of(name, &Array::from(vec![0f32; 100])));
+    /// let plan = Plan::new(&parameters.into(), &[1, 0], 4 << 20);
+    /// assert_eq!(plan.parameters()[1].name, "2");
+    /// ```
     pub fn parameters(&self) -> &[Parameter<D>] {
         &self.parameters
     }
 
     /// The buckets, in the order in which they are sent.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Plan};
+    /// let parameters = ["1", "2"].map(|name| Parameter::of(name, &Array::from(vec![0f32; 100])));
+    /// let plan = Plan::new(&parameters.into(), &[1, 0], 4 << 20);
+    /// assert_eq!(plan.buckets()[0].members, [1, 0]);
+    /// ```
     pub fn buckets(&self) -> &[Bucket] {
         &self.buckets
     }
 
     /// The bucket of a parameter's gradients, and their bytes in there.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Plan};
+    /// let parameters = ["1", "2"].map(|name| Parameter::of(name, &Array::from(vec![0f32; 100])));
+    /// let plan = Plan::new(&parameters.into(), &[1, 0], 4 << 20);
+    /// assert_eq!(plan.home(1), (0, 0..400)); // it is ready first
+    /// assert_eq!(plan.home(0), (0, 400..800));
+    /// ```
     pub fn home(&self, parameter: usize) -> (usize, Range<usize>) {
         self.homes[parameter].clone()
     }

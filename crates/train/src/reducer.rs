@@ -92,6 +92,19 @@ impl<T: Tensor> Reducer<T> {
     ///
     /// # Errors
     /// [`phalanx::Error::Misuse`] for parameters in another order, and for those that are no floating-point numbers.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Parameter, Reducer};
+    ///
+    /// # let group = &phalanx::threads(1)[0];
+    /// let parameters = ["1", "2"].map(|name| Parameter::of(name, &Array::from(vec![0f32; 4])));
+    /// let reducer = Reducer::<Array>::new(parameters.clone(), group, 4 << 20, true)?;
+    /// assert!(reducer.overlaps());
+    /// let [first, second] = parameters; // in another order
+    /// assert!(Reducer::<Array>::new([second, first], group, 4 << 20, true).is_err());
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn new(
         parameters: impl Into<Arc<[Parameter<T::Device>]>>,
         group: &ProcessGroup,
@@ -128,12 +141,41 @@ impl<T: Tensor> Reducer<T> {
     }
 
     /// Sets what steps do about parameters for which no rank has a gradient: they warn once, unless this is called. All ranks pass the same.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Array, Error, MissingGradients, Parameter, Reducer, Share};
+    ///
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.set_missing_gradients(MissingGradients::Error);
+    /// let outcome = reducer.reduce(vec![None], Share::EQUAL);
+    /// assert!(matches!(outcome, Err(Error::NoGradient { names, .. }) if names == ["weight"]));
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn set_missing_gradients(&mut self, choice: MissingGradients) {
         self.missing_check = MissingCheck::new(choice);
     }
 
     /// Has `hook` add up the gradients of f32 from the next step on, in fewer bytes. All ranks pass the same kind. It blocks, so
     /// nothing overlaps any more. Gradients of other types travel as they are.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::compress::Cast;
+    /// use phalanx_train::{Array, Parameter, Reducer, Share};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.set_hook(Box::new(Cast::bf16()));
+    /// let grads = reducer.reduce(vec![Some(Array::from(vec![1f32, 2.0]))], Share::EQUAL)?;
+    /// assert_eq!(grads, [Some(Array::from(vec![1f32, 2.0]))]);
+    /// assert_eq!(reducer.traffic().expect("there is a hook").ratio(), 2.0);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn set_hook(&mut self, hook: Box<dyn CommHook>) {
         self.hook = Some(hook);
         self.sending = Sending::After;
@@ -141,16 +183,59 @@ impl<T: Tensor> Reducer<T> {
     }
 
     /// The hook, if there is one: what it has left out is part of a checkpoint.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::compress::Cast;
+    /// # use phalanx_train::{Array, Parameter, Reducer};
+    ///
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// assert!(reducer.hook_mut().is_none());
+    /// reducer.set_hook(Box::new(Cast::bf16()));
+    /// let hook = reducer.hook_mut().expect("it was set"); // to save, or to load
+    /// # assert_eq!(hook.traffic().sent, 0);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn hook_mut(&mut self) -> Option<&mut dyn CommHook> {
         self.hook.as_mut().map(|hook| &mut **hook as &mut dyn CommHook)
     }
 
     /// The bytes that the hook has sent until now, if there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::compress::Cast;
+    /// # use phalanx_train::{Array, Parameter, Reducer};
+    ///
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// assert!(reducer.traffic().is_none());
+    /// reducer.set_hook(Box::new(Cast::bf16()));
+    /// assert_eq!(reducer.traffic().expect("there is a hook").sent, 0); // until now
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn traffic(&self) -> Option<Traffic> {
         self.hook.as_ref().map(CommHook::traffic)
     }
 
     /// Whether buckets are sent as soon as they are complete.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::compress::Cast;
+    /// # use phalanx_train::{Array, Parameter, Reducer};
+    ///
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, true)?;
+    /// assert!(reducer.overlaps());
+    /// reducer.set_hook(Box::new(Cast::bf16())); // blocks
+    /// assert!(!reducer.overlaps());
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn overlaps(&self) -> bool {
         self.sending == Sending::During
     }
@@ -168,6 +253,20 @@ impl<T: Tensor> Reducer<T> {
     /// # Errors
     /// [`phalanx::Error::Misuse`] for a share of more than the whole, for parameters that there are not, and for a step in the middle of another whose
     /// gradients overlap.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// // Rank 0 has 3 of 4 samples, rank 1 has one.
+    /// reducer.begin(Share::new([3, 1][group.rank()], 4), [0])?;
+    /// reducer.ready(0, Array::from(vec![group.rank() as f32; 2]))?;
+    /// assert_eq!(reducer.finish()?, [Some(Array::from(vec![0.25f32; 2]))]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn begin(&mut self, share: Share, coming: impl IntoIterator<Item = usize>) -> Result<()> {
         self.start((share.part()?, StepShares::of(share)?), coming, CallSite::caller())
@@ -244,6 +343,20 @@ impl<T: Tensor> Reducer<T> {
     }
 
     /// Whether a step has begun, and is not finished.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.begin(Share::EQUAL, [0])?;
+    /// assert!(reducer.has_begun());
+    /// # reducer.ready(0, Array::from(vec![1f32; 2]))?;
+    /// reducer.finish()?;
+    /// assert!(!reducer.has_begun());
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn has_begun(&self) -> bool {
         self.step.is_some()
     }
@@ -252,6 +365,19 @@ impl<T: Tensor> Reducer<T> {
     ///
     /// # Errors
     /// As of all steps. The step is [given up](Self::give_up) then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.begin(Share::EQUAL, [0])?;
+    /// reducer.ready(0, Array::from(vec![group.rank() as f32; 2]))?;
+    /// assert_eq!(reducer.finish()?, [Some(Array::from(vec![0.5f32; 2]))]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn ready(&mut self, index: usize, grad: T) -> Result<()> {
         let outcome = self.take(index, grad);
         if let Err(error) = &outcome {
@@ -279,6 +405,21 @@ impl<T: Tensor> Reducer<T> {
     /// # Errors
     /// As of all steps, [`ShareMismatch`](crate::Error::ShareMismatch), and, if that was [asked for](Self::set_missing_gradients),
     /// [`NoGradient`](crate::Error::NoGradient). Nothing is left of this one then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.begin(Share::EQUAL, [0])?;
+    /// if group.rank() == 0 {
+    ///     reducer.ready(0, Array::from(vec![1f32; 2]))?;
+    /// }
+    /// assert_eq!(reducer.finish()?, [Some(Array::from(vec![0.5f32; 2]))]); // zeros of rank 1
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn finish(&mut self) -> Result<Gradients<T>> {
         Ok(self.end()?.unwrap_or_else(|| self.parameters.iter().map(|_| None).collect()))
     }
@@ -323,6 +464,19 @@ impl<T: Tensor> Reducer<T> {
     ///
     /// # Errors
     /// As of [`finish`](Self::finish); of gradients that do not fit before anything is sent.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// let mine = Array::from(vec![group.rank() as f32; 2]);
+    /// let grads = reducer.reduce(vec![Some(mine)], Share::EQUAL)?;
+    /// assert_eq!(grads, [Some(Array::from(vec![0.5f32; 2]))]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn reduce(&mut self, grads: Gradients<T>, share: Share) -> Result<Gradients<T>> {
         if grads.len() != self.parameters.len() {
@@ -354,6 +508,25 @@ impl<T: Tensor> Reducer<T> {
     ///
     /// # Errors
     /// As of all steps: a timeout if the others neither make a step nor join in their turn.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// for _ in 0..[1, 3][group.rank()] {
+    ///     reducer.reduce(vec![Some(Array::from(vec![1f32; 2]))], Share::EQUAL)?;
+    /// }
+    /// let mut joined = 0;
+    /// while let Some(grads) = reducer.join()? {
+    ///     assert_eq!(grads, [Some(Array::from(vec![1f32; 2]))]); // of the rank that has a batch
+    ///     joined += 1;
+    /// }
+    /// assert_eq!(joined, [2, 0][group.rank()]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn join(&mut self) -> Result<Option<Gradients<T>>> {
         self.start((Part::Done, StepShares::default()), [], CallSite::caller())?;
@@ -367,6 +540,18 @@ impl<T: Tensor> Reducer<T> {
     /// # Errors
     /// Those of the library, and [`phalanx::Error::Misuse`] for a gradient that does not fit its parameter. Nothing is kept any more then, as after
     /// [`forget`](Self::forget).
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.keep(0, Array::from(vec![1f32, 2.0]))?;
+    /// let grads = reducer.reduce(vec![Some(Array::from(vec![10f32, 20.0]))], Share::EQUAL)?;
+    /// assert_eq!(grads, [Some(Array::from(vec![11f32, 22.0]))]);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     #[doc(alias = "no_sync")]
     pub fn keep(&mut self, index: usize, grad: T) -> Result<()> {
         let outcome = self.add(index, grad);
@@ -377,6 +562,19 @@ impl<T: Tensor> Reducer<T> {
     }
 
     /// Drops all that was [kept](Self::keep). For a program that can't have all gradients of a batch: those that it had kept would be added to the next.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.keep(0, Array::from(vec![1f32, 2.0]))?;
+    /// reducer.forget();
+    /// let grads = reducer.reduce(vec![Some(Array::from(vec![10f32, 20.0]))], Share::EQUAL)?;
+    /// assert_eq!(grads, [Some(Array::from(vec![10f32, 20.0]))]);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn forget(&mut self) {
         self.kept.fill_with(|| None);
     }
@@ -394,6 +592,18 @@ impl<T: Tensor> Reducer<T> {
 
     /// Ends the step, if there is one, without its gradients and without what was kept for it, because something failed on this rank. If gradients
     /// overlap, the group is aborted with `reason`, which the other ranks are told: they wait for the rest.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.begin(Share::EQUAL, [0])?;
+    /// reducer.give_up("the backward pass ran out of memory");
+    /// assert!(!reducer.has_begun());
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn give_up(&mut self, reason: &str) {
         let Some(step) = self.step.take() else { return };
         self.forget(); // some of it may be in the step already
@@ -403,6 +613,21 @@ impl<T: Tensor> Reducer<T> {
     }
 
     /// How many buckets of the step that goes on have been sent, or left out because no rank needs them.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, Parameter, Reducer, Share};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = ["1", "2"].map(|name| Parameter::of(name, &Array::from(vec![0f32; 2])));
+    /// let mut reducer = Reducer::new(parameters, group, 8, true)?; // a bucket for each of two
+    /// reducer.begin(Share::EQUAL, [1, 0])?;
+    /// assert_eq!(reducer.launched(), 0);
+    /// reducer.ready(1, Array::from(vec![1f32; 2]))?;
+    /// assert_eq!(reducer.launched(), 1);
+    /// # reducer.ready(0, Array::from(vec![1f32; 2]))?;
+    /// # reducer.finish()?;
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn launched(&self) -> usize {
         self.step.as_ref().map_or(0, Step::launched)
     }
@@ -425,6 +650,19 @@ impl<T: Tensor> Reducer<T> {
 ///
 /// # Errors
 /// As of [`Reducer::reduce`].
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, Parameter, sync_gradients};
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+/// let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+/// let mine = Array::from(vec![group.rank() as f32; 2]);
+/// let grads = sync_gradients(parameters, vec![Some(mine)], group)?;
+/// assert_eq!(grads, [Some(Array::from(vec![0.5f32; 2]))]);
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn sync_gradients<T: Tensor>(
     parameters: impl Into<Arc<[Parameter<T::Device>]>>,

@@ -64,6 +64,14 @@ pub struct Batch {
 
 impl Batch {
     /// How much of the global batch this is, for a step with batches of different sizes.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Batch, Share};
+    ///
+    /// let batch = Batch { indices: vec![17, 4, 23], global_len: 10 };
+    /// assert_eq!(batch.share(), Share::new(3, 10));
+    /// ```
     pub fn share(&self) -> Share {
         Share::new(self.indices.len(), self.global_len)
     }
@@ -75,6 +83,16 @@ impl DistributedSampler {
     ///
     /// # Errors
     /// [`phalanx::Error::Config`] if there are no samples, batches are empty, or `rank` is not below `world_size`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DistributedSampler;
+    ///
+    /// let sampler = DistributedSampler::new(100, 10, 0, 2)?; // rank 0 of 2
+    /// assert!(sampler.epoch(0).all(|batch| batch.indices.len() == 5));
+    /// assert!(DistributedSampler::new(100, 10, 2, 2).is_err());
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn new(samples: usize, global_batch: usize, rank: usize, world_size: usize) -> Result<Self> {
         if samples == 0 || global_batch == 0 {
             return Err(Error::config(format!(
@@ -88,18 +106,50 @@ impl DistributedSampler {
     }
 
     /// Shuffles by `seed`, which must be the same on all ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DistributedSampler;
+    ///
+    /// let sampler = DistributedSampler::new(100, 10, 0, 2)?;
+    /// let [one, other] = [1, 2].map(|seed| sampler.clone().seed(seed).epoch(0).next());
+    /// assert_ne!(one, other);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
     /// Treats the last global batch as `tail` says.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{DistributedSampler, Tail};
+    ///
+    /// let sampler = DistributedSampler::new(25, 10, 0, 1)?;
+    /// let lens = |tail| sampler.clone().tail(tail).epoch(0).map(|batch| batch.indices.len()).collect::<Vec<_>>();
+    /// assert_eq!(lens(Tail::Drop), [10, 10]);
+    /// assert_eq!(lens(Tail::Pad), [10, 10, 10]);
+    /// assert_eq!(lens(Tail::Uneven), [10, 10, 5]);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     #[must_use]
     pub fn tail(self, tail: Tail) -> Self {
         Self { tail, ..self }
     }
 
     /// Global batches in an epoch. Equal on all ranks, so all make the same number of steps.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{DistributedSampler, Tail};
+    ///
+    /// let sampler = DistributedSampler::new(25, 10, 0, 2)?;
+    /// assert_eq!(sampler.batches(), 2);
+    /// assert_eq!(sampler.tail(Tail::Uneven).batches(), 3);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn batches(&self) -> usize {
         self.batches_in(self.samples)
     }
@@ -115,11 +165,31 @@ impl DistributedSampler {
     ///
     /// # Cost
     /// One permutation of all samples, one word each.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DistributedSampler;
+    ///
+    /// let sampler = DistributedSampler::new(100, 10, 0, 2)?;
+    /// let (first, again, second) = (sampler.epoch(0).next(), sampler.epoch(0).next(), sampler.epoch(1).next());
+    /// assert!(first == again && first != second);
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn epoch(&self, epoch: u64) -> Epoch {
         Epoch { order: permutation(self.samples, self.seed, epoch), sampler: self.clone(), epoch, next: 0 }
     }
 
     /// The state at the beginning of a training.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DistributedSampler;
+    ///
+    /// let sampler = DistributedSampler::new(100, 10, 0, 2)?;
+    /// let state = sampler.start(); // or what a checkpoint has
+    /// assert_eq!(sampler.resume(&state)?.next(), sampler.epoch(0).next());
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn start(&self) -> SamplerState {
         SamplerState { samples: self.samples, seed: self.seed, epoch: 0, next: 0 }
     }
@@ -132,6 +202,19 @@ impl DistributedSampler {
     ///
     /// # Errors
     /// [`phalanx::Error::Config`] for the state of another data set or seed: samples would be seen twice, or never.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DistributedSampler;
+    ///
+    /// let two = DistributedSampler::new(100, 10, 0, 2)?;
+    /// let mut batches = two.epoch(3);
+    /// batches.by_ref().take(4).for_each(drop); // a training on two ranks ends here
+    /// let state = batches.state();
+    /// let four = DistributedSampler::new(100, 10, 0, 4)?;
+    /// assert_eq!(four.resume(&state)?.count(), 6); // and goes on, on four
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn resume(&self, state: &SamplerState) -> Result<Epoch> {
         let SamplerState { samples, seed, epoch, next } = *state;
         if (samples, seed) != (self.samples, self.seed) || next > samples {
@@ -182,6 +265,19 @@ pub struct Epoch {
 
 impl Epoch {
     /// How far a training is that has done all batches until now: after the last one of an epoch, at the beginning of the next.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::DistributedSampler;
+    ///
+    /// let sampler = DistributedSampler::new(100, 10, 0, 2)?;
+    /// let mut batches = sampler.epoch(4);
+    /// assert_eq!(batches.next(), sampler.epoch(4).next());
+    /// let state = batches.state(); // after one batch, for a checkpoint
+    /// assert_eq!(state.epoch, 4);
+    /// assert_eq!(sampler.resume(&state)?.next(), batches.next());
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn state(&self) -> SamplerState {
         let (samples, seed) = (self.sampler.samples, self.sampler.seed);
         match self.len() {

@@ -42,11 +42,29 @@ impl LossScaler {
     ///
     /// # Errors
     /// [`phalanx::Error::Config`] for a scale below 2⁻¹⁴ or above 2¹²⁶, and for what is not a number.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::LossScaler;
+    ///
+    /// assert_eq!(LossScaler::new(65536.0)?.factor(), 65536.0);
+    /// assert!(LossScaler::new(0.0).is_err());
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn new(scale: f64) -> Result<Self> {
         if SCALES.contains(&scale) { Ok(Self { scale, good: 0 }) } else { Err(refused(scale)) }
     }
 
     /// The factor by which losses are multiplied now: in f32, or the scaled loss overflows itself.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::LossScaler;
+    /// let scaler = LossScaler::new(1024.0)?;
+    /// let loss = 0.5f32 * scaler.factor() as f32;
+    /// assert_eq!(loss, 512.0);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn factor(&self) -> f64 {
         self.scale
     }
@@ -60,6 +78,16 @@ impl LossScaler {
     ///
     /// # Errors
     /// Those of the library.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::{Array, LossScaler};
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// let mut grads = [Some(Array::from(vec![2048f32]))]; // of the loss that was scaled
+    /// assert!(scaler.unscale(&mut grads)?);
+    /// assert_eq!(grads, [Some(Array::from(vec![2f32]))]);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn unscale<T: Tensor>(&mut self, grads: &mut [Option<T>]) -> Result<bool> {
         let finite = self.divide(grads)?;
         Ok(self.settle(finite))
@@ -70,6 +98,21 @@ impl LossScaler {
     ///
     /// # Errors
     /// Those of the library.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx::ReduceOp;
+    /// # use phalanx_train::{Array, LossScaler};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// let part = [2048f32, f32::INFINITY][group.rank()]; // each rank has a part of the gradients
+    /// let mut finite = [u8::from(scaler.divide(&mut [Some(Array::from(vec![part]))])?)];
+    /// group.all_reduce(&mut finite, ReduceOp::Min)?;
+    /// assert!(!scaler.settle(finite[0] == 1)); // all ranks skip the step
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn divide<T: Tensor>(&self, grads: &mut [Option<T>]) -> Result<bool> {
         if !are_finite(grads)? {
             return Ok(false);
@@ -80,6 +123,16 @@ impl LossScaler {
     }
 
     /// The second half of [`unscale`](Self::unscale): `finite` says whether all ranks' parts are. Returns it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_train::LossScaler;
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// assert!(scaler.settle(true));
+    /// assert!(!scaler.settle(false)); // some rank's gradients are infinite
+    /// assert_eq!(scaler.factor(), 512.0);
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
     pub fn settle(&mut self, finite: bool) -> bool {
         if !finite {
             if self.scale > *SCALES.start() {
@@ -129,6 +182,15 @@ fn refused(scale: f64) -> Error {
 ///
 /// # Errors
 /// Those of the library.
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, are_finite};
+///
+/// assert!(are_finite(&[Some(Array::from(vec![1f32])), None])?);
+/// assert!(!are_finite(&[Some(Array::from(vec![f32::NAN]))])?);
+/// # Ok::<(), phalanx_train::Error>(())
+/// ```
 pub fn are_finite<T: Tensor>(grads: &[Option<T>]) -> Result<bool> {
     for grad in grads.iter().flatten() {
         if !grad.is_finite()? {

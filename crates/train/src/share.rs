@@ -22,6 +22,13 @@ impl Share {
 
     /// `samples` of the `global` samples that all ranks have together. With no samples the gradients count for
     /// nothing, but the rank still takes part. If it does not know then how many the others have, `Share::new(0, 0)` says so.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Share;
+    ///
+    /// assert_eq!(Share::new(3, 10).samples(), Some((3, 10)));
+    /// ```
     pub fn new(samples: usize, global: usize) -> Self {
         Self(Some((samples, global)))
     }
@@ -39,6 +46,30 @@ impl Share {
     ///
     /// # Errors
     /// Those of the library, and [`phalanx::Error::Misuse`] for a share of more than the whole.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Share;
+    ///
+    /// /// A loss of a library whose operators return a `Result`.
+    /// #[derive(Clone)]
+    /// struct Loss(f64);
+    ///
+    /// impl std::ops::Mul<f64> for &Loss {
+    ///     type Output = Result<Loss, std::fmt::Error>;
+    ///
+    ///     fn mul(self, by: f64) -> Self::Output {
+    ///         Ok(Loss(self.0 * by))
+    ///     }
+    /// }
+    ///
+    /// let losses = phalanx::on_threads(2, |group| {
+    ///     let share = Share::new([3, 1][group.rank()], 4);
+    ///     Ok(share.weigh(&Loss(1.0), &group).unwrap().0)
+    /// })?;
+    /// assert_eq!(losses, [1.5, 0.5]); // their average is that over four samples
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn weigh<'l, L, E>(self, loss: &'l L, group: &ProcessGroup) -> Result<L>
     where
         L: Clone,
@@ -55,6 +86,14 @@ impl Share {
     }
 
     /// How many samples of how many, unless it is an [equal](Self::EQUAL) share.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Share;
+    ///
+    /// assert_eq!(Share::new(3, 10).samples(), Some((3, 10)));
+    /// assert_eq!(Share::EQUAL.samples(), None);
+    /// ```
     pub fn samples(self) -> Option<(usize, usize)> {
         self.0
     }
@@ -63,6 +102,16 @@ impl Share {
     ///
     /// # Errors
     /// [`Misuse`](phalanx::Error::Misuse) for a share of more than the whole.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::{Part, Share};
+    ///
+    /// assert_eq!(Share::new(3, 4).part()?, Part::Weighted(0.75));
+    /// assert_eq!(Share::EQUAL.part()?, Part::Equal);
+    /// assert!(Share::new(5, 4).part().is_err());
+    /// # Ok::<(), phalanx::Error>(())
+    /// ```
     pub fn part(self) -> phalanx::Result<Part> {
         match self.0 {
             None => Ok(Part::Equal),
@@ -91,6 +140,15 @@ pub enum Part {
 
 impl Part {
     /// Whether this rank's gradients are asked for at all.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_train::Part;
+    ///
+    /// assert!(Part::Weighted(0.75).counts());
+    /// assert!(!Part::Weighted(0.0).counts()); // no samples
+    /// assert!(!Part::Done.counts());
+    /// ```
     pub fn counts(self) -> bool {
         !matches!(self, Self::Done | Self::Weighted(0.0))
     }

@@ -18,6 +18,21 @@ use twox_hash::XxHash3_64;
 /// # Errors
 /// [`Error::ParameterMismatch`] on every rank, with who holds which version of the first parameter, by name, that differs;
 /// the group is fine. Those of the library, before anything is sent, and of [`all_gather`](ProcessGroup::all_gather).
+///
+/// # Examples
+/// ```
+/// use phalanx_train::{Array, Error, verify_parameters};
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+/// let weight = Array::from(vec![1f32, 2.0]);
+/// verify_parameters([("weight", &weight)], group)?;
+///
+/// let astray = Array::from(vec![1f32, group.rank() as f32]);
+/// let error = verify_parameters([("weight", &astray)], group).unwrap_err();
+/// assert!(matches!(error, Error::ParameterMismatch { name, .. } if name == "weight")); // on both
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn verify_parameters<'m, T: Tensor>(
     model: impl IntoIterator<Item = (&'m str, &'m T)>,

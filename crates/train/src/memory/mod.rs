@@ -18,6 +18,24 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Those of [`alloc`](ProcessGroup::alloc).
+///
+/// # Examples
+/// ```
+/// use phalanx::ReduceOp;
+/// use phalanx_train::memory::{Reduction, Sending, on_host};
+/// use phalanx_train::{Array, Parameter, Plan};
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_train::Result<()> {
+/// let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+/// let plan = Plan::new(&parameters.into(), &[0], 4 << 20);
+/// let mut memory = on_host::<Array>(plan.into(), Sending::After, group)?;
+/// memory.lay(0, Array::from(vec![1f32, group.rank() as f32]), None)?;
+/// memory.launch(0, Reduction { group, op: ReduceOp::Sum, hook: None })?;
+/// memory.land(0)?;
+/// assert_eq!(memory.lift(0)?, Array::from(vec![2f32, 1.0]));
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn on_host<T: Tensor>(
     plan: Arc<Plan<T::Device>>,
