@@ -67,6 +67,22 @@ impl AdamW {
     ///
     /// # Errors
     /// Those of candle.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::ParamsAdamW;
+    /// use phalanx_candle::AdamW;
+    ///
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let params = ParamsAdamW { lr: 0.1, ..Default::default() };
+    /// let mut optimizer = AdamW::new(&varmap, params)?;
+    /// optimizer.step(&x.sum_all()?.backward()?)?;
+    /// assert!(x.to_vec1::<f32>()?[0] < 0.91);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
         // What `sharded` deals out, too: so the one loads what the other has saved.
         let is_weight = |p: &Parameter| p.var.dtype().is_float() && !is_buffer(&p.name);
@@ -82,6 +98,22 @@ impl AdamW {
     ///
     /// # Errors
     /// Those of candle.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::Module;
+    /// use phalanx_candle::{AdamW, Sharded};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| candle_nn::linear(2, 1, vb))?;
+    /// let mut optimizer = AdamW::sharded(&zero, Default::default())?; // of this rank's part
+    /// let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// let loss = zero.forward(|model| model.forward(&x)?.sqr()?.mean_all())?;
+    /// optimizer.step(&zero.backward(&loss)?)?;
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn sharded<M>(model: &Sharded<M>, params: ParamsAdamW) -> Result<Self> {
         let shards: Vec<_> = model.engine(|engine| {
             engine.flats.iter().map(|flat| (flat.shard.clone(), Of::Parts(flat.extents()))).collect()
@@ -112,6 +144,21 @@ impl AdamW {
     ///
     /// # Errors
     /// Those of candle. Some variables may have been changed then, others not.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use phalanx_candle::AdamW;
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let mut optimizer = AdamW::new(&varmap, Default::default())?;
+    /// let before = x.to_vec1::<f32>()?;
+    /// let grads = x.sqr()?.sum_all()?.backward()?;
+    /// optimizer.step(&grads)?;
+    /// assert!(x.to_vec1::<f32>()? < before);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
         self.steps += 1;
         let rates = Rates::at_step(self.steps, &self.params);
@@ -140,11 +187,31 @@ impl AdamW {
     }
 
     /// Rates and decay.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_nn::VarMap;
+    /// # use phalanx_candle::AdamW;
+    /// let optimizer = AdamW::new(&VarMap::new(), Default::default())?;
+    /// assert_eq!(optimizer.params().beta1, 0.9);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn params(&self) -> &ParamsAdamW {
         &self.params
     }
 
     /// Goes on with other rates and decay.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_nn::{ParamsAdamW, VarMap};
+    /// # use phalanx_candle::AdamW;
+    /// let mut optimizer = AdamW::new(&VarMap::new(), Default::default())?;
+    /// let lr = optimizer.params().lr / 10.0;
+    /// optimizer.set_params(ParamsAdamW { lr, ..optimizer.params().clone() });
+    /// assert_eq!(optimizer.params().lr, 1e-4);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn set_params(&mut self, params: ParamsAdamW) {
         self.params = params;
     }

@@ -83,6 +83,23 @@ use std::ops::Range;
 ///
 /// # Errors
 /// [`Error::Tensors`] for elements of a type that can't be saved.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device};
+/// # use candle_nn::VarMap;
+/// use phalanx_candle::checkpoint::{Checkpoints, State, save_vars};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+/// # let varmap = VarMap::new();
+/// # varmap.get(2, "bias", candle_nn::init::ONE, DType::F32, &Device::Cpu).unwrap();
+/// let mut state = State::new();
+/// save_vars(&varmap, "model", &mut state)?;
+/// checkpoints.save(7, state)?;
+/// assert_eq!(checkpoints.load(7)?.read::<f32>("model.bias")?, [1.0, 1.0]);
+/// # Ok::<(), phalanx_candle::checkpoint::Error>(())
+/// ```
 pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result<()> {
     for Parameter { name, var } in parameters(varmap) {
         let (full, info, copy) = (format!("{prefix}.{name}"), info(&var)?, copied(&var));
@@ -101,6 +118,24 @@ pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result
 /// # Errors
 /// [`Error::Missing`] and [`Error::OtherTensor`]: the checkpoint is of another model, and nothing was changed. [`Error::Io`], after which some
 /// variables may have been changed.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device};
+/// # use candle_nn::VarMap;
+/// use phalanx_candle::checkpoint::{Checkpoints, State, load_vars};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let mut checkpoints = Checkpoints::open(folder.path(), &phalanx::threads(1)[0])?;
+/// # let mut state = State::new();
+/// # state.slice("model.bias", &[2], &[1f32, 2.0]);
+/// # checkpoints.save(7, state)?;
+/// let varmap = VarMap::new();
+/// let bias = varmap.get(2, "bias", candle_nn::init::ZERO, DType::F32, &Device::Cpu).unwrap();
+/// load_vars(&varmap, "model", &checkpoints.load(7)?)?;
+/// assert_eq!(bias.to_vec1::<f32>().unwrap(), [1.0, 2.0]);
+/// # Ok::<(), phalanx_candle::checkpoint::Error>(())
+/// ```
 pub fn load_vars(varmap: &VarMap, prefix: &str, from: &Checkpoint) -> Result<()> {
     let parameters = parameters(varmap);
     let named =

@@ -46,6 +46,22 @@ fn sendable(
 /// # Errors
 /// [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank when some rank has built another model; nothing was changed.
 /// [`phalanx::Error::Unsupported`] for variables that the group does not reach or of a type that cannot be sent.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device};
+/// # use candle_nn::VarMap;
+/// use phalanx_candle::sync_model;
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+/// let varmap = VarMap::new();
+/// let ranks = candle_nn::Init::Const(group.rank() as f64);
+/// let bias = varmap.get(2, "bias", ranks, DType::F32, &Device::Cpu)?; // different on each rank
+/// sync_model(&varmap, group, 1)?;
+/// assert_eq!(bias.to_vec1::<f32>()?, [1.0, 1.0]);
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn sync_model(varmap: &VarMap, group: &impl Group, root: usize) -> Result<()> {
     let model = sendable(parameters(varmap), group, OpKind::Broadcast)?;
@@ -86,6 +102,25 @@ pub(crate) fn sync_buffers(varmap: &VarMap, group: &ProcessGroup, root: usize) -
 /// [`Error::ParameterMismatch`](crate::Error::ParameterMismatch) on every rank, with who holds which version of the first parameter, by
 /// name, that differs; the group is fine. [`phalanx::Error::Unsupported`] for variables that the group does not reach or of a type that cannot be
 /// sent; nothing was sent. Those of [`all_gather`](ProcessGroup::all_gather).
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device};
+/// # use candle_nn::VarMap;
+/// use phalanx_candle::{Error, verify_parameters};
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+/// # let varmap = VarMap::new();
+/// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+/// verify_parameters(&varmap, group)?;
+/// if group.rank() == 1 {
+///     varmap.all_vars()[0].set(&x.zeros_like()?)?; // a bug, or a flipped bit
+/// }
+/// let error = verify_parameters(&varmap, group).unwrap_err(); // on both
+/// assert!(matches!(error, Error::ParameterMismatch { name, .. } if name == "x"));
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn verify_parameters(varmap: &VarMap, group: &impl Group) -> Result<()> {
     let model = sendable(parameters(varmap), group, OpKind::AllGather)?;

@@ -60,6 +60,23 @@ impl DistributedDataParallel {
     ///
     /// # Errors
     /// As of [`sync_model`]; [`phalanx::Error::Misuse`] for [`Overlap::On`], which only [`build`](Self::build) can do.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::DistributedDataParallel;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let varmap = VarMap::new();
+    /// let ranks = candle_nn::Init::Const(group.rank() as f64);
+    /// let x = varmap.get(1, "x", ranks, DType::F32, &Device::Cpu)?; // different on each rank
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// assert_eq!(x.to_vec1::<f32>()?, [0.0]); // rank 0's
+    /// # ddp.verify_parameters()?;
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn new(varmap: &VarMap, group: &impl Group, config: DdpConfig) -> Result<Self> {
         if config.overlap == Overlap::On {
@@ -127,6 +144,24 @@ impl<M> DistributedDataParallel<M> {
     ///
     /// # Errors
     /// As of [`build`](Self::build).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::DistributedDataParallel;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let varmap = VarMap::new();
+    /// let device = Device::Cpu; // or the GPU of a `HybridGroup`
+    /// let config = Default::default();
+    /// let ddp = DistributedDataParallel::build_on(&device, &varmap, DType::F32, group, config, |vb| {
+    ///     candle_nn::linear(2, 1, vb)
+    /// })?;
+    /// ddp.verify_parameters()?;
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn build_on(
         device: &Device,
@@ -202,11 +237,44 @@ impl<M> DistributedDataParallel<M> {
     }
 
     /// The bytes that the hook has sent until now, if there is one.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::DistributedDataParallel;
+    /// use phalanx_candle::compress::Cast;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?.with_hook(Cast::bf16());
+    /// ddp.backward(&x.sum_all()?)?;
+    /// assert_eq!(ddp.traffic().expect("there is a hook").ratio(), 2.0);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn traffic(&self) -> Option<Traffic> {
         self.gradients().traffic()
     }
 
     /// Whether gradients are sent while the backward pass still runs.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::{DdpConfig, DistributedDataParallel, Overlap};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let config = DdpConfig::default().overlap(Overlap::On);
+    /// let ddp = DistributedDataParallel::build(&VarMap::new(), DType::F32, group, config, |vb| {
+    ///     candle_nn::linear(2, 1, vb)
+    /// })?;
+    /// assert!(ddp.overlaps());
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn overlaps(&self) -> bool {
         self.gradients().overlaps()
     }
@@ -220,6 +288,24 @@ impl<M> DistributedDataParallel<M> {
     ///
     /// # Errors
     /// Those of `work`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_core::Tensor;
+    /// use candle_nn::Module;
+    /// # use phalanx_candle::DistributedDataParallel;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let build = |vb| candle_nn::linear(2, 1, vb);
+    /// let ddp = DistributedDataParallel::build(&VarMap::new(), DType::F32, group, Default::default(), build)?;
+    /// let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// let y = ddp.forward(|model| model.forward(&x))?;
+    /// assert_eq!(y.dims(), [4, 1]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn forward<R>(&self, work: impl FnOnce(&M) -> candle_core::Result<R>) -> Result<R> {
         self.copies.iter().try_for_each(Copy::refresh)?;
         Ok(work(&self.model)?)
@@ -240,6 +326,22 @@ impl<M> DistributedDataParallel<M> {
     /// Those of [`all_reduce`](ProcessGroup::all_reduce), and those of candle's backward pass: before anything is sent, or, where gradients
     /// overlap, together with the end of the group, whose other ranks wait for the rest. [`Error::NoGradient`](crate::Error::NoGradient) if
     /// [`DdpConfig::missing_gradients`] asks for it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use phalanx_candle::DistributedDataParallel;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// let loss = (&x * group.rank() as f64)?.sum_all()?; // its gradient is 0 on rank 0, and 1 on rank 1
+    /// let grads = ddp.backward(&loss)?;
+    /// assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [0.5]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn backward(&self, loss: &Tensor) -> Result<GradStore> {
         self.backward_share(loss, Share::EQUAL)
@@ -253,6 +355,25 @@ impl<M> DistributedDataParallel<M> {
     /// # Errors
     /// As of [`backward`](Self::backward); [`Error::ShareMismatch`](crate::Error::ShareMismatch) on all ranks for shares that do not add up to the
     /// whole, and [`phalanx::Error::Misuse`] for one of more than it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use phalanx_candle::DistributedDataParallel;
+    /// use phalanx_candle::Share;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// let loss = (&x * group.rank() as f64)?.sum_all()?;
+    /// let samples = [3, 1][group.rank()];
+    /// let grads = ddp.backward_share(&loss, Share::new(samples, 4))?;
+    /// assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [0.25]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         // Candle makes some of the calls, and passes no call site on.
@@ -308,6 +429,28 @@ impl<M> DistributedDataParallel<M> {
     ///
     /// # Errors
     /// As of [`backward_share`](Self::backward_share). After an error of the group some gradients may be averaged, others not.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use phalanx_candle::DistributedDataParallel;
+    /// use candle_core::backprop::GradStore;
+    /// use phalanx_candle::Share;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let ddp = DistributedDataParallel::new(&varmap, group, Default::default())?;
+    /// let mut grads = match group.rank() {
+    ///     0 => x.sum_all()?.backward()?,
+    ///     _ => GradStore::default(), // no samples
+    /// };
+    /// ddp.sync_gradients(&mut grads, Share::new([4, 0][group.rank()], 4))?;
+    /// assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [1.0]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn sync_gradients(&self, grads: &mut GradStore, share: Share) -> Result<()> {
         let group = &self.group.host().with_call_site(CallSite::caller());
@@ -441,6 +584,22 @@ impl<M> DistributedDataParallel<M> {
 ///
 /// # Errors
 /// Those of [`all_reduce`](ProcessGroup::all_reduce); after one some gradients may be averaged, others not.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device};
+/// # use candle_nn::VarMap;
+/// use phalanx_candle::sync_gradients;
+///
+/// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+/// # let varmap = VarMap::new();
+/// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+/// let mut grads = (&x * group.rank() as f64)?.sum_all()?.backward()?;
+/// sync_gradients(&varmap, &mut grads, group)?;
+/// assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [0.5]);
+/// # Ok(()) }
+/// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+/// ```
 #[track_caller]
 pub fn sync_gradients(varmap: &VarMap, grads: &mut GradStore, group: &impl Group) -> Result<()> {
     average(parameters(varmap), grads, group)

@@ -46,11 +46,26 @@ impl LossScaler {
     ///
     /// # Errors
     /// [`phalanx::Error::Config`] for a scale below 2⁻¹⁴ or above 2¹²⁶, and for what is not a number.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::LossScaler;
+    ///
+    /// assert_eq!(LossScaler::new(65536.0)?.factor(), 65536.0);
+    /// assert!(LossScaler::new(0.0).is_err());
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn new(scale: f64) -> Result<Self> {
         Ok(Self(phalanx_train::LossScaler::new(scale)?))
     }
 
     /// The factor by which losses are multiplied now.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_candle::LossScaler::new(1024.0)?.factor(), 1024.0);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn factor(&self) -> f64 {
         self.0.factor()
     }
@@ -59,6 +74,16 @@ impl LossScaler {
     ///
     /// # Errors
     /// Those of candle.
+    ///
+    /// # Examples
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// use phalanx_candle::LossScaler;
+    ///
+    /// let loss = Tensor::new(0.5f32, &Device::Cpu)?;
+    /// assert_eq!(LossScaler::new(1024.0)?.scale(&loss)?.to_scalar::<f32>()?, 512.0);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn scale(&self, loss: &Tensor) -> Result<Tensor> {
         Ok((loss * self.factor())?)
     }
@@ -72,6 +97,25 @@ impl LossScaler {
     ///
     /// # Errors
     /// Those of candle.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::LossScaler;
+    ///
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// let mut grads = scaler.scale(&(&x * 3.0)?.sum_all()?)?.backward()?;
+    /// assert!(scaler.unscale(&varmap, &mut grads)?);
+    /// assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [3.0]);
+    ///
+    /// let mut grads = (&x * f64::INFINITY)?.sum_all()?.backward()?;
+    /// assert!(!scaler.unscale(&varmap, &mut grads)?); // skip the step
+    /// assert_eq!(scaler.factor(), 512.0);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn unscale(&mut self, varmap: &VarMap, grads: &mut GradStore) -> Result<bool> {
         with_gradients(&vars(varmap), grads, |grads| self.0.unscale(grads))
     }

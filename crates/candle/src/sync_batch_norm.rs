@@ -74,6 +74,23 @@ impl SyncBatchNorm {
     ///
     /// # Errors
     /// Those of candle; [`phalanx::Error::Unsupported`], wrapped, if the variables are not on the CPU.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::VarBuilder;
+    /// use phalanx_candle::SyncBatchNorm;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let varmap = VarMap::new();
+    /// let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let norms = group.split(Some(0), 0)?.expect("all ranks gave one colour");
+    /// let layers = [0, 1].map(|i| SyncBatchNorm::new(8, 1e-5, vb.pp(i), &norms)); // one group for both
+    /// assert!(layers.iter().all(Result::is_ok));
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn new(
         num_features: usize,
@@ -89,11 +106,42 @@ impl SyncBatchNorm {
     }
 
     /// The running mean of each feature.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{ModuleT, VarBuilder, VarMap};
+    /// # use phalanx_candle::SyncBatchNorm;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let norm = SyncBatchNorm::new(1, 1e-5, vb, group)?;
+    /// norm.forward_t(&Tensor::full(1.0 + 2.0 * group.rank() as f32, (2, 1), &Device::Cpu)?, true)?; // 1 and 3
+    /// assert_eq!(norm.running_mean().to_vec1::<f32>()?, [0.2]); // a tenth of the way from 0 to 2
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn running_mean(&self) -> &Tensor {
         self.norm.running_mean()
     }
 
     /// The running variance of each feature.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use candle_nn::{ModuleT, VarBuilder, VarMap};
+    /// # use phalanx_candle::SyncBatchNorm;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let vb = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
+    /// let norm = SyncBatchNorm::new(1, 1e-5, vb, group)?;
+    /// norm.forward_t(&Tensor::full(1.0 + 2.0 * group.rank() as f32, (2, 1), &Device::Cpu)?, true)?; // 1 and 3
+    /// let var = norm.running_var().to_vec1::<f32>()?[0];
+    /// assert!((var - (1.0 + 1.0 / 30.0)).abs() < 1e-6); // a tenth of the way from 1 to 4/3
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn running_var(&self) -> &Tensor {
         self.norm.running_var()
     }

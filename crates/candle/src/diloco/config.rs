@@ -33,6 +33,14 @@ pub struct DiLoCoConfig {
 
 impl DiLoCoConfig {
     /// Local SGD (Stich 2018): the ranks' weights are replaced by their mean every `sync_every` steps.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::DiLoCoConfig;
+    ///
+    /// let config = DiLoCoConfig::local_sgd(20);
+    /// assert_eq!((config.sync_every, config.outer_learning_rate, config.outer_momentum), (20, 1.0, 0.0));
+    /// ```
     pub fn local_sgd(sync_every: u64) -> Self {
         Self {
             sync_every,
@@ -47,29 +55,68 @@ impl DiLoCoConfig {
 
     /// DiLoCo (Douillard et al. 2023): what the ranks did in `sync_every` steps is the gradient of a step with Nesterov momentum,
     /// here with the paper's learning rate 0.7 and momentum 0.9.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::DiLoCoConfig;
+    ///
+    /// let config = DiLoCoConfig::diloco(500);
+    /// assert_eq!((config.sync_every, config.outer_learning_rate, config.outer_momentum), (500, 0.7, 0.9));
+    /// ```
     pub fn diloco(sync_every: u64) -> Self {
         Self { outer_learning_rate: 0.7, outer_momentum: 0.9, ..Self::local_sgd(sync_every) }
     }
 
     /// Streaming DiLoCo (Douillard et al. 2025): each of `fragments` parts at its own time, sent during the `delay` steps that
     /// follow; then half of the outer weights and half of the rank's own.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::DiLoCoConfig;
+    ///
+    /// let config = DiLoCoConfig::streaming(100, 4, 5);
+    /// assert_eq!((config.sync_every, config.fragments, config.delay, config.mix), (100, 4, 5, 0.5));
+    /// ```
     pub fn streaming(sync_every: u64, fragments: usize, delay: u64) -> Self {
         Self { fragments, delay, mix: 0.5, ..Self::diloco(sync_every) }
     }
 
     /// Sets the learning rate and momentum of the outer step.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::DiLoCoConfig;
+    ///
+    /// let config = DiLoCoConfig::diloco(500).outer(0.5, 0.8);
+    /// assert_eq!((config.outer_learning_rate, config.outer_momentum), (0.5, 0.8));
+    /// ```
     #[must_use]
     pub fn outer(self, learning_rate: f64, momentum: f64) -> Self {
         Self { outer_learning_rate: learning_rate, outer_momentum: momentum, ..self }
     }
 
     /// Sets the part of its own weights that a rank keeps.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::DiLoCoConfig;
+    ///
+    /// assert_eq!(DiLoCoConfig::streaming(100, 4, 5).mix(0.25).mix, 0.25);
+    /// ```
     #[must_use]
     pub fn mix(self, mix: f64) -> Self {
         Self { mix, ..self }
     }
 
     /// Warns of weights for which no rank has a gradient, refuses them, or allows them.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::{DiLoCoConfig, MissingGradients};
+    ///
+    /// let config = DiLoCoConfig::diloco(500).missing_gradients(MissingGradients::Error);
+    /// assert_eq!(config.missing_gradients, MissingGradients::Error);
+    /// ```
     #[must_use]
     pub fn missing_gradients(self, choice: MissingGradients) -> Self {
         Self { missing_gradients: choice, ..self }

@@ -135,6 +135,25 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// # Errors
     /// As of [`sync_model`]. [`phalanx::Error::Misuse`] for a configuration that makes no sense, with fewer layers than fragments, or that is
     /// not the same on all ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::{Optimizer, SGD};
+    /// use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// let ranks = candle_nn::Init::Const(group.rank() as f64);
+    /// let x = varmap.get(1, "x", ranks, DType::F32, &Device::Cpu)?; // different on each rank
+    /// let sgd = SGD::new(varmap.all_vars(), 0.1)?;
+    /// let optimizer = DiLoCo::new(sgd, &varmap, group, DiLoCoConfig::diloco(20))?;
+    /// assert_eq!(x.to_vec1::<f32>()?, [0.0]); // rank 0's
+    /// # drop(optimizer);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn new(inner: O, varmap: &VarMap, group: &impl Group, config: DiLoCoConfig) -> Result<Self> {
         config.check(group.host())?;
@@ -207,6 +226,26 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// Those of the optimizer, before anything is sent. Those of [`all_reduce`](ProcessGroup::all_reduce), of one that was under way too: the rank's
     /// weights are its own then, from before the mean came. In the first step [`Error::NoGradient`](crate::Error::NoGradient), if
     /// [`DiLoCoConfig::missing_gradients`] asks for it, before anything is changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::{Optimizer, SGD};
+    /// # use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// let sgd = SGD::new(varmap.all_vars(), 1.0)?;
+    /// let mut optimizer = DiLoCo::new(sgd, &varmap, group, DiLoCoConfig::local_sgd(2))?;
+    /// for _ in 0..2 {
+    ///     let loss = (&x * group.rank() as f64)?.sum_all()?;
+    ///     optimizer.step(&loss.backward()?)?; // rank 0 stays at 1, and rank 1 goes to 0 and −1
+    /// }
+    /// assert_eq!(x.to_vec1::<f32>()?, [0.0]); // the mean, on both
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
         self.look_for_gradients(grads, CallSite::caller())?;
@@ -235,6 +274,25 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     ///
     /// # Errors
     /// As of [`step`](Self::step), and those of [`broadcast`](ProcessGroup::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::{Optimizer, SGD};
+    /// # use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// # let sgd = SGD::new(varmap.all_vars(), 1.0)?;
+    /// let mut optimizer = DiLoCo::new(sgd, &varmap, group, DiLoCoConfig::local_sgd(100))?;
+    /// optimizer.step(&(&x * group.rank() as f64)?.sum_all()?.backward()?)?;
+    /// assert_eq!(x.to_vec1::<f32>()?, [1.0 - group.rank() as f32]); // each its own
+    /// optimizer.finish()?;
+    /// assert_eq!(x.to_vec1::<f32>()?, [0.5]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn finish(&mut self) -> Result<()> {
         let site = CallSite::caller();
@@ -304,16 +362,66 @@ impl<O: InnerOptimizer> DiLoCo<O> {
 
 impl<O> DiLoCo<O> {
     /// The bytes that this rank has sent for the means that have arrived, beside those of an all_reduce of all gradients in each step.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::{Optimizer, SGD};
+    /// # use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// # let sgd = SGD::new(varmap.all_vars(), 1.0)?;
+    /// let mut optimizer = DiLoCo::new(sgd, &varmap, group, DiLoCoConfig::local_sgd(10))?;
+    /// for _ in 0..20 {
+    ///     optimizer.step(&x.sum_all()?.backward()?)?;
+    /// }
+    /// assert_eq!(optimizer.traffic().ratio(), 10.0);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
     /// The rank's own optimizer.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::{Optimizer, SGD};
+    /// # use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// # let sgd = SGD::new(varmap.all_vars(), 0.1)?;
+    /// let optimizer = DiLoCo::new(sgd, &varmap, group, DiLoCoConfig::local_sgd(10))?;
+    /// assert_eq!(optimizer.inner().learning_rate(), 0.1);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn inner(&self) -> &O {
         &self.inner
     }
 
     /// The rank's own optimizer, to change its learning rate for example.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// # use candle_nn::{Optimizer, SGD};
+    /// # use phalanx_candle::{DiLoCo, DiLoCoConfig};
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let varmap = VarMap::new();
+    /// # let x = varmap.get(1, "x", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// # let sgd = SGD::new(varmap.all_vars(), 0.1)?;
+    /// let mut optimizer = DiLoCo::new(sgd, &varmap, group, DiLoCoConfig::local_sgd(10))?;
+    /// optimizer.inner_mut().set_learning_rate(0.01);
+    /// assert_eq!(optimizer.inner().learning_rate(), 0.01);
+    /// # Ok::<(), phalanx_candle::Error>(())
+    /// ```
     pub fn inner_mut(&mut self) -> &mut O {
         &mut self.inner
     }

@@ -35,24 +35,54 @@ pub struct ShardConfig {
 
 impl ShardConfig {
     /// Deals this out.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::{ShardConfig, Stage};
+    ///
+    /// assert_eq!(ShardConfig::default().stage, Stage::Gradients);
+    /// assert_eq!(ShardConfig::default().stage(Stage::Weights).stage, Stage::Weights);
+    /// ```
     #[must_use]
     pub fn stage(self, stage: Stage) -> Self {
         Self { stage, ..self }
     }
 
     /// Sends at most `bytes` of weights as one operation.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::ShardConfig;
+    ///
+    /// assert_eq!(ShardConfig::default().bucket_cap_bytes(25 << 20).bucket_cap_bytes, 25 << 20);
+    /// ```
     #[must_use]
     pub fn bucket_cap_bytes(self, bytes: usize) -> Self {
         Self { bucket_cap_bytes: bytes, ..self }
     }
 
     /// Sends while candle computes, or in between.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::{Overlap, ShardConfig};
+    ///
+    /// assert_eq!(ShardConfig::default().overlap(Overlap::Off).overlap, Overlap::Off);
+    /// ```
     #[must_use]
     pub fn overlap(self, overlap: Overlap) -> Self {
         Self { overlap, ..self }
     }
 
     /// Warns of weights for which no rank has a gradient, refuses them, or allows them.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_candle::{MissingGradients, ShardConfig};
+    ///
+    /// let config = ShardConfig::default().missing_gradients(MissingGradients::Error);
+    /// assert_eq!(config.missing_gradients, MissingGradients::Error);
+    /// ```
     #[must_use]
     pub fn missing_gradients(self, choice: MissingGradients) -> Self {
         Self { missing_gradients: choice, ..self }

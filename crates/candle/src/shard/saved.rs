@@ -129,6 +129,24 @@ impl<M> Sharded<M> {
     ///
     /// # Errors
     /// Candle's, with the name, for one that is missing or has another shape: nothing was changed.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::VarMap;
+    /// use phalanx_candle::Sharded;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| candle_nn::linear(2, 1, vb))?;
+    /// let varmap = VarMap::new(); // or one that a file was loaded into
+    /// varmap.get((1, 2), "weight", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// varmap.get(1, "bias", candle_nn::init::ONE, DType::F32, &Device::Cpu)?;
+    /// zero.import(&varmap)?;
+    /// let weight = zero.forward(|model| model.weight().to_vec2::<f32>())?;
+    /// assert_eq!(weight, [[1.0, 1.0]]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn import(&self, varmap: &VarMap) -> Result<()> {
         let data = varmap.data().lock().unwrap_or_else(PoisonError::into_inner);
         let find = |name: &str, shape: &Shape| match data.get(name) {

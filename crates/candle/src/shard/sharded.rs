@@ -95,6 +95,19 @@ impl<M> Sharded<M> {
     /// # Errors
     /// Those of `model`; [`Error::ModelMismatch`](crate::Error::ModelMismatch) on every rank when some rank has built another model; those
     /// of [`scatter`](ProcessGroup::scatter).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::DType;
+    /// use phalanx_candle::{ShardConfig, Sharded, Stage};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let config = ShardConfig::default().stage(Stage::Optimizer);
+    /// let zero = Sharded::build(DType::F32, group, config, |_, vb| candle_nn::linear(2, 2, vb))?;
+    /// assert_eq!(zero.forward(|model| Ok(model.weight().dims().to_vec()))?, [2, 2]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn build(
         dtype: DType,
@@ -121,6 +134,18 @@ impl<M> Sharded<M> {
 
     /// This rank's slices of the weights, for an optimizer. Whatever changes them, the next [`forward`](Self::forward) computes with what they
     /// are then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::DType;
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| candle_nn::linear(2, 2, vb))?;
+    /// let elements: usize = zero.shards().iter().map(|shard| shard.elem_count()).sum();
+    /// assert_eq!(elements, 3); // half of four weights and two biases
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn shards(&self) -> Vec<Var> {
         self.engine(|engine| engine.flats.iter().map(|flat| flat.shard.clone()).collect())
     }
@@ -134,6 +159,21 @@ impl<M> Sharded<M> {
     /// # Errors
     /// Those of `work`, after which, if a unit has worked, the group is aborted: the other ranks wait for this one in the next unit.
     /// [`Error::UnitMismatch`](crate::Error::UnitMismatch), and those of [`all_gather`](ProcessGroup::all_gather).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::DType;
+    /// # use candle_core::{Device, Tensor};
+    /// # use phalanx_candle::Sharded;
+    /// use candle_nn::Module;
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| candle_nn::linear(2, 1, vb))?;
+    /// let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// assert_eq!(zero.forward(|model| model.forward(&x))?.dims(), [4, 1]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn forward<R>(&self, work: impl FnOnce(&M) -> candle_core::Result<R>) -> Result<R> {
         let site = CallSite::caller();
@@ -168,6 +208,20 @@ impl<M> Sharded<M> {
     /// Those of [`reduce_scatter`](ProcessGroup::reduce_scatter), and those of candle's backward pass: the group is aborted then, whose
     /// other ranks wait for the rest. [`Error::NoGradient`](crate::Error::NoGradient) if [`ShardConfig::missing_gradients`] asks for it; the
     /// group is fine then.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| vb.get(2, "x"))?;
+    /// let loss = zero.forward(|x| (x * group.rank() as f64)?.sum_all())?;
+    /// let grads = zero.backward(&loss)?;
+    /// let shard = &zero.shards()[0]; // one of two elements
+    /// assert_eq!(grads.get(shard).unwrap().to_vec1::<f32>()?, [0.5]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn backward(&self, loss: &Tensor) -> Result<GradStore> {
         self.backward_share(loss, Share::EQUAL)
@@ -178,6 +232,22 @@ impl<M> Sharded<M> {
     /// # Errors
     /// As of [`backward`](Self::backward); [`Error::ShareMismatch`](crate::Error::ShareMismatch) on all ranks for shares that do not add up to the
     /// whole, and [`phalanx::Error::Misuse`] for one of more than it.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| vb.get(2, "x"))?;
+    /// use phalanx_candle::Share;
+    ///
+    /// let loss = zero.forward(|x| (x * group.rank() as f64)?.sum_all())?;
+    /// let samples = [3, 1][group.rank()];
+    /// let grads = zero.backward_share(&loss, Share::new(samples, 4))?;
+    /// assert_eq!(grads.get(&zero.shards()[0]).unwrap().to_vec1::<f32>()?, [0.25]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
         let sending = if self.config.stage == Stage::Optimizer { Sending::After } else { Sending::During };
@@ -204,6 +274,22 @@ impl<M> Sharded<M> {
     ///
     /// # Errors
     /// As of [`backward_share`](Self::backward_share).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| vb.get(2, "x"))?;
+    /// use phalanx_candle::Share;
+    ///
+    /// let loss = |by: f64| zero.forward(|x| (x * by)?.sum_all());
+    /// zero.accumulate(&loss(2.0)?, Share::EQUAL)?;
+    /// let grads = zero.backward(&loss(3.0)?)?;
+    /// assert_eq!(grads.get(&zero.shards()[0]).unwrap().to_vec1::<f32>()?, [5.0]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[doc(alias = "no_sync")]
     #[track_caller]
     pub fn accumulate(&self, loss: &Tensor, share: Share) -> Result<()> {
@@ -237,6 +323,21 @@ impl<M> Sharded<M> {
     /// # Errors
     /// Those of [`all_reduce`](ProcessGroup::all_reduce). [`phalanx::Error::Config`] for a `max_norm` that is negative or not a number: nothing is
     /// scaled then, no other rank is left waiting, and the group is fine.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| vb.get(2, "x"))?;
+    /// let loss = zero.forward(|x| (x * Tensor::new(&[3f32, 4.0], &Device::Cpu)?)?.sum_all())?;
+    /// let mut grads = zero.backward(&loss)?; // 3 on rank 0, 4 on rank 1
+    /// assert_eq!(zero.clip_grad_norm(&mut grads, 1.0)?, 5.0);
+    /// let mine = grads.get(&zero.shards()[0]).unwrap().to_vec1::<f32>()?[0];
+    /// assert!((mine - [0.6, 0.8][group.rank()]).abs() < 1e-6);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn clip_grad_norm(&self, grads: &mut GradStore, max_norm: f64) -> Result<f64> {
         let shards = self.shards();
@@ -255,6 +356,23 @@ impl<M> Sharded<M> {
     ///
     /// # Errors
     /// Those of [`all_reduce`](ProcessGroup::all_reduce).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::{DType, Device, Tensor};
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| vb.get(2, "x"))?;
+    /// use phalanx_candle::LossScaler;
+    ///
+    /// let mut scaler = LossScaler::new(1024.0)?;
+    /// let loss = zero.forward(|x| (x * Tensor::new(&[3f32, f32::INFINITY], &Device::Cpu)?)?.sum_all())?;
+    /// let mut grads = zero.backward(&loss)?; // infinite on rank 1
+    /// assert!(!zero.unscale(&mut scaler, &mut grads)?); // on both: skip the step
+    /// assert_eq!(scaler.factor(), 512.0);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn unscale(&self, scaler: &mut LossScaler, grads: &mut GradStore) -> Result<bool> {
         let shards = self.shards();
@@ -268,6 +386,23 @@ impl<M> Sharded<M> {
     ///
     /// # Errors
     /// Those of [`broadcast`](ProcessGroup::broadcast).
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::DType;
+    /// # use candle_core::{Device, Tensor};
+    /// # use candle_nn::ModuleT;
+    /// # use phalanx_candle::Sharded;
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let zero = Sharded::build(DType::F32, group, Default::default(), |_, vb| candle_nn::batch_norm(1, 1e-5, vb))?;
+    /// let x = Tensor::full(1.0 + group.rank() as f32, (4, 1), &Device::Cpu)?;
+    /// zero.forward(|norm| norm.forward_t(&x, true))?;
+    /// zero.sync_buffers(0)?;
+    /// let mean = zero.forward(|norm| norm.running_mean().to_vec1::<f32>())?;
+    /// assert_eq!(mean, [0.1]); // a tenth of rank 0's batch
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     #[track_caller]
     pub fn sync_buffers(&self, root: usize) -> Result<()> {
         model::sync_buffers(&self.buffers, &self.group, root)

@@ -49,6 +49,25 @@ impl<M> Unit<M> {
     /// # Errors
     /// Those of `work`; those of [`all_gather`](phalanx::ProcessGroup::all_gather), and
     /// [`Error::UnitMismatch`](crate::Error::UnitMismatch) if ranks let different units work.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::DType;
+    /// # use candle_core::{Device, Tensor};
+    /// use candle_nn::ModuleT;
+    /// use phalanx_candle::{ShardConfig, Sharded, Stage};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let config = ShardConfig::default().stage(Stage::Weights);
+    /// let zero = Sharded::build(DType::F32, group, config, |units, vb| {
+    ///     units.unit(vb.pp("norm"), |vb| candle_nn::batch_norm(2, 1e-5, vb))
+    /// })?;
+    /// let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// let y = zero.forward(|unit| unit.run(&x, |norm, x| norm.forward_t(x, false)))?;
+    /// assert_eq!(y.dims(), [4, 2]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn run(
         &self,
         x: &Tensor,

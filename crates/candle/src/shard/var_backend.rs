@@ -100,6 +100,26 @@ impl Units {
     /// # Errors
     /// Those of `part`. [`Error::ModelMismatch`](crate::Error::ModelMismatch) if ranks make different units. Candle's, with the name, for a unit in
     /// another unit, a weight that two units take, and weights of two types in one unit.
+    ///
+    /// # Examples
+    /// ```
+    /// # use candle_core::DType;
+    /// # use candle_core::{Device, Tensor};
+    /// use candle_nn::Module;
+    /// use phalanx_candle::{ShardConfig, Sharded, Stage};
+    ///
+    /// # fn on(group: &phalanx::ProcessGroup) -> phalanx_candle::Result<()> {
+    /// let config = ShardConfig::default().stage(Stage::Weights);
+    /// let zero = Sharded::build(DType::F32, group, config, |units, vb| {
+    ///     let layer = |i| units.unit(vb.pp(i), |vb| candle_nn::linear(2, 2, vb));
+    ///     Ok([layer(0)?, layer(1)?])
+    /// })?;
+    /// let x = Tensor::ones((4, 2), DType::F32, &Device::Cpu)?;
+    /// let y = zero.forward(|[first, second]| second.forward(&first.forward(&x)?))?;
+    /// assert_eq!(y.dims(), [4, 2]);
+    /// # Ok(()) }
+    /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
+    /// ```
     pub fn unit<'v, M>(
         &self,
         vb: VarBuilder<'v>,
