@@ -16,6 +16,7 @@
 //!
 //! Deliberately absent: processes (`phalanx-launch` starts those), clocks, and limits on how fast anything must be.
 
+#[doc(hidden)]
 pub mod conformance;
 mod links;
 pub mod oracle;

@@ -46,11 +46,30 @@ impl fmt::Debug for Links {
 
 impl Links {
     /// Links made by `open`, which is given the number of ranks and returns the end of each, in rank order.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::{End, Links};
+    /// use phalanx_transport::thread::Pipes;
+    ///
+    /// let links = Links::of("pipes of mine", |world_size| {
+    ///     let pipes = Pipes::new(world_size);
+    ///     Ok((0..world_size).map(|rank| Box::new(pipes.end(rank)) as End).collect())
+    /// });
+    /// assert_eq!(links.run(2, |end| (end.rank(), end.world_size())), [(0, 2), (1, 2)]);
+    /// ```
     pub fn of(name: &'static str, open: impl Fn(usize) -> Result<Vec<End>> + Send + Sync + 'static) -> Self {
         Self { name, open: Arc::new(open), watchdog: Duration::from_secs(120) }
     }
 
     /// Pipes in memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::Links;
+    ///
+    /// assert_eq!(Links::thread().run(2, |end| end.name()), ["thread"; 2]);
+    /// ```
     pub fn thread() -> Self {
         Self::of("thread", |world_size| {
             let pipes = Pipes::new(world_size);
@@ -59,11 +78,25 @@ impl Links {
     }
 
     /// TCP over the loopback interface.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::Links;
+    ///
+    /// assert_eq!(Links::tcp().run(2, |end| end.name()), ["tcp"; 2]);
+    /// ```
     pub fn tcp() -> Self {
         Self::of("tcp", |world_size| tcp_ends(world_size, &Secret::generate()?))
     }
 
     /// As [`tcp`](Self::tcp), encrypted.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::Links;
+    ///
+    /// assert_eq!(Links::encrypted_tcp().run(2, |end| end.name()), ["tcp"; 2]);
+    /// ```
     pub fn encrypted_tcp() -> Self {
         Self::of("encrypted tcp", |world_size| tcp_ends(world_size, &Secret::generate()?.encrypting()))
     }
@@ -72,11 +105,33 @@ impl Links {
     ///
     /// # Errors
     /// They can't be made.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::Links;
+    ///
+    /// let mut ends = Links::thread().ends(2)?;
+    /// assert_eq!(ends[0].send(1, &[std::io::IoSlice::new(b"abc")]), Ok(3));
+    /// let mut buffer = [0; 8];
+    /// assert_eq!(ends[1].recv(0, &mut buffer), Ok(3));
+    /// assert_eq!(&buffer[..3], b"abc");
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn ends(&self, world_size: usize) -> Result<Vec<End>> {
         (self.open)(world_size)
     }
 
     /// How long all ranks may take before [`run`](Self::run) gives up on them. Default: two minutes.
+    ///
+    /// # Examples
+    /// ```should_panic
+    /// use phalanx_testkit::Links;
+    /// use std::time::Duration;
+    ///
+    /// let links = Links::thread().watchdog(Duration::from_millis(50));
+    /// // Panics, and names rank 1, which still sleeps.
+    /// links.run(2, |end| std::thread::sleep(Duration::from_secs(600 * end.rank() as u64)));
+    /// ```
     #[must_use]
     pub fn watchdog(mut self, limit: Duration) -> Self {
         self.watchdog = limit;
@@ -84,6 +139,14 @@ impl Links {
     }
 
     /// The same links, each end of which went through `change`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::{End, Links};
+    ///
+    /// let links = Links::thread().map(|end: End| end); // or one that loses bytes, say
+    /// assert_eq!(links.run(2, |end| end.rank()), [0, 1]);
+    /// ```
     #[must_use]
     pub fn map(self, change: impl Fn(End) -> End + Send + Sync + 'static) -> Self {
         let open = self.open.clone();
@@ -95,6 +158,23 @@ impl Links {
     ///
     /// # Panics
     /// If the links cannot be made, if a rank panics, or if not all are done in time: says which.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::Links;
+    /// use std::io::IoSlice;
+    ///
+    /// let received = Links::thread().run(2, |mut end| {
+    ///     let other = 1 - end.rank();
+    ///     let (mut bytes, mut len) = ([0; 3], 0);
+    ///     assert_eq!(end.send(other, &[IoSlice::new(b"abc")]), Ok(3));
+    ///     while len < bytes.len() {
+    ///         len += end.recv(other, &mut bytes[len..]).unwrap();
+    ///     }
+    ///     bytes
+    /// });
+    /// assert_eq!(received, [*b"abc"; 2]);
+    /// ```
     pub fn run<R: Send + 'static>(
         &self,
         world_size: usize,

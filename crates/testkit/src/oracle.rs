@@ -12,11 +12,26 @@ pub struct Random(u64);
 
 impl Random {
     /// The stream of `seed`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::oracle::Random;
+    ///
+    /// assert_eq!(Random::new(7).bits(), Random::new(7).bits());
+    /// ```
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// The next number.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::oracle::Random;
+    ///
+    /// let mut random = Random::new(7);
+    /// assert_ne!(random.bits(), random.bits());
+    /// ```
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,11 +40,26 @@ impl Random {
     }
 
     /// The next number below `n`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::oracle::Random;
+    ///
+    /// assert!(Random::new(7).below(10) < 10);
+    /// ```
     pub fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
 
     /// `len` values with any bits whatever: for operations that only move them.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::oracle::Random;
+    ///
+    /// let floats: Vec<f32> = Random::new(7).any(1000);
+    /// assert_eq!(floats.len(), 1000); // infinities and NaN may be among them
+    /// ```
     pub fn any<T: Element>(&mut self, len: usize) -> Vec<T> {
         let mut values = vec![T::zeroed(); len];
         for part in bytemuck::cast_slice_mut::<T, u8>(&mut values).chunks_mut(8) {
@@ -39,11 +69,28 @@ impl Random {
     }
 
     /// `len` values that a group of up to eight ranks can combine by `op` without rounding.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_testkit::oracle::Random;
+    ///
+    /// let [a, b, c]: [f32; 3] = Random::new(7).exact(3, ReduceOp::Sum).try_into().unwrap();
+    /// assert_eq!((a + b) + c, a + (b + c)); // whatever the order
+    /// ```
     pub fn exact<T: Sample>(&mut self, len: usize, op: ReduceOp) -> Vec<T> {
         (0..len).map(|_| T::exact(self.bits(), op)).collect()
     }
 
     /// `len` values whose combination is rounded; of integers, any.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::oracle::Random;
+    ///
+    /// let floats: Vec<f32> = Random::new(7).rough(1000);
+    /// assert!(floats.iter().all(|x| x.is_finite()));
+    /// ```
     pub fn rough<T: Sample>(&mut self, len: usize) -> Vec<T> {
         (0..len).map(|_| T::rough(self.bits())).collect()
     }
@@ -138,11 +185,28 @@ floats! {
 }
 
 /// Reduce operators that `dtype` has.
+///
+/// # Examples
+/// ```
+/// use phalanx_core::{DType, ReduceOp};
+/// use phalanx_testkit::oracle::operators;
+///
+/// assert!(operators(DType::U8).any(|op| op == ReduceOp::BitAnd));
+/// assert!(operators(DType::F32).all(|op| op != ReduceOp::BitAnd));
+/// ```
 pub fn operators(dtype: DType) -> impl Iterator<Item = ReduceOp> {
     ReduceOp::ALL.into_iter().filter(move |op| op.supports(dtype))
 }
 
 /// The result of all_reduce on every rank, of reduce on the root, and of reduce_scatter in [`blocks`].
+///
+/// # Examples
+/// ```
+/// use phalanx_core::ReduceOp;
+/// use phalanx_testkit::oracle::reduce;
+///
+/// assert_eq!(reduce(&[vec![1, 2], vec![10, 20]], ReduceOp::Sum), [11, 22]);
+/// ```
 pub fn reduce<T: Sample>(inputs: &[Vec<T>], op: ReduceOp) -> Vec<T> {
     let mut values = Vec::new();
     let mut at = |i: usize| {
@@ -154,11 +218,25 @@ pub fn reduce<T: Sample>(inputs: &[Vec<T>], op: ReduceOp) -> Vec<T> {
 }
 
 /// The result of all_gather on every rank, and of gather on the root.
+///
+/// # Examples
+/// ```
+/// use phalanx_testkit::oracle::gather;
+///
+/// assert_eq!(gather(&[vec![1, 2], vec![3, 4]]), [1, 2, 3, 4]);
+/// ```
 pub fn gather<T: Element>(inputs: &[Vec<T>]) -> Vec<T> {
     inputs.concat()
 }
 
 /// `buffer` cut into blocks of `counts` elements: what scatter deals out.
+///
+/// # Examples
+/// ```
+/// use phalanx_testkit::oracle::blocks;
+///
+/// assert_eq!(blocks(&[1, 2, 3], &[2, 1]), [vec![1, 2], vec![3]]);
+/// ```
 pub fn blocks<T: Element>(buffer: &[T], counts: &[usize]) -> Vec<Vec<T>> {
     let mut rest = buffer;
     let mut cut = |n: &usize| {
@@ -170,6 +248,15 @@ pub fn blocks<T: Element>(buffer: &[T], counts: &[usize]) -> Vec<Vec<T>> {
 }
 
 /// The result of an all_to_all on each rank, in which rank `r` sends `counts[r][s]` elements to rank `s`.
+///
+/// # Examples
+/// ```
+/// use phalanx_testkit::oracle::all_to_all;
+///
+/// let inputs = [vec![1, 2, 3], vec![4]];
+/// let counts = [vec![1, 2], vec![1, 0]]; // rank 0 sends one element to itself and two to rank 1
+/// assert_eq!(all_to_all(&inputs, &counts), [vec![1, 4], vec![2, 3]]);
+/// ```
 pub fn all_to_all<T: Element>(inputs: &[Vec<T>], counts: &[Vec<usize>]) -> Vec<Vec<T>> {
     let sent: Vec<_> = inputs.iter().zip(counts).map(|(input, counts)| blocks(input, counts)).collect();
     let received = |to: usize| sent.iter().map(|from| &from[to][..]).collect::<Vec<_>>().concat();

@@ -66,6 +66,13 @@ impl fmt::Debug for World {
 
 impl World {
     /// Ranks linked by pipes in memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// assert_eq!(World::thread().run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn thread() -> Self {
         Self::of("thread", |world_size, settings| {
             let groups = threads_with(world_size, settings.timeout, &settings.algorithms)?;
@@ -74,34 +81,85 @@ impl World {
     }
 
     /// Ranks linked by TCP over the loopback interface. They meet in a store that this process runs.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// assert_eq!(World::tcp().run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn tcp() -> Self {
         Self::tcp_on(Ipv4Addr::LOCALHOST.into())
     }
 
     /// As [`tcp`](Self::tcp), over the interface with the address `ip`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// let loopback = std::net::Ipv4Addr::LOCALHOST;
+    /// assert_eq!(World::tcp_on(loopback.into()).run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn tcp_on(ip: IpAddr) -> Self {
         Self::met_in_store("tcp", ip, |_| vec![("PHALANX_BACKEND", "tcp".to_owned())])
     }
 
     /// As [`tcp`](Self::tcp), with a checksum on every frame.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// assert_eq!(World::checked_tcp().run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn checked_tcp() -> Self {
         let settings = |_| vec![("PHALANX_BACKEND", "tcp".to_owned()), ("PHALANX_CHECKSUM", "1".to_owned())];
         Self::met_in_store("checked tcp", Ipv4Addr::LOCALHOST.into(), settings)
     }
 
     /// Ranks that share memory, met as for [`tcp`](Self::tcp).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(target_os = "linux")]
+    /// # {
+    /// use phalanx_testkit::World;
+    ///
+    /// let backends = World::shm().run(2, |group| group.describe());
+    /// assert!(backends[0].starts_with("shm"), "{}", backends[0]);
+    /// # }
+    /// ```
     pub fn shm() -> Self {
         let settings = |_| vec![("PHALANX_BACKEND", "shm".to_owned())];
         Self::met_in_store("shm", Ipv4Addr::LOCALHOST.into(), settings)
     }
 
     /// Ranks on several hosts, as far as they know: the first `per_host` on one, the next on another. Those of one share memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(target_os = "linux")]
+    /// # {
+    /// use phalanx_testkit::World;
+    ///
+    /// let lines = World::hosts(2).run(4, |group| group.describe());
+    /// assert!(lines[0].contains("2 hosts"), "{}", lines[0]); // with two ranks each
+    /// # }
+    /// ```
     pub fn hosts(per_host: usize) -> Self {
         let settings = move |rank| vec![("PHALANX_HOST_ID", format!("host {}", rank / per_host))];
         Self::met_in_store("hosts", Ipv4Addr::LOCALHOST.into(), settings)
     }
 
     /// Ranks whose backend or transport is [registered](phalanx_group::register_backend) under `name`, met as for [`tcp`](Self::tcp).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// assert_eq!(World::named("tcp").run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn named(name: &'static str) -> Self {
         Self::met_in_store(name, Ipv4Addr::LOCALHOST.into(), move |_| {
             vec![("PHALANX_BACKEND", name.to_owned())]
@@ -109,6 +167,13 @@ impl World {
     }
 
     /// Ranks that have `links` and nothing else: [`ProcessGroup::over`].
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::{Links, World};
+    ///
+    /// assert_eq!(World::over(Links::thread()).run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn over(links: Links) -> Self {
         Self::of("over", move |world_size, settings| {
             let names: Vec<_> = (0..world_size).map(|rank| format!("thread {rank}")).collect();
@@ -158,6 +223,17 @@ impl World {
     }
 
     /// Ranks linked in a way of your own, as a test of a new backend needs it: `open` is given the number of ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::{Join, World};
+    ///
+    /// let world = World::of("threads of mine", |world_size, settings| {
+    ///     let groups = phalanx_group::threads_with(world_size, settings.timeout, &settings.algorithms)?;
+    ///     Ok(groups.into_iter().map(|group| Box::new(|| Ok(group)) as Join).collect())
+    /// });
+    /// assert_eq!(world.run(2, |group| group.rank()), [0, 1]);
+    /// ```
     pub fn of(
         name: &'static str,
         open: impl Fn(usize, &Settings) -> Result<Vec<Join>> + Send + Sync + 'static,
@@ -168,6 +244,15 @@ impl World {
     }
 
     /// How long an operation may take. Default: 60 s.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    /// use std::time::Duration;
+    ///
+    /// let world = World::thread().timeout(Duration::from_secs(5));
+    /// assert_eq!(world.run(1, |group| group.timeout()), [Duration::from_secs(5)]);
+    /// ```
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
@@ -175,6 +260,20 @@ impl World {
     }
 
     /// Algorithms to use instead of the recommended ones, as in `all_reduce=ring,broadcast=binomial`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_testkit::World;
+    ///
+    /// let ring = World::thread().algorithms("all_reduce=ring");
+    /// let sums = ring.run(3, |group| {
+    ///     let mut one = [1];
+    ///     group.all_reduce(&mut one, ReduceOp::Sum).unwrap();
+    ///     one[0]
+    /// });
+    /// assert_eq!(sums, [3; 3]);
+    /// ```
     #[must_use]
     pub fn algorithms(mut self, algorithms: impl Into<String>) -> Self {
         self.settings.algorithms = algorithms.into();
@@ -182,6 +281,13 @@ impl World {
     }
 
     /// Encrypts everything that goes over TCP.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// assert_eq!(World::tcp().encrypted().run(2, |group| group.rank()), [0, 1]);
+    /// ```
     #[must_use]
     pub fn encrypted(mut self) -> Self {
         self.settings.encrypt = true;
@@ -189,6 +295,16 @@ impl World {
     }
 
     /// How long the whole job may take before [`run`](Self::run) gives up on it. Default: two minutes.
+    ///
+    /// # Examples
+    /// ```should_panic
+    /// use phalanx_testkit::World;
+    /// use std::time::Duration;
+    ///
+    /// let world = World::thread().watchdog(Duration::from_millis(50));
+    /// // Panics, and names rank 1, which still sleeps.
+    /// world.run(2, |group| std::thread::sleep(Duration::from_secs(600 * group.rank() as u64)));
+    /// ```
     #[must_use]
     pub fn watchdog(mut self, limit: Duration) -> Self {
         self.watchdog = limit;
@@ -200,6 +316,18 @@ impl World {
     /// # Panics
     /// If the job cannot be set up; if a rank panics, naming all that did, the first one first; or if not all are done
     /// in time, naming those that still run (their threads are left behind).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_testkit::World;
+    ///
+    /// let gathered = World::thread().run(3, |group| {
+    ///     let mut ranks = [0; 3];
+    ///     group.all_gather(&[group.rank() as u8], &mut ranks).unwrap();
+    ///     ranks
+    /// });
+    /// assert_eq!(gathered, [[0, 1, 2]; 3]);
+    /// ```
     pub fn run<R: Send + 'static>(
         &self,
         world_size: usize,

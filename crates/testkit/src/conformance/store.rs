@@ -2,16 +2,6 @@
 //!
 //! A suite is told how to make a fresh store; what that returns makes further clients of the same store. Implementations
 //! whose clones share may hand out clones, others connect again.
-//!
-//! ```
-//! mod memory {
-//!     phalanx_testkit::store_conformance!({
-//!         let store = phalanx_rendezvous::MemoryStore::new();
-//!         move || store.clone()
-//!     });
-//! }
-//! # fn main() {}
-//! ```
 
 use phalanx_core::{Deadline, Error};
 use phalanx_rendezvous::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};
@@ -20,6 +10,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Makes one test of each function of this module, run on the stores that the expression makes.
+///
+/// # Examples
+/// ```
+/// mod memory {
+///     phalanx_testkit::store_conformance!({
+///         let store = phalanx_rendezvous::MemoryStore::new();
+///         move || store.clone()
+///     });
+/// }
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! store_conformance {
     ($client_maker:expr) => {

@@ -1,12 +1,5 @@
 //! The suite for every [`Backend`](phalanx_group::Backend), seen through the groups it makes.
 //!
-//! ```
-//! mod thread {
-//!     phalanx_testkit::group_conformance!(phalanx_testkit::World::thread());
-//! }
-//! # fn main() {}
-//! ```
-//!
 //! The first half is about results: each operation for every element type, operator, world of 1 to 8 ranks, and
 //! lengths around all the corners there are, against the [oracle](crate::oracle). The second half is about what happens when
 //! ranks misbehave: nothing may hang, all ranks hear the same cause, and no data is mixed.
@@ -32,6 +25,14 @@ pub mod reductions;
 pub mod subgroups;
 
 /// Makes one test of each function of the suite, run on the [`World`](crate::World) that the expression makes.
+///
+/// # Examples
+/// ```
+/// mod thread {
+///     phalanx_testkit::group_conformance!(phalanx_testkit::World::thread());
+/// }
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! group_conformance {
     ($world:expr) => {

@@ -1,12 +1,5 @@
 //! What every [`Transport`](phalanx_transport::Transport) must do, seen from both ends of its links.
 //!
-//! ```
-//! mod thread {
-//!     phalanx_testkit::transport_conformance!(phalanx_testkit::Links::thread());
-//! }
-//! # fn main() {}
-//! ```
-//!
 //! A wake-up that is missed shows as a hang, which the [`Links`](crate::Links)' watchdog ends: the sleeps of this suite have no limit that a
 //! test would reach, except where that limit is what is tested.
 
@@ -17,6 +10,14 @@ pub mod pressure;
 pub mod waits;
 
 /// Makes one test of each function of the suite, run on the [`Links`](crate::Links) that the expression makes.
+///
+/// # Examples
+/// ```
+/// mod thread {
+///     phalanx_testkit::transport_conformance!(phalanx_testkit::Links::thread());
+/// }
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! transport_conformance {
     ($links:expr) => {
