@@ -47,12 +47,14 @@ mod probe;
 #[cfg(test)]
 mod refusals;
 mod result;
+mod stand_in;
 mod stream;
 mod version;
 #[cfg(test)]
 mod versions;
 mod wire;
 
+pub use stand_in::stand_in;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A test that fails may have left a lock poisoned, and others go on.

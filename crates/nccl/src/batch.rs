@@ -50,6 +50,26 @@ impl<'a> Batch<'a> {
     }
 
     /// Every rank ends with the combination of all.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// let mut batch = devices.batch();
+    /// batch.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn all_reduce<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
@@ -60,6 +80,27 @@ impl<'a> Batch<'a> {
     }
 
     /// As [`all_reduce`](Self::all_reduce), into another buffer.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// let mut batch = devices.batch();
+    /// batch.all_reduce_into(&input, &mut output, ReduceOp::Sum)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn all_reduce_into<T: DeviceElement>(
         &mut self,
         input: &'a DeviceBuffer<T>,
@@ -71,6 +112,28 @@ impl<'a> Batch<'a> {
     }
 
     /// `root` ends with the combination of all; elsewhere the buffer stays as it is.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// let mut batch = devices.batch();
+    /// batch.reduce(&mut buffer, ReduceOp::Sum, 0)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// if rank == 0 {
+    ///     assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// }
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn reduce<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
@@ -81,6 +144,25 @@ impl<'a> Batch<'a> {
     }
 
     /// Every rank ends with what `root` has.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// let mut batch = devices.batch();
+    /// batch.broadcast(&mut buffer, 1)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0; 3]); // what rank 1 has
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn broadcast<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
@@ -90,6 +172,26 @@ impl<'a> Batch<'a> {
     }
 
     /// Every rank ends with the inputs of all.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// let mut batch = devices.batch();
+    /// batch.all_gather(&input, &mut output)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [0.0, 1.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn all_gather<T: DeviceElement>(
         &mut self,
         input: &'a DeviceBuffer<T>,
@@ -100,12 +202,52 @@ impl<'a> Batch<'a> {
     }
 
     /// As [`all_gather`](Self::all_gather), in place: block `rank` of `buffer` is this rank's input.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[[5.0f32, 0.0], [0.0, 7.0]][rank])?;
+    /// let mut batch = devices.batch();
+    /// batch.all_gather_in_place(&mut buffer)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [5.0, 7.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn all_gather_in_place<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>) -> Result<()> {
         let blocks = self.blocks_of(buffer.len() / self.world_size);
         self.request(Request::AllGather { buffers: Buffers::InPlace(buffer), blocks })
     }
 
     /// Every rank ends with its part of the combination of all.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 1)?;
+    /// let mut batch = devices.batch();
+    /// batch.reduce_scatter(&input, &mut output, ReduceOp::Sum)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[2.0], [4.0]][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn reduce_scatter<T: DeviceElement>(
         &mut self,
         input: &'a DeviceBuffer<T>,
@@ -118,6 +260,26 @@ impl<'a> Batch<'a> {
 
     /// As [`reduce_scatter`](Self::reduce_scatter), in place: block `rank` of `buffer` becomes the result; what is in the others
     /// afterwards is not specified.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let mut batch = devices.batch();
+    /// batch.reduce_scatter_in_place(&mut buffer, ReduceOp::Sum)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?[rank], [2.0, 4.0][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn reduce_scatter_in_place<T: DeviceElement>(
         &mut self,
         buffer: &'a mut DeviceBuffer<T>,
@@ -128,6 +290,26 @@ impl<'a> Batch<'a> {
     }
 
     /// Every rank ends with its part of the input of each.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[[1.0f32, 2.0], [3.0, 4.0]][rank])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// let mut batch = devices.batch();
+    /// batch.all_to_all(&input, &mut output)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[1.0, 3.0], [2.0, 4.0]][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn all_to_all<T: DeviceElement>(
         &mut self,
         input: &'a DeviceBuffer<T>,
@@ -138,6 +320,28 @@ impl<'a> Batch<'a> {
     }
 
     /// `root` ends with the inputs of all in its output, which the others lack.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut output = (rank == 0).then(|| DeviceBuffer::zeros(stream, 2)).transpose()?;
+    /// let mut batch = devices.batch();
+    /// batch.gather(&input, output.as_mut(), 0)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// if let Some(output) = output {
+    ///     assert_eq!(output.to_host(stream, limit)?, [0.0, 1.0]);
+    /// }
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn gather<T: DeviceElement>(
         &mut self,
         input: &'a DeviceBuffer<T>,
@@ -149,6 +353,26 @@ impl<'a> Batch<'a> {
     }
 
     /// Every rank ends with its part of the input of `root`, which the others lack.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = (rank == 0).then(|| DeviceBuffer::from_host(stream, &[1.0f32, 2.0])).transpose()?;
+    /// let mut output = DeviceBuffer::zeros(stream, 1)?;
+    /// let mut batch = devices.batch();
+    /// batch.scatter(input.as_ref(), &mut output, 0)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[1.0], [2.0]][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn scatter<T: DeviceElement>(
         &mut self,
         input: Option<&'a DeviceBuffer<T>>,
@@ -166,12 +390,54 @@ impl<'a> Batch<'a> {
     }
 
     /// To `dst`; over NCCL to this rank too, which must receive it in the same batch then.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mine = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// let mut theirs = DeviceBuffer::<f32>::zeros(stream, 3)?;
+    /// let mut batch = devices.batch();
+    /// batch.send(&mine, 1 - rank)?;
+    /// batch.recv(&mut theirs, 1 - rank)?; // both at the same time
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(theirs.to_host(stream, limit)?, [1.0 - rank as f32; 3]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn send<T: DeviceElement>(&mut self, buffer: &'a DeviceBuffer<T>, dst: usize) -> Result<()> {
         let action = Action::Send { from: buffer.address(), dst };
         self.push::<T>(OpKind::Send, action, buffer.len(), [buffer.memory(), None])
     }
 
     /// What `src` sends next to this rank; it must have this length.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mine = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// let mut theirs = DeviceBuffer::<f32>::zeros(stream, 3)?;
+    /// let mut batch = devices.batch();
+    /// batch.send(&mine, 1 - rank)?;
+    /// batch.recv(&mut theirs, 1 - rank)?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(theirs.to_host(stream, limit)?, [1.0 - rank as f32; 3]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn recv<T: DeviceElement>(&mut self, buffer: &'a mut DeviceBuffer<T>, src: usize) -> Result<()> {
         let (action, buffer) = (Action::Recv { to: buffer.address(), src }, &*buffer);
         self.push::<T>(OpKind::Recv, action, buffer.len(), [buffer.memory(), None])

@@ -39,6 +39,19 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     ///
     /// # Errors
     /// [`Library`](Error::Library): there is not enough memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let buffer = DeviceBuffer::<f32>::zeros(stream, 3)?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [0.0; 3]);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn zeros(stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::new(stream.device(), len)?;
         if let Some(memory) = buffer.memory() {
@@ -60,6 +73,19 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     ///
     /// # Errors
     /// [`Library`](Error::Library): there is not enough memory. [`Unavailable`](Error::Unavailable): no piece became free.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn from_host(stream: &Stream, elements: &[T]) -> Result<Self> {
         let mut buffer = Self::new(stream.device(), elements.len())?;
         buffer.copy_from_host(stream, elements)?;
@@ -78,14 +104,24 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     ///
     /// # Examples
     /// ```
-    /// # use phalanx_core::{ReduceOp, Result};
-    /// # use phalanx_nccl::{DeviceBuffer, NcclGroup, Stream};
-    /// # fn example(devices: &NcclGroup, compute: &Stream, address: u64, len: usize) -> Result<()> {
-    /// // SAFETY: the tensor lives until `compute` is past the sum.
+    /// # use phalanx_core::ReduceOp;
+    /// # use phalanx_nccl::{DeviceBuffer, Stream};
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let compute = &Stream::new(devices.device())?;
+    /// # let memory = DeviceBuffer::from_host(compute, &[group.rank() as f32, 1.0])?;
+    /// let (address, len) = (memory.address(), memory.len()); // of a tensor that is computed on `compute`
+    /// // SAFETY: the tensor lives until `compute` is past the average.
     /// let mut tensor = unsafe { DeviceBuffer::<f32>::from_raw(compute, address, len)? };
     /// let work = devices.all_reduce(&mut tensor, ReduceOp::Avg)?; // behind what computes the tensor
-    /// tensor.order(compute)?; // what is put on `compute` from now on sees the sum
-    /// # work.wait() }
+    /// tensor.order(compute)?; // what is put on `compute` from now on sees the average
+    /// work.wait()?;
+    /// assert_eq!(memory.to_host(compute, limit)?, [0.5, 1.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub unsafe fn from_raw(stream: &Stream, address: RawPointer, len: usize) -> Result<Self> {
         let memory = if len == 0 { None } else { Some(OnDevice::of_another(stream, address)?) };
@@ -96,6 +132,21 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     ///
     /// # Errors
     /// [`Misuse`](Error::Misuse): another number of elements; else as for `from_host`, and the buffer may have part of them then.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let mut buffer = DeviceBuffer::zeros(stream, 2)?;
+    /// buffer.copy_from_host(stream, &[1.0f32, 2.0])?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// assert!(buffer.copy_from_host(stream, &[1.0]).is_err());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn copy_from_host(&mut self, stream: &Stream, elements: &[T]) -> Result<()> {
         if elements.len() != self.len {
             let what = format!("{} elements into a buffer of {}", elements.len(), self.len);
@@ -122,6 +173,19 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// # Errors
     /// [`Unavailable`](Error::Unavailable): that took longer than `timeout`. [`Library`](Error::Library): something before it has failed, or there is not
     /// enough pinned memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn to_host(&self, stream: &Stream, timeout: Duration) -> Result<Vec<T>> {
         let mut elements = vec![T::zeroed(); self.len];
         let Some(memory) = self.memory() else { return Ok(elements) };
@@ -164,6 +228,21 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     ///
     /// # Errors
     /// [`Library`](Error::Library): the driver refused. [`Config`](Error::Config): the stream captures a graph.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{DeviceBuffer, Stream};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let compute = Stream::new(&device)?;
+    /// buffer.order(&compute)?; // what another library puts there from now on sees the copy
+    /// # assert!(compute.synchronize(limit)?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn order(&self, stream: &Stream) -> Result<()> {
         stream.check_capture()?;
         self.memory().map_or(Ok(()), |memory| memory.order(stream.queue()))
@@ -199,21 +278,70 @@ impl<T: DeviceElement> DeviceBuffer<T> {
 
 impl<T> DeviceBuffer<T> {
     /// Elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert_eq!(DeviceBuffer::<f32>::zeros(stream, 3)?.len(), 3);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert!(DeviceBuffer::<f32>::zeros(stream, 0)?.is_empty());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The device that has the memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert_eq!(DeviceBuffer::<f32>::zeros(stream, 3)?.device().ordinal(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.device
     }
 
     /// The `CUdeviceptr`; 0 where there are no elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert_ne!(DeviceBuffer::<f32>::zeros(stream, 3)?.address(), 0);
+    /// assert_eq!(DeviceBuffer::<f32>::zeros(stream, 0)?.address(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn address(&self) -> RawPointer {
         self.memory().map_or(0, Memory::address)
     }

@@ -110,6 +110,20 @@ impl Communicator {
     /// # Errors
     /// [`Rendezvous`](Error::Rendezvous): they did not. [`Library`](Error::Library): NCCL refused, for one device that two ranks have, say. [`Config`](Error::Config): `NCCL_COMM_BLOCKING`
     /// says that NCCL is to wait for ever; where that stands in a file `nccl.conf`, this may be noticed only when all ranks have come.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Communicator, Cuda, Device, Nccl, UniqueId};
+    /// use std::time::Duration;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let (nccl, limit) = (Nccl::load()?, Duration::from_secs(60));
+    /// let id = UniqueId::new(nccl)?; // on one rank, which tells it the others
+    /// let comm = Communicator::init(nccl, &Device::open(Cuda::load()?, 0)?, &id, 0, 1, limit)?;
+    /// assert_eq!((comm.rank(), comm.world_size()), (0, 1));
+    /// comm.finalize(limit)?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn init(
         nccl: Nccl,
         device: &Device,
@@ -194,21 +208,69 @@ impl Communicator {
     }
 
     /// This rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// assert_eq!(comm.rank(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.shared.rank
     }
 
     /// Ranks of the communicator.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// assert_eq!(comm.world_size(), 1);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn world_size(&self) -> usize {
         self.shared.world_size
     }
 
     /// The device of this rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// assert_eq!(comm.device().ordinal(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
     /// The library that the communicator belongs to.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// assert_eq!(comm.nccl().version(), nccl.version());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn nccl(&self) -> Nccl {
         self.shared.nccl
     }
@@ -217,6 +279,18 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Library`](Error::Library), with what NCCL says.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// comm.async_error()?; // all is well
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn async_error(&self) -> Result<()> {
         let shared = &*self.shared;
         let state = shared.lock();
@@ -231,6 +305,20 @@ impl Communicator {
     ///
     /// # Errors
     /// As for [`init`](Self::init); [`Library`](Error::Library): an [abort](Self::abort) came meanwhile.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// let half = comm.split(Some(0), 0, limit)?.expect("a colour was given");
+    /// assert_eq!(half.world_size(), 1);
+    /// assert!(comm.split(None, 0, limit)?.is_none());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn split(&self, color: Option<u32>, key: i32, timeout: Duration) -> Result<Option<Self>> {
         let shared = &*self.shared;
         let split = shared.nccl.table().comm_split.of(&shared.nccl)?;
@@ -293,6 +381,18 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Library`](Error::Library): NCCL failed, or that took longer than `timeout`; the communicator was aborted.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// comm.finalize(limit)?; // what was launched is done
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn finalize(&self, timeout: Duration) -> Result<()> {
         self.finish(timeout).inspect_err(|_| {
             if let Err(error) = self.abort(ABORT_TIME) {
@@ -325,6 +425,18 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Library`](Error::Library): it was not over after `timeout`. Its thread is left running; end the process soon.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// comm.abort(limit)?; // whatever was launched is given up
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn abort(&self, timeout: Duration) -> Result<()> {
         self.end("ncclCommAbort", self.shared.functions.abort, timeout)
     }

@@ -38,6 +38,21 @@ impl DistributedConfig {
     /// # Errors
     /// [`Rendezvous`](Error::Rendezvous): they did not. [`Io`](Error::Io): the file can't be written or read. Those of
     /// [`Communicator::init`].
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device, DistributedConfig, Nccl};
+    /// use std::time::Duration;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let config = DistributedConfig { world_size: 1, rank: 0, comm_file: folder.path().join("job-7") };
+    /// let limit = Duration::from_secs(60);
+    /// let comm = config.connect(Nccl::load()?, &Device::open(Cuda::load()?, 0)?, limit)?;
+    /// assert!(!config.comm_file.exists()); // all have come
+    /// # comm.finalize(limit)?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn connect(&self, nccl: Nccl, device: &Device, timeout: Duration) -> Result<Communicator> {
         let deadline = Deadline::after(Instant::now(), timeout);
         if self.rank == 0 {

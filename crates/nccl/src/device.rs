@@ -46,6 +46,15 @@ impl Device {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): the driver could not say.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// assert!(Device::count(Cuda::load()?)? > 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn count(cuda: Cuda) -> Result<usize> {
         context::devices(cuda)
     }
@@ -54,6 +63,17 @@ impl Device {
     ///
     /// # Errors
     /// [`Config`](phalanx_core::Error::Config): there is none with this number. [`Library`](phalanx_core::Error::Library): the driver refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let cuda = Cuda::load()?;
+    /// assert_eq!(Device::open(cuda, 0)?.ordinal(), 0);
+    /// assert!(Device::open(cuda, 1_000).is_err());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn open(cuda: Cuda, ordinal: usize) -> Result<Self> {
         let context = Arc::new(Context::retain(cuda, ordinal)?);
         let (allocating, freeing) = (Queue::new(&context)?, Queue::new(&context)?);
@@ -62,21 +82,61 @@ impl Device {
     }
 
     /// The device's number on this machine.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// assert_eq!(Device::open(Cuda::load()?, 1)?.ordinal(), 1);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn ordinal(&self) -> usize {
         self.0.context.ordinal
     }
 
     /// The name that its maker gave it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let device = Device::open(Cuda::load()?, 0)?;
+    /// println!("{}", device.name()); // NVIDIA H100 80GB HBM3
+    /// # assert!(!device.name().is_empty());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn name(&self) -> &str {
         &self.0.context.name
     }
 
     /// The UUID, which no other GPU has, as `nvidia-smi -L` shows it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let cuda = Cuda::load()?;
+    /// assert_ne!(Device::open(cuda, 0)?.uuid(), Device::open(cuda, 1)?.uuid());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn uuid(&self) -> String {
         self.0.context.uuid()
     }
 
     /// The compute capability, (9, 0) of a Hopper: the types that NCCL reduces depend on it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let device = Device::open(Cuda::load()?, 0)?;
+    /// let reduces_eight_bits = device.compute_capability() >= (9, 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn compute_capability(&self) -> (u32, u32) {
         self.0.context.capability
     }

@@ -42,6 +42,11 @@ impl DataType {
     ];
 
     /// Bytes one element takes.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(phalanx_nccl::DataType::BF16.size(), 2);
+    /// ```
     pub const fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
@@ -52,6 +57,13 @@ impl DataType {
     }
 
     /// The first version of NCCL that has it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{DataType, Version};
+    ///
+    /// assert_eq!(DataType::F8E4M3.since(), Version { major: 2, minor: 24, patch: 0 });
+    /// ```
     pub const fn since(self) -> Version {
         match self {
             Self::F8E4M3 | Self::F8E5M2 => Version { major: 2, minor: 24, patch: 0 },
@@ -61,6 +73,15 @@ impl DataType {
     }
 
     /// NCCL's type for `dtype`. It has none for integers of 16 bits, which can be moved but not reduced.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::DType;
+    /// use phalanx_nccl::DataType;
+    ///
+    /// assert_eq!(DataType::of(DType::BF16), Some(DataType::BF16));
+    /// assert_eq!(DataType::of(DType::I16), None);
+    /// ```
     pub const fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Self::F32),

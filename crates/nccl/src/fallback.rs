@@ -24,6 +24,16 @@ impl Fallback {
     ///
     /// # Errors
     /// [`Config`](Error::Config): it is neither 0 nor 1.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Fallback;
+    ///
+    /// # if std::env::var_os(phalanx_nccl::ENABLE_FALLBACK).is_none() {
+    /// assert_eq!(Fallback::from_environment()?, Fallback::Never); // nothing is set
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn from_environment() -> Result<Self> {
         Self::from_text(std::env::var_os(ENABLE_FALLBACK).as_deref().and_then(std::ffi::OsStr::to_str))
     }

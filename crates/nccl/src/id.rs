@@ -26,6 +26,16 @@ impl UniqueId {
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): NCCL found no network interface, say. [`Config`](phalanx_core::Error::Config): `NCCL_COMM_BLOCKING` says that
     /// NCCL is to wait for ever.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Nccl, UniqueId};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let nccl = Nccl::load()?;
+    /// assert_ne!(UniqueId::new(nccl)?.as_bytes(), UniqueId::new(nccl)?.as_bytes());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(nccl: Nccl) -> Result<Self> {
         let mut id = RawId([0; Self::LEN]);
         nccl.all_is_well(None);
@@ -38,11 +48,33 @@ impl UniqueId {
     }
 
     /// For the way to the other ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Nccl, UniqueId};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let id = UniqueId::new(Nccl::load()?)?;
+    /// let bytes: [u8; UniqueId::LEN] = *id.as_bytes(); // to the other ranks
+    /// assert_eq!(UniqueId::from_bytes(bytes).as_bytes(), &bytes);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0.0
     }
 
     /// Reads the id that another rank sent.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Nccl, UniqueId};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let id = UniqueId::new(Nccl::load()?)?;
+    /// let bytes: [u8; UniqueId::LEN] = *id.as_bytes(); // to the other ranks
+    /// assert_eq!(UniqueId::from_bytes(bytes).as_bytes(), &bytes);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(RawId(bytes))
     }

@@ -14,6 +14,27 @@ use std::time::{Duration, Instant};
 
 impl Communicator {
     /// An empty batch for [`launch`](Self::launch).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::{DeviceBuffer, Stream};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// # let stream = &Stream::new(&device)?;
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let mut batch = comm.batch();
+    /// batch.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    /// comm.launch(&batch, stream, limit)?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]); // this rank is alone
+    /// # comm.finalize(limit)?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn batch<'a>(&self) -> Batch<'a> {
         Batch::new(self.rank(), self.world_size(), self.carrier())
     }
@@ -37,6 +58,27 @@ impl Communicator {
     /// [`Library`](phalanx_core::Error::Library): NCCL refused, failed earlier, or did not take it within `timeout`; abort the communicator.
     /// [`Misuse`](phalanx_core::Error::Misuse): a batch of another communicator, or a buffer of another device; [`Config`](phalanx_core::Error::Config): a stream
     /// of another device, one that is on each thread [another](Stream::from_raw), or one that captures a graph; nothing was begun.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::{DeviceBuffer, Stream};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// # let stream = &Stream::new(&device)?;
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let mut batch = comm.batch();
+    /// batch.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    /// comm.launch(&batch, stream, limit)?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]); // this rank is alone
+    /// # comm.finalize(limit)?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn launch(&self, batch: &Batch<'_>, stream: &Stream, timeout: Duration) -> Result<()> {
         self.check(batch)?;
         let (calls, memory) = (batch.calls(), batch.memory());
@@ -57,6 +99,29 @@ impl Communicator {
     ///
     /// # Safety
     /// The memory of all calls is that of this device, has as many elements as they say, and is there, unused by anything else, until the stream is past the launch.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::{Call, DataType, DeviceBuffer, Kind, Stream};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let nccl = phalanx_nccl::Nccl::load()?;
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let id = phalanx_nccl::UniqueId::new(nccl)?;
+    /// # let comm = phalanx_nccl::Communicator::init(nccl, &device, &id, 0, 1, limit)?;
+    /// # let stream = &Stream::new(&device)?;
+    /// let buffer = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?; // or what another library has
+    /// let (from, to) = (buffer.address(), buffer.address());
+    /// let kind = Kind::AllReduce(ReduceOp::Sum.into());
+    /// let call = Call { kind, from, to, count: 2, data_type: DataType::F32 };
+    /// // SAFETY: the buffer has two elements, and lives until they were read behind the launch, on the same stream.
+    /// unsafe { comm.launch_raw(&[call], stream, limit)? };
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # comm.finalize(limit)?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub unsafe fn launch_raw(&self, calls: &[Call], stream: &Stream, timeout: Duration) -> Result<()> {
         stream.check_capture()?;
         // SAFETY: as the caller says.

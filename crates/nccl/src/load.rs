@@ -62,6 +62,14 @@ impl Version {
     pub const MINIMUM: Self = Self { major: 2, minor: 19, patch: 0 };
 
     /// Reads the number that `ncclGetVersion` gives, which was made otherwise up to 2.8.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Version;
+    ///
+    /// assert_eq!(Version::from_code(22809), Version { major: 2, minor: 28, patch: 9 });
+    /// assert_eq!(Version::from_code(2708), Version { major: 2, minor: 7, patch: 8 });
+    /// ```
     pub fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1_000 } else { 10_000 };
         Self { major: code / major, minor: code % major / 100, patch: code % 100 }
@@ -108,6 +116,17 @@ impl Nccl {
     /// of it.
     /// [`Config`](Error::Config): another NCCL is in this process already, as that of a Python package may be; the error names both. Where
     /// `PHALANX_NCCL_LIBRARY` says which is meant, this is only logged.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Error;
+    /// use phalanx_nccl::Nccl;
+    ///
+    /// match Nccl::load() {
+    ///     Ok(nccl) => println!("{nccl}"), // NCCL 2.28.9 (/usr/lib/x86_64-linux-gnu/libnccl.so.2)
+    ///     Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"), // and what was tried
+    /// }
+    /// ```
     pub fn load() -> Result<Self> {
         static FOUND: Mutex<Option<Nccl>> = Mutex::new(None);
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,6 +153,18 @@ impl Nccl {
     ///
     /// # Errors
     /// [`Unavailable`](Error::Unavailable): it is not there, is not NCCL, or is [too old](Version::MINIMUM).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Nccl;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let nccl = Nccl::open(Nccl::load()?.path())?;
+    /// # assert!(nccl.path().exists());
+    /// let error = Nccl::open("/no/such/libnccl.so.2").unwrap_err().to_string();
+    /// assert!(error.contains("/no/such/libnccl.so.2"), "{error}");
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::find(&[path.as_ref().into()])
     }
@@ -165,16 +196,43 @@ impl Nccl {
     }
 
     /// Whether this process can have it: whether [`load`](Self::load) succeeds.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Nccl;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// assert!(Nccl::is_available());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn is_available() -> bool {
         Self::load().is_ok()
     }
 
     /// Which version it is.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Nccl, Version};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// assert!(Nccl::load()?.version() >= Version::MINIMUM);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn version(&self) -> Version {
         self.0.version
     }
 
     /// From which file it came.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Nccl;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// assert!(Nccl::load()?.path().exists());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -189,6 +247,17 @@ impl Cuda {
     ///
     /// # Errors
     /// [`Unavailable`](Error::Unavailable): none was found, it lacks functions, or it finds no device.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Error;
+    /// use phalanx_nccl::Cuda;
+    ///
+    /// match Cuda::load() {
+    ///     Ok(cuda) => println!("{cuda}"), // CUDA driver 13.0 (/usr/lib/x86_64-linux-gnu/libcuda.so.1)
+    ///     Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"), // and what was tried
+    /// }
+    /// ```
     pub fn load() -> Result<Self> {
         static FOUND: Mutex<Option<Cuda>> = Mutex::new(None);
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,6 +275,17 @@ impl Cuda {
     ///
     /// # Errors
     /// As for [`load`](Self::load).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Cuda;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let cuda = Cuda::open(Cuda::load()?.path())?;
+    /// # assert!(cuda.path().exists());
+    /// assert!(Cuda::open("/no/such/libcuda.so.1").is_err());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::find(&[path.as_ref().into()])
     }
@@ -228,6 +308,15 @@ impl Cuda {
     }
 
     /// From which file it came.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Cuda;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// assert!(Cuda::load()?.path().exists());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn path(&self) -> &Path {
         &self.0.path
     }

@@ -101,6 +101,18 @@ impl Event {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): something that the device did has failed.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let event = stream.record()?;
+    /// assert!(event.wait(limit)?);
+    /// assert!(event.is_over()?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn is_over(&self) -> Result<bool> {
         let _entered = self.context.enter()?;
         let cuda = self.context.cuda;
@@ -113,6 +125,22 @@ impl Event {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): they were not, or are not.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let before = stream.record_time()?;
+    /// let buffer = DeviceBuffer::<f32>::zeros(stream, 1 << 20)?;
+    /// let after = stream.record_time()?;
+    /// assert!(after.wait(limit)?);
+    /// println!("{} zeros in {:?}", buffer.len(), after.since(&before)?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn since(&self, earlier: &Self) -> Result<Duration> {
         let _entered = self.context.enter()?;
         let (cuda, mut ms) = (self.context.cuda, 0f32);
@@ -126,6 +154,16 @@ impl Event {
     ///
     /// # Errors
     /// As for [`is_over`](Self::is_over).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert!(stream.record()?.wait(limit)?); // the stream has nothing to do
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn wait(&self, timeout: Duration) -> Result<bool> {
         wait_until(&Deadline::after(Instant::now(), timeout), || self.is_over())
     }

@@ -25,6 +25,18 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     ///
     /// # Panics
     /// If the slice has not so many elements.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use cudarc::driver::CudaContext;
+    /// use phalanx_nccl::{Cuda, Device, DeviceBuffer};
+    ///
+    /// let device = Device::open(Cuda::load()?, 0)?;
+    /// let slice = CudaContext::new(0)?.default_stream().alloc_zeros::<f32>(4)?;
+    /// let buffer = DeviceBuffer::from_slice(&device, slice, 1..3)?;
+    /// assert_eq!(buffer.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_slice(device: &Device, mut slice: CudaSlice<T>, range: Range<usize>) -> Result<Self> {
         assert!(
             range.start <= range.end && range.end <= slice.len(),
@@ -50,6 +62,19 @@ impl<T: DeviceElement> DeviceBuffer<T> {
     /// # Errors
     /// [`Misuse`](Error::Misuse): it was made of none. [`Unavailable`](Error::Unavailable), [`Library`](Error::Library): an operation has failed in such a way
     /// that it may still use the memory, which is neither given back nor freed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use cudarc::driver::CudaContext;
+    /// # use phalanx_nccl::{Cuda, Device, DeviceBuffer};
+    /// # let device = Device::open(Cuda::load()?, 0)?;
+    /// # let slice = CudaContext::new(0)?.default_stream().alloc_zeros::<f32>(4)?;
+    /// let buffer = DeviceBuffer::from_slice(&device, slice, 1..3)?;
+    /// // … operations on the buffer …
+    /// let slice = buffer.into_slice()?;
+    /// assert_eq!(slice.len(), 4); // all of it
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_slice(self) -> Result<CudaSlice<T>> {
         let keeper = self.memory.map(OnDevice::give_back).transpose()?.flatten();
         let slice = keeper.and_then(|keeper| keeper.downcast::<CudaSlice<T>>().ok());
@@ -64,6 +89,16 @@ impl<T: DeviceElement> DeviceBuffer<T> {
 
 impl Device {
     /// Whether memory and streams of `context` are those of this device: it is the device's primary context, of the same library of the driver.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use cudarc::driver::CudaContext;
+    /// # use phalanx_nccl::{Cuda, Device};
+    /// let device = Device::open(Cuda::load()?, 0)?;
+    /// assert!(device.is_of(&*CudaContext::new(0)?));
+    /// assert!(!device.is_of(&*CudaContext::new(1)?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_of(&self, context: &CudaContext) -> bool {
         context.cu_ctx().cast() == self.context().raw()
     }

@@ -26,6 +26,19 @@ impl Stream {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): the driver refused.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Stream;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let compute = Stream::new(&device)?;
+    /// assert_ne!(compute.raw(), stream.raw());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self { device: device.clone(), queue: Arc::new(Queue::new(device.context())?) })
     }
@@ -40,17 +53,51 @@ impl Stream {
     ///
     /// # Safety
     /// It is a stream of this device, and lives as long as this and its clones.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Stream;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// // SAFETY: it is a stream of this device, and outlives what is made of it.
+    /// let same = unsafe { Stream::from_raw(&device, stream.raw()) }; // or one of another library
+    /// assert!(same.synchronize(limit)?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub unsafe fn from_raw(device: &Device, raw: *mut std::ffi::c_void) -> Self {
         let queue = Queue::of_another(device.context(), raw);
         Self { device: device.clone(), queue: Arc::new(queue) }
     }
 
     /// The `CUstream`, for calls of other libraries.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert!(!stream.raw().is_null());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn raw(&self) -> *mut std::ffi::c_void {
         self.queue.raw
     }
 
     /// The device that the stream belongs to.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert_eq!(stream.device().ordinal(), device.ordinal());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -93,6 +140,21 @@ impl Stream {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): the driver refused. [`Config`](phalanx_core::Error::Config): the stream captures a graph.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let buffer = DeviceBuffer::<f32>::zeros(stream, 1 << 20)?;
+    /// let event = stream.record()?;
+    /// assert!(event.wait(limit)?); // the zeros are there
+    /// # assert_eq!(buffer.len(), 1 << 20);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn record(&self) -> Result<Event> {
         // Whoever waited for such an event would become part of the graph.
         self.check_capture()?;
@@ -105,6 +167,18 @@ impl Stream {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let (first, second) = (stream.record_time()?, stream.record_time()?);
+    /// assert!(second.wait(limit)?);
+    /// println!("{:?} passed between them", second.since(&first)?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn record_time(&self) -> Result<Event> {
         self.check_capture()?;
         let event = Event::with(self.device.context(), EVENT_WITH_TIME)?;
@@ -116,6 +190,20 @@ impl Stream {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): the driver refused. [`Config`](phalanx_core::Error::Config): the stream captures a graph.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Stream;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// let compute = Stream::new(&device)?;
+    /// compute.wait_for(&stream.record()?)?; // what comes now is behind what `stream` was given
+    /// assert!(compute.synchronize(limit)?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn wait_for(&self, event: &Event) -> Result<()> {
         // An event from outside would break the capture.
         self.check_capture()?;
@@ -126,6 +214,16 @@ impl Stream {
     ///
     /// # Errors
     /// [`Library`](phalanx_core::Error::Library): something that the stream did has failed.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let device = phalanx_nccl::Device::open(phalanx_nccl::Cuda::load()?, 0)?;
+    /// # let stream = &phalanx_nccl::Stream::new(&device)?;
+    /// assert!(stream.synchronize(limit)?);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn synchronize(&self, timeout: Duration) -> Result<bool> {
         self.record()?.wait(timeout)
     }

@@ -140,6 +140,27 @@ impl Work {
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let work = devices.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    /// while !work.is_done() {
+    ///     std::thread::yield_now(); // or something useful
+    /// }
+    /// work.wait()?; // at once
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn is_done(&self) -> bool {
         self.0.as_ref().is_none_or(|flight| flight.look().is_some())
     }
@@ -148,6 +169,26 @@ impl Work {
     ///
     /// # Errors
     /// Those of the group's [contract](super::NcclGroup#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let work = devices.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    /// // … something else meanwhile …
+    /// work.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn wait(self) -> Result<()> {
         let Some(flight) = self.0 else { return Ok(()) };
         let without_end = Deadline::after(Instant::now(), Duration::MAX);
@@ -164,6 +205,27 @@ impl Work {
     ///
     /// # Errors
     /// As for [`wait`](Self::wait), as far as they are known.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::{DeviceBuffer, Stream};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let work = devices.all_reduce(&mut buffer, ReduceOp::Sum)?;
+    /// let compute = Stream::new(devices.device())?;
+    /// work.wait_on(&compute)?; // what is put there from now on comes behind the sum
+    /// # assert!(compute.synchronize(limit)?);
+    /// # work.wait()?;
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn wait_on(&self, stream: &Stream) -> Result<()> {
         let Some(flight) = &self.0 else { return Ok(()) };
         match &*flight.state() {

@@ -90,6 +90,19 @@ impl NcclGroup {
     /// The same on all ranks: a rank without NCCL or without that device, or an NCCL that would send in the clear where `PHALANX_ENCRYPT` is `require`
     /// ([`Unavailable`](Error::Unavailable)), two ranks with one device, in one
     /// process (unless `NCCL_P2P_DIRECT_DISABLE=1`), or with different versions of NCCL, or a [reproducible](ProcessGroup::reproducible) `group` ([`Config`](Error::Config)), wrong sums ([`WrongSum`](Error::WrongSum)), those of the group's collectives.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::NcclGroup;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// phalanx_group::on_threads(2, |group| {
+    ///     let devices = NcclGroup::new(&group, group.rank())?; // in processes, `group.local_rank()`
+    ///     assert_eq!(devices.device().ordinal(), group.rank());
+    ///     devices.finalize()
+    /// })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
         Self::over(group, Nccl::load(), Cuda::load().and_then(|cuda| Device::open(cuda, ordinal)))
     }
@@ -98,6 +111,18 @@ impl NcclGroup {
     ///
     /// # Errors
     /// As for `new`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Cuda, Device, Nccl, NcclGroup};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let group = &phalanx_group::threads(1)[0];
+    /// let device = Cuda::load().and_then(|cuda| Device::open(cuda, 1));
+    /// let devices = NcclGroup::over(group, Nccl::load(), device)?;
+    /// assert_eq!(devices.device().ordinal(), 1);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn over(group: &ProcessGroup, nccl: Result<Nccl>, device: Result<Device>) -> Result<Self> {
         match connect::check(group, nccl, device, Fallback::Never)? {
             (Some(common), device) => Self::connect(group, common, &device),
@@ -125,26 +150,71 @@ impl NcclGroup {
     }
 
     /// This rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// assert_eq!(devices.rank(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.shared.connection.comm.rank()
     }
 
     /// Ranks of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// assert_eq!(devices.world_size(), 1);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn world_size(&self) -> usize {
         self.shared.connection.comm.world_size()
     }
 
     /// The device of this rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// assert_eq!(devices.device().ordinal(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         self.shared.connection.comm.device()
     }
 
     /// On which operations are put: a stream of its own, unless [`on_stream`](Self::on_stream) has said otherwise.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// assert_eq!(devices.stream().device().ordinal(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
     /// The library that it is of.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// println!("{}", devices.library()); // NCCL 2.28.9 (/usr/lib/x86_64-linux-gnu/libnccl.so.2)
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn library(&self) -> Nccl {
         self.shared.connection.comm.nccl()
     }
@@ -154,6 +224,15 @@ impl NcclGroup {
     }
 
     /// Describes the group in one line for people.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// assert!(devices.describe().contains("NCCL"), "{}", devices.describe());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn describe(&self) -> String {
         let (comm, n) = (&self.shared.connection.comm, self.world_size());
         format!("nccl: {n} rank{}, here on {}, {}", if n == 1 { "" } else { "s" }, comm.device(), comm.nccl())
@@ -163,18 +242,51 @@ impl NcclGroup {
     ///
     /// # Errors
     /// [`Config`](Error::Config): it is a stream of another device, or on each thread [another](Stream::from_raw).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Stream;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// let compute = Stream::new(devices.device())?;
+    /// let here = devices.on_stream(&compute)?; // its operations come behind what is on `compute`
+    /// assert_eq!(here.stream().raw(), compute.raw());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
         stream.check(self.device())?;
         Ok(Self { stream: stream.clone(), ..self.clone() })
     }
 
     /// A handle on the same group with another time limit.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// devices.with_timeout(Duration::from_secs(5)).barrier()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[must_use = "this handle keeps its limit"]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
     }
 
     /// An empty batch for [`launch`](Self::launch).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// assert!(devices.launch(&devices.batch()).is_ok()); // with nothing in it
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn batch<'a>(&self) -> Batch<'a> {
         self.shared.connection.comm.batch()
     }
@@ -184,6 +296,28 @@ impl NcclGroup {
     /// # Errors
     /// Those of the [contract](Self#contract), as far as they are known already, and of a launch that NCCL refuses or does not take in time;
     /// [`Misuse`](Error::Misuse), and [`Config`](Error::Config) for a stream that captures a graph: nothing was begun.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut sum = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut first = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut batch = devices.batch();
+    /// batch.all_reduce(&mut sum, ReduceOp::Sum)?;
+    /// batch.broadcast(&mut first, 0)?;
+    /// devices.launch(&batch)?.wait()?; // as one
+    /// assert_eq!((sum.to_host(stream, limit)?, first.to_host(stream, limit)?), (vec![1.0], vec![0.0]));
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
         self.launch_at(batch, CallSite::caller())
@@ -223,6 +357,21 @@ impl NcclGroup {
     ///
     /// # Errors
     /// As for [`new`](Self::new).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let alone = devices.split(Some(rank as u32), 0)?.expect("a colour was given");
+    /// assert_eq!(alone.world_size(), 1);
+    /// # alone.finalize()?;
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let (shared, site) = (&self.shared, CallSite::caller());
@@ -245,6 +394,15 @@ impl NcclGroup {
     ///
     /// # Errors
     /// Those of the [contract](Self#contract); [`Library`](Error::Library): NCCL did not end.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// devices.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn finalize(self) -> Result<()> {
         self.barrier()?;
@@ -252,6 +410,16 @@ impl NcclGroup {
     }
 
     /// Fails the operations of all ranks at once, from any thread.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let devices = phalanx_nccl::NcclGroup::new(group, 0)?;
+    /// devices.abort("the loss is not a number");
+    /// assert!(devices.barrier().unwrap_err().to_string().contains("the loss is not a number"));
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn abort(&self, reason: &str) {
         self.shared.connection.health.abort(reason);
         self.shared.connection.abort();

@@ -11,6 +11,24 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// devices.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn all_reduce<T: DeviceElement>(&self, buffer: &mut DeviceBuffer<T>, op: ReduceOp) -> Result<Work> {
         let mut batch = self.batch();
@@ -22,6 +40,26 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// devices.reduce(&mut buffer, ReduceOp::Sum, 0)?.wait()?;
+    /// if rank == 0 {
+    ///     assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// }
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn reduce<T: DeviceElement>(
         &self,
@@ -38,6 +76,23 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// devices.broadcast(&mut buffer, 1)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0; 3]); // what rank 1 has
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn broadcast<T: DeviceElement>(&self, buffer: &mut DeviceBuffer<T>, root: usize) -> Result<Work> {
         let mut batch = self.batch();
@@ -49,6 +104,24 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// devices.all_gather(&input, &mut output)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [0.0, 1.0]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn all_gather<T: DeviceElement>(
         &self,
@@ -64,6 +137,25 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 1)?;
+    /// devices.reduce_scatter(&input, &mut output, ReduceOp::Sum)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[2.0], [4.0]][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn reduce_scatter<T: DeviceElement>(
         &self,
@@ -80,6 +172,24 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[[1.0f32, 2.0], [3.0, 4.0]][rank])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// devices.all_to_all(&input, &mut output)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[1.0, 3.0], [2.0, 4.0]][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn all_to_all<T: DeviceElement>(
         &self,
@@ -95,6 +205,26 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut output = (rank == 0).then(|| DeviceBuffer::zeros(stream, 2)).transpose()?;
+    /// devices.gather(&input, output.as_mut(), 0)?.wait()?;
+    /// if let Some(output) = output {
+    ///     assert_eq!(output.to_host(stream, limit)?, [0.0, 1.0]);
+    /// }
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn gather<T: DeviceElement>(
         &self,
@@ -111,6 +241,24 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let input = (rank == 0).then(|| DeviceBuffer::from_host(stream, &[1.0f32, 2.0])).transpose()?;
+    /// let mut output = DeviceBuffer::zeros(stream, 1)?;
+    /// devices.scatter(input.as_ref(), &mut output, 0)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[1.0], [2.0]][rank]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn scatter<T: DeviceElement>(
         &self,
@@ -127,6 +275,26 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// match rank {
+    ///     0 => devices.send(&buffer, 1)?.wait()?,
+    ///     _ => devices.recv(&mut buffer, 0)?.wait()?,
+    /// }
+    /// assert_eq!(buffer.to_host(stream, limit)?, [0.0; 3]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn send<T: DeviceElement>(&self, buffer: &DeviceBuffer<T>, dst: usize) -> Result<Work> {
         let mut batch = self.batch();
@@ -138,6 +306,26 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// match rank {
+    ///     0 => devices.send(&buffer, 1)?.wait()?,
+    ///     _ => devices.recv(&mut buffer, 0)?.wait()?,
+    /// }
+    /// assert_eq!(buffer.to_host(stream, limit)?, [0.0; 3]);
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn recv<T: DeviceElement>(&self, buffer: &mut DeviceBuffer<T>, src: usize) -> Result<Work> {
         let mut batch = self.batch();
@@ -149,6 +337,19 @@ impl NcclGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// devices.barrier()?; // both devices are done
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let mut one = DeviceBuffer::<u8>::zeros(self.stream(), 1)?;

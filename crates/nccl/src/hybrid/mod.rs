@@ -86,6 +86,22 @@ impl HybridGroup {
     /// # Errors
     /// Those of [`NcclGroup::new`]; [`Unavailable`](Error::Unavailable) says how to do without NCCL. Two ranks may have one device where data goes
     /// over the host.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::HybridGroup;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// phalanx_group::on_threads(2, |group| {
+    ///     let all = HybridGroup::new(&group, group.rank())?; // in processes, `group.local_rank()`
+    ///     let mut losses = [group.rank() as f32];
+    ///     all.all_reduce(&mut losses[..], ReduceOp::Avg)?.wait()?;
+    ///     assert_eq!(losses, [0.5]);
+    ///     all.finalize()
+    /// })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn new(group: &ProcessGroup, ordinal: usize) -> Result<Self> {
         let fallback = Fallback::from_environment();
         // Of what is wrong with it the others hear as of a device that is not there.
@@ -97,6 +113,17 @@ impl HybridGroup {
     ///
     /// # Errors
     /// As for `new`; [`Config`](Error::Config) where the ranks give different fallbacks.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::{Fallback, HybridGroup};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let group = &phalanx_group::threads(1)[0];
+    /// let all = HybridGroup::with_fallback(group, 0, Fallback::Always)?;
+    /// assert!(all.nccl().is_none()); // device memory goes over the host
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn with_fallback(group: &ProcessGroup, ordinal: usize, fallback: Fallback) -> Result<Self> {
         Self::over(group, Nccl::load(), open(ordinal), fallback)
     }
@@ -105,6 +132,20 @@ impl HybridGroup {
     ///
     /// # Errors
     /// As for `with_fallback`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Error;
+    /// use phalanx_nccl::{Cuda, Device, Fallback, HybridGroup};
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// let group = &phalanx_group::threads(1)[0];
+    /// let device = Cuda::load().and_then(|cuda| Device::open(cuda, 0));
+    /// let nccl = Err(Error::config("this program does without NCCL"));
+    /// let all = HybridGroup::over(group, nccl, device, Fallback::WithoutNccl)?;
+    /// assert!(all.nccl().is_none());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn over(
         group: &ProcessGroup,
         nccl: Result<Nccl>,
@@ -122,11 +163,29 @@ impl HybridGroup {
     }
 
     /// The half for memory of the host, with all operations that it has, and messages with tags.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// all.host().barrier()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn host(&self) -> &ProcessGroup {
         &self.host
     }
 
     /// The half for memory of devices; `None` where that goes over the host.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert!(all.nccl().is_some());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn nccl(&self) -> Option<&NcclGroup> {
         match &self.devices {
             Devices::Nccl(nccl) => Some(nccl),
@@ -135,16 +194,43 @@ impl HybridGroup {
     }
 
     /// This rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert_eq!(all.rank(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.host.rank()
     }
 
     /// Ranks of the group.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert_eq!(all.world_size(), 1);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn world_size(&self) -> usize {
         self.host.world_size()
     }
 
     /// The device of this rank.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert_eq!(all.device().ordinal(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.device(),
@@ -153,6 +239,15 @@ impl HybridGroup {
     }
 
     /// Behind whose work operations on device memory begin, and which waits for them.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert_eq!(all.stream().device().ordinal(), 0);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn stream(&self) -> &Stream {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.stream(),
@@ -161,6 +256,15 @@ impl HybridGroup {
     }
 
     /// One line for people.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert!(all.describe().starts_with("hybrid: "), "{}", all.describe());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn describe(&self) -> String {
         let host = self.host.describe();
         match &self.devices {
@@ -173,6 +277,19 @@ impl HybridGroup {
     ///
     /// # Errors
     /// [`Config`](Error::Config): it is a stream of another device, or on each thread [another](Stream::from_raw).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::Stream;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// let compute = Stream::new(all.device())?;
+    /// let here = all.on_stream(&compute)?; // its operations come behind what is on `compute`
+    /// assert_eq!(here.stream().raw(), compute.raw());
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn on_stream(&self, stream: &Stream) -> Result<Self> {
         let devices = match &self.devices {
             Devices::Nccl(nccl) => Devices::Nccl(nccl.on_stream(stream)?),
@@ -182,6 +299,17 @@ impl HybridGroup {
     }
 
     /// The same group with another time limit, for both halves.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert_eq!(all.with_timeout(Duration::from_secs(5)).host().timeout(), Duration::from_secs(5));
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[must_use = "this handle keeps its limit"]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         let devices = match &self.devices {
@@ -192,6 +320,15 @@ impl HybridGroup {
     }
 
     /// An empty batch for [`launch`](Self::launch).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// assert!(all.launch(&all.batch()).is_ok()); // with nothing in it
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn batch<'a>(&self) -> Batch<'a> {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.batch(),
@@ -203,6 +340,28 @@ impl HybridGroup {
     ///
     /// # Errors
     /// Those of the [contract](Self#contract); [`Misuse`](Error::Misuse): nothing was begun.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let mut sum = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut first = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut batch = all.batch();
+    /// batch.all_reduce(&mut sum, ReduceOp::Sum)?;
+    /// batch.broadcast(&mut first, 0)?;
+    /// all.launch(&batch)?.wait()?; // as one
+    /// assert_eq!((sum.to_host(stream, limit)?, first.to_host(stream, limit)?), (vec![1.0], vec![0.0]));
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn launch(&self, batch: &Batch<'_>) -> Result<Work> {
         self.launch_at(batch, CallSite::caller())
@@ -212,6 +371,28 @@ impl HybridGroup {
     ///
     /// # Errors
     /// As for `launch`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{CallSite, ReduceOp, Result};
+    /// use phalanx_nccl::{DeviceBuffer, HybridGroup};
+    ///
+    /// /// Of a library: an error names the line of the program that calls it.
+    /// #[track_caller]
+    /// fn total(all: &HybridGroup, part: &mut DeviceBuffer<f32>) -> Result<()> {
+    ///     let mut batch = all.batch();
+    ///     batch.all_reduce(part, ReduceOp::Sum)?;
+    ///     all.launch_at(&batch, CallSite::caller())?.wait()
+    /// }
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let mut one = DeviceBuffer::from_host(all.stream(), &[1.0f32])?;
+    /// # total(&all, &mut one)?;
+    /// # assert_eq!(one.to_host(all.stream(), limit)?, [1.0]);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn launch_at(&self, batch: &Batch<'_>, site: CallSite) -> Result<Work> {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.launch_at(batch, site),
@@ -223,6 +404,15 @@ impl HybridGroup {
     ///
     /// # Errors
     /// [`Poisoned`](Error::Poisoned): the group has failed. [`Unavailable`](Error::Unavailable): the device was not done within the time limit.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// all.synchronize()?; // this rank's device is done
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn synchronize(&self) -> Result<()> {
         let timeout = self.host.timeout();
         let is_done = self.stream().synchronize(timeout)?;
@@ -240,6 +430,15 @@ impl HybridGroup {
     ///
     /// # Errors
     /// Those of the [contract](Self#contract).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// all.barrier()?; // all ranks' devices are done
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         match &self.devices {
@@ -253,6 +452,21 @@ impl HybridGroup {
     ///
     /// # Errors
     /// As for [`new`](Self::new).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let alone = all.split(Some(rank as u32), 0)?.expect("a colour was given");
+    /// assert_eq!(alone.world_size(), 1);
+    /// # alone.finalize()?;
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let Some(group) = self.host.split(color, key)? else { return Ok(None) };
@@ -268,6 +482,15 @@ impl HybridGroup {
     ///
     /// # Errors
     /// Those of the [contract](Self#contract); [`Library`](Error::Library): NCCL did not end.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// all.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn finalize(self) -> Result<()> {
         match &self.devices {
@@ -280,6 +503,16 @@ impl HybridGroup {
     }
 
     /// Fails the operations of both halves on all ranks at once, from any thread.
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_nccl_double::stand_in();
+    /// # let group = &phalanx_group::threads(1)[0];
+    /// # let all = phalanx_nccl::HybridGroup::new(group, 0)?;
+    /// all.abort("the loss is not a number");
+    /// assert!(all.barrier().unwrap_err().to_string().contains("the loss is not a number"));
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     pub fn abort(&self, reason: &str) {
         match &self.devices {
             Devices::Nccl(nccl) => nccl.abort(reason),

@@ -15,6 +15,24 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// all.all_reduce(&mut buffer, ReduceOp::Sum)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn all_reduce<P: Place + ?Sized>(&self, buffer: &mut P, op: ReduceOp) -> Result<Work> {
         let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: op };
@@ -25,6 +43,26 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// all.reduce(&mut buffer, ReduceOp::Sum, 0)?.wait()?;
+    /// if rank == 0 {
+    ///     assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// }
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn reduce<P: Place + ?Sized>(&self, buffer: &mut P, op: ReduceOp, root: usize) -> Result<Work> {
         let request = Request::Reduce { buffer, reduce: op, root };
@@ -35,6 +73,23 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// all.broadcast(&mut buffer, 1)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0; 3]); // what rank 1 has
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn broadcast<P: Place + ?Sized>(&self, buffer: &mut P, root: usize) -> Result<Work> {
         P::perform(Asked::Collective(Request::Broadcast { buffer, root }), self, CallSite::caller())
@@ -44,6 +99,24 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// all.all_gather(&input, &mut output)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [0.0, 1.0]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn all_gather<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
         let blocks = self.blocks_of(input.count());
@@ -55,6 +128,25 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[1.0f32, 2.0])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 1)?;
+    /// all.reduce_scatter(&input, &mut output, ReduceOp::Sum)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[2.0], [4.0]][rank]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn reduce_scatter<P: Place + ?Sized>(&self, input: &P, output: &mut P, op: ReduceOp) -> Result<Work> {
         let blocks = self.blocks_of(output.count());
@@ -67,6 +159,24 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[[1.0f32, 2.0], [3.0, 4.0]][rank])?;
+    /// let mut output = DeviceBuffer::zeros(stream, 2)?;
+    /// all.all_to_all(&input, &mut output)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[1.0, 3.0], [2.0, 4.0]][rank]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn all_to_all<P: Place + ?Sized>(&self, input: &P, output: &mut P) -> Result<Work> {
         let blocks = BlockExchange::Even { count: input.count() / self.world_size() };
@@ -78,6 +188,26 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let input = DeviceBuffer::from_host(stream, &[rank as f32])?;
+    /// let mut output = (rank == 0).then(|| DeviceBuffer::zeros(stream, 2)).transpose()?;
+    /// all.gather(&input, output.as_mut(), 0)?.wait()?;
+    /// if let Some(output) = output {
+    ///     assert_eq!(output.to_host(stream, limit)?, [0.0, 1.0]);
+    /// }
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn gather<P: Place + ?Sized>(&self, input: &P, output: Option<&mut P>, root: usize) -> Result<Work> {
         let blocks = self.blocks_of(input.count());
@@ -89,6 +219,24 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let input = (rank == 0).then(|| DeviceBuffer::from_host(stream, &[1.0f32, 2.0])).transpose()?;
+    /// let mut output = DeviceBuffer::zeros(stream, 1)?;
+    /// all.scatter(input.as_ref(), &mut output, 0)?.wait()?;
+    /// assert_eq!(output.to_host(stream, limit)?, [[1.0], [2.0]][rank]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn scatter<P: Place + ?Sized>(&self, input: Option<&P>, output: &mut P, root: usize) -> Result<Work> {
         let blocks = self.blocks_of(output.count());
@@ -101,6 +249,26 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// match rank {
+    ///     0 => all.send(&buffer, 1)?.wait()?,
+    ///     _ => all.recv(&mut buffer, 0)?.wait()?,
+    /// }
+    /// assert_eq!(buffer.to_host(stream, limit)?, [0.0; 3]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn send<P: Place + ?Sized>(&self, buffer: &P, dst: usize) -> Result<Work> {
         P::perform(Asked::Send(buffer, dst), self, CallSite::caller())
@@ -110,6 +278,26 @@ impl HybridGroup {
     ///
     /// # Errors
     /// See above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32; 3])?;
+    /// match rank {
+    ///     0 => all.send(&buffer, 1)?.wait()?,
+    ///     _ => all.recv(&mut buffer, 0)?.wait()?,
+    /// }
+    /// assert_eq!(buffer.to_host(stream, limit)?, [0.0; 3]);
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
     #[track_caller]
     pub fn recv<P: Place + ?Sized>(&self, buffer: &mut P, src: usize) -> Result<Work> {
         P::perform(Asked::Recv(buffer, src), self, CallSite::caller())
