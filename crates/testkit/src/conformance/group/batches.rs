@@ -139,7 +139,8 @@ pub fn short_sends_of_a_batch_need_no_receiver(world: &World) {
 
 /// Of a batch of which one message does not come, errors tell of that one.
 pub fn a_batch_in_vain_names_its_message(world: &World) {
-    let cases: [(fn(&ProcessGroup) -> Result<()>, &str); 2] = [
+    type Wrong = fn(&ProcessGroup) -> Result<()>;
+    let cases: [(Wrong, &str); 2] = [
         (
             |group| {
                 let (mut comes, mut does_not) = ([0u8], [0u8]);

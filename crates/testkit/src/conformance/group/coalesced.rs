@@ -2,7 +2,7 @@
 
 use super::{assert_bits, inputs};
 use crate::World;
-use crate::oracle::{self, Sample};
+use crate::oracle::{self, Random, Sample};
 use half::bf16;
 use phalanx_core::{Error, OpKind, ReduceOp};
 use phalanx_group::ProcessGroup;
@@ -69,9 +69,7 @@ pub fn what_travels_together_has_the_bits_of_single_calls(world: &World) {
         world.run(world_size, move |group| {
             let group = group.reproducible();
             for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::PreMulSum(1.0 / (3 + group.rank()) as f64)] {
-                let draw = |&len: &usize| {
-                    inputs(&group, len, |random, len| random.rough::<f32>(len)).swap_remove(group.rank())
-                };
+                let draw = |&len: &usize| inputs(&group, len, Random::rough::<f32>).swap_remove(group.rank());
                 let (mut together, mut single): (Vec<_>, Vec<_>) =
                     lens().iter().map(|len| (draw(len), draw(len))).unzip();
                 let mut borrowed: Vec<&mut [f32]> = together.iter_mut().map(Vec::as_mut_slice).collect();
