@@ -118,7 +118,7 @@ fn theirs(comm: &Blocking, stream: &Stream, buffer: &DeviceBuffer<f32>) -> Resul
 }
 
 fn bare(comm: &Communicator, stream: &Stream, buffer: &DeviceBuffer<f32>) -> Result<Duration> {
-    let (kind, address) = (Kind::AllReduce(ReduceOp::Max.into()), buffer.address());
+    let (kind, address) = (Kind::AllReduce(ReduceOp::Max), buffer.address());
     let call = Call { kind, from: address, to: address, count: buffer.len(), data_type: DataType::F32 };
     let (time, ()) = timed(stream, || {
         // SAFETY: the buffer has so many elements, and is used by nobody else until the stream is past this.

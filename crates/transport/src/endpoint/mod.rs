@@ -25,6 +25,7 @@ pub use session::{Session, SessionReceiver};
 pub(crate) use {
     handshake_io::{Handshaking, Progress},
     inbox::{Inbox, framed},
+    session::ServerSession,
 };
 
 #[cfg(any(target_os = "linux", feature = "__simulation"))]
@@ -43,7 +44,6 @@ use connections::Tcp;
 pub(crate) use dial::Dialling;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
-pub(crate) use session::ServerSession;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
