@@ -90,6 +90,14 @@ impl ReduceOp {
     ///
     /// # Errors
     /// The words for it: `bit_and is for integers, not for f32`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{DType, ReduceOp};
+    ///
+    /// assert_eq!(ReduceOp::BitAnd.check(DType::F32).unwrap_err(), "bit_and is for integers, not for f32");
+    /// assert!(ReduceOp::Sum.check(DType::F32).is_ok());
+    /// ```
     pub fn check(self, dtype: DType) -> Result<(), String> {
         if self.supports(dtype) {
             return Ok(());
@@ -99,11 +107,25 @@ impl ReduceOp {
     }
 
     /// Whether two ranks mean the same operator. A factor is each rank's own.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp::{PreMulSum, Sum};
+    ///
+    /// assert!(PreMulSum(0.5).matches(PreMulSum(2.0)) && !PreMulSum(1.0).matches(Sum));
+    /// ```
     pub const fn matches(self, other: Self) -> bool {
         self.number() == other.number()
     }
 
     /// What this rank's values are multiplied by before they are added, if they are.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    ///
+    /// assert_eq!((ReduceOp::PreMulSum(0.5).factor(), ReduceOp::Sum.factor()), (Some(0.5), None));
+    /// ```
     pub const fn factor(self) -> Option<f64> {
         match self {
             Self::PreMulSum(factor) => Some(factor),

@@ -164,6 +164,15 @@ impl Signature {
     }
 
     /// The type of the elements that travel: `dtype`, but `f32` for a pre-multiplied sum of half types, of which the products are as yet unrounded.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::{CallSite, DType, OpKind, ReduceOp, Signature};
+    ///
+    /// let call = Signature::bare(OpKind::AllReduce, CallSite::caller());
+    /// let call = Signature { dtype: Some(DType::BF16), reduce: Some(ReduceOp::PreMulSum(0.5)), ..call };
+    /// assert_eq!(call.carries(), Some(DType::F32));
+    /// ```
     pub fn carries(&self) -> Option<DType> {
         match (self.reduce, self.dtype) {
             (Some(ReduceOp::PreMulSum(_)), Some(DType::F16 | DType::BF16)) => Some(DType::F32),
