@@ -322,11 +322,19 @@ impl GroupHealth {
             // Nobody was late in the new group.
             _ => self.own_fault(&why.to_string()),
         };
-        let notice = Notice::Failed { group, members: self.latch.members().to_vec(), cause };
-        // Who insists is not doubted.
-        for notice in [notice.clone(), notice] {
-            let _ = self.job.control().send(notice);
+        for group in [group, meeting_of(group)] {
+            let notice =
+                Notice::Failed { group, members: self.latch.members().to_vec(), cause: cause.clone() };
+            // Who insists is not doubted.
+            for notice in [notice.clone(), notice] {
+                let _ = self.job.control().send(notice);
+            }
         }
+    }
+
+    /// The health of this group's members while they wait for each other, before the group is made. To [`forgo`](Self::forgo) the group fails that too.
+    pub fn meeting(&self) -> Self {
+        Self::new(self.job.clone(), meeting_of(self.latch.group()), self.latch.members().to_vec())
     }
 
     /// A thread of this rank is unwinding: the others are told why, before the closing links look like a death. What is in
@@ -520,6 +528,13 @@ impl GroupHealth {
         let [left, right] = sides;
         Cause::Mismatch { seq, tag, left, right }
     }
+}
+
+/// The name under which the members of a group meet before it is made.
+fn meeting_of(group: GroupId) -> GroupId {
+    /// Tells these names from those of groups, and of links between hosts.
+    const MEETING: usize = usize::MAX - 2;
+    GroupId(Signature::detail_of(&[group.0 as usize, MEETING]))
 }
 
 /// How long a call with this limit waits before it tells the arbiter.

@@ -29,6 +29,7 @@ pub enum OpKind {
     Shrink,
     Rejoin,
     Scan,
+    NewGroup,
 }
 
 impl OpKind {
@@ -58,6 +59,7 @@ impl OpKind {
             Self::Shrink => "shrink",
             Self::Rejoin => "rejoin",
             Self::Scan => "scan",
+            Self::NewGroup => "new_group",
         }
     }
 }

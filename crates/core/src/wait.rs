@@ -40,8 +40,11 @@ pub(crate) fn circle(f: &mut fmt::Formatter<'_>, waits: &[Wait]) -> fmt::Result 
             _ => write!(f, ", which waits in {wait}")?,
         }
     }
-    f.write_str(if waits.iter().all(|wait| wait.call.op == OpKind::Send) {
+    let are_all = |op| waits.iter().all(|wait| wait.call.op == op);
+    f.write_str(if are_all(OpKind::Send) {
         ": use send_async or recv_async"
+    } else if are_all(OpKind::NewGroup) {
+        ": their lists of ranks differ, or they ask for the same groups in different orders"
     } else {
         ": none of them can go on"
     })
@@ -83,6 +86,12 @@ mod tests {
             Cause::Deadlock { waits }.to_string(),
             "rank 0 waits in all_reduce #5 for rank 1 (a.rs:7), which waits in recv from rank 0 with tag 3 (a.rs:8): \
              none of them can go on"
+        );
+        let waits = vec![wait(0, OpKind::NewGroup, 1), wait(1, OpKind::NewGroup, 0)];
+        assert_eq!(
+            Cause::Deadlock { waits }.to_string(),
+            "rank 0 waits in new_group #5 for rank 1 (a.rs:7), which waits in new_group #5 for rank 0 (a.rs:8): \
+             their lists of ranks differ, or they ask for the same groups in different orders"
         );
     }
 }

@@ -11,7 +11,7 @@ use phalanx::backend::{
     Address, Backend, BackendFactory, BackendKind, BufferMemory, Bytes, Deadline, GroupId, HostCall,
     JobHandle, LinksStart, OnTimeout, OwnedCall, Pending, Signature, backend_kind, register_backend,
 };
-use phalanx::error::{Cause, OpKind, Peer};
+use phalanx::error::{Cause, Peer};
 use phalanx::trace::Trace;
 use phalanx::transport::JobLinks;
 use phalanx::{Error, Result};
@@ -67,10 +67,10 @@ impl BackendFactory for CountingFactory {
         &self,
         id: GroupId,
         members: Vec<usize>,
-        op: OpKind,
+        call: &Signature,
         deadline: &Deadline,
     ) -> Result<Arc<dyn Backend>> {
-        let inner = self.inner.create(id, members, op, deadline)?;
+        let inner = self.inner.create(id, members, call, deadline)?;
         Ok(Arc::new(CountingBackend { inner, counters: self.counters.clone() }))
     }
 }

@@ -297,10 +297,11 @@ mod tests {
         job(&[("PHALANX_TIMEOUT_S", "20"); 2], |job| {
             let (pair, begun) = (GroupId(7), Instant::now());
             if job.place.rank == 0 {
-                let (op, choice, soon) = (OpKind::Split, BackendChoice::Auto, Duration::from_millis(300));
+                let (choice, soon) = (BackendChoice::Auto, Duration::from_millis(300));
+                let call = Signature::bare(OpKind::Split, CallSite::caller());
                 let deadline = Deadline::after(begun, soon);
                 let backends = HostBackends::new(job.clone(), choice, Arc::default());
-                let made = backends.create(pair, vec![0, 1], op, &deadline);
+                let made = backends.create(pair, vec![0, 1], &call, &deadline);
                 let error = made.unwrap_err();
                 let Error::Timeout { missing, at, .. } = &error else { panic!("{error}") };
                 assert_eq!(missing[0].rank, 1, "{error}");

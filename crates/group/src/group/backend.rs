@@ -3,7 +3,7 @@
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
-use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, Peer, Result, Signature};
 pub use phalanx_engine::message::{OnTimeout, Payload};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -167,7 +167,8 @@ pub trait Backend: Send + Sync + Debug {
 /// Makes the backends of a job's groups on one rank: of the group of all ranks, and of those that are split off it.
 pub trait BackendFactory: Send + Sync + Debug {
     /// The backend of the group `id`. `members` are ranks of the job, in group order, and this rank is one of them. Collective among the
-    /// members, which all give the same `id` and `members`; `op` is what they called. Ends at the deadline, if not before.
+    /// members, which all give the same `id` and `members`; `call` is what they called, and where. Of a [`new_group`](crate::ProcessGroup::new_group) not all
+    /// members need ever come. Ends at the deadline, if not before.
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says.
@@ -175,7 +176,7 @@ pub trait BackendFactory: Send + Sync + Debug {
         &self,
         id: GroupId,
         members: Vec<usize>,
-        op: OpKind,
+        call: &Signature,
         deadline: &Deadline,
     ) -> Result<Arc<dyn Backend>>;
 }

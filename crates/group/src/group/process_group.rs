@@ -6,6 +6,7 @@ use crate::group::encryption::Encryption;
 use crate::group::handles::{Handles, InFlight, KeptAlive};
 use crate::trace::writer as trace;
 use phalanx_core::{CallSite, Cause, Element, Error, GroupId, OpKind, Result, Signature};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +83,8 @@ pub struct ProcessGroup {
     pub(crate) factory: Option<Arc<dyn BackendFactory>>,
     /// Splits made so far, the same on all members: part of the names of the next ones.
     pub(crate) splits: Arc<std::sync::Mutex<u64>>,
+    /// How often this rank has asked for the group of these ranks: part of the names of the next ones.
+    pub(crate) new_groups: Arc<std::sync::Mutex<HashMap<Vec<usize>, u64>>>,
     /// How long an operation that is called on this handle may take.
     timeout: Duration,
     /// How long coming together may take, where that is another time.
@@ -116,6 +119,7 @@ impl ProcessGroup {
             backend,
             factory: None,
             splits: Arc::default(),
+            new_groups: Arc::default(),
             timeout,
             init_timeout: None,
             generation: None,

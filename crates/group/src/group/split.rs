@@ -3,7 +3,7 @@
 use crate::ProcessGroup;
 use crate::group::backend::BackendFactory;
 use phalanx_core::{CallSite, Deadline, Error, GroupId, OpKind, Result, Signature};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 impl ProcessGroup {
@@ -34,11 +34,7 @@ impl ProcessGroup {
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let site = self.site();
         // Before anything is sent: on such a group no rank can split.
-        let factory = self.factory.as_ref().ok_or_else(|| Error::Unsupported {
-            op: OpKind::Split,
-            backend: self.backend_name(),
-            hint: "make the group by ProcessGroup::with_factory".to_owned(),
-        })?;
+        let factory = self.factory_for(OpKind::Split)?;
         let number = {
             let mut splits = self.splits.lock().unwrap_or_else(PoisonError::into_inner);
             *splits += 1;
@@ -54,6 +50,15 @@ impl ProcessGroup {
         made
     }
 
+    /// The maker of the backends of groups of some of these ranks, if there is one.
+    pub(crate) fn factory_for(&self, op: OpKind) -> Result<&Arc<dyn BackendFactory>> {
+        self.factory.as_ref().ok_or_else(|| Error::Unsupported {
+            op,
+            backend: self.backend_name(),
+            hint: "make the group by ProcessGroup::with_factory".to_owned(),
+        })
+    }
+
     /// Joins the new group of this color and name.
     fn divide(
         &self,
@@ -64,13 +69,18 @@ impl ProcessGroup {
     ) -> Result<Option<Self>> {
         let mine = [new.map_or(-1, |(color, _)| i64::from(color)), key];
         let mut all = vec![0i64; 2 * self.world_size()];
-        self.all_gather_at(OpKind::Split, &mine, &mut all, site)?;
+        self.all_gather_at(OpKind::Split, &mine, &mut all, site.clone())?;
         let Some((_, id)) = new else { return Ok(None) };
         let deadline = Deadline::after(Instant::now(), self.timeout());
         let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
         members.sort_by_key(|&r| (all[2 * r + 1], r));
         let of_job = members.iter().map(|&member| self.backend.members()[member]).collect();
-        Ok(Some(self.of_some(factory.create(id, of_job, OpKind::Split, &deadline)?)))
+        Ok(Some(self.of_some(factory.create(
+            id,
+            of_job,
+            &Signature::bare(OpKind::Split, site),
+            &deadline,
+        )?)))
     }
 }
 

@@ -7,10 +7,12 @@ use crate::host::forced;
 #[cfg(target_os = "linux")]
 use crate::host::hierarchical::{HierarchicalBackend, Hosts};
 use crate::host::host_context::HostContext;
+#[cfg(target_os = "linux")]
+use crate::host::meeting::meet;
 use crate::host::neighbours::Neighbours;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::{Kind, Selector};
-use phalanx_core::{Deadline, Error, GroupId, OpKind, Result};
+use phalanx_core::{Deadline, Error, GroupId, Result, Signature};
 use std::sync::Arc;
 
 /// Chooses the backend of each group on host memory, by where its members are.
@@ -36,7 +38,7 @@ impl BackendFactory for HostBackends {
         &self,
         id: GroupId,
         members: Vec<usize>,
-        op: OpKind,
+        call: &Signature,
         deadline: &Deadline,
     ) -> Result<Arc<dyn Backend>> {
         let (choice, selector) = (self.choice, self.selector.clone());
@@ -52,7 +54,7 @@ impl BackendFactory for HostBackends {
             tracing::warn!(group = %id, "{why}; ranks of that host go over TCP");
         }
         match (choice, elsewhere) {
-            (BackendChoice::Auto | BackendChoice::Shm, None) => self.together(health, op, deadline),
+            (BackendChoice::Auto | BackendChoice::Shm, None) => self.together(health, call, deadline),
             (BackendChoice::Shm, Some(&rank)) => {
                 let (first, other) = (health.job.peer(members[0]), health.job.peer(rank));
                 let why = neighbours
@@ -64,7 +66,8 @@ impl BackendFactory for HostBackends {
             #[cfg(target_os = "linux")]
             (BackendChoice::Auto, Some(_)) if Hosts::of(members, host).is_worth_two_levels() => {
                 forced::warn_of_never(&selector, &health, Kind::Levels);
-                Ok(Arc::new(HierarchicalBackend::join(&self.job, health, op, choice, selector, deadline)?))
+                meet(&health, call, deadline)?;
+                Ok(Arc::new(HierarchicalBackend::join(&self.job, health, call, choice, selector, deadline)?))
             }
             (BackendChoice::Auto, Some(_)) | (BackendChoice::Links, _) => {
                 forced::warn_of_never(&selector, &health, Kind::Messages);
@@ -79,16 +82,17 @@ impl HostBackends {
     fn together(
         &self,
         health: Arc<GroupHealth>,
-        op: OpKind,
+        call: &Signature,
         deadline: &Deadline,
     ) -> Result<Arc<dyn Backend>> {
         let (choice, selector) = (self.choice, self.selector.clone());
         #[cfg(target_os = "linux")]
         if health.members().len() > 1 {
             forced::warn_of_never(&selector, &health, Kind::Memory);
-            return crate::host::shm::backend(&self.job, health, op, choice, selector, deadline);
+            meet(&health, call, deadline)?;
+            return crate::host::shm::backend(&self.job, health, call, choice, selector, deadline);
         }
-        let _ = (op, deadline);
+        let _ = (call, deadline);
         forced::warn_of_never(&selector, &health, Kind::Messages);
         Ok(Arc::new(ScheduledBackend::new(health, choice, selector)))
     }

@@ -9,6 +9,8 @@ pub(crate) mod forced;
 pub(crate) mod hierarchical;
 pub(crate) mod host_context;
 pub(crate) mod job_links;
+#[cfg(target_os = "linux")]
+mod meeting;
 pub(crate) mod neighbours;
 pub(crate) mod own_health;
 pub(crate) mod registry;

@@ -56,7 +56,7 @@ impl Part {
         let health = Arc::new(GroupHealth::new(self.job.clone(), WORLD, self.members()));
         let selector = Arc::new(selector);
         let made =
-            HierarchicalBackend::join(&self.job, health, OpKind::Init, self.choice, selector, &self.deadline);
+            HierarchicalBackend::join(&self.job, health, &init(), self.choice, selector, &self.deadline);
         self.when_all_have(made)
     }
 
@@ -76,10 +76,15 @@ impl Part {
     pub(super) fn world(&self, algorithms: &str) -> Arc<dyn Backend> {
         let selector = Arc::new(Selector::forced_from(algorithms).unwrap());
         let job = self.job.clone();
-        let (op, choice) = (OpKind::Init, self.choice);
-        let made = HostBackends::new(job, choice, selector).create(WORLD, self.members(), op, &self.deadline);
+        let backends = HostBackends::new(job, self.choice, selector);
+        let made = backends.create(WORLD, self.members(), &init(), &self.deadline);
         self.when_all_have(made)
     }
+}
+
+/// The call that makes the world.
+fn init() -> Signature {
+    Signature::bare(OpKind::Init, CallSite::caller())
 }
 
 /// A sum of so many elements: an all_reduce, or, of these blocks, a reduce_scatter.

@@ -9,7 +9,7 @@ use crate::group::backend::BackendFactory;
 use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
 use phalanx_algo::Selector;
-use phalanx_core::{Deadline, Error, Loss, OpKind, Result, WORLD};
+use phalanx_core::{CallSite, Deadline, Error, Loss, OpKind, Result, Signature, WORLD};
 use phalanx_rendezvous::{Config, TcpStoreServer};
 use phalanx_transport::Secret;
 use std::io::{Read, Write};
@@ -120,7 +120,8 @@ fn tapped(encrypt: bool, meddle: Option<Meddle>) -> (Result<()>, Vec<Vec<u8>>) {
         let selector = Arc::new(Selector::forced_from("").unwrap());
         let choice = BackendChoice::Links;
         let backends = HostBackends::new(Arc::new(job), choice, selector);
-        let backend = backends.create(WORLD, vec![0, 1], OpKind::Init, &deadline);
+        let backend =
+            backends.create(WORLD, vec![0, 1], &Signature::bare(OpKind::Init, CallSite::caller()), &deadline);
         let group = ProcessGroup::new(backend.unwrap());
         let mut buffer = vec![0.0; LEN];
         let outcome = match rank {

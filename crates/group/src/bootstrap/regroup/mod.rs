@@ -291,7 +291,8 @@ pub(crate) fn found(
         bootstrap.meet(&assignment, open, deadline)?;
     let members = (0..assignment.roster.len()).collect();
     let factory = kind.factory(&JobHandle::new(job.clone(), selector))?;
-    let backend = factory.create(WORLD, members, OpKind::Init, deadline)?;
+    let backend =
+        factory.create(WORLD, members, &Signature::bare(OpKind::Init, CallSite::caller()), deadline)?;
     let heartbeat = bootstrap.heartbeat(assignment.roster[assignment.rank]).map(Arc::new);
     let latch = job.membership().groups().into_iter().find(|latch| latch.group() == WORLD);
     if let (Some(heartbeat), Some(latch)) = (&heartbeat, &latch) {
@@ -360,7 +361,9 @@ mod tests {
         let job: Arc<dyn HostContext> = Arc::new(ThreadJob::create(1, limit).remove(0));
         let backends = Arc::new(HostBackends::new(job.clone(), BackendChoice::Auto, Arc::default()));
         let deadline = Deadline::after(Instant::now(), limit);
-        let backend = backends.create(WORLD, vec![0], OpKind::Init, &deadline).unwrap();
+        let backend = backends
+            .create(WORLD, vec![0], &Signature::bare(OpKind::Init, CallSite::caller()), &deadline)
+            .unwrap();
         let bootstrap = Arc::new(Silent::default());
         let (assignment, heartbeat) = (Assignment::new(0, 0, vec![0]), None);
         let generation = Generation { assignment, job, bootstrap: bootstrap.clone(), heartbeat };

@@ -28,7 +28,7 @@ use crate::host::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
 use levels::Levels;
 use phalanx_algo::{SLICED_BYTES_MIN, Selector};
-use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, Result, Signature};
+use phalanx_core::{Cause, Deadline, Error, GroupId, Peer, Result, Signature};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl HierarchicalBackend {
     pub(crate) fn join(
         job: &Arc<dyn HostContext>,
         health: Arc<GroupHealth>,
-        op: OpKind,
+        call: &Signature,
         choice: BackendChoice,
         selector: Arc<Selector>,
         deadline: &Deadline,
@@ -60,8 +60,8 @@ impl HierarchicalBackend {
             1 => (None, None),
             _ => {
                 let health = Arc::new(health.part(neighbours));
-                let messages = shm::messages(job, health.clone(), op, choice, selector.clone(), deadline)?;
-                (Some(messages), Some(ShmTeam::join(job, health, op, deadline)?))
+                let messages = shm::messages(job, health.clone(), call, choice, selector.clone(), deadline)?;
+                (Some(messages), Some(ShmTeam::join(job, health, call, deadline)?))
             }
         };
         // What is forced concerns whole operations, and not the parts between hosts.

@@ -21,9 +21,7 @@ use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
 use phalanx_algo::{Selector, Way};
-use phalanx_core::{
-    CallSite, Cause, DType, Deadline, Error, GroupId, Layout, OpKind, Peer, ReduceOp, Result, Signature,
-};
+use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Layout, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
 use phalanx_transport::Wire;
@@ -67,14 +65,14 @@ struct State {
 pub(crate) fn backend(
     job: &Arc<dyn HostContext>,
     health: Arc<GroupHealth>,
-    op: OpKind,
+    call: &Signature,
     choice: BackendChoice,
     selector: Arc<Selector>,
     deadline: &Deadline,
 ) -> Result<Arc<dyn Backend>> {
     let forced = selector.clone();
-    let messages = messages(job, health.clone(), op, choice, selector, deadline)?;
-    let backend = ShmBackend::join(job, health, op, messages, deadline)?;
+    let messages = messages(job, health.clone(), call, choice, selector, deadline)?;
+    let backend = ShmBackend::join(job, health, call, messages, deadline)?;
     backend.shared.team.force(&forced);
     Ok(Arc::new(backend))
 }
@@ -84,13 +82,13 @@ pub(crate) fn backend(
 pub(crate) fn messages(
     job: &Arc<dyn HostContext>,
     health: Arc<GroupHealth>,
-    op: OpKind,
+    call: &Signature,
     choice: BackendChoice,
     selector: Arc<Selector>,
     deadline: &Deadline,
 ) -> Result<ScheduledBackend> {
     let world_size = health.members().len();
-    let pipes = share(job, &health, &making(op), deadline, phalanx_shm::pipes_len(world_size))?;
+    let pipes = share(job, &health, call, deadline, phalanx_shm::pipes_len(world_size))?;
     let pipes = health.alone(ShmTransport::join(pipes, health.rank, world_size))?;
     Ok(ScheduledBackend::over(Wire::new(Box::new(pipes)), health, choice, selector))
 }
@@ -100,13 +98,13 @@ impl ShmBackend {
     fn join(
         job: &Arc<dyn HostContext>,
         health: Arc<GroupHealth>,
-        op: OpKind,
+        call: &Signature,
         messages: ScheduledBackend,
         deadline: &Deadline,
     ) -> Result<Self> {
         health.latch.takes_messages.store(false, Ordering::Relaxed);
         let shared = Arc::new(Shared {
-            team: ShmTeam::join(job, health, op, deadline)?,
+            team: ShmTeam::join(job, health, call, deadline)?,
             messages,
             call_thread: CallThread::default(),
         });
@@ -122,9 +120,12 @@ impl ShmBackend {
         reaches_memory: bool,
         slice_bytes: usize,
     ) -> Result<Self> {
-        let (op, choice) = (OpKind::Init, BackendChoice::Shm);
-        let messages = messages(job, health.clone(), op, choice, Arc::default(), deadline)?;
-        let backend = Self::join(job, health, op, messages, deadline)?;
+        let (call, choice) = (
+            Signature::bare(phalanx_core::OpKind::Init, phalanx_core::CallSite::caller()),
+            BackendChoice::Shm,
+        );
+        let messages = messages(job, health.clone(), &call, choice, Arc::default(), deadline)?;
+        let backend = Self::join(job, health, &call, messages, deadline)?;
         backend.shared.team.lock().team.plan_otherwise(reaches_memory, slice_bytes);
         Ok(backend)
     }
@@ -139,15 +140,14 @@ impl ShmTeam {
     pub(crate) fn join(
         job: &Arc<dyn HostContext>,
         health: Arc<GroupHealth>,
-        op: OpKind,
+        call: &Signature,
         deadline: &Deadline,
     ) -> Result<Self> {
         let world_size = health.members().len();
-        let signature = making(op);
-        let file = share(job, &health, &signature, deadline, phalanx_shm::segment_len(world_size))?;
-        let mut look = GroupCheck::new(&health, &signature, 0, deadline.remaining(Instant::now()));
-        let mut call = Call { seq: 0, signature: &signature, wait_check: &mut look };
-        let team = Team::join(file, health.rank, world_size, health.job.ranks_share_cores(), &mut call)
+        let file = share(job, &health, call, deadline, phalanx_shm::segment_len(world_size))?;
+        let mut look = GroupCheck::new(&health, call, 0, deadline.remaining(Instant::now()));
+        let mut shm_call = Call { seq: 0, signature: call, wait_check: &mut look };
+        let team = Team::join(file, health.rank, world_size, health.job.ranks_share_cores(), &mut shm_call)
             .map_err(|fault| look.error(fault))?;
         let processes = team.processes();
         health.know(move |rank| processes.has_ended(rank));
@@ -211,12 +211,6 @@ pub(crate) fn window_len(ranks: usize, signature: &Signature, len: usize) -> Res
     phalanx_shm::window_len(ranks, len).ok_or_else(|| {
         Error::misuse(signature.op, format!("{len} bytes for each rank, at {}", signature.site))
     })
-}
-
-/// The call that makes a group.
-fn making(op: OpKind) -> Signature {
-    let site = CallSite::caller();
-    Signature::bare(op, site)
 }
 
 /// `len` bytes that all members have in common.

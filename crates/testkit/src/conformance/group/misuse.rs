@@ -37,7 +37,8 @@ fn refused<T>(op: OpKind, outcome: Result<T>, why: &str) {
 
 fn wrong_calls(group: &ProcessGroup) {
     use OpKind::{
-        AllGather, AllReduce, AllToAll, Broadcast, Gather, Recv, Reduce, ReduceScatter, Scan, Scatter, Send,
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, NewGroup, Recv, Reduce, ReduceScatter, Scan, Scatter,
+        Send,
     };
     let me = group.rank();
     let (three, mut one, mut seven) = ([0f32; 3], [0f32; 1], [0f32; 7]);
@@ -103,5 +104,7 @@ fn wrong_calls(group: &ProcessGroup) {
     refused(Send, group.send_async(vec![0u8], 3, 0), "rank 3 is out of range");
     refused(Recv, group.recv_async(vec![0u8], 3, 0), "rank 3 is out of range");
     refused(Recv, group.recv_timeout(&mut one, 4, 0, group.timeout()), "rank 4 is out of range");
+    refused(NewGroup, group.new_group(&[0, 3]), "rank 3 is out of range: the ranks of this group are 0..3");
+    refused(NewGroup, group.new_group(&[1, 0, 1]), "rank 1 is named twice");
     refused(Broadcast, group.broadcast_object(None::<u8>, me), "object is missing");
 }

@@ -19,6 +19,7 @@ pub mod messages;
 pub mod mismatch;
 pub mod misuse;
 pub mod movements;
+pub mod new_groups;
 pub mod objects;
 pub mod products;
 pub mod reductions;
@@ -69,6 +70,10 @@ macro_rules! group_conformance {
             subgroups::{
                 ranks_are_divided_by_color_and_ordered_by_key, groups_divide_again,
                 groups_work_at_the_same_time_in_different_orders, a_group_fails_alone,
+            },
+            new_groups::{
+                a_group_is_made_by_its_members_alone, sets_that_overlap_are_not_mixed_up, members_that_do_not_come_are_named,
+                lists_that_differ_make_no_group, no_group_is_made_with_who_is_gone,
             },
             objects::{objects_arrive_as_they_were, objects_are_messages, objects_that_cannot_be_sent_hurt_nobody},
             misuse::{a_wrong_call_hurts_nobody},

@@ -94,7 +94,7 @@ pub fn a_group_fails_alone(world: &World) {
     });
 }
 
-fn sums_its_members(group: &ProcessGroup) {
+pub(super) fn sums_its_members(group: &ProcessGroup) {
     let mut sum = [group.members()[group.rank()] as u64; 5];
     group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_eq!(sum, [group.members().iter().sum::<usize>() as u64; 5]);
