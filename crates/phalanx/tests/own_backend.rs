@@ -46,7 +46,7 @@ impl BackendFactory for Factory {
         &self,
         id: GroupId,
         members: Vec<usize>,
-        _op: OpKind,
+        _call: &Signature,
         _deadline: &Deadline,
     ) -> Result<Arc<dyn Backend>> {
         let (health, timeout) = (self.job.health(id, members), self.job.timeout());
