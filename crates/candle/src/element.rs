@@ -153,28 +153,76 @@ impl<F: FnOnce(&mut [u8]) -> R, R> InplaceOp1 for Task<F, R> {
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        // The storage may be shared with other views; the layout says which part is this tensor's.
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("the elements do not lie in row-major order");
-        };
-        let bytes: &mut [u8] = match storage {
-            CpuStorage::F32(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::F64(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::F16(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::BF16(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::U8(all) => &mut all[start..end],
-            CpuStorage::U32(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::I16(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::I32(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            CpuStorage::I64(all) => bytemuck::cast_slice_mut(&mut all[start..end]),
-            other => {
-                let dtype = candle_core::backend::BackendStorage::dtype(other);
-                candle_core::bail!("elements of type {} cannot be sent", dtype.as_str())
-            }
-        };
+        let bytes = part_mut(storage, layout)?;
         let use_it = self.use_it.take().expect("candle performs an operation once");
         *self.outcome.borrow_mut() = Some(use_it(bytes));
         Ok(())
+    }
+}
+
+/// The bytes of a tensor in memory that it may share with other views: the layout says which part is its own.
+fn part_mut<'s>(storage: &'s mut CpuStorage, layout: &Layout) -> candle_core::Result<&'s mut [u8]> {
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        candle_core::bail!("the elements do not lie in row-major order");
+    };
+    fn cut<T: Shared>(all: &mut [T], start: usize, end: usize) -> candle_core::Result<&mut [u8]> {
+        match all.get_mut(start..end) {
+            Some(part) => Ok(bytemuck::cast_slice_mut(part)),
+            None => {
+                candle_core::bail!(
+                    "the tensor's memory is with another operation, or belongs to another tensor here"
+                )
+            }
+        }
+    }
+    match storage {
+        CpuStorage::F32(all) => cut(all, start, end),
+        CpuStorage::F64(all) => cut(all, start, end),
+        CpuStorage::F16(all) => cut(all, start, end),
+        CpuStorage::BF16(all) => cut(all, start, end),
+        CpuStorage::U8(all) => cut(all, start, end),
+        CpuStorage::U32(all) => cut(all, start, end),
+        CpuStorage::I16(all) => cut(all, start, end),
+        CpuStorage::I32(all) => cut(all, start, end),
+        CpuStorage::I64(all) => cut(all, start, end),
+        other => {
+            let dtype = candle_core::backend::BackendStorage::dtype(other);
+            candle_core::bail!("elements of type {} cannot be sent", dtype.as_str())
+        }
+    }
+}
+
+/// The memory of a tensor on the host, away from the tensor, and from all that share it: for operations on several tensors at once. Dropped, it is there again.
+pub(crate) struct Taken {
+    tensor: Tensor,
+    storage: CpuStorage,
+}
+
+impl Taken {
+    /// # Errors
+    /// The memory is away already: another tensor that shares it was here before, or another thread has it.
+    pub(crate) fn of(tensor: &Tensor) -> candle_core::Result<Self> {
+        let mut storage = replace(tensor, CpuStorage::U8(Vec::new()))?;
+        if let Err(error) = part_mut(&mut storage, tensor.layout()) {
+            replace(tensor, storage)?;
+            return Err(error);
+        }
+        Ok(Self { tensor: tensor.clone(), storage })
+    }
+
+    /// The tensor's own elements.
+    pub(crate) fn elements<T: Shared>(&mut self) -> candle_core::Result<&mut [T]> {
+        let bytes = part_mut(&mut self.storage, self.tensor.layout())?;
+        Ok(bytemuck::cast_slice_mut(bytes))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let storage = std::mem::replace(&mut self.storage, CpuStorage::U8(Vec::new()));
+        if let Err(error) = replace(&self.tensor, storage) {
+            tracing::error!(%error, "a tensor has lost its memory");
+        }
     }
 }
 

@@ -4,8 +4,8 @@
 //! [`backward`](DistributedDataParallel::backward) there instead of on the loss. Each rank works on its share
 //! of a batch, as [`DistributedSampler`] deals it, and ends each step with the gradients of the whole.
 //!
-//! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`],
-//! [`reduce_scatter`].
+//! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`], [`gather`],
+//! [`reduce_scatter`], [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`].
 //!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: model, [`AdamW`], place in the data.
 //!
@@ -66,6 +66,7 @@ mod adapter;
 mod backward;
 pub mod checkpoint;
 mod clip;
+mod coalesced;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod diloco;
@@ -74,6 +75,7 @@ mod error;
 mod group;
 mod model;
 mod parallel;
+mod perform;
 mod saved;
 mod scaler;
 mod sendable;
@@ -86,6 +88,7 @@ mod var_backend;
 
 pub use adamw::AdamW;
 pub use clip::clip_grad_norm;
+pub use coalesced::{all_gather_coalesced, all_reduce_coalesced, reduce_scatter_coalesced};
 pub use diloco::{DiLoCo, DiLoCoConfig, InnerOptimizer};
 pub use error::{Error, Result};
 pub use group::Group;
@@ -103,7 +106,9 @@ pub use phalanx_train::{
 pub use scaler::LossScaler;
 pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
 pub use sync_batch_norm::SyncBatchNorm;
-pub use tensor::{all_gather, all_reduce, broadcast, reduce, reduce_scatter};
+pub use tensor::{
+    all_gather, all_reduce, all_to_all, broadcast, gather, recv, reduce, reduce_scatter, scan, scatter, send,
+};
 
 /// The guide's pages, whose programs are tests here.
 #[cfg(doctest)]

@@ -4,7 +4,7 @@
 //! live where the [`Group`] reaches them and hold any type that candle and phalanx share: f32, f64, f16, bf16, u8, u32, i16, i32 and i64.
 //! They are seen as flat rows of elements: ranks must agree on type, number and place, not on shape.
 //!
-//! None of them is recorded for the backward pass.
+//! None of them is recorded for the backward pass. Objects, and messages with tags, are for [`Group::host`].
 //!
 //! # On a GPU
 //! An operation is put behind what candle has enqueued, and ahead of what it enqueues next; the call does not wait for it. What goes wrong later is
@@ -13,18 +13,14 @@
 //! # Errors
 //! Of all functions here, besides the group's own errors: [`phalanx::Error::Unsupported`] for a tensor on a device that the group does not
 //! reach, or of a type that it has not there, and [`phalanx::Error::Misuse`] for one that cannot be changed in place
-//! because its elements do not lie in row-major order. In both cases nothing was sent.
+//! because its elements do not lie in row-major order. In both cases nothing was sent. Over NCCL [`scan`] is `Unsupported`.
 
-#[cfg(feature = "cuda")]
-use crate::cuda;
-use crate::element::{bytes_mut, read, unsupported_dtype, with_element};
-use crate::group::Reach;
+use crate::perform::{Message, Shape, perform};
 use crate::{Group, Result};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
+use phalanx::backend::{BlockExchange, Buffers, Layout};
 use phalanx::error::OpKind;
-use phalanx::{CallSite, Element, Error, ProcessGroup, ReduceOp};
-#[cfg(feature = "cuda")]
-use phalanx_nccl::{Batch, DeviceBuffer};
+use phalanx::{CallSite, Error, ReduceOp};
 
 /// Combines `tensor` over the group, in place; every rank ends with the same bits.
 ///
@@ -47,49 +43,139 @@ use phalanx_nccl::{Batch, DeviceBuffer};
 /// ```
 #[track_caller]
 pub fn all_reduce(group: &impl Group, tensor: &Tensor, op: ReduceOp) -> Result<()> {
-    Collective::AllReduce(op).run(group, tensor)
+    let request = Shape::AllReduce { buffers: Buffers::InPlace(()), reduce: op };
+    perform(group, None, Some(tensor), request, CallSite::caller())
 }
 
 /// Overwrites `tensor` on every rank with its contents on rank `root`, in place.
 ///
 /// Views that share the tensor's memory see the change.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let weights = Tensor::full(group.rank() as f32 + 0.5, 2, &Device::Cpu)?;
+/// phalanx_candle::broadcast(&group, &weights, 1)?;
+/// assert_eq!(weights.to_vec1::<f32>()?, [1.5; 2]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
 #[track_caller]
 pub fn broadcast(group: &impl Group, tensor: &Tensor, root: usize) -> Result<()> {
-    Collective::Broadcast { root }.run(group, tensor)
+    perform(group, None, Some(tensor), Shape::Broadcast { buffer: (), root }, CallSite::caller())
 }
 
 /// Combines `tensor` over the group into the one on rank `root`, in place. On the other ranks its contents are
 /// unspecified afterwards.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use phalanx::ReduceOp;
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let losses = Tensor::full(group.rank() as f32, 2, &Device::Cpu)?;
+/// phalanx_candle::reduce(&group, &losses, ReduceOp::Max, 0)?;
+/// assert!(group.rank() != 0 || losses.to_vec1::<f32>()? == [1.0; 2]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
 #[track_caller]
 pub fn reduce(group: &impl Group, tensor: &Tensor, op: ReduceOp, root: usize) -> Result<()> {
-    Collective::Reduce { op, root }.run(group, tensor)
+    let request = Shape::Reduce { buffer: (), reduce: op, root };
+    perform(group, None, Some(tensor), request, CallSite::caller())
+}
+
+/// Combines `tensor` with those of the ranks before, in place: rank `r` ends with the combination of ranks 0 to `r`.
+///
+/// # Errors
+/// See [above](self#errors): NCCL has no scan.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use phalanx::ReduceOp;
+/// # std::thread::scope(|s| { for group in phalanx::threads(3) { s.spawn(move || {
+/// let samples = Tensor::new(&[10i64], &Device::Cpu)?;
+/// phalanx_candle::scan(&group, &samples, ReduceOp::Sum)?;
+/// assert_eq!(samples.to_vec1::<i64>()?, [[10], [20], [30]][group.rank()]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
+#[track_caller]
+pub fn scan(group: &impl Group, tensor: &Tensor, op: ReduceOp) -> Result<()> {
+    let request = Shape::Scan { buffers: Buffers::InPlace(()), reduce: op };
+    perform(group, None, Some(tensor), request, CallSite::caller())
 }
 
 /// The tensors of all ranks, concatenated along the first dimension in rank order.
 ///
 /// # Shape
 /// `[n, …]` on each rank becomes `[world_size * n, …]`; a scalar becomes `[world_size]`.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let row = Tensor::full(group.rank() as u32, (1, 3), &Device::Cpu)?;
+/// let rows = phalanx_candle::all_gather(&group, &row)?;
+/// assert_eq!(rows.to_vec2::<u32>()?, [[0; 3], [1; 3]]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
 #[track_caller]
 pub fn all_gather(group: &impl Group, tensor: &Tensor) -> Result<Tensor> {
     let world_size = group.host().world_size();
-    let mut shape = tensor.dims().to_vec();
-    match shape.first_mut() {
-        Some(rows) => *rows *= world_size,
-        None => shape.push(world_size),
-    }
-    match Reach::of(group, OpKind::AllGather, tensor.device())? {
-        Reach::Host(group) => with_element!(tensor.dtype(),
-            T => {
-                let mine = read(tensor, <[T]>::to_vec)?;
-                let mut all = vec![T::default(); mine.len() * world_size];
-                group.all_gather(&mine, &mut all)?;
-                Ok(Tensor::from_vec(all, shape, &Device::Cpu)?)
-            },
-            _ => Err(unsupported_dtype(group, OpKind::AllGather, tensor.dtype()).into()),
-        ),
-        #[cfg(feature = "cuda")]
-        Reach::Device(hybrid) => cuda::all_gather(hybrid, tensor, shape, CallSite::caller()),
-    }
+    let all = zeros(&gathered(tensor, world_size), tensor)?;
+    let blocks = Layout::even(world_size, all.elem_count());
+    let request = Shape::AllGather { buffers: Buffers::Separate((), ()), blocks };
+    perform(group, Some(tensor), Some(&all), request, CallSite::caller())?;
+    Ok(all)
+}
+
+/// The tensors of all ranks, concatenated along the first dimension in rank order, on rank `root`; `None` elsewhere.
+///
+/// # Shape
+/// `[n, …]` on each rank becomes `[world_size * n, …]`; a scalar becomes `[world_size]`.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let loss = Tensor::new(group.rank() as f32, &Device::Cpu)?;
+/// let losses = phalanx_candle::gather(&group, &loss, 1)?;
+/// let losses = losses.map(|losses| losses.to_vec1::<f32>()).transpose()?;
+/// assert_eq!(losses, (group.rank() == 1).then_some(vec![0.0, 1.0]));
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
+#[track_caller]
+pub fn gather(group: &impl Group, tensor: &Tensor, root: usize) -> Result<Option<Tensor>> {
+    let (rank, world_size) = (group.host().rank(), group.host().world_size());
+    let blocks = Layout::even(world_size, tensor.elem_count() * world_size);
+    let all = (rank == root).then(|| zeros(&gathered(tensor, world_size), tensor)).transpose()?;
+    let output = all.is_some().then_some(());
+    let request = Shape::Gather { input: (), output, blocks, root };
+    perform(group, Some(tensor), all.as_ref(), request, CallSite::caller())?;
+    Ok(all)
+}
+
+/// Deals the input of rank `root` out along the first dimension: rank `r` gets the `r`-th of `world_size` equal parts in `output`, in place.
+///
+/// # Shape
+/// `input`: `world_size` times the elements of `output` on `root`, `None` elsewhere.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let batch = Tensor::new(&[[1u32, 2], [3, 4]], &Device::Cpu)?;
+/// let mine = Tensor::zeros(2, DType::U32, &Device::Cpu)?;
+/// phalanx_candle::scatter(&group, (group.rank() == 0).then_some(&batch), &mine, 0)?;
+/// assert_eq!(mine.to_vec1::<u32>()?, [[1, 2], [3, 4]][group.rank()]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
+#[track_caller]
+pub fn scatter(group: &impl Group, input: Option<&Tensor>, output: &Tensor, root: usize) -> Result<()> {
+    let world_size = group.host().world_size();
+    let blocks = Layout::even(world_size, output.elem_count() * world_size);
+    let request = Shape::Scatter { input: input.map(drop), output: (), blocks, root };
+    perform(group, input, Some(output), request, CallSite::caller())
 }
 
 /// Combines the tensors of all ranks and deals the result out along the first dimension: rank `r` gets the `r`-th of
@@ -97,97 +183,114 @@ pub fn all_gather(group: &impl Group, tensor: &Tensor) -> Result<Tensor> {
 ///
 /// # Shape
 /// `[world_size * n, …]` on each rank becomes `[n, …]`.
-/// # Cost
-/// On a GPU, a copy of the tensor besides.
 /// # Errors
 /// [`phalanx::Error::Misuse`] if the first dimension is not a multiple of the world size.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # use phalanx::ReduceOp;
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let gradients = Tensor::new(&[1f32, 2.0], &Device::Cpu)?;
+/// let mine = phalanx_candle::reduce_scatter(&group, &gradients, ReduceOp::Sum)?;
+/// assert_eq!(mine.to_vec1::<f32>()?, [[2.0], [4.0]][group.rank()]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
 #[track_caller]
 pub fn reduce_scatter(group: &impl Group, tensor: &Tensor, op: ReduceOp) -> Result<Tensor> {
-    let (reach, group) = (Reach::of(group, OpKind::ReduceScatter, tensor.device())?, group.host());
+    let world_size = group.host().world_size();
+    let mine = zeros(&dealt(OpKind::ReduceScatter, tensor, world_size)?, tensor)?;
+    let blocks = Layout::even(world_size, tensor.elem_count());
+    let request = Shape::ReduceScatter { buffers: Buffers::Separate((), ()), blocks, reduce: op };
+    perform(group, Some(tensor), Some(&mine), request, CallSite::caller())?;
+    Ok(mine)
+}
+
+/// Deals each rank's tensor out along the first dimension, and concatenates what comes, in rank order: the `r`-th of `world_size` equal parts goes to
+/// rank `r`.
+///
+/// # Shape
+/// `[world_size * n, …]` on each rank, and as much of the result.
+/// # Errors
+/// [`phalanx::Error::Misuse`] if the first dimension is not a multiple of the world size.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let mine = [[1u32, 2], [3, 4]][group.rank()]; // for rank 0, for rank 1
+/// let theirs = phalanx_candle::all_to_all(&group, &Tensor::new(&mine, &Device::Cpu)?)?;
+/// assert_eq!(theirs.to_vec1::<u32>()?, [[1, 3], [2, 4]][group.rank()]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
+#[track_caller]
+pub fn all_to_all(group: &impl Group, tensor: &Tensor) -> Result<Tensor> {
+    let world_size = group.host().world_size();
+    dealt(OpKind::AllToAll, tensor, world_size)?;
+    let output = zeros(tensor.dims(), tensor)?;
+    let blocks = BlockExchange::Even { count: tensor.elem_count() / world_size };
+    let request = Shape::AllToAll { input: (), output: (), blocks };
+    perform(group, Some(tensor), Some(&output), request, CallSite::caller())?;
+    Ok(output)
+}
+
+/// Sends `tensor` to rank `dst`, which [receives](recv) one of as many elements.
+///
+/// Messages between two ranks arrive in order. On a GPU the call does not wait for the receiver.
+///
+/// # Examples
+/// ```
+/// # use candle_core::{DType, Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let activations = Tensor::full(0.5f32, (2, 2), &Device::Cpu)?;
+/// if group.rank() == 0 {
+///     phalanx_candle::send(&group, &activations, 1)?;
+/// } else {
+///     let received = activations.zeros_like()?;
+///     phalanx_candle::recv(&group, &received, 0)?;
+///     assert_eq!(received.to_vec2::<f32>()?, [[0.5; 2]; 2]);
+/// }
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
+#[track_caller]
+pub fn send(group: &impl Group, tensor: &Tensor, dst: usize) -> Result<()> {
+    Message::SendTo(dst).perform(group, tensor, CallSite::caller())
+}
+
+/// Overwrites `tensor` with what rank `src` [sends](send) next to this rank, in place.
+///
+/// # Examples
+/// See [`send`].
+#[track_caller]
+pub fn recv(group: &impl Group, tensor: &Tensor, src: usize) -> Result<()> {
+    Message::RecvFrom(src).perform(group, tensor, CallSite::caller())
+}
+
+/// The shape of as many tensors as there are ranks, one after the other.
+pub(crate) fn gathered(tensor: &Tensor, world_size: usize) -> Vec<usize> {
     let mut shape = tensor.dims().to_vec();
     match shape.first_mut() {
-        Some(rows) if rows.is_multiple_of(group.world_size()) => *rows /= group.world_size(),
+        Some(rows) => *rows *= world_size,
+        None => shape.push(world_size),
+    }
+    shape
+}
+
+/// The shape of one of as many parts as there are ranks.
+pub(crate) fn dealt(op: OpKind, tensor: &Tensor, world_size: usize) -> Result<Vec<usize>> {
+    let mut shape = tensor.dims().to_vec();
+    match shape.first_mut() {
+        Some(rows) if rows.is_multiple_of(world_size) => *rows /= world_size,
         _ => {
-            let what = format!(
-                "the first dimension of {shape:?} must be a multiple of the {} ranks",
-                group.world_size()
-            );
-            return Err(Error::misuse(OpKind::ReduceScatter, what).into());
+            let what =
+                format!("the first dimension of {shape:?} must be a multiple of the {world_size} ranks");
+            return Err(Error::misuse(op, what).into());
         }
     }
-    match reach {
-        Reach::Host(group) => with_element!(tensor.dtype(),
-            T => {
-                let all = read(tensor, <[T]>::to_vec)?;
-                let mut mine = vec![T::default(); all.len() / group.world_size()];
-                group.reduce_scatter(&all, &mut mine, op)?;
-                Ok(Tensor::from_vec(mine, shape, &Device::Cpu)?)
-            },
-            _ => Err(unsupported_dtype(group, OpKind::ReduceScatter, tensor.dtype()).into()),
-        ),
-        #[cfg(feature = "cuda")]
-        Reach::Device(hybrid) => cuda::reduce_scatter(hybrid, tensor, shape, op, CallSite::caller()),
-    }
+    Ok(shape)
 }
 
-/// A collective that reads and overwrites one buffer.
-#[derive(Clone, Copy)]
-enum Collective {
-    AllReduce(ReduceOp),
-    Broadcast { root: usize },
-    Reduce { op: ReduceOp, root: usize },
-}
-
-impl Collective {
-    fn kind(self) -> OpKind {
-        match self {
-            Self::AllReduce(_) => OpKind::AllReduce,
-            Self::Broadcast { .. } => OpKind::Broadcast,
-            Self::Reduce { .. } => OpKind::Reduce,
-        }
-    }
-
-    fn perform<T: Element>(self, group: &ProcessGroup, elements: &mut [T]) -> phalanx::Result<()> {
-        match self {
-            Self::AllReduce(op) => group.all_reduce(elements, op),
-            Self::Broadcast { root } => group.broadcast(elements, root),
-            Self::Reduce { op, root } => group.reduce(elements, op, root),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn put<'b, T: cuda::OnGpu>(
-        self,
-        batch: &mut Batch<'b>,
-        buffer: &'b mut DeviceBuffer<T>,
-    ) -> phalanx::Result<()> {
-        match self {
-            Self::AllReduce(op) => batch.all_reduce(buffer, op),
-            Self::Broadcast { root } => batch.broadcast(buffer, root),
-            Self::Reduce { op, root } => batch.reduce(buffer, op, root),
-        }
-    }
-
-    #[track_caller]
-    fn run(self, group: &impl Group, tensor: &Tensor) -> Result<()> {
-        let (site, reach) = (CallSite::caller(), Reach::of(group, self.kind(), tensor.device())?);
-        if !tensor.is_contiguous() {
-            let what = "the elements do not lie in row-major order; pass `tensor.contiguous()?` and use that";
-            return Err(Error::misuse(self.kind(), what).into());
-        }
-        // Candle makes the call, and passes no call site on.
-        let host = &group.host().with_call_site(site.clone());
-        with_element!(tensor.dtype(),
-            T => match reach {
-                Reach::Host(_) => {
-                    Ok(bytes_mut(tensor, |bytes| self.perform::<T>(host, bytemuck::cast_slice_mut(bytes)))??)
-                }
-                #[cfg(feature = "cuda")]
-                Reach::Device(hybrid) => {
-                    cuda::in_place::<T>(hybrid, tensor, site, |batch, buffer| self.put(batch, buffer))
-                }
-            },
-            _ => Err(unsupported_dtype(host, self.kind(), tensor.dtype()).into()),
-        )
-    }
+/// Memory for a result, of the type of `tensor` and in its place.
+pub(crate) fn zeros(shape: &[usize], tensor: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::zeros(shape, tensor.dtype(), tensor.device())?)
 }

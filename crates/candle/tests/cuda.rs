@@ -4,8 +4,9 @@
 use candle_core::{DType, Device, Tensor, WithDType};
 use phalanx::{ReduceOp, threads};
 use phalanx_candle::{
-    Error, HybridGroup, all_gather, all_reduce, broadcast, reduce, reduce_scatter, sync_model,
-    verify_parameters,
+    Error, HybridGroup, all_gather, all_gather_coalesced, all_reduce, all_reduce_coalesced, all_to_all,
+    broadcast, gather, recv, reduce, reduce_scatter, reduce_scatter_coalesced, scan, scatter, send,
+    sync_model, verify_parameters,
 };
 use phalanx_nccl::Fallback;
 
@@ -55,6 +56,32 @@ fn moves<T: WithDType>(all: &HybridGroup, gpu: &Device) {
     let gathered = all_gather(all, &mine(1)).unwrap();
     assert_eq!((gathered.dims(), gathered.dtype()), (&[3, 2][..], T::DTYPE));
     assert_eq!(values(&gathered), [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]);
+    let rows = [mine(1), mine(2)];
+    let many = all_gather_coalesced(all, &[&rows[0], &rows[1]]).unwrap();
+    for (many, row) in many.iter().zip(&rows) {
+        assert_eq!(values(many), values(&all_gather(all, row).unwrap()), "{}", T::DTYPE.as_str());
+    }
+
+    let rank = all.rank();
+    let collected = gather(all, &mine(1), 1).unwrap();
+    assert_eq!(collected.as_ref().map(values), (rank == 1).then(|| values(&gathered)));
+    let (whole, part) = (mine(3), mine(1));
+    scatter(all, (rank == 2).then_some(&whole), &part, 2).unwrap();
+    let first = 20.0 + 2.0 * rank as f64;
+    assert_eq!(values(&part), [first, first + 1.0], "{}", T::DTYPE.as_str());
+    let exchanged = all_to_all(all, &mine(3)).unwrap();
+    let theirs = |from: usize| [0, 1].map(|i| (10 * from + 2 * rank + i) as f64);
+    assert_eq!(values(&exchanged), [theirs(0), theirs(1), theirs(2)].concat(), "{}", T::DTYPE.as_str());
+    // One after the other round the ring, beginning with rank 0.
+    let token = mine(1);
+    if rank > 0 {
+        recv(all, &token, rank - 1).unwrap();
+    }
+    send(all, &token, (rank + 1) % 3).unwrap();
+    if rank == 0 {
+        recv(all, &token, 2).unwrap();
+    }
+    assert_eq!(values(&token), [0.0, 1.0], "{}", T::DTYPE.as_str());
 }
 
 fn reduces<T: WithDType>(all: &HybridGroup, gpu: &Device) {
@@ -73,6 +100,31 @@ fn reduces<T: WithDType>(all: &HybridGroup, gpu: &Device) {
     assert_eq!((part.dims(), part.dtype()), (&[1, 2][..], T::DTYPE));
     let first = 30.0 + 6.0 * all.rank() as f64;
     assert_eq!(values(&part), [first, first + 3.0], "{}", T::DTYPE.as_str());
+
+    let tensors = [mine(1), mine(2)];
+    all_reduce_coalesced(all, &[&tensors[0], &tensors[1]], ReduceOp::Sum).unwrap();
+    assert_eq!(values(&tensors[0]), [30.0, 33.0], "{}", T::DTYPE.as_str());
+    assert_eq!(values(&tensors[1]), [30.0, 33.0, 36.0, 39.0], "{}", T::DTYPE.as_str());
+    let parts = reduce_scatter_coalesced(all, &[&mine(3), &mine(3)], ReduceOp::Sum).unwrap();
+    assert!(parts.iter().all(|each| values(each) == values(&part)), "{}", T::DTYPE.as_str());
+    let tensor = mine(1);
+    match scan(all, &tensor, ReduceOp::Sum) {
+        Ok(()) if all.nccl().is_none() => {
+            assert_eq!(values(&tensor), [[0.0, 1.0], [10.0, 12.0], [30.0, 33.0]][all.rank()]);
+        }
+        refused => {
+            assert!(matches!(refused, Err(Error::Group(phalanx::Error::Unsupported { .. }))), "{refused:?}");
+        }
+    }
+    // Every rank's factor is its own.
+    let tensor = mine(1);
+    let product = all_reduce(all, &tensor, ReduceOp::PreMulSum([2.0, 0.5, 1.0][all.rank()]));
+    if T::DTYPE.is_float() {
+        product.unwrap();
+        assert_eq!(values(&tensor), [25.0, 28.5], "{}", T::DTYPE.as_str());
+    } else {
+        assert!(matches!(product, Err(Error::Group(phalanx::Error::Misuse { .. }))), "{product:?}");
+    }
 }
 
 #[test]
@@ -149,6 +201,8 @@ fn what_cannot_be_done_is_refused_and_the_group_works_on() {
         for refused in [
             all_reduce(all, &tensor.t().unwrap(), ReduceOp::Sum),
             reduce_scatter(all, &tensor, ReduceOp::Sum).map(drop),
+            all_to_all(all, &tensor).map(drop),
+            all_reduce_coalesced(all, &[&tensor, &elsewhere], ReduceOp::Sum),
             all_reduce(all, &tensor, ReduceOp::BitAnd),
             broadcast(all, &tensor, 7),
         ] {

@@ -517,8 +517,19 @@ impl<'a> Batch<'a> {
         &self.memory
     }
 
-    /// Adds a collective that is called by the name of what it does.
-    pub(crate) fn request<T: DeviceElement>(&mut self, request: DeviceRequest<'a, T>) -> Result<()> {
+    /// Adds a collective of the group's own form: for libraries that pass on what they are asked for. Blocks are even.
+    ///
+    /// # Errors
+    /// As for the method of its name; [`Unsupported`](Error::Unsupported) for blocks that are not even, which go over no device.
+    pub fn request<T: DeviceElement>(&mut self, request: DeviceRequest<'a, T>) -> Result<()> {
+        let even = |blocks: &Layout| *blocks == self.blocks_of(blocks.len() / self.world_size);
+        let is_even = request.blocks().is_none_or(even)
+            && !matches!(request, Request::AllToAll { blocks: BlockExchange::Uneven { .. }, .. });
+        if !is_even {
+            let backend = if self.carrier == Carrier::Host { "host" } else { "nccl" };
+            let hint = "blocks of unlike lengths are for memory of the host".to_owned();
+            return Err(Error::Unsupported { op: request.kind(), backend, hint });
+        }
         self.request_as(request.kind(), request)
     }
 

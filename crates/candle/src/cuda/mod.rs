@@ -5,13 +5,13 @@ mod gradients;
 pub(crate) use gradients::memory;
 
 use crate::Result;
-use crate::element::{Shared, unsupported_dtype, with_element};
+use crate::element::Shared;
+use crate::perform::{Message, Shape};
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Tensor};
-use phalanx::error::OpKind;
-use phalanx::{CallSite, ReduceOp};
-use phalanx_nccl::{Batch, DeviceBuffer, DeviceElement, HybridGroup};
+use phalanx::CallSite;
+use phalanx_nccl::{DeviceBuffer, DeviceElement, HybridGroup};
 use std::cell::RefCell;
 
 /// A type that candle, phalanx and devices carry.
@@ -93,56 +93,80 @@ impl<T: OnGpu> Drop for Loan<T> {
     }
 }
 
-/// Performs an operation in place, on the device: in candle's order, and without waiting for it here.
-pub(crate) fn in_place<T: OnGpu>(
+/// Performs a collective on the device: in candle's order, and without waiting for it here.
+pub(crate) fn perform<T: OnGpu>(
     hybrid: &HybridGroup,
-    tensor: &Tensor,
+    input: Option<&Tensor>,
+    output: Option<&Tensor>,
+    request: Shape,
     site: CallSite,
-    put: impl for<'b> FnOnce(&mut Batch<'b>, &'b mut DeviceBuffer<T>) -> phalanx::Result<()>,
 ) -> Result<()> {
-    let mut loan = Loan::<T>::of(tensor, hybrid)?;
+    perform_all(hybrid, vec![Lent::<T>::of(hybrid, input, output, request)?], site)
+}
+
+/// As [`perform`], of several collectives in one launch.
+pub(crate) fn perform_all<T: OnGpu>(
+    hybrid: &HybridGroup,
+    mut all: Vec<Lent<T>>,
+    site: CallSite,
+) -> Result<()> {
     let mut batch = hybrid.batch();
-    put(&mut batch, loan.buffer())?;
+    for Lent { input, output, request } in &mut all {
+        let mut output = output.as_mut().map(Loan::buffer);
+        let input = input.as_mut().map(|input| &*input.buffer());
+        let lost = || phalanx::Error::Internal { what: "a collective without its tensor".into() };
+        let request = request.clone().try_map(
+            |()| input.ok_or_else(lost),
+            |()| output.take().ok_or_else(lost),
+            |reduce| reduce,
+        )?;
+        batch.request(request)?;
+    }
     // The group looks after it; the next call returns what goes wrong later.
     let _ = hybrid.launch_at(&batch, site)?;
+    all.into_iter().map(Lent::end).fold(Ok(()), Result::and)
+}
+
+/// A collective with the memory of its tensors.
+pub(crate) struct Lent<T: OnGpu> {
+    input: Option<Loan<T>>,
+    output: Option<Loan<T>>,
+    request: Shape,
+}
+
+impl<T: OnGpu> Lent<T> {
+    /// Takes the memory of both; of an input whose elements do not lie in row-major order, that of a copy.
+    pub(crate) fn of(
+        hybrid: &HybridGroup,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+        request: Shape,
+    ) -> Result<Self> {
+        let input = input.map(|input| Loan::of(&input.contiguous()?, hybrid)).transpose()?;
+        let output = output.map(|output| Loan::of(output, hybrid)).transpose()?;
+        Ok(Self { input, output, request })
+    }
+
+    fn end(self) -> Result<()> {
+        [self.input, self.output].into_iter().flatten().map(Loan::end).fold(Ok(()), Result::and)
+    }
+}
+
+/// Sends a tensor, or receives into one, on the device.
+pub(crate) fn message<T: OnGpu>(
+    hybrid: &HybridGroup,
+    tensor: &Tensor,
+    message: Message,
+    site: CallSite,
+) -> Result<()> {
+    let mut loan = Loan::<T>::of(&tensor.contiguous()?, hybrid)?;
+    let mut batch = hybrid.batch();
+    match message {
+        Message::SendTo(dst) => batch.send(loan.buffer(), dst)?,
+        Message::RecvFrom(src) => batch.recv(loan.buffer(), src)?,
+    }
+    let _ = hybrid.launch_at(&batch, site)?;
     loan.end()
-}
-
-/// The tensors of all ranks in new memory of this `shape`.
-pub(crate) fn all_gather(
-    hybrid: &HybridGroup,
-    tensor: &Tensor,
-    shape: Vec<usize>,
-    site: CallSite,
-) -> Result<Tensor> {
-    let all = Tensor::zeros(shape, tensor.dtype(), tensor.device())?;
-    // In place: this rank's part is where it belongs.
-    let (mine, at) = (tensor.flatten_all()?.contiguous()?, hybrid.rank() * tensor.elem_count());
-    all.flatten_all()?.slice_set(&mine, 0, at)?;
-    with_element!(all.dtype(),
-        T => in_place::<T>(hybrid, &all, site, |batch, all| batch.all_gather_in_place(all))?,
-        other => return Err(unsupported_dtype(hybrid.host(), OpKind::AllGather, other).into()),
-    );
-    Ok(all)
-}
-
-/// This rank's part, of this `shape`, of what the ranks' tensors are combined to.
-pub(crate) fn reduce_scatter(
-    hybrid: &HybridGroup,
-    tensor: &Tensor,
-    shape: Vec<usize>,
-    op: ReduceOp,
-    site: CallSite,
-) -> Result<Tensor> {
-    let all = tensor.flatten_all()?.force_contiguous()?;
-    with_element!(all.dtype(),
-        T => in_place::<T>(hybrid, &all, site, |batch, all| batch.reduce_scatter_in_place(all, op))?,
-        other => return Err(unsupported_dtype(hybrid.host(), OpKind::ReduceScatter, other).into()),
-    );
-    let len = all.elem_count() / hybrid.world_size();
-    // A copy, so that the rest is freed.
-    let mine = all.narrow(0, hybrid.rank() * len, len)?.force_contiguous()?;
-    Ok(mine.reshape(shape)?)
 }
 
 /// Gives `tensor`, and all that share its memory, another, and returns what it had.

@@ -1,0 +1,122 @@
+//! Collectives and messages of tensors: by the half of a group that reaches them.
+
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::element::{Shared, bytes_mut, read, unsupported_dtype, with_element};
+use crate::group::Reach;
+use crate::{Group, Result};
+use candle_core::Tensor;
+use phalanx::backend::Request;
+use phalanx::error::OpKind;
+use phalanx::{CallSite, Error, ProcessGroup};
+
+/// A collective apart from its tensors: `()` stands for the input, and for the output.
+pub(crate) type Shape = Request<(), ()>;
+
+/// Performs a collective from `input`, whose elements may lie in any order, to `output`; in place if there is no input.
+pub(crate) fn perform(
+    group: &impl Group,
+    input: Option<&Tensor>,
+    output: Option<&Tensor>,
+    request: Shape,
+    site: CallSite,
+) -> Result<()> {
+    let op = request.kind();
+    let Some(tensor) = output.or(input) else { return Err(missing(op, &site).into()) };
+    input.map_or(Ok(()), |input| alike(op, tensor, input))?;
+    output.map_or(Ok(()), |output| in_order(op, output))?;
+    let reach = Reach::of(group, op, tensor.device())?;
+    with_element!(tensor.dtype(),
+        T => match reach {
+            // Candle makes the call, and passes no call site on.
+            Reach::Host(group) => on_host::<T>(&group.with_call_site(site), input, output, request),
+            #[cfg(feature = "cuda")]
+            Reach::Device(hybrid) => cuda::perform::<T>(hybrid, input, output, request, site),
+        },
+        other => Err(unsupported_dtype(group.host(), op, other).into()),
+    )
+}
+
+fn missing(op: OpKind, site: &CallSite) -> Error {
+    Error::misuse(op, format!("this rank has no tensor for it, at {site}"))
+}
+
+/// Refuses tensors of unlike types or places.
+pub(crate) fn alike(op: OpKind, one: &Tensor, other: &Tensor) -> phalanx::Result<()> {
+    if one.device().same_device(other.device()) && one.dtype() == other.dtype() {
+        return Ok(());
+    }
+    let of = |tensor: &Tensor| format!("{} on {:?}", tensor.dtype().as_str(), tensor.device().location());
+    Err(Error::misuse(op, format!("one tensor is {}, and another {}", of(one), of(other))))
+}
+
+/// Refuses a tensor that can't be changed in place.
+pub(crate) fn in_order(op: OpKind, tensor: &Tensor) -> phalanx::Result<()> {
+    if tensor.is_contiguous() {
+        return Ok(());
+    }
+    let what = "the elements do not lie in row-major order; pass `tensor.contiguous()?` and use that";
+    Err(Error::misuse(op, what))
+}
+
+/// On memory of the host. The input is copied: tensors are locked while their elements are looked at, and others may need them before this call ends.
+fn on_host<T: Shared>(
+    host: &ProcessGroup,
+    input: Option<&Tensor>,
+    output: Option<&Tensor>,
+    request: Shape,
+) -> Result<()> {
+    let input = input.map(|input| read(input, <[T]>::to_vec)).transpose()?;
+    let run = |output: &mut [T]| {
+        let mut output = Some(output);
+        host.request::<T>(
+            request.map(|()| input.as_deref().unwrap_or_default(), |()| output.take().unwrap_or_default()),
+        )
+    };
+    match output {
+        Some(output) => Ok(bytes_mut(output, |bytes| run(bytemuck::cast_slice_mut(bytes)))??),
+        None => Ok(run(&mut [])?),
+    }
+}
+
+/// One end of a message between two ranks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Message {
+    SendTo(usize),
+    RecvFrom(usize),
+}
+
+impl Message {
+    pub(crate) fn perform(self, group: &impl Group, tensor: &Tensor, site: CallSite) -> Result<()> {
+        let op = match self {
+            Self::SendTo(_) => OpKind::Send,
+            Self::RecvFrom(_) => OpKind::Recv,
+        };
+        if let Self::RecvFrom(_) = self {
+            in_order(op, tensor)?;
+        }
+        let reach = Reach::of(group, op, tensor.device())?;
+        with_element!(tensor.dtype(),
+            T => match reach {
+                Reach::Host(group) => self.on_host::<T>(&group.with_call_site(site), tensor),
+                #[cfg(feature = "cuda")]
+                Reach::Device(hybrid) => cuda::message::<T>(hybrid, tensor, self, site),
+            },
+            other => Err(unsupported_dtype(group.host(), op, other).into()),
+        )
+    }
+
+    /// A tensor that is sent is copied first, as any input; one that is received into is locked meanwhile.
+    fn on_host<T: Shared>(self, host: &ProcessGroup, tensor: &Tensor) -> Result<()> {
+        match self {
+            Self::SendTo(dst) => Ok(host.send(&read(tensor, <[T]>::to_vec)?, dst, TAG)?),
+            Self::RecvFrom(src) => {
+                let recv = |bytes: &mut [u8]| host.recv::<T>(bytemuck::cast_slice_mut(bytes), src, TAG);
+                Ok(bytes_mut(tensor, recv)??)
+            }
+        }
+    }
+}
+
+/// Messages of tensors have no tags: those of devices have none.
+const TAG: u64 = 0;
