@@ -37,8 +37,8 @@ fn refused<T>(op: OpKind, outcome: Result<T>, why: &str) {
 
 fn wrong_calls(group: &ProcessGroup) {
     use OpKind::{
-        AllGather, AllReduce, AllToAll, Broadcast, Gather, NewGroup, Recv, Reduce, ReduceScatter, Scan, Scatter,
-        Send,
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, NewGroup, Recv, Reduce, ReduceScatter, Scan,
+        Scatter, Send,
     };
     let me = group.rank();
     let (three, mut one, mut seven) = ([0f32; 3], [0f32; 1], [0f32; 7]);
