@@ -4,9 +4,9 @@
 use crate::cuda;
 use crate::element::{Shared, Taken, read, unsupported_dtype, with_element};
 use crate::group::Reach;
-#[cfg(feature = "cuda")]
-use crate::perform::Shape;
 use crate::perform::{alike, in_order};
+#[cfg(feature = "cuda")]
+use crate::request::Shape;
 #[cfg(feature = "cuda")]
 use crate::tensor::zeros;
 use crate::tensor::{dealt, gathered};

@@ -76,6 +76,7 @@ mod group;
 mod model;
 mod parallel;
 mod perform;
+mod request;
 mod saved;
 mod scaler;
 mod sendable;

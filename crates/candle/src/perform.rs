@@ -4,14 +4,11 @@
 use crate::cuda;
 use crate::element::{Shared, bytes_mut, read, unsupported_dtype, with_element};
 use crate::group::Reach;
+use crate::request::{Message, Shape};
 use crate::{Group, Result};
 use candle_core::Tensor;
-use phalanx::backend::Request;
 use phalanx::error::OpKind;
 use phalanx::{CallSite, Error, ProcessGroup};
-
-/// A collective apart from its tensors: `()` stands for the input, and for the output.
-pub(crate) type Shape = Request<(), ()>;
 
 /// Performs a collective from `input`, whose elements may lie in any order, to `output`; in place if there is no input.
 pub(crate) fn perform(
@@ -79,41 +76,31 @@ fn on_host<T: Shared>(
     }
 }
 
-/// One end of a message between two ranks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Message {
-    SendTo(usize),
-    RecvFrom(usize),
+/// Sends `tensor`, or receives into it.
+pub(crate) fn pass(group: &impl Group, message: Message, tensor: &Tensor, site: CallSite) -> Result<()> {
+    let op = message.op();
+    match message {
+        Message::SendTo(_) => {}
+        Message::RecvFrom(_) => in_order(op, tensor)?,
+    }
+    let reach = Reach::of(group, op, tensor.device())?;
+    with_element!(tensor.dtype(),
+        T => match reach {
+            Reach::Host(group) => pass_on_host::<T>(&group.with_call_site(site), message, tensor),
+            #[cfg(feature = "cuda")]
+            Reach::Device(hybrid) => cuda::message::<T>(hybrid, tensor, message, site),
+        },
+        other => Err(unsupported_dtype(group.host(), op, other).into()),
+    )
 }
 
-impl Message {
-    pub(crate) fn perform(self, group: &impl Group, tensor: &Tensor, site: CallSite) -> Result<()> {
-        let op = match self {
-            Self::SendTo(_) => OpKind::Send,
-            Self::RecvFrom(_) => OpKind::Recv,
-        };
-        if let Self::RecvFrom(_) = self {
-            in_order(op, tensor)?;
-        }
-        let reach = Reach::of(group, op, tensor.device())?;
-        with_element!(tensor.dtype(),
-            T => match reach {
-                Reach::Host(group) => self.on_host::<T>(&group.with_call_site(site), tensor),
-                #[cfg(feature = "cuda")]
-                Reach::Device(hybrid) => cuda::message::<T>(hybrid, tensor, self, site),
-            },
-            other => Err(unsupported_dtype(group.host(), op, other).into()),
-        )
-    }
-
-    /// A tensor that is sent is copied first, as any input; one that is received into is locked meanwhile.
-    fn on_host<T: Shared>(self, host: &ProcessGroup, tensor: &Tensor) -> Result<()> {
-        match self {
-            Self::SendTo(dst) => Ok(host.send(&read(tensor, <[T]>::to_vec)?, dst, TAG)?),
-            Self::RecvFrom(src) => {
-                let recv = |bytes: &mut [u8]| host.recv::<T>(bytemuck::cast_slice_mut(bytes), src, TAG);
-                Ok(bytes_mut(tensor, recv)??)
-            }
+/// A tensor that is sent is copied first, as any input; one that is received into is locked meanwhile.
+fn pass_on_host<T: Shared>(host: &ProcessGroup, message: Message, tensor: &Tensor) -> Result<()> {
+    match message {
+        Message::SendTo(dst) => Ok(host.send(&read(tensor, <[T]>::to_vec)?, dst, TAG)?),
+        Message::RecvFrom(src) => {
+            let recv = |bytes: &mut [u8]| host.recv::<T>(bytemuck::cast_slice_mut(bytes), src, TAG);
+            Ok(bytes_mut(tensor, recv)??)
         }
     }
 }

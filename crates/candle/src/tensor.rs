@@ -15,7 +15,8 @@
 //! reach, or of a type that it has not there, and [`phalanx::Error::Misuse`] for one that cannot be changed in place
 //! because its elements do not lie in row-major order. In both cases nothing was sent. Over NCCL [`scan`] is `Unsupported`.
 
-use crate::perform::{Message, Shape, perform};
+use crate::perform::{pass, perform};
+use crate::request::{Message, Shape};
 use crate::{Group, Result};
 use candle_core::Tensor;
 use phalanx::backend::{BlockExchange, Buffers, Layout};
@@ -254,16 +255,31 @@ pub fn all_to_all(group: &impl Group, tensor: &Tensor) -> Result<Tensor> {
 /// ```
 #[track_caller]
 pub fn send(group: &impl Group, tensor: &Tensor, dst: usize) -> Result<()> {
-    Message::SendTo(dst).perform(group, tensor, CallSite::caller())
+    pass(group, Message::SendTo(dst), tensor, CallSite::caller())
 }
 
 /// Overwrites `tensor` with what rank `src` [sends](send) next to this rank, in place.
 ///
 /// # Examples
-/// See [`send`].
+/// A ring of two, in which one sends first and the other receives first:
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(2) { s.spawn(move || {
+/// let (own, theirs) = (Tensor::new(&[group.rank() as f32], &Device::Cpu)?, Tensor::new(&[9f32], &Device::Cpu)?);
+/// let other = 1 - group.rank();
+/// if group.rank() == 0 {
+///     phalanx_candle::send(&group, &own, other)?;
+/// }
+/// phalanx_candle::recv(&group, &theirs, other)?;
+/// if group.rank() == 1 {
+///     phalanx_candle::send(&group, &own, other)?;
+/// }
+/// assert_eq!(theirs.to_vec1::<f32>()?, [other as f32]);
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
 #[track_caller]
 pub fn recv(group: &impl Group, tensor: &Tensor, src: usize) -> Result<()> {
-    Message::RecvFrom(src).perform(group, tensor, CallSite::caller())
+    pass(group, Message::RecvFrom(src), tensor, CallSite::caller())
 }
 
 /// The shape of as many tensors as there are ranks, one after the other.

@@ -521,6 +521,24 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// As for the method of its name; [`Unsupported`](Error::Unsupported) for blocks that are not even, which go over no device.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_group::{Buffers, ReduceOp, Request};
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (devices.rank(), devices.stream());
+    /// let mut buffer = DeviceBuffer::from_host(stream, &[rank as f32, 1.0])?;
+    /// let mut batch = devices.batch();
+    /// batch.request(Request::AllReduce { buffers: Buffers::InPlace(&mut buffer), reduce: ReduceOp::Sum })?;
+    /// devices.launch(&batch)?.wait()?;
+    /// assert_eq!(buffer.to_host(stream, limit)?, [1.0, 2.0]);
+    /// # Ok::<(), phalanx_core::Error>(()) }).unwrap();
+    /// ```
     pub fn request<T: DeviceElement>(&mut self, request: DeviceRequest<'a, T>) -> Result<()> {
         let even = |blocks: &Layout| *blocks == self.blocks_of(blocks.len() / self.world_size);
         let is_even = request.blocks().is_none_or(even)

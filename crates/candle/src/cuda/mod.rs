@@ -6,7 +6,7 @@ pub(crate) use gradients::memory;
 
 use crate::Result;
 use crate::element::Shared;
-use crate::perform::{Message, Shape};
+use crate::request::{Message, Shape};
 use candle_core::cuda_backend::CudaDType;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr, ValidAsZeroBits};
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, InplaceOp1, Layout, Tensor};
