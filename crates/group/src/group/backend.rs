@@ -4,6 +4,7 @@ use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::trace::Trace;
 use phalanx_core::{Cause, Deadline, Error, GroupId, Peer, Result, Signature};
+use phalanx_engine::eager::EAGER_LIMIT;
 pub use phalanx_engine::message::{OnTimeout, Payload};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -104,7 +105,8 @@ pub trait Backend: Send + Sync + Debug {
     /// Performs messages side by side within `timeout`: none waits for another of them, unless both go to one peer, or come from one with one
     /// tag. Those keep their order.
     ///
-    /// By default what is sent is copied, to be sent by [`submit_message`](Self::submit_message) while the calling thread receives.
+    /// By default what is sent is copied, to be sent by [`submit_message`](Self::submit_message) while the calling thread receives. The end of messages
+    /// over [`EAGER_LIMIT`](crate::EAGER_LIMIT) is waited for.
     ///
     /// # Errors
     /// As [`Error`](phalanx_core::Error) says. The group has failed then, unless nothing was begun.
@@ -114,7 +116,9 @@ pub trait Backend: Send + Sync + Debug {
         for HostMessage { address, payload } in messages {
             match payload {
                 Payload::Out(bytes) => {
-                    sends.push(self.submit_message(address, Box::new(bytes.to_vec()), timeout)?);
+                    let sent = self.submit_message(address, Box::new(bytes.to_vec()), timeout)?;
+                    // Short ones need no receiver: if one fails, so does the group.
+                    sends.extend((bytes.len() > EAGER_LIMIT).then_some(sent));
                 }
                 Payload::In(bytes) => receives.push((address, bytes)),
             }

@@ -246,7 +246,6 @@ pub fn batches_that_wait_for_each_other_are_named(world: &World) {
         batch.recv(&mut comes, prev, 2).unwrap();
         let error = failed(&group, batch.perform());
         assert!(matches!(error, Error::Deadlock { .. }), "{error}");
-        assert_eq!(comes, [prev as u8], "what came is here");
         cause(&group)
     });
     let Cause::Deadlock { waits } = &causes[0] else { panic!("{}", causes[0]) };
