@@ -68,7 +68,7 @@ impl<'a> MessageBatch<'a> {
     /// let (peer, mut theirs) = (1 - group.rank(), [0u8; 2]);
     /// let mut batch = group.batch();
     /// batch.recv(&mut theirs, peer, 5)?;
-    /// batch.send(&[1, 2], peer, 5)?;
+    /// batch.send(&[1u8, 2], peer, 5)?;
     /// batch.perform()?;
     /// assert_eq!(theirs, [1, 2]);
     /// # Ok(())
@@ -100,7 +100,7 @@ impl<'a> MessageBatch<'a> {
     /// # phalanx_group::on_threads(3, |group| {
     /// let (rank, last) = (group.rank(), group.world_size() - 1);
     /// let edges = [rank as f32; 2];
-    /// let (mut left, mut right) = ([-1.0], [-1.0]);
+    /// let (mut left, mut right) = ([-1.0f32], [-1.0f32]);
     /// let mut batch = group.batch();
     /// if rank > 0 {
     ///     batch.send(&edges[..1], rank - 1, 0)?;

@@ -12,6 +12,9 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// More than any transport takes without a receiver.
 const LONG: usize = 8 << 20;
 
+/// What a rank calls.
+type Call = fn(&ProcessGroup) -> Result<()>;
+
 /// The elements that `from` sends to `to`, unlike for each pair, tag and length.
 fn content(from: usize, to: usize, tag: u64, len: usize) -> Vec<u32> {
     Random::new(((from * 64 + to) as u64) << 8 | tag).any(len)
@@ -139,8 +142,7 @@ pub fn short_sends_of_a_batch_need_no_receiver(world: &World) {
 
 /// Of a batch of which one message does not come, errors tell of that one.
 pub fn a_batch_in_vain_names_its_message(world: &World) {
-    type Wrong = fn(&ProcessGroup) -> Result<()>;
-    let cases: [(Wrong, &str); 2] = [
+    let cases: [(Call, &str); 2] = [
         (
             |group| {
                 let (mut comes, mut does_not) = ([0u8], [0u8]);
