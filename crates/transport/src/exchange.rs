@@ -207,7 +207,9 @@ impl<S> Links<S> {
         self.closed.retain(|g| *g != group);
         let early: Vec<_> = self.early.keys().filter(|(g, _)| *g == group).copied().collect();
         for key in early {
-            if let Some(link) = self.early.remove(&key) {
+            if let Some(link) = self.early.remove(&key)
+                && !breaks(Mechanism::EarlyLinks)
+            {
                 mailbox.put(key.1, Ok(link));
             }
         }

@@ -6,6 +6,8 @@
 pub enum Mechanism {
     /// Of two ranks that call each other at once, one gives way.
     Crossing,
+    /// A link for a group that does not exist here yet is kept for it.
+    EarlyLinks,
     /// A call ends when its time is over.
     Deadline,
     /// A frame is used only where the call that sent it was the same as the one that takes it.

@@ -24,5 +24,5 @@ pub(crate) mod process_group;
 pub(crate) mod registered_buffer;
 pub(crate) mod request;
 mod shrink_and_rejoin;
-mod split;
+pub(crate) mod split;
 pub(crate) mod work;

@@ -40,8 +40,7 @@ impl ProcessGroup {
             *splits += 1;
             *splits
         };
-        let name = |color| Signature::detail_of(&[self.id().0 as usize, number as usize, color as usize]);
-        let new = color.map(|color| (color, GroupId(name(color))));
+        let new = color.map(|color| (color, name(self.id(), number, color)));
         let made = self.divide(&**factory, new, key, site);
         if let (Some((_, id)), Err(error)) = (new, &made) {
             // The others may have all they need, and wait there for this rank.
@@ -72,16 +71,23 @@ impl ProcessGroup {
         self.all_gather_at(OpKind::Split, &mine, &mut all, site.clone())?;
         let Some((_, id)) = new else { return Ok(None) };
         let deadline = Deadline::after(Instant::now(), self.timeout());
-        let mut members: Vec<usize> = (0..self.world_size()).filter(|&r| all[2 * r] == mine[0]).collect();
-        members.sort_by_key(|&r| (all[2 * r + 1], r));
-        let of_job = members.iter().map(|&member| self.backend.members()[member]).collect();
-        Ok(Some(self.of_some(factory.create(
-            id,
-            of_job,
-            &Signature::bare(OpKind::Split, site),
-            &deadline,
-        )?)))
+        let of_job =
+            of_color(&all, mine[0]).into_iter().map(|member| self.backend.members()[member]).collect();
+        let call = Signature::bare(OpKind::Split, site);
+        Ok(Some(self.of_some(factory.create(id, of_job, &call, &deadline)?)))
     }
+}
+
+/// The name of the group of this color that split `number` of `parent` makes.
+pub(crate) fn name(parent: GroupId, number: u64, color: u32) -> GroupId {
+    GroupId(Signature::detail_of(&[parent.0 as usize, number as usize, color as usize]))
+}
+
+/// The ranks of this color, in the order of the new group. `all` has color and key of each rank.
+pub(crate) fn of_color(all: &[i64], color: i64) -> Vec<usize> {
+    let mut members: Vec<usize> = (0..all.len() / 2).filter(|&r| all[2 * r] == color).collect();
+    members.sort_by_key(|&r| (all[2 * r + 1], r));
+    members
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use super::faults::Misdeed;
 use super::process::{Process, Record};
 use super::run::Run;
 use crate::control::failure_report::SETTLE_TIME;
-use phalanx_core::{Cause, Error, Loss, OpKind};
+use phalanx_core::{Cause, Error, GroupId, Loss, OpKind};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What a rank needs besides what it waits for: its threads hesitate, and messages take their time.
@@ -21,7 +22,7 @@ pub(super) fn violations(run: &Run) -> Vec<String> {
                 found.push(format!("rank {rank}: #{} ended well with a wrong result", record.at));
             }
         }
-        if let Some(cause) = process.cause() {
+        for (_, cause) in process.causes() {
             truth(run, rank, &cause, &mut found);
         }
     }
@@ -62,17 +63,15 @@ fn in_time(run: &Run, rank: usize, process: &Process, found: &mut Vec<String>) {
     }
 }
 
-/// All ranks that hear the arbiter name the same first cause.
+/// All members of a group that hear the arbiter name the same first cause.
 fn agreement(run: &Run, found: &mut Vec<String>) {
     let hearing = run.processes.iter().enumerate().filter(|(rank, _)| run.faults.spare_line(*rank));
-    let mut first: Option<(usize, Cause)> = None;
+    let mut first: HashMap<GroupId, (usize, Cause)> = HashMap::new();
     for (rank, process) in hearing {
-        let Some(cause) = process.as_ref().and_then(Process::cause) else { continue };
-        match &first {
-            None => first = Some((rank, cause)),
-            Some((_, other)) if *other == cause => {}
-            Some((one, other)) => {
-                found.push(format!("rank {one} says: {other}; rank {rank} says: {cause}"));
+        for (group, cause) in process.iter().flat_map(Process::causes) {
+            let (one, other) = first.entry(group).or_insert_with(|| (rank, cause.clone()));
+            if *other != cause {
+                found.push(format!("of {group} rank {one} says: {other}; rank {rank} says: {cause}"));
                 return;
             }
         }
@@ -101,6 +100,12 @@ fn peace(run: &Run, found: &mut Vec<String>) {
     }
 }
 
+/// Whether a split failed on this rank, which then does not come into the new group.
+fn forgoes(run: &Run, rank: usize) -> bool {
+    let mut calls = run.processes[rank].iter().flat_map(|process| &process.records);
+    calls.any(|record| record.signature.op == OpKind::Split && matches!(record.ended, Some((_, Err(_)))))
+}
+
 /// What is said of a rank is true, and nobody is blamed to whom nothing was done.
 fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
     let touched = |who: usize| run.faults.touch(who);
@@ -108,7 +113,7 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
     let lies = |who: usize| run.faults.lie.is_some_and(|lie| lie.rank == who);
     let is_true = match cause {
         Cause::Lost { peer, how: Loss::Panicked } => strays(peer.rank, Misdeed::Panics),
-        Cause::Aborted { peer, .. } => strays(peer.rank, Misdeed::Aborts),
+        Cause::Aborted { peer, .. } => strays(peer.rank, Misdeed::Aborts) || forgoes(run, peer.rank),
         Cause::Protocol { peer, .. } => lies(peer.rank),
         Cause::Mismatch { left, right, .. } => {
             let [left_strays, right_strays] = [left, right].map(|(peer, _)| touched(peer.rank));
@@ -130,13 +135,20 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
         Cause::TimedOut { seq: 0, .. } => true,
         // Who does not hear the arbiter knows only whom it waited for itself.
         Cause::TimedOut { reporter, .. } if reporter.rank == rank && !run.faults.spare_line(rank) => true,
-        Cause::TimedOut { reporter, seq, waited, missing, .. } => {
+        Cause::TimedOut { reporter, seq, site, waited, missing, .. } => {
+            let group =
+                site.as_ref().and_then(|site| run.program.group(site.line as usize - 1, reporter.rank));
+            let is_in = |who: usize, record: &&Record| {
+                group.is_some_and(|group| run.program.group(record.at, who).is_some_and(|g| g.id == group.id))
+            };
             let came = |who: usize, by: Instant| {
                 let calls = run.processes[who].iter().flat_map(|process| &process.records);
-                calls.into_iter().any(|record| record.seq >= *seq && record.called <= by)
+                let mut calls = calls.into_iter().filter(|record| is_in(who, record));
+                calls.any(|record| record.seq >= *seq && record.called <= by)
             };
             let first = run.processes[reporter.rank].iter().flat_map(|process| &process.records);
-            let called = first.into_iter().find(|record| record.seq == *seq).map(|record| record.called);
+            let mut first = first.into_iter().filter(|record| is_in(reporter.rank, record));
+            let called = first.find(|record| record.seq == *seq).map(|record| record.called);
             called.is_some_and(|called| {
                 missing.iter().all(|peer| touched(peer.rank) || !came(peer.rank, called + *waited))
             })
@@ -161,7 +173,8 @@ fn mismatch(run: &Run, found: &mut Vec<String>) {
     };
     let mut rest = run.faults.clone();
     rest.astray = None;
-    if run.program.lines[astray.call].op == OpKind::Send {
+    let group = run.program.group(astray.call, astray.rank);
+    if run.program.lines[astray.call].op == OpKind::Send || group.is_none_or(|g| g.members.len() < 2) {
         return;
     }
     if !rest.are_harmless(run.program.leeway()) {
@@ -177,7 +190,7 @@ fn mismatch(run: &Run, found: &mut Vec<String>) {
         }
         // Who only sends, and whose frames nobody needs, may go unheard: no data was used.
         let is_rooted = run.program.lines[astray.call].is_rooted();
-        if !is_rooted && process.as_ref().is_some_and(|p| p.cause().is_none()) {
+        if !is_rooted && process.as_ref().is_some_and(|p| p.causes().next().is_none()) {
             found.push(format!(
                 "rank {} called something else, and rank {rank} did not hear of it",
                 astray.rank

@@ -35,11 +35,12 @@ impl Doing {
             return Ok(Self { task: Task::Message(message, number), input, output: None });
         }
         let (signature, pattern) = program.call(at, rank, line);
+        let rank_in_group = program.group(at, rank).map_or(0, |group| group.rank_of(rank)) as u32;
         let collective = backend.begin(&signature, &pattern)?;
         let mut input = program.input(at, rank);
-        input.resize(if line.op == OpKind::Barrier { 0 } else { line.count }, 0);
+        input.resize(signature.count as usize, 0);
         let output = match line.op {
-            OpKind::Scatter if line.root == rank => Some(Vec::new()),
+            OpKind::Scatter if signature.root == Some(rank_in_group) => Some(Vec::new()),
             OpKind::AllToAll => Some(input.clone()),
             _ => None,
         };
@@ -104,13 +105,13 @@ impl Operation for Doing {
 impl Program {
     fn message(&self, at: usize, part: usize, rank: usize, line: &Line) -> (Address, Vec<i64>) {
         let (sends, tag) = self.end_of(at, part, rank);
-        let (from, to) = self.ends(at);
-        let values = self.sent(at, tag, line.count + tag as usize);
+        let (from, to) = self.ends(at, rank);
+        let values = self.sent(at, rank, tag, line.count + tag as usize);
         let len = values.len();
         let (call, _) = self.call(at, rank, line);
         let op = if sends { OpKind::Send } else { OpKind::Recv };
         let signature = Signature { op, count: len as u64, ..call };
-        let peer = if sends { to } else { from };
+        let peer = self.group(at, rank).map_or(0, |group| group.rank_of(if sends { to } else { from }));
         let address = Address { signature, peer, tag };
         (address, if sends { values } else { vec![i64::MIN; len] })
     }

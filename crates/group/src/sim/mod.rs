@@ -6,6 +6,7 @@
 
 mod check;
 mod desk;
+mod division;
 mod doing;
 mod faults;
 mod job;

@@ -1,6 +1,7 @@
 //! One simulated process: what its threads do in turn, driven by the events of the network.
 
 use super::desk::{Desk, SharedDesk};
+use super::division::Division;
 use super::doing::Doing;
 use super::faults::{Astray, Faults, Misdeed};
 use super::job::{Notices, SimJob, peer};
@@ -21,9 +22,10 @@ use crate::control::outage::Silence;
 use crate::control::runtime::Runtime;
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::operation::Operation;
+use crate::group::split;
 use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
-use phalanx_core::{Cause, Deadline, Error, Loss, Signature, WORLD};
+use phalanx_core::{Cause, Deadline, Error, GroupId, Loss, OpKind, Signature, WORLD};
 use phalanx_trace::{Now, Recorded};
 use phalanx_transport::{Secret, Wire};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,6 +66,14 @@ enum Stage {
     Over,
 }
 
+/// A group as its member has it.
+#[derive(Debug)]
+struct OpenGroup {
+    id: GroupId,
+    backend: ScheduledBackend,
+    health: Arc<GroupHealth>,
+}
+
 /// One simulated process.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -79,8 +89,9 @@ pub(super) struct Process {
     client: Option<ControlClient>,
     meeting: Rendezvous,
     stage: Stage,
-    backend: Option<ScheduledBackend>,
-    health: Option<Arc<GroupHealth>>,
+    job: Option<Arc<SimJob>>,
+    /// Its group of each division of the program.
+    groups: Vec<Option<OpenGroup>>,
     /// The next call: the line of the program, and which of its calls.
     at: usize,
     part: usize,
@@ -152,8 +163,8 @@ impl Process {
             client: None,
             meeting: Rendezvous { me: peer(me), world_size, deadline },
             stage: Stage::Calling,
-            backend: None,
-            health: None,
+            job: None,
+            groups: Vec::new(),
             at: 0,
             part: 0,
             started: now,
@@ -166,9 +177,16 @@ impl Process {
         matches!(self.stage, Stage::Over)
     }
 
-    /// Why its group has failed, as it saw it.
-    pub(super) fn cause(&self) -> Option<Cause> {
-        self.health.as_ref()?.latch.first_cause().cloned()
+    /// Why its groups have failed, as it saw it, each in its order of the program.
+    pub(super) fn causes(&self) -> impl Iterator<Item = (GroupId, Cause)> {
+        let groups = self.groups.iter().flatten();
+        groups.filter_map(|group| Some((group.id, group.health.latch.first_cause().cloned()?)))
+    }
+
+    /// The group of the call that it is at.
+    fn group(&self) -> &OpenGroup {
+        let division = self.program.lines[self.at].division;
+        self.groups[division].as_ref().expect("whoever calls in a group has it")
     }
 
     /// Each thread of the process may look around, in any order. Returns when to do so again, though nothing has come.
@@ -259,7 +277,7 @@ impl Process {
                 match self.membership.wait_complete(&Deadline::after(now, Duration::ZERO)) {
                     Ok(_) => {
                         self.met = Some((now, Ok(())));
-                        self.open();
+                        self.join();
                         self.pause(now)
                     }
                     Err(incomplete) if incomplete.hopeless.is_some() || *ask_at <= now => {
@@ -282,8 +300,7 @@ impl Process {
             Stage::Pausing(_) => self.begin(now),
             Stage::Doing(..) => return self.drive(now),
             Stage::GivingUp => {
-                let health = self.health.as_ref().expect("whoever aborts has a group");
-                match health.verdict(now) {
+                match self.group().health.verdict(now) {
                     // Without a farewell.
                     Ok(_) if self.strays(Misdeed::Panics) => Stage::LastWords(now + LAST_WORDS_TIME),
                     Ok(_) => self.failed(now),
@@ -304,7 +321,6 @@ impl Process {
                     return false;
                 }
                 self.net.lock().say(self.me as u64, || format!("{} ends", self.me));
-                self.backend = None;
                 self.net.lock().leave(self.me);
                 Stage::Over
             }
@@ -329,31 +345,44 @@ impl Process {
             | Stage::Leaving(at)
             | Stage::LastWords(at) => Some(*at),
             Stage::Doing(doing, attempt) => {
-                let engine = &self.backend.as_ref()?.engine;
+                let engine = &self.group().backend.engine;
                 Some(now + attempt.waits_for(&engine.lock(), &**doing, &mut Vec::new(), now))
             }
-            Stage::GivingUp => self.health.as_ref()?.verdict(now).err(),
+            Stage::GivingUp => self.group().health.verdict(now).err(),
             Stage::Calling | Stage::Over => None,
         }
     }
 
-    /// All ranks are here: makes the group.
-    fn open(&mut self) {
+    /// All ranks are here: makes the group of all.
+    fn join(&mut self) {
         let (membership, notices) = (self.membership.clone(), self.notices.clone());
         let Program { world_size, limit, .. } = *self.program;
-        let job = Arc::new(SimJob::new(self.me, world_size, limit, membership, notices));
-        let members: Vec<_> = (0..world_size).collect();
+        self.job = Some(Arc::new(SimJob::new(self.me, world_size, limit, membership, notices)));
+        self.groups = self.program.divisions.iter().map(|_| None).collect();
+        self.open(0, WORLD, (0..world_size).collect());
+    }
+
+    /// Makes a group whose members are these ranks of the job.
+    fn open(&mut self, division: usize, id: GroupId, members: Vec<usize>) {
+        let Program { world_size, limit, .. } = *self.program;
         let place = (self.me, world_size);
-        let transport = SimTransport::open(&self.net, &self.desk, (WORLD, &members), place, limit, self.lie);
-        let health = Arc::new(GroupHealth::new(job, WORLD, members));
+        let transport = SimTransport::open(&self.net, &self.desk, (id, &members), place, limit, self.lie);
+        let job = self.job.clone().expect("it has come together with the others");
+        let health = Arc::new(GroupHealth::new(job, id, members));
+        let wire = Wire::new(Box::new(transport));
         let selector = self.program.selector.clone();
-        self.backend = Some(ScheduledBackend::over(
-            Wire::new(Box::new(transport)),
-            health.clone(),
-            BackendChoice::Auto,
-            selector,
-        ));
-        self.health = Some(health);
+        let backend = ScheduledBackend::over(wire, health.clone(), BackendChoice::Auto, selector);
+        self.groups[division] = Some(OpenGroup { id, backend, health });
+    }
+
+    /// The group that this rank is to be in after the split that it is at.
+    fn divided(&self) -> Option<(usize, i64, GroupId)> {
+        // One that is led astray may call something else there.
+        let splits = self.records.last().is_some_and(|record| record.signature.op == OpKind::Split);
+        let made = self.program.lines[self.at].makes.filter(|_| splits)?;
+        let Division { said, number, .. } = &self.program.divisions[made];
+        let color = said[self.me].0?;
+        Some((made, color.into(), split::name(self.group().id, *number, color)))
     }
 
     fn strays(&self, how: Misdeed) -> bool {
@@ -371,7 +400,9 @@ impl Process {
             let Some(line) = self.program.lines.get(self.at) else {
                 return self.leave(now + self.program.limit + SETTLE_TIME);
             };
-            if self.program.parts(self.at, self.me) > 0 && !self.strays(Misdeed::Skips) {
+            // Whoever left out a split has no group of it.
+            let is_in = self.groups[line.division].is_some();
+            if is_in && self.program.parts(self.at, self.me) > 0 && !self.strays(Misdeed::Skips) {
                 return Stage::Pausing(now + line.pauses[self.me]);
             }
             self.at += 1;
@@ -380,7 +411,7 @@ impl Process {
 
     /// Makes the next call.
     fn begin(&mut self, now: Instant) -> Stage {
-        let health = self.health.clone().expect("the group was made");
+        let health = self.group().health.clone();
         if self.strays(Misdeed::Leaves) {
             return self.leave(now);
         }
@@ -394,13 +425,16 @@ impl Process {
         }
         let program = self.program.clone();
         let written = &program.lines[self.at];
-        let line = match self.astray.filter(|astray| astray.call == self.at).map(|astray| astray.how) {
+        // In a group of one, nothing is another call than that of the others.
+        let is_alone = self.group().health.members().len() == 1;
+        let astray = self.astray.filter(|astray| astray.call == self.at && !is_alone);
+        let line = match astray.map(|astray| astray.how) {
             Some(Misdeed::OtherOp) => written.other_op(),
             Some(Misdeed::OtherCount) => written.other_count(program.world_size),
             _ => written.clone(),
         };
         let (at, part) = (self.at, self.part);
-        let backend = self.backend.as_ref().expect("the group was made");
+        let backend = &self.group().backend;
         let mut record =
             Record { at, seq: 0, signature: program.call(at, self.me, &line).0, called: now, ended: None };
         self.net.lock().say(self.me as u64, || format!("{} calls #{at} {}", self.me, record.signature));
@@ -420,8 +454,10 @@ impl Process {
 
     /// Drives the call on; whether anything moved.
     fn drive(&mut self, now: Instant) -> bool {
+        let divided = self.divided();
         let Stage::Doing(doing, attempt) = &mut self.stage else { return false };
-        let backend = self.backend.as_ref().expect("the group was made");
+        let division = self.program.lines[self.at].division;
+        let OpenGroup { backend, health, .. } = self.groups[division].as_ref().expect("it calls there");
         let outcome = attempt.poll(&mut backend.engine.lock(), &mut **doing, || now);
         let record = self.records.last_mut().expect("the call was recorded");
         self.stage = match outcome {
@@ -433,12 +469,22 @@ impl Process {
                 doing.ended(backend);
                 record.ended = Some((now, Ok(right)));
                 self.net.lock().say(self.at as u64, || format!("{} is done with #{}", self.me, self.at));
+                if let Some((made, color, id)) = divided {
+                    let members = health.members();
+                    let of_job = split::of_color(doing.result(), color).into_iter();
+                    let new = of_job.map(|rank| members[rank]).collect();
+                    self.open(made, id, new);
+                }
                 self.part += 1;
                 self.pause(now)
             }
             Outcome::Failed(error) => {
                 self.net.lock().say(self.at as u64, || format!("{} fails: {error}", self.me));
                 doing.failed(backend);
+                if let Some((_, _, id)) = divided {
+                    // The others may have all they need, and wait there for this rank.
+                    health.forgo(id, &error);
+                }
                 record.ended = Some((now, Err(error)));
                 self.failed(now)
             }

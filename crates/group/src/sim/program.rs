@@ -1,5 +1,6 @@
 //! What the ranks of a run call, and what must come of it.
 
+use super::division::{Division, Group};
 use super::random::{Random, mix};
 use crate::host::stage::Pattern;
 use phalanx_algo::{Algorithm, Selector, Way};
@@ -22,17 +23,23 @@ const COLLECTIVES: [OpKind; 9] = [
     OpKind::Barrier,
 ];
 
-/// One collective, as all ranks should call it.
+/// How often a rank of a program divides one of its groups, at most.
+const SPLITS_MAX: usize = 3;
+
+/// One collective, as all ranks should call it, each in its group of a division.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
     pub(super) op: OpKind,
+    /// Which of the program's divisions, and for a split, which one it makes.
+    pub(super) division: usize,
+    pub(super) makes: Option<usize>,
     pub(super) count: usize,
     pub(super) reduce: ReduceOp,
     pub(super) root: usize,
     /// What each rank computes before it calls.
     pub(super) pauses: Vec<Duration>,
-    /// All ranks' contributions, combined; made when first needed.
-    combined: OnceLock<Vec<i64>>,
+    /// All ranks' contributions, combined in each group; made when first needed.
+    combined: OnceLock<Vec<Vec<i64>>>,
 }
 
 /// A random program, the same on all ranks.
@@ -40,6 +47,8 @@ pub(super) struct Line {
 pub(super) struct Program {
     seed: u64,
     pub(super) world_size: usize,
+    /// The first is that of all ranks.
+    pub(super) divisions: Vec<Division>,
     pub(super) lines: Vec<Line>,
     /// How long a call may take …
     pub(super) limit: Duration,
@@ -60,19 +69,28 @@ impl Program {
             let algorithms: Vec<_> = Algorithm::of(op).filter(|a| a.supports(world_size)).collect();
             selector.forced.insert(op, Way::Messages(*random.pick(&algorithms)));
         }
-        let mut lines: Vec<_> = (0..1 + random.below(10)).map(|_| Line::draw(random, world_size)).collect();
+        let mut divisions = vec![Division::world(world_size)];
+        let mut lines = Vec::new();
+        for _ in 0..1 + random.below(10) {
+            let line = Line::draw(random, &lines, &mut divisions, world_size);
+            lines.push(line);
+        }
         // A rank that leaves one out is at another call than the others, whichever it is.
         for at in 1..lines.len() {
-            let before = lines[..at].iter().rfind(|line| line.op != MESSAGES);
-            if before.is_some_and(|before| (before.op, before.count) == (lines[at].op, lines[at].count)) {
-                lines[at].count += world_size;
+            let (before, later) = lines.split_at_mut(at);
+            let line = &mut later[0];
+            let before = before.iter().rfind(|l| l.op != MESSAGES && l.division == line.division);
+            if before.is_some_and(|before| (before.op, before.count) == (line.op, line.count)) {
+                line.count += world_size;
             }
         }
         // The last is where all wait for each other before they leave.
-        lines.push(Line { op: OpKind::Barrier, ..Line::draw(random, world_size) });
+        let last = Line::draw(random, &lines, &mut Vec::from([Division::world(world_size)]), world_size);
+        lines.push(Line { op: OpKind::Barrier, division: 0, makes: None, ..last });
         Self {
             seed,
             world_size,
+            divisions,
             lines,
             limit: *random.pick(&[Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(10)]),
             init_limit: *random.pick(&[Duration::from_secs(4), Duration::from_secs(12)]),
@@ -98,131 +116,180 @@ impl Program {
         (mix(self.seed ^ (rank as u64) << 48 ^ (at as u64) << 32 ^ i as u64) % 2001) as i64 - 1000
     }
 
-    fn block(&self, at: usize, rank: usize) -> std::ops::Range<usize> {
-        Layout::even(self.world_size, self.lines[at].count).block(rank)
+    /// The group in which `rank` makes the calls of line `at`, if it is in one.
+    pub(super) fn group(&self, at: usize, rank: usize) -> Option<&Group> {
+        self.divisions[self.lines[at].division].group_of(rank)
+    }
+
+    fn own_group(&self, at: usize, rank: usize) -> &Group {
+        self.group(at, rank).expect("whoever calls in a group is in it")
+    }
+
+    fn block(&self, at: usize, group: &Group, rank: usize) -> std::ops::Range<usize> {
+        let size = group.members.len();
+        Layout::even(size, self.lines[at].count_in(size)).block(group.rank_of(rank))
     }
 
     /// How many calls this rank makes for line `at`.
     pub(super) fn parts(&self, at: usize, rank: usize) -> usize {
-        let (from, to) = self.ends(at);
+        let Some(group) = self.group(at, rank) else { return 0 };
         match self.lines[at].op {
-            MESSAGES if rank == from || rank == to => 2,
-            MESSAGES => 0,
+            MESSAGES if group.members.len() == 1 => 0,
+            MESSAGES => {
+                let (from, to) = self.ends(at, rank);
+                if rank == from || rank == to { 2 } else { 0 }
+            }
             _ => 1,
         }
     }
 
-    /// From whom to whom the messages of line `at` go.
-    pub(super) fn ends(&self, at: usize) -> (usize, usize) {
-        let from = self.lines[at].root;
-        (from, (from + 1) % self.world_size)
+    /// From whom to whom the messages of line `at` go in the group of `rank`, as ranks of the job.
+    pub(super) fn ends(&self, at: usize, rank: usize) -> (usize, usize) {
+        let members = &self.own_group(at, rank).members;
+        let from = self.lines[at].root % members.len();
+        (members[from], members[(from + 1) % members.len()])
     }
 
     /// Whether `rank` sends in that call, and which tag.
     pub(super) fn end_of(&self, at: usize, part: usize, rank: usize) -> (bool, u64) {
-        let sends = rank == self.lines[at].root;
+        let sends = rank == self.ends(at, rank).0;
         (sends, if sends { part as u64 } else { 1 - part as u64 })
     }
 
-    /// A message of `len` values.
-    pub(super) fn sent(&self, at: usize, tag: u64, len: usize) -> Vec<i64> {
-        let from = self.lines[at].root;
+    /// A message of `len` values in the group of `rank`.
+    pub(super) fn sent(&self, at: usize, rank: usize, tag: u64, len: usize) -> Vec<i64> {
+        let (from, _) = self.ends(at, rank);
         (0..len).map(|i| self.value(at, from, i + (tag as usize + 1) * 0x1_0000)).collect()
     }
 
-    /// The place of line `at` among the collectives, from 1.
+    /// The place of line `at` among the collectives of its division, from 1.
     pub(super) fn seq(&self, at: usize) -> u64 {
-        self.lines[..=at].iter().filter(|line| line.op != MESSAGES).count() as u64
+        let division = self.lines[at].division;
+        let before = self.lines[..=at].iter();
+        before.filter(|line| line.op != MESSAGES && line.division == division).count() as u64
+    }
+
+    /// Color and key of `rank` in split `at`.
+    fn said(&self, at: usize, rank: usize) -> [i64; 2] {
+        let made = self.lines[at].makes.expect("it is a split");
+        let (color, key) = self.divisions[made].said[rank];
+        [color.map_or(-1, i64::from), key]
     }
 
     /// The whole buffer of `rank` before call `at`, when it is called as written.
     pub(super) fn input(&self, at: usize, rank: usize) -> Vec<i64> {
-        let line = &self.lines[at];
-        let all = || (0..line.count).map(|i| self.value(at, rank, i)).collect();
+        let (line, group) = (&self.lines[at], self.own_group(at, rank));
+        let count = line.count_in(group.members.len());
+        let all = || (0..count).map(|i| self.value(at, rank, i)).collect();
         match line.op {
             OpKind::Barrier => Vec::new(),
             // Of the whole, only the own block is there.
             OpKind::AllGather | OpKind::Gather => {
-                let own = self.block(at, rank);
-                (0..line.count)
+                let own = self.block(at, group, rank);
+                (0..count)
                     .map(|i| if own.contains(&i) { self.value(at, rank, i) } else { i64::MIN })
                     .collect()
             }
-            OpKind::Broadcast | OpKind::Scatter if rank != line.root => vec![i64::MIN; line.count],
+            OpKind::Split => {
+                let mut whole = vec![i64::MIN; count];
+                whole[self.block(at, group, rank)].copy_from_slice(&self.said(at, rank));
+                whole
+            }
+            OpKind::Broadcast | OpKind::Scatter if rank != line.root_in(group) => vec![i64::MIN; count],
             _ => all(),
         }
     }
 
     /// What must stand in the buffer of `rank` after a call of line `at`, and where.
     pub(super) fn expected(&self, at: usize, part: usize, rank: usize) -> (std::ops::Range<usize>, Vec<i64>) {
-        let line = &self.lines[at];
-        let all = 0..line.count;
+        let (line, group) = (&self.lines[at], self.own_group(at, rank));
+        let all = 0..line.count_in(group.members.len());
+        let (root, members) = (line.root_in(group), || group.members.iter().copied());
         match line.op {
             MESSAGES => {
                 let (_, tag) = self.end_of(at, part, rank);
                 let len = line.count + tag as usize;
-                (0..len, self.sent(at, tag, len))
+                (0..len, self.sent(at, rank, tag, len))
             }
-            OpKind::AllReduce => (all, self.combined(at).to_vec()),
-            OpKind::Reduce if rank == line.root => (all, self.combined(at).to_vec()),
+            OpKind::AllReduce => (all, self.combined(at, rank).to_vec()),
+            OpKind::Reduce if rank == root => (all, self.combined(at, rank).to_vec()),
             OpKind::ReduceScatter => {
-                let own = self.block(at, rank);
-                (own.clone(), self.combined(at)[own].to_vec())
+                let own = self.block(at, group, rank);
+                (own.clone(), self.combined(at, rank)[own].to_vec())
             }
-            OpKind::Broadcast => (all.clone(), all.map(|i| self.value(at, line.root, i)).collect()),
-            OpKind::Scatter if rank != line.root => {
-                let own = self.block(at, rank);
-                (own.clone(), own.map(|i| self.value(at, line.root, i)).collect())
+            OpKind::Broadcast => (all.clone(), all.map(|i| self.value(at, root, i)).collect()),
+            OpKind::Scatter if rank != root => {
+                let own = self.block(at, group, rank);
+                (own.clone(), own.map(|i| self.value(at, root, i)).collect())
             }
-            OpKind::Gather if rank != line.root => (0..0, Vec::new()),
+            OpKind::Gather if rank != root => (0..0, Vec::new()),
             OpKind::AllGather | OpKind::Gather => {
-                let of = |r: usize| self.block(at, r).map(move |i| self.value(at, r, i));
-                (all, (0..self.world_size).flat_map(of).collect())
+                let of = |r: usize| self.block(at, group, r).map(move |i| self.value(at, r, i));
+                (all, members().flat_map(of).collect())
             }
+            OpKind::Split => (all, members().flat_map(|r| self.said(at, r)).collect()),
             OpKind::AllToAll => {
-                let from = |r: usize| self.block(at, rank).map(move |i| self.value(at, r, i));
-                (all, (0..self.world_size).flat_map(from).collect())
+                let from = |r: usize| self.block(at, group, rank).map(move |i| self.value(at, r, i));
+                (all, members().flat_map(from).collect())
             }
             _ => (0..0, Vec::new()),
         }
     }
 
-    fn combined(&self, at: usize) -> &[i64] {
+    /// The combined contributions of the group of `rank`.
+    fn combined(&self, at: usize, rank: usize) -> &[i64] {
         let line = &self.lines[at];
-        line.combined.get_or_init(|| {
-            let combine = |a: i64, b: i64| match line.reduce {
-                ReduceOp::Min => a.min(b),
-                ReduceOp::Max => a.max(b),
-                ReduceOp::BitXor => a ^ b,
-                _ => a + b,
-            };
-            let at_place = |i| (0..self.world_size).map(|r| self.value(at, r, i)).reduce(combine);
-            (0..line.count).map(|i| at_place(i).expect("a world has ranks")).collect()
-        })
+        let division = &self.divisions[line.division];
+        let combine = |a: i64, b: i64| match line.reduce {
+            ReduceOp::Min => a.min(b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::BitXor => a ^ b,
+            _ => a + b,
+        };
+        let combined = |group: &Group| {
+            let at_place = |i| group.members.iter().map(|&r| self.value(at, r, i)).reduce(combine);
+            let count = line.count_in(group.members.len());
+            (0..count).map(|i| at_place(i).expect("a group has ranks")).collect()
+        };
+        let all = line.combined.get_or_init(|| division.groups.iter().map(combined).collect());
+        &all[division.place_of(rank).expect("whoever calls in a group is in it")]
     }
 
     /// Call `at` as `rank` makes it; `line` is what it takes for that.
     pub(super) fn call(&self, at: usize, rank: usize, line: &Line) -> (Signature, Pattern) {
+        let group = self.own_group(at, rank);
         let is_barrier = line.op == OpKind::Barrier;
         let reduces = matches!(line.op, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
-        let count = if is_barrier { 0 } else { line.count };
+        let count = if is_barrier { 0 } else { line.count_in(group.members.len()) };
+        let root = line.root % group.members.len();
         let signature = Signature {
             op: line.op,
             dtype: (!is_barrier).then_some(DType::I64),
             count: count as u64,
             reduce: reduces.then_some(line.reduce),
-            root: line.is_rooted().then_some(line.root as u32),
+            root: line.is_rooted().then_some(root as u32),
             detail: 0,
             method: Method::UNSAID,
             site: CallSite { file: format!("rank{rank}.rs").into(), line: at as u32 + 1 },
         };
-        let pattern = Pattern::of_call(&signature, Layout::even(self.world_size, count));
+        let mut pattern = Pattern::of_call(&signature, Layout::even(group.members.len(), count));
+        if line.op == OpKind::Split {
+            pattern.kind = OpKind::AllGather;
+        }
         (signature, pattern)
     }
 }
 
 impl Line {
-    fn draw(random: &mut Random, world_size: usize) -> Self {
+    /// The line after `before`.
+    fn draw(random: &mut Random, before: &[Self], divisions: &mut Vec<Division>, world_size: usize) -> Self {
+        let division = random.below(divisions.len());
+        // All splits of a group look alike to it, so there is something else between two of them.
+        let last = before.iter().rfind(|line| line.op != MESSAGES && line.division == division);
+        let may_split = divisions.len() <= SPLITS_MAX && last.is_none_or(|last| last.op != OpKind::Split);
+        if may_split && random.chance(1, 4) {
+            return Self::split(random, divisions, division, world_size);
+        }
         let op = if random.chance(1, 6) { MESSAGES } else { *random.pick(&COLLECTIVES) };
         let most: usize = *random.pick(&[1, 10, 10, 100, 1000]);
         let count = match op {
@@ -232,6 +299,8 @@ impl Line {
         let most_pause = *random.pick(&[1, 20, 20, 100, 700]);
         Self {
             op,
+            division,
+            makes: None,
             count,
             reduce: *random.pick(&[
                 ReduceOp::Sum,
@@ -246,6 +315,37 @@ impl Line {
         }
     }
 
+    /// Divides the groups of `division`.
+    fn split(random: &mut Random, divisions: &mut Vec<Division>, division: usize, world_size: usize) -> Self {
+        let number = 1 + divisions[1..].iter().filter(|made| made.parent == division).count() as u64;
+        let made = Division::draw(random, (division, &divisions[division]), number, world_size);
+        divisions.push(made);
+        Self {
+            op: OpKind::Split,
+            division,
+            makes: Some(divisions.len() - 1),
+            count: 0,
+            reduce: ReduceOp::Sum,
+            root: 0,
+            pauses: (0..world_size).map(|_| random.millis(0..20)).collect(),
+            combined: OnceLock::new(),
+        }
+    }
+
+    /// Elements in the buffer of a rank, in a group of so many.
+    pub(super) fn count_in(&self, size: usize) -> usize {
+        match self.op {
+            OpKind::AllToAll => self.count.next_multiple_of(size),
+            OpKind::Split => 2 * size,
+            _ => self.count,
+        }
+    }
+
+    /// The root in this group, as a rank of the job.
+    pub(super) fn root_in(&self, group: &Group) -> usize {
+        group.members[self.root % group.members.len()]
+    }
+
     pub(super) fn is_rooted(&self) -> bool {
         matches!(self.op, OpKind::Broadcast | OpKind::Reduce | OpKind::Gather | OpKind::Scatter)
     }
@@ -253,13 +353,13 @@ impl Line {
     /// The same call made otherwise.
     pub(super) fn other_op(&self) -> Self {
         let op = if self.op == OpKind::AllReduce { OpKind::Barrier } else { OpKind::AllReduce };
-        Self { op, ..self.clone() }
+        Self { op, count: self.count.max(1), ..self.clone() }
     }
 
     pub(super) fn other_count(&self, world_size: usize) -> Self {
         match self.op {
-            // A barrier has none.
-            OpKind::Barrier => self.other_op(),
+            // They have none of their own.
+            OpKind::Barrier | OpKind::Split => self.other_op(),
             _ => Self { count: self.count + world_size, ..self.clone() },
         }
     }

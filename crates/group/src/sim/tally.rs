@@ -12,6 +12,8 @@ pub(super) struct Tally {
     runs: u64,
     faults: BTreeMap<&'static str, usize>,
     calls: BTreeMap<&'static str, usize>,
+    /// Calls in groups of all ranks, and of some.
+    groups: BTreeMap<&'static str, usize>,
     /// The same of the runs in which nothing was done that a call could not wait for.
     quiet: u64,
 }
@@ -43,6 +45,8 @@ impl Tally {
                 *self.calls.entry("init failed").or_default() += 1;
             }
             for record in &process.records {
+                let group = run.program.lines[record.at].division;
+                *self.groups.entry(if group == 0 { "of all ranks" } else { "of some" }).or_default() += 1;
                 let end = match &record.ended {
                     None => "cut short (dead or stopped for ever)",
                     Some((_, Ok(_))) => "well",
@@ -62,7 +66,7 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} seeds, {} of them without harm", self.runs, self.quiet)?;
-        for (title, numbers) in [("faults", &self.faults), ("calls", &self.calls)] {
+        for (title, numbers) in [("faults", &self.faults), ("calls", &self.calls), ("groups", &self.groups)] {
             let list: Vec<_> = numbers.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
             writeln!(f, "{title}: {}", list.join(", "))?;
         }

@@ -77,6 +77,11 @@ fn calls_that_cross_and_both_stand_are_noticed() {
 }
 
 #[test]
+fn links_that_are_lost_when_they_come_early_are_noticed() {
+    notices(Mechanism::EarlyLinks);
+}
+
+#[test]
 fn a_deadline_that_does_not_hold_is_noticed() {
     notices(Mechanism::Deadline);
 }
