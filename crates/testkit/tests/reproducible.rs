@@ -89,6 +89,20 @@ fn long_sums_are_in_order(group: &ProcessGroup, what: &str) {
     assert!(is_right(&buffer), "{what}: a registered buffer");
 }
 
+/// A scan adds up in the order of the ranks, here or begun.
+fn scans_are_in_order(group: &ProcessGroup, what: &str) {
+    let all: Vec<Vec<f32>> = (0..=group.rank()).map(|rank| gradients(rank).concat()).collect();
+    let sum = |i: usize| all[1..].iter().fold(all[0][i], |sum, rank| sum + rank[i]);
+    let expected: Vec<u32> = (0..all[0].len()).map(|i| sum(i).to_bits()).collect();
+    let mut here = all[group.rank()].clone();
+    group.scan(&mut here, ReduceOp::Sum).unwrap();
+    let begun = group.scan_async(all[group.rank()].clone(), ReduceOp::Sum).unwrap().wait().unwrap();
+    for (found, name) in [(here, "scan"), (begun, "scan_async")] {
+        let found: Vec<u32> = found.into_iter().map(f32::to_bits).collect();
+        assert_eq!(found, expected, "{what}: {name}");
+    }
+}
+
 /// Each rank's contribution is multiplied before it is added in its turn.
 fn products_are_in_order(group: &ProcessGroup, what: &str) {
     let factor = |rank: usize| 1.0 / (3 + rank) as f64;
@@ -142,6 +156,7 @@ fn check(group: &ProcessGroup, what: &str) {
     let found = group.reduce_scatter_async(whole[..len].to_vec(), ReduceOp::Sum).unwrap().wait().unwrap();
     assert!(found.iter().map(|x| x.to_bits()).eq(block.iter().copied()), "{what}: reduce_scatter_async");
     products_are_in_order(&group, what);
+    scans_are_in_order(&group, what);
     let small = 1.0 / 512.0;
     in_order::<f16>(&group, [32768.0, small, -32768.0, small], f16::from_f32, f16::to_f32);
     in_order::<bf16>(&group, [1e8, 1.0, -1e8, 0.25], bf16::from_f32, bf16::to_f32);
