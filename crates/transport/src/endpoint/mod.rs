@@ -20,12 +20,13 @@ pub use client::{NoSession, open_session, open_session_if_listening, try_to_open
 pub use inbox::MESSAGE_LEN_MAX;
 pub use sender::SessionSender;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
+#[cfg(any(feature = "__fuzz", feature = "__simulation"))]
+pub(crate) use session::ServerSession;
 pub use session::{Session, SessionReceiver};
 #[cfg(feature = "__fuzz")]
 pub(crate) use {
     handshake_io::{Handshaking, Progress},
     inbox::{Inbox, framed},
-    session::ServerSession,
 };
 
 #[cfg(any(target_os = "linux", feature = "__simulation"))]
