@@ -66,7 +66,25 @@ struct Incoming {
     frame: Option<Arrival>,
     /// The encoded signature that came with it, if one did.
     signature: Vec<u8>,
+    /// The message of a collective of which a frame has come, and not the last one.
+    unfinished: Option<Unfinished>,
     farewell: bool,
+}
+
+/// A message whose next frame is the next one of any collective on its link.
+#[derive(Debug, Clone, Copy)]
+struct Unfinished {
+    operation: u64,
+    ordinal: u32,
+    left: u64,
+}
+
+impl Unfinished {
+    /// The message after a frame of it has come, if more of it is to come.
+    fn after(header: &Header, left: u64) -> Option<Self> {
+        let left = left.saturating_sub(header.frame_len.into());
+        (left > 0).then_some(Self { operation: header.key.id, ordinal: header.ordinal, left })
+    }
 }
 
 impl Incoming {
@@ -77,7 +95,24 @@ impl Incoming {
             end: 0,
             frame: None,
             signature: Vec::new(),
+            unfinished: None,
             farewell: false,
+        }
+    }
+
+    /// What is unfinished after the frame that begins here. The frames of a message stand in a row: one among them that says it is of
+    /// another message would leave a gap in this one, which the next frame would fill.
+    fn follows(&self, header: &Header) -> Result<Option<Unfinished>, String> {
+        let Header { key: Key { channel, id }, ordinal, message_len, .. } = *header;
+        match (&self.unfinished, channel) {
+            (None, Channel::Collective) => Ok(Unfinished::after(header, message_len)),
+            (Some(message), Channel::Collective) if (message.operation, message.ordinal) == (id, ordinal) => {
+                Ok(Unfinished::after(header, message.left))
+            }
+            (Some(Unfinished { operation, ordinal: began, left }), Channel::Collective) => Err(format!(
+                "a frame of message {ordinal} of operation #{id}, where {left} bytes of message {began} of operation #{operation} were due"
+            )),
+            (unfinished, Channel::Message | Channel::Farewell) => Ok(*unfinished),
         }
     }
 }
@@ -408,6 +443,7 @@ impl Wire {
                 if link.farewell {
                     return Err(WireFault::Nonsense("a frame after its farewell".into()));
                 }
+                let unfinished = link.follows(&header).map_err(WireFault::Nonsense)?;
                 let sum_len = if self.checked { BODY_SUM_LEN } else { 0 };
                 let body = HEADER_LEN + sum_len;
                 let whole = body + usize::from(header.signature_len);
@@ -419,6 +455,7 @@ impl Wire {
                     link.signature.clear();
                     link.signature.extend_from_slice(&ready[body..whole]);
                     link.start += whole;
+                    link.unfinished = unfinished;
                     if header.key.channel == Channel::Farewell {
                         link.farewell = true;
                         continue;

@@ -209,6 +209,35 @@ fn a_collective_that_is_over_here_is_noticed() {
 }
 
 #[test]
+fn a_message_has_no_frame_of_another_in_its_middle() {
+    for (mut left, mut right) in pairs() {
+        let half = |key, payload| {
+            let message =
+                Outbound { peer: 1, key, ordinal: 0, fingerprint: 42, signature: &[], message_len: 6 };
+            (message, payload)
+        };
+        // Messages between two ranks go beside collectives.
+        for (message, payload) in
+            [half(collective(4), b"one"), half(tag(1), b"tag"), half(collective(4), b"two")]
+        {
+            assert!(left.send(&message, payload).unwrap().complete);
+        }
+        assert_eq!(recv(&mut right, collective(4)).unwrap(), b"onetwo");
+        for (message, payload) in [half(collective(6), b"one"), half(collective(5), b"two")] {
+            assert!(left.send(&message, payload).unwrap().complete);
+        }
+        let end = loop {
+            match right.arrival(0, collective(5)) {
+                Ok(None) => {}
+                Ok(Some(arrival)) => panic!("{arrival:?} was taken for the beginning"),
+                Err(end) => break end,
+            }
+        };
+        assert!(matches!(&end, WireFault::Nonsense(why) if why.contains("operation #6 were due")), "{end:?}");
+    }
+}
+
+#[test]
 fn the_end_of_a_link_comes_after_its_last_message_and_says_how_it_ended() {
     let (mut a, mut b) = pair();
     send(&mut a, tag(1), &[], b"last");
