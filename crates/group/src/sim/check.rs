@@ -63,12 +63,27 @@ fn in_time(run: &Run, rank: usize, process: &Process, found: &mut Vec<String>) {
     }
 }
 
-/// All members of a group that hear the arbiter name the same first cause.
+/// Whether this rank could ask the arbiter what came first. One that fails after rank 0 has ended, for something in another group perhaps,
+/// could not.
+fn hears(run: &Run, rank: usize) -> bool {
+    let failed = run.processes[rank].iter().flat_map(|process| &process.records).find_map(|record| {
+        let (at, end) = record.ended.as_ref()?;
+        end.is_err().then_some(*at)
+    });
+    let ended = run.processes[0].as_ref().and_then(|process| process.ended);
+    run.faults.spare_line(rank) && !failed.zip(ended).is_some_and(|(failed, ended)| failed > ended)
+}
+
+/// All members of a group that hear the arbiter name the same first cause, as do those who failed with rank 0 in one group.
 fn agreement(run: &Run, found: &mut Vec<String>) {
-    let hearing = run.processes.iter().enumerate().filter(|(rank, _)| run.faults.spare_line(*rank));
     let mut first: HashMap<GroupId, (usize, Cause)> = HashMap::new();
-    for (rank, process) in hearing {
+    let of_arbiter: Vec<_> =
+        run.processes[0].iter().flat_map(Process::causes).map(|(group, _)| group).collect();
+    for (rank, process) in run.processes.iter().enumerate().filter(|(rank, _)| run.faults.spare_line(*rank)) {
         for (group, cause) in process.iter().flat_map(Process::causes) {
+            if !of_arbiter.contains(&group) && !hears(run, rank) {
+                continue;
+            }
             let (one, other) = first.entry(group).or_insert_with(|| (rank, cause.clone()));
             if *other != cause {
                 found.push(format!("of {group} rank {one} says: {other}; rank {rank} says: {cause}"));
@@ -98,6 +113,11 @@ fn peace(run: &Run, found: &mut Vec<String>) {
             found.push(format!("nothing harmful happened, and yet rank {rank} made too few calls"));
         }
     }
+}
+
+/// Whether this rank's process has come to its end, or never began.
+fn has_ended(run: &Run, rank: usize) -> bool {
+    run.processes[rank].as_ref().is_none_or(Process::is_over)
 }
 
 /// Whether a split failed on this rank, which then does not come into the new group.
@@ -134,7 +154,9 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
         // Of a message, only who was waited for is known.
         Cause::TimedOut { seq: 0, .. } => true,
         // Who does not hear the arbiter knows only whom it waited for itself.
-        Cause::TimedOut { reporter, .. } if reporter.rank == rank && !run.faults.spare_line(rank) => true,
+        Cause::TimedOut { reporter, .. } if reporter.rank == rank && !hears(run, rank) => true,
+        // Others hear it of that rank, when it has left: an arbiter that was stopped, too.
+        Cause::TimedOut { reporter, .. } if !hears(run, rank) && !hears(run, reporter.rank) => true,
         Cause::TimedOut { reporter, seq, site, waited, missing, .. } => {
             let group =
                 site.as_ref().and_then(|site| run.program.group(site.line as usize - 1, reporter.rank));
@@ -154,10 +176,12 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
             })
         }
         // Who does not hear the arbiter takes a rank that has failed for the first that did.
-        Cause::Lost { peer, how: Loss::Died } if !run.faults.spare_line(rank) => {
-            let ended = run.processes[peer.rank].as_ref().is_none_or(Process::is_over);
-            touched(peer.rank) || ended
+        // Where nobody listens any more, it can't be reached.
+        Cause::Lost { peer, how: Loss::Died | Loss::Unreachable { .. } } if !hears(run, rank) => {
+            touched(peer.rank) || has_ended(run, peer.rank)
         }
+        // It has left in order, when its calls had ended well and another's time was just over.
+        Cause::Lost { peer, how: Loss::Left } if has_ended(run, peer.rank) => true,
         cause => cause.culprit().is_none_or(|peer| touched(peer.rank)),
     };
     if !is_true {

@@ -99,6 +99,8 @@ pub(super) struct Process {
     /// When the ranks had come together, or why they did not.
     pub(super) met: Option<(Instant, Result<(), Error>)>,
     pub(super) records: Vec<Record>,
+    /// When it was over.
+    pub(super) ended: Option<Instant>,
     lie: Option<super::faults::Lie>,
 }
 
@@ -170,6 +172,7 @@ impl Process {
             started: now,
             met: None,
             records: Vec::new(),
+            ended: None,
         }
     }
 
@@ -322,6 +325,7 @@ impl Process {
                 }
                 self.net.lock().say(self.me as u64, || format!("{} ends", self.me));
                 self.net.lock().leave(self.me);
+                self.ended = Some(now);
                 Stage::Over
             }
             Stage::Over => return false,
