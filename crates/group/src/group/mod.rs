@@ -14,7 +14,7 @@ mod external_engine;
 pub(crate) mod handles;
 pub(crate) mod memory;
 pub(crate) mod message_batch;
-mod new_group;
+pub(crate) mod new_group;
 pub(crate) mod objects;
 pub(crate) mod pending;
 pub(crate) mod perform;

@@ -61,9 +61,7 @@ impl ProcessGroup {
             *number += 1;
             *number
         };
-        let mut name = vec![self.id().0 as usize, NEW_GROUP, number as usize];
-        name.extend(&members);
-        let id = GroupId(Signature::detail_of(&name));
+        let id = name(self.id(), number, &members);
         let of_job = members.iter().map(|&member| self.backend.members()[member]).collect();
         let made = self.meet(&**factory, id, of_job, site);
         if let Err(error) = &made {
@@ -101,6 +99,13 @@ impl ProcessGroup {
         let twice = members.windows(2).find(|pair| pair[0] == pair[1])?;
         Some(format!("rank {} is named twice", twice[0]))
     }
+}
+
+/// The name of group `number` of these ranks of `parent`.
+pub(crate) fn name(parent: GroupId, number: u64, ranks: &[usize]) -> GroupId {
+    let mut words = vec![parent.0 as usize, NEW_GROUP, number as usize];
+    words.extend(ranks);
+    GroupId(Signature::detail_of(&words))
 }
 
 #[cfg(test)]

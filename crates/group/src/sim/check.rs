@@ -120,10 +120,13 @@ fn has_ended(run: &Run, rank: usize) -> bool {
     run.processes[rank].as_ref().is_none_or(Process::is_over)
 }
 
-/// Whether a split failed on this rank, which then does not come into the new group.
+/// Whether this rank could not make a group, and then does not come into it.
 fn forgoes(run: &Run, rank: usize) -> bool {
     let mut calls = run.processes[rank].iter().flat_map(|process| &process.records);
-    calls.any(|record| record.signature.op == OpKind::Split && matches!(record.ended, Some((_, Err(_)))))
+    calls.any(|record| {
+        let makes = matches!(record.signature.op, OpKind::Split | OpKind::NewGroup);
+        makes && matches!(record.ended, Some((_, Err(_))))
+    })
 }
 
 /// What is said of a rank is true, and nobody is blamed to whom nothing was done.

@@ -1,7 +1,7 @@
-//! How a program divides its ranks into groups: all of them in one, or some after a split.
+//! How a program divides its ranks into groups: all of them in one, or some after a split or a call of `new_group`.
 
 use super::random::Random;
-use crate::group::split;
+use crate::group::{new_group, split};
 use phalanx_core::{GroupId, WORLD};
 
 /// A group of a program.
@@ -19,7 +19,7 @@ pub(super) struct Division {
     /// Which division was divided, and which of its splits this is, from 1; 0 for that of all ranks.
     pub(super) parent: usize,
     pub(super) number: u64,
-    /// What each rank says in the split, color and key; nothing for all ranks as they come together.
+    /// What each rank says in the split, color and key; nothing where there is none.
     pub(super) said: Vec<(Option<u32>, i64)>,
 }
 
@@ -55,6 +55,12 @@ impl Division {
             }
         }
         Self { groups, parent, number, said }
+    }
+
+    /// A group that some of all ranks make, for the time `number` that they make one of just these.
+    pub(super) fn of_some(members: Vec<usize>, number: u64) -> Self {
+        let group = Group { id: new_group::name(WORLD, number, &members), members };
+        Self { groups: vec![group], parent: 0, number, said: Vec::new() }
     }
 
     /// The place of the group in which `rank` is, if it is in one.

@@ -1,7 +1,7 @@
 //! One simulated process: what its threads do in turn, driven by the events of the network.
 
 use super::desk::{Desk, SharedDesk};
-use super::division::Division;
+use super::division::{Division, Group};
 use super::doing::Doing;
 use super::faults::{Astray, Faults, Misdeed};
 use super::job::{Notices, SimJob, peer};
@@ -389,6 +389,21 @@ impl Process {
         Some((made, color.into(), split::name(self.group().id, *number, color)))
     }
 
+    /// Makes the group that members make at this line, if they do, as far as that needs nobody else.
+    fn meet(&mut self) -> Result<(), Error> {
+        let line = &self.program.lines[self.at];
+        let (op, division) = (line.op, line.division);
+        let (OpKind::NewGroup, Some(world)) = (op, &self.groups[0]) else { return Ok(()) };
+        let Group { id, members } = self.program.divisions[division].groups[0].clone();
+        if let Some(cause) = world.health.latch.cause() {
+            let error = Error::Poisoned { op, cause: Box::new(cause.clone()) };
+            world.health.forgo(id, &error);
+            return Err(error);
+        }
+        self.open(division, id, members);
+        Ok(())
+    }
+
     fn strays(&self, how: Misdeed) -> bool {
         self.astray.is_some_and(|astray| astray.call == self.at && astray.how == how)
     }
@@ -405,7 +420,7 @@ impl Process {
                 return self.leave(now + self.program.limit + SETTLE_TIME);
             };
             // Whoever left out a split has no group of it.
-            let is_in = self.groups[line.division].is_some();
+            let is_in = line.op == OpKind::NewGroup || self.groups[line.division].is_some();
             if is_in && self.program.parts(self.at, self.me) > 0 && !self.strays(Misdeed::Skips) {
                 return Stage::Pausing(now + line.pauses[self.me]);
             }
@@ -415,10 +430,16 @@ impl Process {
 
     /// Makes the next call.
     fn begin(&mut self, now: Instant) -> Stage {
-        let health = self.group().health.clone();
         if self.strays(Misdeed::Leaves) {
             return self.leave(now);
         }
+        if let Err(error) = self.meet() {
+            let (at, written) = (self.at, &self.program.lines[self.at]);
+            let signature = self.program.call(at, self.me, written).0;
+            self.records.push(Record { at, seq: 0, signature, called: now, ended: Some((now, Err(error))) });
+            return self.failed(now);
+        }
+        let health = self.group().health.clone();
         if self.strays(Misdeed::Panics) {
             let cause = Cause::Lost { peer: peer(self.me), how: Loss::Panicked };
             return if health.begin_to_give_up(cause) { Stage::GivingUp } else { self.failed(now) };
@@ -485,9 +506,11 @@ impl Process {
             Outcome::Failed(error) => {
                 self.net.lock().say(self.at as u64, || format!("{} fails: {error}", self.me));
                 doing.failed(backend);
+                // The others may have all they need, and wait in a new group for this rank.
                 if let Some((_, _, id)) = divided {
-                    // The others may have all they need, and wait there for this rank.
                     health.forgo(id, &error);
+                } else if let (Some(world), OpKind::NewGroup) = (&self.groups[0], record.signature.op) {
+                    world.health.forgo(health.latch.group(), &error);
                 }
                 record.ended = Some((now, Err(error)));
                 self.failed(now)

@@ -23,14 +23,14 @@ const COLLECTIVES: [OpKind; 9] = [
     OpKind::Barrier,
 ];
 
-/// How often a rank of a program divides one of its groups, at most.
-const SPLITS_MAX: usize = 3;
+/// How often a program makes groups, at most.
+const DIVISIONS_MAX: usize = 3;
 
 /// One collective, as all ranks should call it, each in its group of a division.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
     pub(super) op: OpKind,
-    /// Which of the program's divisions, and for a split, which one it makes.
+    /// Which of the program's divisions, and which one it makes: a split another one, `new_group` its own.
     pub(super) division: usize,
     pub(super) makes: Option<usize>,
     pub(super) count: usize,
@@ -182,7 +182,7 @@ impl Program {
         let count = line.count_in(group.members.len());
         let all = || (0..count).map(|i| self.value(at, rank, i)).collect();
         match line.op {
-            OpKind::Barrier => Vec::new(),
+            OpKind::Barrier | OpKind::NewGroup => Vec::new(),
             // Of the whole, only the own block is there.
             OpKind::AllGather | OpKind::Gather => {
                 let own = self.block(at, group, rank);
@@ -258,7 +258,7 @@ impl Program {
     /// Call `at` as `rank` makes it; `line` is what it takes for that.
     pub(super) fn call(&self, at: usize, rank: usize, line: &Line) -> (Signature, Pattern) {
         let group = self.own_group(at, rank);
-        let is_barrier = line.op == OpKind::Barrier;
+        let is_barrier = matches!(line.op, OpKind::Barrier | OpKind::NewGroup);
         let reduces = matches!(line.op, OpKind::AllReduce | OpKind::ReduceScatter | OpKind::Reduce);
         let count = if is_barrier { 0 } else { line.count_in(group.members.len()) };
         let root = line.root % group.members.len();
@@ -273,8 +273,10 @@ impl Program {
             site: CallSite { file: format!("rank{rank}.rs").into(), line: at as u32 + 1 },
         };
         let mut pattern = Pattern::of_call(&signature, Layout::even(group.members.len(), count));
-        if line.op == OpKind::Split {
-            pattern.kind = OpKind::AllGather;
+        match line.op {
+            OpKind::Split => pattern.kind = OpKind::AllGather,
+            OpKind::NewGroup => pattern.kind = OpKind::Barrier,
+            _ => {}
         }
         (signature, pattern)
     }
@@ -286,7 +288,11 @@ impl Line {
         let division = random.below(divisions.len());
         // All splits of a group look alike to it, so there is something else between two of them.
         let last = before.iter().rfind(|line| line.op != MESSAGES && line.division == division);
-        let may_split = divisions.len() <= SPLITS_MAX && last.is_none_or(|last| last.op != OpKind::Split);
+        let may_divide = divisions.len() <= DIVISIONS_MAX;
+        if may_divide && random.chance(1, 10) {
+            return Self::new_group(random, divisions, world_size);
+        }
+        let may_split = may_divide && last.is_none_or(|last| last.op != OpKind::Split);
         if may_split && random.chance(1, 4) {
             return Self::split(random, divisions, division, world_size);
         }
@@ -317,13 +323,34 @@ impl Line {
 
     /// Divides the groups of `division`.
     fn split(random: &mut Random, divisions: &mut Vec<Division>, division: usize, world_size: usize) -> Self {
-        let number = 1 + divisions[1..].iter().filter(|made| made.parent == division).count() as u64;
+        let splits = divisions.iter().filter(|made| made.parent == division && !made.said.is_empty());
+        let number = 1 + splits.count() as u64;
         let made = Division::draw(random, (division, &divisions[division]), number, world_size);
         divisions.push(made);
+        let makes = Some(divisions.len() - 1);
+        Self { makes, ..Self::making(random, OpKind::Split, division, world_size) }
+    }
+
+    /// Some of all ranks make a group.
+    fn new_group(random: &mut Random, divisions: &mut Vec<Division>, world_size: usize) -> Self {
+        let mut members: Vec<_> = (0..world_size).filter(|_| random.chance(2, 3)).collect();
+        if members.is_empty() {
+            members.push(random.below(world_size));
+        }
+        let is_one = |made: &&Division| made.said.is_empty() && made.number > 0;
+        let same = divisions.iter().filter(is_one).filter(|made| made.groups[0].members == members);
+        let made = Division::of_some(members.clone(), 1 + same.count() as u64);
+        divisions.push(made);
+        let division = divisions.len() - 1;
+        Self { makes: Some(division), ..Self::making(random, OpKind::NewGroup, division, world_size) }
+    }
+
+    /// A line that makes groups.
+    fn making(random: &mut Random, op: OpKind, division: usize, world_size: usize) -> Self {
         Self {
-            op: OpKind::Split,
+            op,
             division,
-            makes: Some(divisions.len() - 1),
+            makes: None,
             count: 0,
             reduce: ReduceOp::Sum,
             root: 0,
@@ -359,7 +386,7 @@ impl Line {
     pub(super) fn other_count(&self, world_size: usize) -> Self {
         match self.op {
             // They have none of their own.
-            OpKind::Barrier | OpKind::Split => self.other_op(),
+            OpKind::Barrier | OpKind::Split | OpKind::NewGroup => self.other_op(),
             _ => Self { count: self.count + world_size, ..self.clone() },
         }
     }
