@@ -32,7 +32,9 @@ impl Arbiter {
         let mut mail: Mail = unheard.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
         let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains(r);
         let here = (0..self.members.len()).filter(here).collect();
-        let reporters = BTreeSet::from([reporter]);
+        // Whoever has reported another cause, and was doubted, insists when it does so again.
+        let doubted = self.doubted.iter().filter(|(_, of)| **of == group).map(|((rank, _), _)| *rank);
+        let reporters = doubted.chain([reporter]).collect();
         self.inquiries.insert(group, Inquiry { reporters, members, cause, unheard, insisted: false });
         self.failed_by[reporter] += 1;
         let step = self.waits.survey(here);

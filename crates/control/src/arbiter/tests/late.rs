@@ -65,6 +65,19 @@ fn ranks_are_asked_who_came_to_a_late_call() {
 }
 
 #[test]
+fn who_was_doubted_before_a_late_call_insists_when_it_reports_again() {
+    let mut arbiter = joined(3);
+    let cause = Cause::Lost { peer: peer(1), how: Loss::Unreachable { from: 2 } };
+    let cut = Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause };
+    assert!(arbiter.handle(2, cut.clone()).is_empty());
+    arbiter.handle(0, late(3));
+    assert!(arbiter.poll(Instant::now()).is_empty(), "rank 1 may still answer");
+    assert!(arbiter.handle(2, cut).is_empty());
+    let verdict = Verdict::Group { group: WORLD, cause: timed_out(vec![peer(1), peer(2)]), through: None };
+    assert!(arbiter.poll(Instant::now()).contains(&(0, verdict)));
+}
+
+#[test]
 fn a_late_call_that_waited_for_who_left_names_that() {
     let mut arbiter = joined(3);
     arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
