@@ -209,9 +209,18 @@ fn mismatch(run: &Run, found: &mut Vec<String>) {
     }
     for (rank, process) in run.processes.iter().enumerate() {
         let ends = process.iter().flat_map(|p| &p.records).filter_map(|record| record.ended.as_ref());
-        let wrong = ends.filter_map(|(_, end)| end.as_ref().err()).find(
-            |error| !matches!(error, Error::Mismatch { seq, .. } if *seq == run.program.seq(astray.call)),
-        );
+        let is_told = |error: &&Error| {
+            let seq = match error {
+                Error::Mismatch { seq, .. } => Some(*seq),
+                Error::Poisoned { cause, .. } => match &**cause {
+                    Cause::Mismatch { seq, .. } => Some(*seq),
+                    _ => None,
+                },
+                _ => None,
+            };
+            seq == Some(run.program.seq(astray.call))
+        };
+        let wrong = ends.filter_map(|(_, end)| end.as_ref().err()).find(|error| !is_told(error));
         if let Some(error) = wrong {
             found.push(format!("rank {} called something else, but rank {rank} says: {error}", astray.rank));
         }
