@@ -29,9 +29,6 @@ pub(crate) use {
     inbox::{Inbox, framed},
 };
 
-#[cfg(any(feature = "__fuzz", feature = "__simulation"))]
-pub(crate) use session::ServerSession;
-
 #[cfg(any(target_os = "linux", feature = "__simulation"))]
 pub(crate) use {accept_queue::Listener, accept_queue::Origin, dial::Address};
 #[cfg(feature = "__simulation")]
