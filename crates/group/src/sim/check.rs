@@ -71,7 +71,7 @@ fn hears(run: &Run, rank: usize) -> bool {
         end.is_err().then_some(*at)
     });
     let ended = run.processes[0].as_ref().and_then(|process| process.ended);
-    run.faults.spare_line(rank) && !failed.zip(ended).is_some_and(|(failed, ended)| failed > ended)
+    run.faults.spare_line(rank) && failed.zip(ended).is_none_or(|(failed, ended)| failed <= ended)
 }
 
 /// All members of a group that hear the arbiter name the same first cause, as do those who failed with rank 0 in one group.
