@@ -88,7 +88,7 @@ pub fn reduce(group: &impl Group, tensor: &Tensor, op: ReduceOp, root: usize) ->
 /// Combines `tensor` with those of the ranks before, in place: rank `r` ends with the combination of ranks 0 to `r`.
 ///
 /// # Errors
-/// See [above](self#errors): NCCL has no scan.
+/// Like [`all_reduce`]; over NCCL it is `Unsupported`, which has no scan.
 ///
 /// # Examples
 /// ```
