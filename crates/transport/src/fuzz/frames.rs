@@ -85,6 +85,8 @@ struct Sent {
     header: Header,
     /// A bit of it changed on its way, which checksums must find.
     changed: bool,
+    /// It is of a collective, and stands in the middle of another message of one.
+    astray: bool,
     payload: Vec<u8>,
     read: usize,
 }
@@ -94,6 +96,8 @@ struct Sent {
 struct Peer {
     /// In the order of the link.
     unread: Vec<Sent>,
+    /// Operation, ordinal and missing bytes of the collective's message that its latest frame left unfinished.
+    unfinished: Option<(u64, u32, u64)>,
     /// It sent bytes of which nothing is known, or its link failed: nothing it says is foretold any more.
     wild: bool,
     /// The message that is being sent to it, and how much of that was taken.
@@ -141,7 +145,7 @@ impl World {
         let what: u8 = input.arbitrary()?;
         let peer = 1 + usize::from(what >> 7);
         match what % 8 {
-            0 | 1 => self.frame(peer, what & 0x78 == 0x78, input)?,
+            0 | 1 => self.frame(peer, what & 0x78 == 0x78, what & 0x18 == 0x18, input)?,
             2 => {
                 self.peers[peer].wild = true;
                 lock(&self.pipes).incoming[peer].extend(bytes(input)?);
@@ -154,15 +158,21 @@ impl World {
         Ok(())
     }
 
-    /// A whole frame, well made: what is in it may be foretold.
-    fn frame(&mut self, peer: usize, changed: bool, input: &mut Unstructured<'_>) -> Result<()> {
-        let (key, len, more): (_, u16, u8) = (key(input)?, input.arbitrary()?, input.arbitrary()?);
+    /// A whole frame, well made: what is in it may be foretold. It goes on with an unfinished message of a collective, or may go `astray`.
+    fn frame(&mut self, peer: usize, changed: bool, astray: bool, input: &mut Unstructured<'_>) -> Result<()> {
+        let (mut key, len, more): (_, u16, u8) = (key(input)?, input.arbitrary()?, input.arbitrary()?);
+        let mut ordinal = more.into();
+        let collective = key.channel == Channel::Collective;
+        let unfinished = self.peers[peer].unfinished.filter(|_| collective);
+        if let Some((operation, began, _)) = unfinished.filter(|_| !astray) {
+            (key.id, ordinal) = (operation, began);
+        }
         let signature = bytes(input)?;
         // Seldom more than a link's buffer holds: that takes its time.
         let frame_len = u32::from(len) & if more.is_multiple_of(8) { 0xffff } else { 0x3ff };
         let header = Header {
             key,
-            ordinal: more.into(),
+            ordinal,
             frame_len,
             message_len: u64::from(frame_len) + u64::from(if frame_len > 0 { more } else { 0 }),
             fingerprint: len.into(),
@@ -183,7 +193,14 @@ impl World {
             frame[bit / 8] ^= 1 << (bit % 8);
         }
         lock(&self.pipes).incoming[peer].extend(frame);
-        self.peers[peer].unread.push(Sent { header, changed, payload, read: 0 });
+        let astray = unfinished.is_some_and(|(operation, began, _)| (operation, began) != (key.id, ordinal));
+        let known = &mut self.peers[peer];
+        if collective {
+            let due = unfinished.map_or(header.message_len, |(.., left)| left);
+            let left = due.saturating_sub(frame_len.into());
+            known.unfinished = (left > 0).then_some((key.id, ordinal, left));
+        }
+        known.unread.push(Sent { header, changed, astray, payload, read: 0 });
         Ok(())
     }
 
@@ -223,6 +240,7 @@ impl World {
         let place = place.expect("a frame has come that nobody sent");
         let sent = &mut known.unread[place];
         assert!(!sent.changed, "what changed on its way is taken");
+        assert!(!sent.astray, "a frame is taken in the middle of another message");
         assert_eq!((sent.header, sent.payload.len() - sent.read), (arrival.header, arrival.left));
         assert_eq!(buffer[..n], sent.payload[sent.read..][..n], "other bytes have come than were sent");
         sent.read += n;
@@ -245,7 +263,7 @@ impl World {
                 assert!(known.wild || place.is_none(), "what came before the end is lost");
             }
             WireFault::Nonsense(_) => {
-                let bad = known.wild || known.unread.iter().any(|sent| sent.changed);
+                let bad = known.wild || known.unread.iter().any(|sent| sent.changed || sent.astray);
                 assert!(bad, "good frames are called nonsense");
             }
         }
