@@ -65,6 +65,13 @@ impl Job {
     }
 }
 
+/// Waits for the end of the latest job of this thread. A test that ends before it ends the process, where jobs are kept in threads.
+#[cfg(test)]
+pub(crate) fn join_last() {
+    let last = CALLER.with(|caller| caller.last.borrow_mut().take());
+    last.into_iter().for_each(|job| job.join());
+}
+
 /// What a group begins with on this thread.
 pub(crate) fn before_group() -> NcclResult {
     if !version::has_busy_groups() {

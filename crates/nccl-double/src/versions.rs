@@ -43,6 +43,8 @@ fn settle(comm: *mut c_void) -> NcclResult {
 fn abort(comm: *mut c_void) {
     // SAFETY: nobody uses it any more.
     unsafe { ncclCommAbort(comm) };
+    // Until 2.19 an abort does not wait for what goes on behind the caller's back.
+    crate::job::join_last();
 }
 
 fn group_start() -> NcclResult {
