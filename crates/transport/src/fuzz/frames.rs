@@ -159,7 +159,13 @@ impl World {
     }
 
     /// A whole frame, well made: what is in it may be foretold. It goes on with an unfinished message of a collective, or may go `astray`.
-    fn frame(&mut self, peer: usize, changed: bool, astray: bool, input: &mut Unstructured<'_>) -> Result<()> {
+    fn frame(
+        &mut self,
+        peer: usize,
+        changed: bool,
+        astray: bool,
+        input: &mut Unstructured<'_>,
+    ) -> Result<()> {
         let (mut key, len, more): (_, u16, u8) = (key(input)?, input.arbitrary()?, input.arbitrary()?);
         let mut ordinal = more.into();
         let collective = key.channel == Channel::Collective;
