@@ -470,6 +470,19 @@ impl GroupHealth {
         is_known.then(|| Cause::Lost { peer: self.job.peer(ended), how: Loss::Died })
     }
 
+    /// A peer of these that left, where ranks share memory: whatever it gave was there before its farewell was heard. `seen` keeps whose farewell
+    /// had been heard at the last look, for what that rank gave is taken first.
+    pub fn left_memory(
+        &self,
+        peers: impl IntoIterator<Item = usize>,
+        seen: &mut Option<usize>,
+    ) -> Option<Peer> {
+        let mut ranks = peers.into_iter().map(|peer| self.members[peer]);
+        let left = ranks.find(|&rank| self.latch.left_at(rank).is_some())?;
+        let is_known = seen.replace(left) == Some(left);
+        is_known.then(|| self.job.peer(left))
+    }
+
     /// A peer of these that left some time ago.
     pub fn gone(&self, peers: impl IntoIterator<Item = usize>, now: Instant) -> Option<Peer> {
         self.gone_of(peers.into_iter().map(|peer| self.members[peer]), now)

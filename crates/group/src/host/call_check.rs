@@ -21,6 +21,10 @@ pub(crate) struct CallCheck<'a> {
     /// The thread is known to wait.
     here: Here,
     reminder: Option<Reminder>,
+    /// The ranks share memory: of one that has left, nothing is on its way.
+    in_memory: bool,
+    /// The rank of the job that had left at the last look, where they do.
+    left: Option<usize>,
     /// The rank of the job whose process had ended at the last look.
     ended: Option<usize>,
     seen: Option<Seen>,
@@ -52,6 +56,8 @@ impl<'a> CallCheck<'a> {
             stalled: false,
             here: None,
             reminder: None,
+            in_memory: false,
+            left: None,
             ended: None,
             seen: None,
         }
@@ -61,6 +67,11 @@ impl<'a> CallCheck<'a> {
     pub(crate) fn of_part(health: &'a GroupHealth, whole: ParentCall<'a>) -> Self {
         let ParentCall { signature, seq, called, limit } = whole;
         Self { since: Some(called), ..Self::new(health, signature, seq, limit) }
+    }
+
+    /// For ranks that share memory.
+    pub(crate) fn in_memory(self) -> Self {
+        Self { in_memory: true, ..self }
     }
 
     /// Whether anybody was waited for long enough to look around.
@@ -112,6 +123,11 @@ impl<'a> CallCheck<'a> {
     pub(crate) fn look(&mut self, peer: usize, waited: Duration) -> Result<(), WaitEnds> {
         let now = Instant::now();
         let elapsed = self.elapsed(peer, waited, now)?;
+        if self.in_memory
+            && let Some(peer) = self.health.left_memory([peer], &mut self.left)
+        {
+            return self.gone(Cause::Lost { peer, how: Loss::Left });
+        }
         if elapsed < stall_time(self.limit) {
             return Ok(());
         }
@@ -123,13 +139,48 @@ impl<'a> CallCheck<'a> {
         let reminder = self.reminder.get_or_insert_with(|| Reminder::new(self.limit, elapsed));
         self.health.remind(reminder, [peer], told);
         if let Some(peer) = self.health.gone([peer], now) {
-            self.seen = Some(Seen::Gone(Box::new(Cause::Lost { peer, how: Loss::Left })));
-            return Err(WaitEnds);
+            return self.gone(Cause::Lost { peer, how: Loss::Left });
         }
         if let Some(cause) = self.health.ended_unheard([peer], &mut self.ended) {
-            self.seen = Some(Seen::Gone(Box::new(cause)));
-            return Err(WaitEnds);
+            return self.gone(cause);
         }
         Ok(())
+    }
+
+    fn gone(&mut self, cause: Cause) -> Result<(), WaitEnds> {
+        self.seen = Some(Seen::Gone(Box::new(cause)));
+        Err(WaitEnds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::thread_job::ThreadJob;
+    use phalanx_core::{CallSite, OpKind, WORLD};
+    use std::sync::Arc;
+
+    /// Whatever time has passed since the farewell: it counts from the second look on, for what came before it is taken after the first.
+    #[test]
+    fn who_has_left_is_gone_at_once_where_ranks_share_memory() {
+        let minute = Duration::from_secs(60);
+        let mut jobs = ThreadJob::create(2, minute).into_iter();
+        let mut health = || GroupHealth::new(Arc::new(jobs.next().expect("two")), WORLD, vec![0, 1]);
+        let (zero, one) = (health(), health());
+        let signature = Signature::bare(OpKind::Barrier, CallSite::caller());
+        let mut there = CallCheck::new(&zero, &signature, 1, minute).in_memory();
+        (0..2).for_each(|_| there.look(1, Duration::ZERO).expect("nobody has left"));
+        drop(one);
+        assert!(zero.latch.left_at(1).is_some());
+        there.look(1, Duration::ZERO).expect("what it gave before may lie there");
+        there.look(1, Duration::ZERO).expect_err("it does not");
+        let error = there.error().expect("it knows why");
+        let is_it =
+            |error: &Error| matches!(error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 1);
+        assert!(is_it(&error), "{error}");
+        // Bytes may be on their way.
+        let mut by_messages = CallCheck::new(&zero, &signature, 1, minute);
+        assert!((0..2).all(|_| by_messages.health.gone([1], Instant::now()).is_none()));
+        by_messages.elapsed(1, Duration::ZERO, Instant::now()).expect_err("the group has failed by now");
     }
 }

@@ -13,12 +13,12 @@ pub(super) struct GroupCheck<'a>(CallCheck<'a>);
 
 impl<'a> GroupCheck<'a> {
     pub(super) fn new(health: &'a GroupHealth, signature: &'a Signature, seq: u64, limit: Duration) -> Self {
-        Self(CallCheck::new(health, signature, seq, limit))
+        Self(CallCheck::new(health, signature, seq, limit).in_memory())
     }
 
     /// For a part of a call, whose time is running.
     pub(super) fn of_part(health: &'a GroupHealth, whole: ParentCall<'a>) -> Self {
-        Self(CallCheck::of_part(health, whole))
+        Self(CallCheck::of_part(health, whole).in_memory())
     }
 
     /// Whether anybody was waited for long enough to look around.
