@@ -47,8 +47,8 @@ pub struct Arbiter {
     left: BTreeSet<usize>,
     /// The groups that each rank left while it stayed in the job; oldest first.
     left_groups: Vec<VecDeque<GroupId>>,
-    /// The rank that reported another's end, of which that one had not said anything itself; and in which group, latest.
-    doubted: BTreeMap<(usize, usize), GroupId>,
+    /// The rank that reported another's end, of which that one had not said anything itself; in which group, latest, and which end.
+    doubted: BTreeMap<(usize, usize), (GroupId, Loss)>,
     /// Each rank's last report of its latest collectives, in the groups where it reported latest; oldest first.
     calls: Vec<VecDeque<(GroupId, Calls)>>,
     /// Calls that were late, while ranks are asked about them.

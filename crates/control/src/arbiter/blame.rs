@@ -46,23 +46,24 @@ impl Arbiter {
         let Cause::Lost { peer, how } = cause else { return false };
         let is_confirmed = self.lost.contains(&peer.rank) || self.has_left(group, peer.rank);
         let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left);
-        is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), group).is_none()
+        is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), (group, *how)).is_none()
     }
 
     /// The meaning of a report that is made again. A rank that closed its links and has said itself why has not died: it has lost another,
-    /// which saw only the closed link. Whichever of the two insists first, the cause is the same.
+    /// which saw only the closed link. If both have seen no more than that, something on the way has closed it, and the higher rank is named. Whichever
+    /// of the two insists first, the cause is the same.
     pub(super) fn insisted(&self, group: GroupId, cause: Cause) -> Cause {
         let Cause::Lost { peer, how: Loss::Died } = &cause else { return cause };
         if self.lost.contains(&peer.rank) || self.ending.iter().any(|(ending, _)| *ending == peer.rank) {
             return cause;
         }
         let own_reports = (peer.rank, 0)..=(peer.rank, usize::MAX);
-        match self.doubted.range(own_reports).find(|(_, of)| **of == group) {
-            Some((&(from, lost), _)) => {
-                Cause::Lost { peer: self.peer(lost), how: Loss::Unreachable { from } }
-            }
-            None => cause,
-        }
+        let own_report = self.doubted.range(own_reports).find(|(_, (of, _))| *of == group);
+        let Some((&(from, lost), seen)) = own_report else { return cause };
+        let saw_no_more = |seen: &(GroupId, Loss)| *seen == (group, Loss::Died);
+        let is_mutual = saw_no_more(seen) && self.doubted.get(&(lost, from)).is_some_and(saw_no_more);
+        let (from, lost) = if is_mutual { (from.min(lost), from.max(lost)) } else { (from, lost) };
+        Cause::Lost { peer: self.peer(lost), how: Loss::Unreachable { from } }
     }
 
     /// `rank` says itself that it left this group, or the job: whoever has reported that was right, and waits for it no longer.
@@ -70,9 +71,9 @@ impl Arbiter {
         let is_it = |(_, peer): &(usize, usize), of: &GroupId| {
             *peer == rank && group.is_none_or(|group| group == *of)
         };
-        let reports: Vec<_> = self.doubted.extract_if(.., |key, of| is_it(key, of)).collect();
+        let reports: Vec<_> = self.doubted.extract_if(.., |key, (of, _)| is_it(key, of)).collect();
         let (cause, through) = self.origin(Cause::Lost { peer: self.peer(rank), how: Loss::Left });
-        let fail = |((reporter, _), of)| self.fail(reporter, of, cause.clone(), through.clone());
+        let fail = |((reporter, _), (of, _))| self.fail(reporter, of, cause.clone(), through.clone());
         reports.into_iter().flat_map(fail).collect()
     }
 }

@@ -33,7 +33,7 @@ impl Arbiter {
         let here = |r: &usize| self.members[*r].is_some() && !self.lost.contains(r) && !self.left.contains(r);
         let here = (0..self.members.len()).filter(here).collect();
         // Whoever has reported another cause, and was doubted, insists when it does so again.
-        let doubted = self.doubted.iter().filter(|(_, of)| **of == group).map(|((rank, _), _)| *rank);
+        let doubted = self.doubted.iter().filter(|(_, (of, _))| *of == group).map(|((rank, _), _)| *rank);
         let reporters = doubted.chain([reporter]).collect();
         self.inquiries.insert(group, Inquiry { reporters, members, cause, unheard, insisted: false });
         self.failed_by[reporter] += 1;

@@ -144,6 +144,27 @@ fn two_ranks_that_are_cut_apart_are_named_whichever_insists_first() {
     }
 }
 
+/// Something between them has closed the link at both ends: both have seen that, and neither is known to be at fault.
+#[test]
+fn two_ranks_whose_link_was_cut_are_named_alike_whichever_reports_and_insists_first() {
+    let failed = |rank| {
+        let cause = Cause::Lost { peer: peer(rank), how: Loss::Died };
+        Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause }
+    };
+    for (first, insists) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        let mut arbiter = joined(3);
+        assert!(arbiter.handle(first, failed(3 - first)).is_empty());
+        assert!(arbiter.handle(3 - first, failed(first)).is_empty());
+        let cause = Cause::Lost { peer: peer(2), how: Loss::Unreachable { from: 1 } };
+        let verdict = Verdict::Group { group: WORLD, cause, through: None };
+        assert_eq!(
+            arbiter.handle(insists, failed(3 - insists)).last(),
+            Some(&(0, verdict)),
+            "{first} {insists}"
+        );
+    }
+}
+
 #[test]
 fn the_first_report_of_a_group_wins() {
     let mut arbiter = joined(2);
