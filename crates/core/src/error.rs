@@ -379,7 +379,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WORLD;
+    use crate::{Method, WORLD};
 
     fn context() -> Context {
         Context {
@@ -505,12 +505,30 @@ mod tests {
         let words = "ranks disagree at operation #3 on how to perform all_reduce(f32 x 9) at train.rs:7: rank 0 (node7:4210) does it by ring in 2 \
                      blocks of 5, but rank 1 (node7:4211) by flat (do all run the same build, with the same settings?)";
         assert_eq!(Cause::Mismatch { seq: 3, tag: None, left: left.clone(), right }.to_string(), words);
+        let elsewhere = (peer(1), Signature { site: site(9), ..by("flat", 1).1 });
+        let words = Cause::Mismatch { seq: 3, tag: None, left: left.clone(), right: elsewhere }.to_string();
+        assert!(words.contains("rank 1 (node7:4211), which called it at train.rs:9, by flat"), "{words}");
         let other = (peer(1), Signature { op: OpKind::Reduce, ..by("flat", 1).1 });
         let words = Cause::Mismatch { seq: 3, tag: None, left, right: other }.to_string();
         assert!(
             words.ends_with("called reduce(f32 x 9) at train.rs:7"),
             "what is called comes first: {words}"
         );
+    }
+
+    #[test]
+    fn a_reproducible_handle_on_one_rank_only_is_named_as_that() {
+        let by = |method: Method, line, rank| {
+            let call = Signature::bare(OpKind::AllReduce, site(line));
+            (peer(rank), Signature { dtype: Some(crate::DType::F32), count: 9, method, ..call })
+        };
+        let words = "ranks disagree at operation #3 on whether the sum is reproducible: rank 1 (node7:4211) called all_reduce(f32 x 9) at train.rs:9 on a \
+                     handle of reproducible(), but rank 0 (node7:4210) called all_reduce(f32 x 9) at train.rs:7 on one that is not: use the same kind of \
+                     handle on all ranks";
+        let ordered = Method::IN_RANK_ORDER.then(&"ring".into());
+        let cause =
+            Cause::Mismatch { seq: 3, tag: None, left: by(Method::UNSAID, 7, 0), right: by(ordered, 9, 1) };
+        assert_eq!(cause.to_string(), words);
     }
 
     #[test]

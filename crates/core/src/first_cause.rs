@@ -293,19 +293,26 @@ impl fmt::Display for Disagreement<'_> {
             None => write!(f, "ranks disagree at operation #{seq}")?,
         }
         let [ours, theirs] = [&left.1, &right.1];
+        let [is_ordered, are_theirs] = [ours, theirs].map(|call| call.method.is_in_rank_order());
+        if ours.calls_as(theirs) && is_ordered != are_theirs {
+            let (ordered, other) = if is_ordered { (left, right) } else { (right, left) };
+            return write!(
+                f,
+                " on whether the sum is reproducible: {} called {} on a handle of reproducible(), but {} called {} on one that is not: use the \
+                 same kind of handle on all ranks",
+                ordered.0, ordered.1, other.0, other.1
+            );
+        }
         if ours.calls_as(theirs) && ours.method != theirs.method {
             let way = |of: &Signature| match of.method.is_unsaid() {
                 true => "the recommended way".to_owned(),
                 false => of.method.to_string(),
             };
-            return write!(
-                f,
-                " on how to perform {ours}: {} does it by {}, but {} by {} (do all run the same build, with the same settings?)",
-                left.0,
-                way(ours),
-                right.0,
-                way(theirs)
-            );
+            write!(f, " on how to perform {ours}: {} does it by {}, but {}", left.0, way(ours), right.0)?;
+            if ours.site != theirs.site {
+                write!(f, ", which called it at {},", theirs.site)?;
+            }
+            return write!(f, " by {} (do all run the same build, with the same settings?)", way(theirs));
         }
         let told = |of: &Signature| Signature { site: ours.site.clone(), ..of.clone() }.to_string();
         if told(ours) == told(theirs) && ours.method != theirs.method {
