@@ -52,7 +52,7 @@ fn groups_say_what_performs_their_operations() {
     says(World::shm().algorithms("all_reduce=ring"), 2, "shm: 2 ranks on this host");
     let forced = World::hosts(2).algorithms("all_reduce=ring");
     says(forced, 4, "two-level: 2 hosts x 2 ranks: shm inside, tcp across");
-    says(World::tcp(), 1, "thread: 1 rank");
+    says(World::tcp(), 1, "alone: 1 rank, nothing is sent");
 }
 
 /// What the levels do does not depend on how the upper one speaks.

@@ -373,7 +373,8 @@ impl ProcessGroup {
         self.backend.name()
     }
 
-    /// One line for people: who performs the operations, and for how many ranks where.
+    /// One line for people: who performs the operations, and for how many ranks where; and which algorithms that `PHALANX_ALGO` forces can't be
+    /// taken here.
     ///
     /// # Examples
     /// `two-level: 2 hosts x 4 ranks: shm inside, tcp across`, or `shm: 4 ranks on this host`, or
@@ -381,6 +382,10 @@ impl ProcessGroup {
     /// # use phalanx_group::threads;
     /// let groups = threads(2);
     /// assert_eq!(groups[0].describe(), "thread: 2 ranks");
+    /// let forced = phalanx_group::threads_with(2, std::time::Duration::from_secs(60), "all_reduce=shm/push")?;
+    /// assert!(forced[0].describe().ends_with("; PHALANX_ALGO: all_reduce=shm/push is not taken: the ranks do not all share memory"));
+    /// assert_eq!(threads(1)[0].describe(), "alone: 1 rank, nothing is sent");
+    /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn describe(&self) -> String {
         self.backend.describe()

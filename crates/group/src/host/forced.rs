@@ -2,7 +2,7 @@
 
 use crate::control::group_health::GroupHealth;
 use crate::group::backend::counted;
-use crate::warning::warn_aside;
+use crate::warning::warn_first;
 use phalanx_algo::{Kind, Selector, Way};
 
 /// Warns of the forced ways that a group, whose ranks work together `by` this, can never take.
@@ -16,6 +16,14 @@ pub(crate) fn warn_of_never(selector: &Selector, health: &GroupHealth, by: Kind)
     }
 }
 
+/// Words for the description of such a group, behind others: the forced ways that it can never take. None for most.
+pub(crate) fn never_taken(selector: &Selector, health: &GroupHealth, by: Kind) -> String {
+    let words = |(way, why): (Way, String)| {
+        format!("; PHALANX_ALGO: {}={} is not taken: {why}", way.op(), way.name())
+    };
+    selector.never_taken(by, health.members().len()).into_iter().map(words).collect()
+}
+
 /// Warns of a forced way that is not taken.
 pub(crate) fn warn_not_taken(health: &GroupHealth, way: Way, why: &str) {
     if health.rank > 0 {
@@ -26,5 +34,5 @@ pub(crate) fn warn_not_taken(health: &GroupHealth, way: Way, why: &str) {
     let words = format!(
         "PHALANX_ALGO: {op}={name} is not taken in group {group} ({ranks}), but the recommended way: {why}"
     );
-    warn_aside(&health.peer(0).to_string(), &words);
+    warn_first(&health.peer(0).to_string(), &words);
 }

@@ -396,7 +396,7 @@ mod tests {
             "{error}"
         );
         let group = crate::join(&config("another-auto")).unwrap();
-        assert_eq!(group.describe(), "thread: 1 rank");
+        assert_eq!(group.describe(), "alone: 1 rank, nothing is sent");
     }
 
     fn config(backend: &str) -> phalanx_rendezvous::Config {

@@ -22,6 +22,7 @@ use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
 use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::request::Request;
 use crate::host::BackendChoice;
+use crate::host::forced;
 use crate::host::neighbours::Neighbours;
 use crate::host::stage::{Pattern, Stage};
 use crate::progress::polling;
@@ -29,7 +30,7 @@ use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
 #[cfg(target_os = "linux")]
 use phalanx_algo::LevelsWay;
-use phalanx_algo::{Algorithm, Selector, Shape, SumKind};
+use phalanx_algo::{Algorithm, Kind, Selector, Shape, SumKind};
 use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
 use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
@@ -98,6 +99,11 @@ impl ScheduledBackend {
         } else {
             Ok(())
         }
+    }
+
+    /// The forced ways that the group can never take, in words; it works together `by` ways of this kind.
+    pub(crate) fn never_taken(&self, by: Kind) -> String {
+        forced::never_taken(&self.selector, &self.engine.health, by)
     }
 
     /// Whether an algorithm of messages is forced for this operation, and can be taken.
@@ -312,6 +318,9 @@ impl Backend for ScheduledBackend {
 
     fn describe(&self) -> String {
         let health = &self.engine.health;
+        if health.members().len() == 1 {
+            return "alone: 1 rank, nothing is sent".to_owned();
+        }
         let ranks = counted(health.members().len(), "rank");
         let hosts: Option<BTreeSet<_>> = health.members().iter().map(|&m| health.job.host_of(m)).collect();
         let on_hosts =
@@ -319,7 +328,7 @@ impl Backend for ScheduledBackend {
         let auto = self.choice == BackendChoice::Auto && self.name == "tcp";
         let why_not = auto.then(|| Neighbours::new(&*health.job, health.members()).why_not()).flatten();
         let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
-        format!("{}: {ranks}{on_hosts}{why_not}", self.name)
+        format!("{}: {ranks}{on_hosts}{why_not}{}", self.name, self.never_taken(Kind::Messages))
     }
 
     fn algorithm(&self, call: &Signature) -> Option<&'static str> {

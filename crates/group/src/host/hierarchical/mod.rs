@@ -27,7 +27,7 @@ use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
 use levels::Levels;
-use phalanx_algo::{SLICED_BYTES_MIN, Selector};
+use phalanx_algo::{Kind, SLICED_BYTES_MIN, Selector};
 use phalanx_core::{Cause, Deadline, Error, GroupId, Peer, Result, Signature};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -117,7 +117,8 @@ impl Backend for HierarchicalBackend {
         let (health, hosts) = (&self.levels.health, self.levels.hosts.describe());
         let why_not = Neighbours::new(&*health.job, health.members()).why_not();
         let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
-        format!("two-level: {hosts}: shm inside, tcp across{why_not}")
+        let never_taken = self.levels.flat.never_taken(Kind::Levels);
+        format!("two-level: {hosts}: shm inside, tcp across{why_not}{never_taken}")
     }
 
     fn id(&self) -> GroupId {

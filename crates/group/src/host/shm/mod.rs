@@ -20,7 +20,7 @@ use crate::host::forced::warn_not_taken;
 use crate::host::host_context::HostContext;
 use crate::host::scheduled::ScheduledBackend;
 use crate::trace::{Trace, clock};
-use phalanx_algo::{Selector, Way};
+use phalanx_algo::{Kind, Selector, Way};
 use phalanx_core::{Cause, DType, Deadline, Error, GroupId, Layout, Peer, ReduceOp, Result, Signature};
 use phalanx_kernels::Kernel;
 use phalanx_shm::{Call, Fault, Reduction, ShmTransport, Team, Transfer};
@@ -446,7 +446,8 @@ impl Backend for ShmBackend {
     }
 
     fn describe(&self) -> String {
-        format!("shm: {} on this host", counted(self.members().len(), "rank"))
+        let never_taken = self.shared.messages.never_taken(Kind::Memory);
+        format!("shm: {} on this host{never_taken}", counted(self.members().len(), "rank"))
     }
 
     fn id(&self) -> GroupId {
