@@ -17,7 +17,7 @@ use crate::control::launcher_link::LauncherLink;
 use crate::control::membership::Membership;
 use crate::control::notice::{Local, Member, Notice};
 use crate::host::job_links::{LinksStart, address_key};
-use crate::host::registry::{BackendKind, backend_kind};
+use crate::host::registry::{BackendKind, chosen_kind};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Cause, Deadline, Error, Peer, Result, WORLD};
@@ -75,7 +75,7 @@ pub(crate) fn assemble(
     let store = init_notices.corner();
     let address = Address::of(config, open.local_ip)?;
     let heartbeat = config.heartbeat_timeout;
-    let kind = backend_kind(&config.backend)?;
+    let kind = chosen_kind(config)?;
     let launcher = Launcher::of(config, assignment, deadline)?.map(Arc::new);
     let link_to_launcher = launcher.clone().map(|launcher| launcher as Arc<dyn LauncherLink>);
     let service = (rank == 0).then(|| {

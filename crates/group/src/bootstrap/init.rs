@@ -5,7 +5,7 @@ use crate::bootstrap::launcher;
 use crate::bootstrap::regroup::processes::ProcessBootstrap;
 use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
 use crate::bootstrap::threads::first_generation;
-use crate::host::registry::{BackendKind, backend_kind};
+use crate::host::registry::{BackendKind, chosen_kind};
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
 use phalanx_rendezvous::{Config, Lifeline};
@@ -79,7 +79,7 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
     }
     let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
     // Before anybody is met: a name that nobody registered is refused here.
-    let kind = backend_kind(&config.backend)?;
+    let kind = chosen_kind(config)?;
     let Some(secret) = job else {
         let group = alone(config.timeout, kind, selector)?;
         return Ok(if config.reproducible { group.reproducible() } else { group });

@@ -8,7 +8,8 @@ use crate::host::host_context::HostContext;
 use crate::host::job_links::{JobLinks, LinksStart, TransportFactory};
 use crate::host::own_health::Health;
 use phalanx_algo::Selector;
-use phalanx_core::{Error, GroupId, Peer, Result};
+use phalanx_core::{CallSite, Error, GroupId, Peer, Result};
+use phalanx_rendezvous::Config;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -136,26 +137,37 @@ pub fn registered_backends() -> Vec<&'static str> {
 /// What is registered under a name.
 ///
 /// # Errors
-/// [`Config`](Error::Config), with the names that are registered.
+/// [`Config`](Error::Config), with the names that are registered, and the line that asked.
 ///
 /// # Examples
 /// ```
 /// use phalanx_group::backend_kind;
 ///
 /// assert_eq!(backend_kind("shm")?.about(), "shared memory only: an error where ranks can't share it");
-/// assert_eq!(
-///     backend_kind("mpi").unwrap_err().to_string(),
-///     r#"configuration: PHALANX_BACKEND: no backend "mpi" is registered in this program, only auto, shm, tcp"#
-/// );
+/// let error = backend_kind("mpi").unwrap_err().to_string();
+/// assert!(error.contains(r#"no backend "mpi" is registered in this program, only auto, shm, tcp, at "#), "{error}");
 /// # Ok::<(), phalanx_core::Error>(())
 /// ```
+#[track_caller]
 pub fn backend_kind(name: &str) -> Result<Arc<dyn BackendKind>> {
+    let site = CallSite::caller();
+    find(name).map_err(|unknown| Error::config(format!("{unknown}, at {site}")))
+}
+
+/// What the configuration of a job chooses.
+///
+/// # Errors
+/// [`Config`](Error::Config), with the names that are registered.
+pub(crate) fn chosen_kind(config: &Config) -> Result<Arc<dyn BackendKind>> {
+    find(&config.backend).map_err(|unknown| Error::config(format!("PHALANX_BACKEND: {unknown}")))
+}
+
+/// What is registered under a name, or words for that nothing is.
+fn find(name: &str) -> Result<Arc<dyn BackendKind>, String> {
     let kinds = KINDS.read().unwrap_or_else(PoisonError::into_inner);
     kinds.get(name).cloned().ok_or_else(|| {
         let known = kinds.keys().copied().collect::<Vec<_>>().join(", ");
-        Error::config(format!(
-            "PHALANX_BACKEND: no backend {name:?} is registered in this program, only {known}"
-        ))
+        format!("no backend {name:?} is registered in this program, only {known}")
     })
 }
 
@@ -392,9 +404,13 @@ mod tests {
         assert!(registered_backends().contains(&"another-auto"));
         let error = crate::join(&config("ucx")).unwrap_err().to_string();
         assert!(
-            error.contains("no backend \"ucx\"") && error.contains("another-auto, auto, shm, tcp"),
+            error.starts_with("configuration: PHALANX_BACKEND: no backend \"ucx\"")
+                && error.contains("another-auto, auto, shm, tcp"),
             "{error}"
         );
+        let (line, error) = (line!(), backend_kind("ucx").unwrap_err().to_string());
+        assert!(error.starts_with("configuration: no backend \"ucx\""), "no variable chose it: {error}");
+        assert!(error.ends_with(&format!("registry.rs:{line}")), "{error}");
         let group = crate::join(&config("another-auto")).unwrap();
         assert_eq!(group.describe(), "alone: 1 rank, nothing is sent");
     }

@@ -7,7 +7,8 @@ use crate::bootstrap::init_notices::InitNotices;
 use crate::bootstrap::rendezvous::ASK_INTERVAL;
 use crate::bootstrap::start::Start;
 use crate::bootstrap::tcp_job::TcpJob;
-use crate::host::registry::backend_kind;
+use crate::control::group_health::words_of;
+use crate::host::registry::chosen_kind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Config, Elastic, OpenStore, StoreLocation, Workers};
@@ -172,7 +173,7 @@ impl Bootstrap for ProcessBootstrap {
         let selector = Selector { link: job.link, ..self.selector.clone() };
         Ok(JobParts {
             job,
-            kind: backend_kind(&self.config.backend)?,
+            kind: chosen_kind(&self.config)?,
             selector: Arc::new(selector),
             self_test: self.config.self_test,
             reproducible: self.config.reproducible,
