@@ -256,6 +256,10 @@ impl Signature {
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.op == OpKind::Split {
+            // What travels are the arguments of all ranks, which may differ.
+            return write!(f, "split(color, key) at {}", self.site);
+        }
         write!(f, "{}(", self.op)?;
         let mut comma = "";
         if let Some(dtype) = self.dtype {
@@ -346,5 +350,8 @@ mod tests {
         assert_eq!(base().to_string(), "all_reduce(f32 x 10, sum) at a.rs:1");
         let barrier = Signature { op: OpKind::Barrier, dtype: None, reduce: None, ..base() };
         assert_eq!(barrier.to_string(), "barrier() at a.rs:1");
+        let split =
+            Signature { op: OpKind::Split, dtype: Some(DType::I64), count: 6, reduce: None, ..base() };
+        assert_eq!(split.to_string(), "split(color, key) at a.rs:1");
     }
 }

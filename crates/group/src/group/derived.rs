@@ -25,8 +25,12 @@ impl HostCall<'_> {
         let (rank, world_size) = self.place();
         let (signature, request) = self.into_parts();
         if let Request::AllReduce { .. } | Request::AllGather { .. } | Request::AllToAll { .. } = request {
-            let (op, hint) = (signature.op, format!("nothing else does a {}", request.kind()));
-            return Err(Error::Unsupported { op, backend, hint });
+            let rule = "a backend performs all_reduce, all_gather and all_to_all itself, for the other collectives are made of them";
+            let hint = match request.kind() {
+                kind if kind == signature.op => rule.to_owned(),
+                kind => format!("it is an {kind} of the ranks' answers, and {rule}"),
+            };
+            return Err(Error::Unsupported { op: signature.op, backend, hint });
         }
         let dtype = signature.carries();
         derived(request, dtype, rank, world_size, |part| {
