@@ -241,7 +241,7 @@ pub enum Error {
         what: String,
     },
     /// The operating system refused.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {source}{}", advice(source))]
     Io {
         /// The attempt that failed.
         doing: String,
@@ -262,6 +262,17 @@ pub enum Error {
         /// The contradiction that was found.
         what: String,
     },
+}
+
+/// What to do where a process may open no more files: sockets and shared memory count among them.
+fn advice(error: &std::io::Error) -> &'static str {
+    /// `EMFILE` of every Unix.
+    const TOO_MANY_OPEN_FILES: i32 = 24;
+    if cfg!(unix) && error.raw_os_error() == Some(TOO_MANY_OPEN_FILES) {
+        " (this process has no file descriptor left: `ulimit -n` sets how many it may have)"
+    } else {
+        ""
+    }
 }
 
 fn who(rank: usize, world_size: usize) -> String {
@@ -406,6 +417,19 @@ mod tests {
 
     fn lost(how: Loss, at: Context) -> String {
         Error::from_cause(Cause::Lost { peer: peer(1), how }, at).to_string()
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn who_has_no_descriptor_left_is_told_what_to_set() {
+        let error =
+            Error::io("connecting to 10.0.0.7:29500", std::io::Error::from_raw_os_error(24)).to_string();
+        assert!(
+            error.starts_with("connecting to 10.0.0.7:29500: ") && error.contains("`ulimit -n`"),
+            "{error}"
+        );
+        let error = Error::io("connecting", std::io::Error::from_raw_os_error(111)).to_string();
+        assert!(!error.contains("ulimit"), "{error}");
     }
 
     #[test]

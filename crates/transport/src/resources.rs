@@ -6,15 +6,19 @@ use std::io::{self, ErrorKind};
 /// Whether an error tells that this process or its system has run out of descriptors, memory or ports: then it says nothing of the
 /// other end.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
+    are_descriptors_exhausted(error)
+        || error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())
+        || matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::AddrNotAvailable)
+}
+
+/// Whether it is descriptors that this process or its system has run out of: they come back only if something here is closed.
+pub(crate) fn are_descriptors_exhausted(error: &io::Error) -> bool {
     let out_of = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
     #[cfg(unix)]
     let in_system = out_of(Errno::NFILE);
     #[cfg(not(unix))]
     let in_system = false;
-    in_system
-        || out_of(Errno::MFILE)
-        || out_of(Errno::NOBUFS)
-        || matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::AddrNotAvailable)
+    in_system || out_of(Errno::MFILE)
 }
 
 /// Lets this process open as many descriptors as it is allowed to, once: systems grant 1024 unasked, for the sake of programs that use

@@ -220,10 +220,14 @@ fn reach_arbiter(
     let (mut question, mut answered) = (None, None);
     loop {
         let step = step(CONNECT_INTERVAL, deadline);
-        let NoSession { what, refusal, is_final } = match try_to_open_session(arbiter, secret, hello, &step) {
-            Ok(session) => return Ok(session),
-            Err(why) => why,
-        };
+        let NoSession { what, refusal, is_final, own } =
+            match try_to_open_session(arbiter, secret, hello, &step) {
+                Ok(session) => return Ok(session),
+                Err(why) => why,
+            };
+        if let Some(error) = own {
+            return Err(error);
+        }
         let now = Instant::now();
         match refusal {
             Some(Status::OtherSize(size)) => {

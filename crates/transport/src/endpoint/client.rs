@@ -6,19 +6,23 @@ use super::limits::HANDSHAKE_TIME;
 use super::session::Session;
 use crate::handshake::{Dialer, Hello, Refusal, Status};
 use crate::secret::random;
-use crate::{Secret, self_pipe, socket};
+use crate::{Secret, resources, self_pipe, socket};
 use phalanx_core::{Deadline, Error, Result};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+/// How long this process may have no descriptor for a session before that is an error: others may give some back.
+const STARVED_TIME: Duration = Duration::from_secs(1);
+
 /// Opens a session with the server at `addr` (`host:port`), trying until it answers or `deadline` passes. The name is
 /// resolved anew for each try.
 ///
 /// # Errors
-/// [`Error::Rendezvous`] with what the last try met: nobody there, a stranger, another secret, or a refusal.
+/// [`Error::Rendezvous`] with what the last try met: nobody there, a stranger, another secret, or a refusal. [`Error::Io`], after a second, if this
+/// process has no descriptor for it.
 pub fn open_session(addr: &str, secret: &Secret, hello: &Hello, deadline: &Deadline) -> Result<Session> {
-    open(addr, secret, hello, deadline, |_| false).map_err(|met| not_opened(addr, hello, deadline, &met))
+    open(addr, secret, hello, deadline, |_| false).map_err(|met| not_opened(addr, hello, deadline, met))
 }
 
 /// As [`open_session`], to a server that began to listen before this process was started: when it does not listen, it has ended, and is
@@ -36,7 +40,7 @@ pub fn open_session_if_listening(
         Failure::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
             Error::io(format!("connecting to {addr}"), error)
         }
-        met => not_opened(addr, hello, deadline, &met),
+        met => not_opened(addr, hello, deadline, met),
     })
 }
 
@@ -49,6 +53,8 @@ pub struct NoSession {
     pub refusal: Option<Status>,
     /// Whether another try would meet the same.
     pub is_final: bool,
+    /// The error, if this process lacks what it needs to try: that says nothing of the other end.
+    pub own: Option<Error>,
 }
 
 /// As [`open_session`], for who can do something about a failure.
@@ -65,6 +71,7 @@ pub fn try_to_open_session(
         what: format!("{addr}: {met}"),
         refusal: if let Failure::Refused(Refusal::Status(status)) = &met { Some(*status) } else { None },
         is_final: is_final_word(&met),
+        own: own_lack(addr, met),
     })
 }
 
@@ -78,13 +85,28 @@ fn is_refused(met: &Failure) -> bool {
     matches!(met, Failure::Io(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
-fn not_opened(addr: &str, hello: &Hello, deadline: &Deadline, met: &Failure) -> Error {
-    Error::Rendezvous {
+fn lacks_descriptors(met: &Failure) -> bool {
+    matches!(met, Failure::Io(error) if resources::are_descriptors_exhausted(error))
+}
+
+/// The error where what this process lacks is what it met.
+fn own_lack(addr: &str, met: Failure) -> Option<Error> {
+    match met {
+        Failure::Io(error) if resources::are_descriptors_exhausted(&error) => {
+            Some(Error::io(format!("connecting to {addr}"), error))
+        }
+        _ => None,
+    }
+}
+
+fn not_opened(addr: &str, hello: &Hello, deadline: &Deadline, met: Failure) -> Error {
+    let what = format!("{addr}: {met}");
+    own_lack(addr, met).unwrap_or_else(|| Error::Rendezvous {
         rank: hello.rank as usize,
         world_size: hello.world_size as usize,
-        what: format!("{addr}: {met}"),
+        what,
         waited: deadline.elapsed(Instant::now()),
-    }
+    })
 }
 
 fn open(
@@ -95,7 +117,7 @@ fn open(
     is_final: impl Fn(&Failure) -> bool,
 ) -> Result<Session, Failure> {
     let mut tries = 0;
-    let mut last = None;
+    let (mut last, mut starved) = (None, None);
     loop {
         let now = Instant::now();
         let until = now + HANDSHAKE_TIME.min(deadline.remaining(now));
@@ -108,6 +130,11 @@ fn open(
             // A try that the deadline cut short says less than the one before it.
             let cut_short = matches!(&met, Failure::Io(error) if error.kind() == ErrorKind::TimedOut);
             return Err(last.filter(|_| cut_short).unwrap_or(met));
+        }
+        if !lacks_descriptors(&met) {
+            starved = None;
+        } else if now.saturating_duration_since(*starved.get_or_insert(now)) >= STARVED_TIME {
+            return Err(met);
         }
         tries += 1;
         last = Some(met);
