@@ -100,10 +100,11 @@ fn run(performer: &impl Performer) {
                 }
             })
             .flatten();
+        // Without a lock: whoever is woken may call this group.
+        completion.complete(outcome.map(|()| call.into_buffer()));
         let _finishing = call_thread.finishing();
         call_thread.unfinished.fetch_sub(1, Ordering::Release);
         call_thread.finished.1.notify_all();
-        completion.complete(outcome.map(|()| call.into_buffer()));
     }
 }
 
