@@ -177,6 +177,11 @@ impl FailureLatch {
         }
     }
 
+    /// The number of the collective that is called next, if all before it were remembered.
+    pub fn next_collective(&self) -> u64 {
+        self.collectives.open_collective().1 + 1
+    }
+
     /// The group's latest collectives on this rank, as the arbiter wants to know them.
     pub fn calls(&self) -> Notice {
         Notice::Calls { group: self.group, calls: self.collectives.latest(CALLS_MAX) }

@@ -164,8 +164,21 @@ impl GroupHealth {
         self.latch.collectives.find(seq)
     }
 
-    /// Refuses if the group has failed.
-    pub fn check(&self, signature: &Signature) -> Result<()> {
+    /// Refuses a collective if the group has failed. `seq` is the place that it would have among the group's.
+    pub fn check(&self, signature: &Signature, seq: impl FnOnce() -> u64) -> Result<()> {
+        self.check_call(signature, || (seq(), None))
+    }
+
+    /// Refuses a message to or from `peer` if the group has failed.
+    pub fn check_message(&self, signature: &Signature, peer: usize, tag: u64) -> Result<()> {
+        self.check_call(signature, || (0, Some((peer, tag))))
+    }
+
+    fn check_call(
+        &self,
+        signature: &Signature,
+        place: impl FnOnce() -> (u64, Option<(usize, u64)>),
+    ) -> Result<()> {
         let Some(cause) = self.latch.cause() else {
             if self.job.membership().error_state.goes_on(|| self.runtime().now()) {
                 let _ = self.job.control().send(Notice::GoesOn);
@@ -175,7 +188,8 @@ impl GroupHealth {
         if self.latch.returned.swap(true, Ordering::AcqRel) {
             return Err(Error::Poisoned { op: signature.op, cause: Box::new(cause.clone()) });
         }
-        let told = ErrorContext { signature, seq: 0, message: None, bytes: (0, 0), elapsed: Duration::ZERO };
+        let (seq, message) = place();
+        let told = ErrorContext { signature, seq, message, bytes: (0, 0), elapsed: Duration::ZERO };
         let error = self.failed(cause.clone(), told);
         self.finish_trace();
         Err(error)

@@ -36,7 +36,7 @@ impl<'a> FdExchange<'a> {
     }
 
     pub(crate) fn run(&self, make: &dyn Fn() -> Result<OwnedFd>) -> Result<OwnedFd> {
-        self.health.check(self.signature)?;
+        self.health.check(self.signature, || 0)?;
         if self.health.rank == 0 { self.give(self.health.alone(make())?) } else { self.take() }
     }
 

@@ -132,7 +132,7 @@ mod tests {
         }
 
         fn perform(&self, call: HostCall<'_>, _: Duration) -> Result<()> {
-            self.health.check(call.signature())?;
+            self.health.check(call.signature(), || 1)?;
             panic!("on purpose")
         }
     }

@@ -173,7 +173,7 @@ impl Health {
     /// }
     /// ```
     pub fn begin<'a>(&'a self, signature: &'a Signature, limit: Duration) -> Result<Running<'a>> {
-        self.health.check(signature)?;
+        self.health.check(signature, || self.seq.load(Ordering::Acquire) + 1)?;
         let seq = self.seq.fetch_add(1, Ordering::AcqRel) + 1;
         self.health.remember(seq, signature, clock::now);
         let called = Instant::now();

@@ -35,7 +35,7 @@ use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, ReduceOp, Resu
 use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Plans kept: a training loop repeats a handful of shapes.
@@ -78,18 +78,23 @@ impl ScheduledBackend {
 
     /// Gives a call its number and its plan.
     pub(crate) fn begin(&self, signature: &Signature, pattern: &Pattern) -> Result<Running> {
-        self.engine.health.check(signature)?;
-        self.check_order(signature)?;
+        self.check(signature)?;
         let world_size = self.engine.health.members().len();
         let arithmetic = Arithmetic::of(signature, pattern.reduce, world_size)?;
         let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
         let plan = self.plan(signature, pattern, sums);
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next();
         let seq = *next;
         *next += 1;
         let method = signature.method.then(&plan.method);
         let signature = Signature { method: method.clone(), ..signature.clone() };
         Ok(Running::new(seq, signature, method, plan, arithmetic))
+    }
+
+    /// Refuses a call that can't begin. Before its buffers are touched.
+    fn check(&self, signature: &Signature) -> Result<()> {
+        self.engine.health.check(signature, || *self.next())?;
+        self.check_order(signature)
     }
 
     /// Refuses a reduction in the order of the ranks for which a way is forced that has another order.
@@ -205,6 +210,10 @@ impl ScheduledBackend {
             .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
     }
 
+    fn next(&self) -> MutexGuard<'_, u64> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs what was begun to its end.
     fn run(&self, collective: Running, mut stage: Stage<&[u8], &mut [u8]>, attempt: Attempt) -> Result<()> {
         let memory = stage.memory().expect("a slice keeps its length");
@@ -226,7 +235,7 @@ impl ScheduledBackend {
 
     /// A message that begins, and its number.
     pub(crate) fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
-        self.engine.health.check(&address.signature)?;
+        self.engine.health.check_message(&address.signature, address.peer, address.tag)?;
         Ok(self.begin_message(address, len))
     }
 
@@ -249,7 +258,8 @@ impl ScheduledBackend {
         on_timeout: OnTimeout,
     ) -> Result<()> {
         let Some(first) = messages.first() else { return Ok(()) };
-        self.engine.health.check(&first.address.signature)?;
+        let Address { signature, peer, tag } = &first.address;
+        self.engine.health.check_message(signature, *peer, *tag)?;
         let begin = |HostMessage { address, payload }| {
             let (message, number) = self.begin_message(&address, payload.len());
             Borrowed::new(message, number, payload)
@@ -365,6 +375,7 @@ impl Backend for ScheduledBackend {
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
         call.check_place(self.rank(), self.members().len())?;
         let (signature, request) = call.into_parts();
+        self.check(&signature)?;
         let (pattern, stage) = self.stage(&signature, request)?;
         let running = self.begin(&signature, &pattern)?;
         let seq = running.seq();
@@ -377,6 +388,7 @@ impl Backend for ScheduledBackend {
         call.check_place(self.rank(), self.members().len())?;
         polling::start(&self.engine)?;
         let (signature, request) = call.into_parts();
+        self.check(&signature)?;
         let (pattern, stage) = self.stage(&signature, request)?;
         let running = self.begin(&signature, &pattern)?;
         self.engine.health.latch.collectives.schedule(running.signature(), clock::now);

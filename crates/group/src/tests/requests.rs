@@ -263,3 +263,15 @@ fn counts_beyond_all_memory_are_an_error() {
     assert!(matches!(begun, Err(Error::Misuse { .. })));
     assert!(matches!(group.scatter_async::<f32>(None, usize::MAX, 0), Err(Error::Misuse { .. })));
 }
+
+/// Nothing was sent, and nothing is written: here for a forced way that has another order than a reproducible sum.
+#[test]
+fn what_is_refused_leaves_the_output_as_it_was() {
+    for group in crate::threads_with(2, LIMIT, "all_reduce=ring").unwrap() {
+        let mut output = [7.0f32; 3];
+        let buffers = Buffers::Separate(&[1.0f32; 3][..], &mut output[..]);
+        let error = group.reproducible().request(Request::AllReduce { buffers, reduce: ReduceOp::Sum });
+        assert!(matches!(error, Err(Error::Config { .. })), "{error:?}");
+        assert_eq!(output, [7.0; 3]);
+    }
+}

@@ -16,7 +16,7 @@ use phalanx_algo::{LevelsCall, LevelsWay, Way};
 use phalanx_core::{DType, Error, Layout, Method, OpKind, ReduceOp, Result, Signature};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One group on one rank. What the progress thread works on, too.
@@ -50,13 +50,13 @@ impl Performer for Levels {
 
     fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()> {
         call.check_place(self.health.rank, self.health.members().len())?;
-        self.health.check(call.signature())?;
+        self.health.check(call.signature(), || *self.seq() + 1)?;
         let (signature, request) = call.into_parts();
         self.flat.check_order(&signature)?;
         let way = self.way(&signature, &request);
         let method = signature.method.then(&words(way).into());
         let signature = &Signature { method, ..signature };
-        let mut seq = self.seq.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seq = self.seq();
         *seq += 1;
         let whole = ParentCall { signature, seq: *seq, called: Instant::now(), limit };
         let (host, index) = self.hosts.place(self.health.rank);
@@ -70,6 +70,10 @@ impl Performer for Levels {
 }
 
 impl Levels {
+    fn seq(&self) -> MutexGuard<'_, u64> {
+        self.seq.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Of which parts the operation is made: what all must do alike, whichever way each part has.
     fn way(&self, signature: &Signature, request: &HostRequest<'_>) -> LevelsWay {
         let (op, element) = (request.kind(), element(signature.carries()));

@@ -148,7 +148,7 @@ impl Backend for HierarchicalBackend {
 
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
         call.check_place(self.rank(), self.members().len())?;
-        self.levels.health.check(call.signature())?;
+        self.levels.health.check(call.signature(), || self.levels.health.latch.next_collective())?;
         self.levels.flat.check_order(call.signature())?;
         call_thread::submit(&self.levels, call, timeout)
     }

@@ -239,7 +239,7 @@ impl Performer for Shared {
         call.check_place(place.0, place.1)?;
         let (signature, request) = call.into_parts();
         let signature = &signature;
-        health.check(signature)?;
+        health.check(signature, || self.team.lock().seq + 1)?;
         self.messages.check_order(signature)?;
         let values = Values::of(signature, request.reduce().copied())?;
         let mut state = self.team.lock();
@@ -477,7 +477,7 @@ impl Backend for ShmBackend {
 
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
         call.check_place(self.rank(), self.members().len())?;
-        self.health().check(call.signature())?;
+        self.health().check(call.signature(), || self.health().latch.next_collective())?;
         self.shared.messages.check_order(call.signature())?;
         call_thread::submit(&self.shared, call, timeout)
     }

@@ -199,6 +199,37 @@ pub fn operations_in_flight_are_told(world: &World) {
     all_equal(&causes);
 }
 
+/// The group has failed when a rank calls: the first cause, and the call with its number, or its other end.
+pub fn a_failure_that_a_call_finds_is_told_at_its_place(world: &World) {
+    type Call = fn(&ProcessGroup) -> Result<()>;
+    // Where `init` tests the sums of a world, that was the first call.
+    let calls: [(Call, &'static [&'static str]); 3] = [
+        (|group| group.all_reduce(&mut [1u8], ReduceOp::Sum), &["all_reduce #2 at ", "all_reduce #3 at "]),
+        (
+            |group| group.all_reduce_async(vec![1u8], ReduceOp::Sum)?.wait().map(drop),
+            &["all_reduce #2 at ", "all_reduce #3 at "],
+        ),
+        (|group| group.recv(&mut [1u8], 0, 7), &["recv from rank 0 with tag 7 at "]),
+    ];
+    at_once(&calls, |&(call, words)| {
+        let all_was_well = Barrier::new(2);
+        world.run(2, move |group| {
+            group.barrier().unwrap();
+            all_was_well.wait();
+            if group.rank() == 0 {
+                group.abort("on purpose");
+                return;
+            }
+            while group.failure().is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let error = call(&group).unwrap_err();
+            assert!(matches!(error, Error::Aborted { .. }), "{error}");
+            assert!(words.iter().any(|words| error.to_string().contains(words)), "{error}");
+        });
+    });
+}
+
 /// After the end every operation says so, with the first cause, and sends nothing.
 pub fn a_failed_group_refuses_everything(world: &World) {
     world.run(2, |group| {

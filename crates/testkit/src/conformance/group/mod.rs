@@ -95,7 +95,7 @@ macro_rules! group_conformance {
                 a_rank_that_leaves_is_named, a_rank_that_leaves_one_group_is_named_there,
                 what_a_rank_did_before_it_left_a_group_counts, a_rank_that_panics_is_named,
                 last_messages_of_a_rank_that_left_arrive, operations_in_flight_are_told,
-                a_failed_group_refuses_everything,
+                a_failure_that_a_call_finds_is_told_at_its_place, a_failed_group_refuses_everything,
             },
             generations::{
                 survivors_go_on_in_a_smaller_group, a_group_is_made_anew_without_a_loss,
