@@ -9,6 +9,7 @@ use crate::reminder::{self, Reminder, Reminding};
 use crate::runtime::{Here, Runtime};
 use phalanx_core::{Cause, Context, Deadline, Envelope, Error, GroupId, Loss, Peer, Result, Signature};
 use phalanx_trace::Trace;
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -392,9 +393,7 @@ impl GroupHealth {
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
             self.latch.returned.store(true, Ordering::Release);
             self.panicked();
-            let words = panic.downcast_ref::<String>().map(String::as_str);
-            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
-            Error::Internal { what: format!("the progress thread panicked: {words}") }
+            Error::Internal { what: format!("the progress thread panicked: {}", words_of(&*panic)) }
         })
     }
 
@@ -555,6 +554,12 @@ impl GroupHealth {
         let [left, right] = sides;
         Cause::Mismatch { seq, tag, left, right }
     }
+}
+
+/// The words of a panic.
+pub fn words_of(panic: &(dyn Any + Send)) -> &str {
+    let words = panic.downcast_ref::<String>().map(String::as_str);
+    words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")
 }
 
 /// The name under which the members of a group meet before it is made.

@@ -14,6 +14,7 @@ pub(crate) mod view;
 
 use crate::ProcessGroup;
 use crate::bootstrap::self_test;
+use crate::control::group_health::GroupHealth;
 use crate::control::job_context::JobContext;
 use crate::group::encryption::Encryption;
 use crate::group::handles::KeptAlive;
@@ -289,10 +290,15 @@ pub(crate) fn found(
 ) -> Result<ProcessGroup> {
     let JobParts { job, kind, selector, self_test, reproducible } =
         bootstrap.meet(&assignment, open, deadline)?;
-    let members = (0..assignment.roster.len()).collect();
-    let factory = kind.factory(&JobHandle::new(job.clone(), selector))?;
-    let backend =
-        factory.create(WORLD, members, &Signature::bare(OpKind::Init, CallSite::caller()), deadline)?;
+    let members: Vec<usize> = (0..assignment.roster.len()).collect();
+    let (factory, backend) = {
+        // A backend of the program's own may panic when there is no group yet whose end would tell the others so.
+        let _making = TellsOfPanic { job: &job, members: &members };
+        let factory = kind.factory(&JobHandle::new(job.clone(), selector))?;
+        let call = Signature::bare(OpKind::Init, CallSite::caller());
+        let backend = factory.create(WORLD, members.clone(), &call, deadline)?;
+        (factory, backend)
+    };
     let heartbeat = bootstrap.heartbeat(assignment.roster[assignment.rank]).map(Arc::new);
     let latch = job.membership().groups().into_iter().find(|latch| latch.group() == WORLD);
     if let (Some(heartbeat), Some(latch)) = (&heartbeat, &latch) {
@@ -311,6 +317,20 @@ pub(crate) fn found(
         "the group of all ranks"
     );
     Ok(group)
+}
+
+/// Tells the others of a panic of this rank while its first group is made.
+struct TellsOfPanic<'a> {
+    job: &'a Arc<dyn HostContext>,
+    members: &'a [usize],
+}
+
+impl Drop for TellsOfPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            GroupHealth::new(self.job.clone(), WORLD, self.members.to_vec()).panicked();
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Config, Elastic, OpenStore, StoreLocation, Workers};
 use phalanx_transport::Secret;
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,16 @@ impl ProcessBootstrap {
             return meet_all(&self.config, &secret, assignment, open, deadline);
         }
         let mut init_notices = InitNotices::of_job(assignment, open, self.store_is_hosted(), deadline)?;
-        let outcome = self.assemble_first(assignment, open, &mut init_notices, deadline);
+        let work = || self.assemble_first(assignment, open, &mut init_notices, deadline);
+        let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            // Of the links that a program has made itself, say. There is no line yet over which the others would hear of it.
+            let what = format!("it panicked: {}", words_of(&*panic));
+            let error = init_notices.error(what);
+            if init_notices.give_up(&process_name(), &error) && assignment.rank == 0 {
+                self.stay_for(open);
+            }
+            resume_unwind(panic)
+        });
         match &outcome {
             Ok(_) if assignment.rank == 0 => init_notices.forget(),
             Err(error) if init_notices.give_up(&process_name(), error) && assignment.rank == 0 => {
