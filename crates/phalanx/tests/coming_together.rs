@@ -7,11 +7,15 @@ mod support;
 use phalanx::ReduceOp;
 use phalanx::store::{FileStore, Secret, Store};
 use phalanx_testkit::free_port;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::said;
+
+/// How many files a rank may have open.
+const OPEN_FILES: &str = "PHALANX_TEST_OPEN_FILES";
 
 /// A rank: adds up ones, or says why it does not.
 #[test]
@@ -19,6 +23,10 @@ use support::said;
 fn rank() {
     if support::role().is_none() {
         return;
+    }
+    if let Ok(files) = std::env::var(OPEN_FILES) {
+        let limit = Some(files.parse().expect("a number"));
+        setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("less is allowed");
     }
     match phalanx::init() {
         Err(error) => support::say("error", error),
@@ -218,4 +226,16 @@ fn the_time_an_error_names_is_the_whole_wait() {
     let error = said(job.start(1, &[("PHALANX_INIT_TIMEOUT_S", "4")]), "error");
     assert!(!error.contains("waited 0.") && !error.contains("waited 1."), "{error}");
     assert!(error.contains("rank 0 does not answer at 127.0.0.1:"), "{error}");
+}
+
+/// Whatever it would have opened next.
+#[test]
+fn a_rank_without_descriptors_is_told_what_to_set() {
+    for files in ["3", "4", "6", "8"] {
+        let job = Job::hosted(2);
+        let zero = job.start(0, &[]);
+        let error = said(job.start(1, &[(OPEN_FILES, files)]), "error");
+        kill(zero);
+        assert!(error.contains("`ulimit -n`") && !error.contains("firewall"), "{files} files: {error}");
+    }
 }
