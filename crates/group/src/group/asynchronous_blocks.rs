@@ -262,7 +262,7 @@ impl ProcessGroup {
 }
 
 /// A buffer of `len` elements. Counts that nobody has the memory for are an error of the caller, not the end of the process.
-fn zeroed<T: Element>(op: OpKind, len: usize, site: &CallSite) -> Result<Vec<T>> {
+pub(super) fn zeroed<T: Element>(op: OpKind, len: usize, site: &CallSite) -> Result<Vec<T>> {
     let mut buffer = Vec::new();
     buffer
         .try_reserve_exact(len)

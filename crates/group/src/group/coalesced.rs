@@ -3,6 +3,8 @@
 use crate::ProcessGroup;
 use crate::engine::scratch::Scratch;
 use crate::group::call::HostRequest;
+use crate::group::memory::{Extent, OwnedBuffer};
+use crate::group::pending::Pending;
 use crate::group::perform::{equal, wrong};
 use crate::group::request::{Buffers, Request};
 use phalanx_core::{CallSite, DType, Element, Layout, Method, OpKind, ReduceOp, Result, Signature};
@@ -36,23 +38,23 @@ fn parts(bytes: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
 }
 
 /// One call on many buffers.
-struct Coalesced<'g> {
-    group: &'g ProcessGroup,
-    op: OpKind,
-    dtype: DType,
+pub(super) struct Coalesced<'g> {
+    pub(super) group: &'g ProcessGroup,
+    pub(super) op: OpKind,
+    pub(super) dtype: DType,
     /// Elements of each buffer; of one rank's block, where a rank has several.
-    lens: Vec<usize>,
+    pub(super) lens: Vec<usize>,
     /// Blocks of each buffer.
-    blocks: usize,
-    site: CallSite,
+    pub(super) blocks: usize,
+    pub(super) site: CallSite,
 }
 
 /// Tells the calls here from those of single buffers.
 const COALESCED: usize = usize::from_be_bytes(*b"coalesce");
 
 impl Coalesced<'_> {
-    /// Performs all parts, as `perform` does each.
-    fn perform(&self, mut perform: impl FnMut(&Part<'_>, Travels) -> Result<()>) -> Result<()> {
+    /// Performs all parts, or begins them, as `perform` does each.
+    pub(super) fn perform(&self, mut perform: impl FnMut(&Part<'_>, Travels) -> Result<()>) -> Result<()> {
         let bytes = |len: &usize| len * self.blocks * self.dtype.size();
         let (all, words) = (Signature::detail_of(&self.lens), Layout::from_counts(&self.lens).describe());
         let method = Method::from(format!("coalesced as {words}"));
@@ -92,7 +94,7 @@ impl Coalesced<'_> {
 }
 
 /// One collective of a call.
-struct Part<'c> {
+pub(super) struct Part<'c> {
     call: &'c Coalesced<'c>,
     detail: u64,
     method: &'c Method,
@@ -100,26 +102,34 @@ struct Part<'c> {
 
 impl Part<'_> {
     fn perform(&self, request: HostRequest<'_>) -> Result<()> {
+        self.call.group.perform_as(self.signature(&request)?, request)
+    }
+
+    pub(super) fn submit(&self, request: Request<OwnedBuffer, OwnedBuffer>) -> Result<Pending> {
+        self.call.group.submit_as(self.signature(&request)?, request)
+    }
+
+    fn signature<I: Extent, O: Extent>(&self, request: &Request<I, O>) -> Result<Signature> {
         let Coalesced { group, op, dtype, site, .. } = self.call;
-        let signature = group.signature_of(*op, Some(*dtype), &request, self.detail, site.clone())?;
-        let method = signature.method.then(self.method);
-        group.perform_as(Signature { method, ..signature }, request)
+        let signature = group.signature_of(*op, Some(*dtype), request, self.detail, site.clone())?;
+        Ok(Signature { method: signature.method.then(self.method), ..signature })
     }
 }
 
 /// What one collective moves.
-enum Travels {
+pub(super) enum Travels {
     /// The buffer of this number, where it lies.
     Alone(usize),
     Together(Pack),
 }
 
 /// Small buffers as one, which has the blocks of all of them for one rank after those for the rank before.
-struct Pack {
-    memory: Scratch,
+pub(super) struct Pack {
+    pub(super) memory: Scratch,
     /// The numbers of the buffers, and where each lies in a block, in bytes.
-    places: Vec<(usize, Range<usize>)>,
-    block: usize,
+    pub(super) places: Vec<(usize, Range<usize>)>,
+    /// Bytes of a block.
+    pub(super) block: usize,
 }
 
 impl Pack {
@@ -134,7 +144,7 @@ impl Pack {
         Self { memory: Scratch::new(block * call.blocks), places, block }
     }
 
-    fn at(&self, block: usize, place: &Range<usize>) -> Range<usize> {
+    pub(super) fn at(&self, block: usize, place: &Range<usize>) -> Range<usize> {
         block * self.block + place.start..block * self.block + place.end
     }
 
@@ -155,7 +165,7 @@ impl Pack {
 }
 
 /// The elements of each.
-fn lens<'b, T: 'b>(buffers: impl Iterator<Item = &'b [T]>) -> Vec<usize> {
+pub(super) fn lens<'b, T: 'b>(buffers: impl Iterator<Item = &'b [T]>) -> Vec<usize> {
     buffers.map(<[T]>::len).collect()
 }
 

@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod asynchronous_blocks;
+mod asynchronous_coalesced;
 pub(crate) mod backend;
 mod barrier;
 pub(crate) mod birthplace;

@@ -2,6 +2,7 @@
 
 use crate::group::call::{Call, HostRequest, OwnedCall, check, element};
 use crate::group::memory::{Changed, Extent, OwnedBuffer};
+use crate::group::pending::Pending;
 use crate::group::pre_mul_sum;
 use crate::group::request::{BlockExchange, Request};
 use crate::group::work::Buffer;
@@ -146,16 +147,26 @@ impl ProcessGroup {
         finish: impl FnOnce(B) -> R + Send + 'static,
     ) -> Result<Work<R>> {
         let dtype = Some(<B::Element as Element>::DTYPE);
-        let (rank, world_size) = (self.rank(), self.world_size());
         let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
-        let mut request = request.map(owned, owned);
+        let request = request.map(owned, owned);
         let signature = self.signature_of(op, dtype, &request, detail, site)?;
+        let pending = self.submit_as(signature, request)?;
+        Ok(Work::new(pending, finish).of(self.in_flight(op)))
+    }
+
+    /// Begins `request` as the call that all ranks agree on.
+    pub(crate) fn submit_as(
+        &self,
+        signature: Signature,
+        mut request: Request<OwnedBuffer, OwnedBuffer>,
+    ) -> Result<Pending> {
+        let (rank, world_size, dtype, op) = (self.rank(), self.world_size(), signature.dtype, signature.op);
         if let Some(products) = pre_mul_sum::of(&request, dtype) {
             check(&signature, dtype, &request, rank, world_size)?;
             let changed = |changed: Changed| Error::misuse(op, changed.describe(op, &signature.site));
             request = products.owned(request, rank).map_err(changed)?;
         }
-        self.submit(OwnedCall::new(signature, request, rank, world_size)?, finish)
+        self.backend.submit(OwnedCall::new(signature, request, rank, world_size)?, self.timeout())
     }
 
     pub(crate) fn submit<B: Send + 'static, R>(

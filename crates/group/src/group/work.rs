@@ -5,6 +5,9 @@ use crate::group::pending::{Bytes, Pending};
 use phalanx_core::{Element, Error, Result};
 use std::any::Any;
 
+/// What an operation gives back for its buffer.
+pub(crate) type Given = Box<dyn Any + Send>;
+
 /// A buffer of elements that an asynchronous operation can own: a `Vec`, or a [`RegisteredBuffer`](crate::RegisteredBuffer), of
 /// which it copies nothing between ranks of one host.
 pub trait Buffer: Bytes {
@@ -37,8 +40,9 @@ impl<T: Element> Buffer for Vec<T> {
 /// ```
 #[must_use = "the result of the operation is in here"]
 pub struct Work<T> {
-    pending: Pending,
-    finish: Box<dyn FnOnce(Box<dyn Any + Send>) -> Option<T> + Send>,
+    /// One, or those of a call that is performed in several.
+    pending: Vec<Pending>,
+    finish: Box<dyn FnOnce(Vec<Given>) -> Result<T> + Send>,
     group: Option<InFlight>,
 }
 
@@ -51,7 +55,16 @@ impl<T> std::fmt::Debug for Work<T> {
 impl<T> Work<T> {
     /// The result of `pending`, whose buffer is a `B`.
     pub(crate) fn new<B: 'static>(pending: Pending, finish: impl FnOnce(B) -> T + Send + 'static) -> Self {
-        let finish = |any: Box<dyn Any + Send>| any.downcast::<B>().ok().map(|buffer| finish(*buffer));
+        Self::of_several(vec![pending], |given| {
+            given.into_iter().map(taken_back).next().unwrap_or_else(lost).map(finish)
+        })
+    }
+
+    /// The result of several operations of one call, which are performed in this order. `finish` is given what each gave back.
+    pub(crate) fn of_several(
+        pending: Vec<Pending>,
+        finish: impl FnOnce(Vec<Given>) -> Result<T> + Send + 'static,
+    ) -> Self {
         Self { pending, finish: Box::new(finish), group: None }
     }
 
@@ -74,7 +87,7 @@ impl<T> Work<T> {
     /// # }).unwrap();
     /// ```
     pub fn is_done(&self) -> bool {
-        self.pending.is_done()
+        self.pending.iter().all(Pending::is_done)
     }
 
     /// Waits for the operation and takes its result. It ends: every operation has a deadline.
@@ -96,10 +109,20 @@ impl<T> Work<T> {
         if let Some(group) = &self.group {
             group.check_process()?;
         }
-        let buffer = self.pending.wait()?.into_any();
-        (self.finish)(buffer)
-            .ok_or_else(|| Error::Internal { what: "a buffer came back as another type".into() })
+        // The first to fail knows why; those after it only that the group has failed.
+        let given =
+            self.pending.into_iter().map(|pending| Ok(pending.wait()?.into_any())).collect::<Result<_>>()?;
+        (self.finish)(given)
     }
+}
+
+/// The buffer that an operation gave back.
+pub(crate) fn taken_back<B: 'static>(given: Given) -> Result<B> {
+    given.downcast().map_or_else(|_| lost(), |buffer| Ok(*buffer))
+}
+
+fn lost<B>() -> Result<B> {
+    Err(Error::Internal { what: "a buffer came back as another type".into() })
 }
 
 #[cfg(all(test, not(loom)))]

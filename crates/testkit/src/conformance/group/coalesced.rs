@@ -4,8 +4,10 @@ use super::{assert_bits, inputs};
 use crate::World;
 use crate::oracle::{self, Random, Sample};
 use half::bf16;
-use phalanx_core::{Error, OpKind, ReduceOp};
-use phalanx_group::ProcessGroup;
+use phalanx_core::{Error, Loss, OpKind, ReduceOp};
+use phalanx_group::{ProcessGroup, Work};
+use std::sync::Barrier;
+use std::time::Duration;
 
 /// Elements of each buffer: nothing, few, more than travel together, and so many small ones that they make several packs.
 fn lens() -> Vec<usize> {
@@ -13,7 +15,7 @@ fn lens() -> Vec<usize> {
     few.into_iter().chain((0..80).map(|i| 2_000 + i)).collect()
 }
 
-/// Every operation, for types of every size, in worlds of one rank and more.
+/// Every operation, blocking and not, for types of every size, in worlds of one rank and more.
 pub fn each_buffer_ends_as_by_a_call_of_its_own(world: &World) {
     for world_size in [1, 2, 3, 5] {
         world.run(world_size, |group| {
@@ -43,6 +45,12 @@ fn all_three<T: Sample>(group: &ProcessGroup, lens: &[usize], op: ReduceOp) {
     for (i, (sum, all)) in sums.iter().zip(&values).enumerate() {
         assert_bits(sum, &oracle::reduce(all, op), what("all_reduce_coalesced", i));
     }
+    // Those that do not block are all under way at once. What they are to give is what these give.
+    let whole = || values.iter().map(|all| all[rank].clone()).collect::<Vec<_>>();
+    let mine: Vec<&[T]> = values.iter().zip(lens).map(|(all, &len)| &all[rank][..len]).collect();
+    let summed = group.all_reduce_coalesced_async(whole(), op).unwrap();
+    let scattered = group.reduce_scatter_coalesced_async(whole(), op).unwrap();
+    let together = group.all_gather_coalesced_async(&mine).unwrap();
 
     let whole: Vec<&[T]> = values.iter().map(|all| &all[rank][..]).collect();
     let mut blocks: Vec<Vec<T>> = lens.iter().map(|&len| vec![T::zeroed(); len]).collect();
@@ -53,7 +61,6 @@ fn all_three<T: Sample>(group: &ProcessGroup, lens: &[usize], op: ReduceOp) {
         assert_bits(block, expected, what("reduce_scatter_coalesced", i));
     }
 
-    let mine: Vec<&[T]> = values.iter().zip(lens).map(|(all, &len)| &all[rank][..len]).collect();
     let mut gathered: Vec<Vec<T>> = lens.iter().map(|&len| vec![T::zeroed(); len * world_size]).collect();
     let mut borrowed: Vec<&mut [T]> = gathered.iter_mut().map(Vec::as_mut_slice).collect();
     group.all_gather_coalesced(&mine, &mut borrowed).unwrap();
@@ -61,6 +68,16 @@ fn all_three<T: Sample>(group: &ProcessGroup, lens: &[usize], op: ReduceOp) {
         let of_all: Vec<Vec<T>> = all.iter().map(|values| values[..lens[i]].to_vec()).collect();
         assert_bits(found, &oracle::gather(&of_all), what("all_gather_coalesced", i));
     }
+
+    let same = |name: &str, found: Vec<Vec<T>>, expected: &[Vec<T>]| {
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert_bits(found, expected, what(name, i));
+        }
+    };
+    same("all_gather_coalesced_async", together.wait().unwrap(), &gathered);
+    same("all_reduce_coalesced_async", summed.wait().unwrap(), &sums);
+    same("reduce_scatter_coalesced_async", scattered.wait().unwrap(), &blocks);
 }
 
 /// On a reproducible handle the bits are those of single calls, though sums depend on their order; and factors are each rank's own.
@@ -74,9 +91,13 @@ pub fn what_travels_together_has_the_bits_of_single_calls(world: &World) {
                     lens().iter().map(|len| (draw(len), draw(len))).unzip();
                 let mut borrowed: Vec<&mut [f32]> = together.iter_mut().map(Vec::as_mut_slice).collect();
                 group.all_reduce_coalesced(&mut borrowed, op).unwrap();
+                let begun = group.all_reduce_coalesced_async(single.clone(), op).unwrap();
                 single.iter_mut().for_each(|buffer| group.all_reduce(buffer, op).unwrap());
+                let begun = begun.wait().unwrap();
                 for (i, (together, single)) in together.iter().zip(&single).enumerate() {
-                    assert_bits(together, single, format!("buffer {i}, {op}, on {world_size} ranks"));
+                    let what = |how: &str| format!("buffer {i}, {op}, {how}, on {world_size} ranks");
+                    assert_bits(together, single, what("blocking"));
+                    assert_bits(&begun[i], single, what("asynchronous"));
                 }
             }
         });
@@ -102,9 +123,62 @@ pub fn buffers_that_do_not_go_together_hurt_nobody(world: &World) {
             refused(reduced, OpKind::ReduceScatter, "input 0 has 3 elements, expected 2 × 2 ranks");
             let reduced = group.all_reduce_coalesced(&mut [&mut [1f32], &mut [2f32]], ReduceOp::BitOr);
             refused(reduced, OpKind::AllReduce, "bit_or is for integers, not for f32");
+            let begun = group.reduce_scatter_coalesced_async(vec![vec![1u8; 2], vec![1; 3]], ReduceOp::Sum);
+            let why = "input 1 has 3 elements, expected a multiple of 2 (the ranks)";
+            refused(begun.map(drop), OpKind::ReduceScatter, why);
+            let begun = group.all_reduce_coalesced_async(vec![vec![1f32], vec![2.0]], ReduceOp::BitOr);
+            refused(begun.map(drop), OpKind::AllReduce, "bit_or is for integers, not for f32");
         }
         let (mut one, mut other) = ([1u8], [2u8]);
         group.all_reduce_coalesced(&mut [&mut one, &mut other], ReduceOp::Sum).unwrap();
         assert_eq!((one, other), ([2], [4]));
+    });
+}
+
+/// Buffers that ranks of a host share are given back as they came, with the results.
+pub fn buffers_in_flight_come_back(world: &World) {
+    world.run(2, |group| {
+        let lens = [3, 20_000, 0];
+        let buffers = lens.map(|len| {
+            let mut buffer = group.alloc::<f32>(len).unwrap();
+            buffer.iter_mut().for_each(|value| *value = group.rank() as f32 + 1.0);
+            buffer
+        });
+        let work = group.all_reduce_coalesced_async(buffers.into(), ReduceOp::Sum).unwrap();
+        let sums = work.wait().unwrap();
+        assert_eq!(sums.iter().map(|sum| sum.len()).collect::<Vec<_>>(), lens);
+        assert!(sums.iter().all(|sum| sum.iter().all(|&value| value == 3.0)));
+    });
+}
+
+/// A call that is performed in several operations ends when the group does, and names the line that made it.
+pub fn buffers_in_flight_are_told_of_a_loss(world: &World) {
+    world.run(3, |group| {
+        if group.rank() == 2 {
+            return;
+        }
+        let (buffers, line) = (vec![vec![1f32; 40_000], vec![1.0; 3], vec![1.0; 40_000]], line!() + 1);
+        let work = group.all_reduce_coalesced_async(buffers, ReduceOp::Sum);
+        let error = work.and_then(Work::wait).unwrap_err();
+        let is_told = matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 2);
+        assert!(is_told && error.to_string().contains(&format!("coalesced.rs:{line}")), "{error}");
+        let error = group.all_gather_coalesced_async(&[&[1u8][..]]).and_then(Work::wait).unwrap_err();
+        assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+    });
+}
+
+/// The limit is that of each operation of a call, as of the blocking one.
+pub fn buffers_in_flight_have_a_limit(world: &World) {
+    let (world, all_have_failed) = (world.clone().timeout(Duration::from_secs(1)), Barrier::new(2));
+    world.run(2, move |group| {
+        if group.rank() == 1 {
+            let (buffers, line) = (vec![vec![1f32; 2], vec![1.0; 40_000]], line!() + 1);
+            let work = group.all_reduce_coalesced_async(buffers, ReduceOp::Sum).unwrap();
+            let error = work.wait().unwrap_err();
+            let Error::Timeout { missing, .. } = &error else { panic!("not a timeout: {error}") };
+            assert!(missing.iter().all(|peer| peer.rank == 0), "{error}");
+            assert!(error.to_string().contains(&format!("coalesced.rs:{line}")), "{error}");
+        }
+        all_have_failed.wait();
     });
 }

@@ -143,6 +143,10 @@ pub fn other_buffers_are_a_mismatch(world: &World) {
         false => (g.all_reduce_coalesced::<f32>(&mut [], ReduceOp::Sum), line!()),
         true => (g.all_reduce_coalesced(&mut [&mut [0f32; 4]], ReduceOp::Sum), line!()),
     });
+    disagree(world, |g, odd| {
+        let buffers = if odd { vec![vec![0f32; 3]; 2] } else { vec![vec![0f32; 4], vec![0.0; 2]] };
+        (g.all_reduce_coalesced_async(buffers, ReduceOp::Sum).and_then(Work::wait).map(drop), line!())
+    });
     // What differs is said: else both would seem to be the same call.
     let words = world.run(2, |g| {
         let first = if g.rank() == 0 { 4 } else { 3 };

@@ -46,7 +46,8 @@ macro_rules! group_conformance {
             },
             coalesced::{
                 each_buffer_ends_as_by_a_call_of_its_own, what_travels_together_has_the_bits_of_single_calls,
-                buffers_that_do_not_go_together_hurt_nobody,
+                buffers_that_do_not_go_together_hurt_nobody, buffers_in_flight_come_back,
+                buffers_in_flight_are_told_of_a_loss, buffers_in_flight_have_a_limit,
             },
             movements::{movements_of_every_kind, movements_over_several_frames},
             algorithms::{every_algorithm_computes_the_same, every_algorithm_gives_all_ranks_the_same_bits},
