@@ -94,6 +94,79 @@ fn every_operation(all: &NcclGroup) {
     all.clone().finalize().unwrap();
 }
 
+/// Every set of ranks there is. The others do not call, or call and get nothing; the group that it was made from works on.
+#[test]
+fn a_group_is_made_by_its_members_alone() {
+    World::thread().run(4, |group| {
+        let (all, rank) = (backend(&group), group.rank());
+        for set in 1..16 {
+            let mut members: Vec<usize> = (0..4).filter(|rank| set >> rank & 1 == 1).collect();
+            let ranks: i64 = members.iter().map(|&rank| rank as i64).sum();
+            let place = members.iter().position(|&member| member == rank);
+            // Each names them in another order.
+            let turn = rank % members.len();
+            members.rotate_left(turn);
+            let Some(place) = place else {
+                assert!(set % 2 == 1 || all.new_group(&members).unwrap().is_none());
+                continue;
+            };
+            let new = all.new_group(&members).unwrap().expect("a member");
+            assert_eq!((new.rank(), new.world_size(), new.device().ordinal()), (place, members.len(), rank));
+            let mut sum = on(&new, &[rank as i64]);
+            new.all_reduce(&mut sum, ReduceOp::Sum).unwrap().wait().unwrap();
+            assert_eq!(read(&new, &sum), [ranks]);
+            // One of a group that was made so itself.
+            let alone = new.new_group(&[place]).unwrap().expect("a member");
+            assert_eq!(alone.world_size(), 1);
+            alone.finalize().unwrap();
+            new.finalize().unwrap();
+        }
+        all.barrier().unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_make_no_group_are_refused_and_hurt_nobody() {
+    World::thread().run(2, |group| {
+        let all = backend(&group);
+        for (ranks, why) in [(&[0, 2][..], "rank 2 is out of range"), (&[1, 1], "rank 1 is named twice")] {
+            let error = all.new_group(ranks).unwrap_err();
+            let words = error.to_string();
+            assert!(matches!(error, Error::Misuse { .. }) && words.contains(why), "{words}");
+            assert!(words.starts_with("new_group") && words.contains("tests/group.rs:"), "{words}");
+        }
+        all.barrier().unwrap();
+    });
+}
+
+/// The others hear who is missing, and so does that one when it comes; then there is a new group again.
+#[test]
+fn a_member_that_does_not_come_is_named_and_the_group_works_on() {
+    let others_have_failed = Barrier::new(3);
+    World::thread().run(3, move |group| {
+        let all = backend(&group);
+        let late = group.rank() == 2;
+        if late {
+            others_have_failed.wait();
+        }
+        let limit = if late { LONG } else { Duration::from_secs(1) };
+        let error = all.with_timeout(limit).new_group(&[0, 1, 2]).unwrap_err();
+        let Error::Timeout { missing, .. } = &error else { panic!("{error}") };
+        assert_eq!(missing.iter().map(|peer| peer.rank).collect::<Vec<_>>(), [2], "{error}");
+        assert!(error.to_string().contains("tests/group.rs:"), "{error}");
+        if !late {
+            others_have_failed.wait();
+        }
+        all.barrier().unwrap();
+        let again = all.new_group(&[0, 1, 2]).unwrap().expect("a member");
+        again.barrier().unwrap();
+        all.abort("on purpose");
+        assert!(matches!(all.new_group(&[0, 1, 2]), Err(Error::Poisoned { .. } | Error::Aborted { .. })));
+        // A group has a life of its own.
+        again.barrier().unwrap();
+    });
+}
+
 /// Nothing goes over the host but what is asked for.
 #[test]
 fn data_stays_on_the_devices() {

@@ -378,6 +378,62 @@ fn an_init_that_hangs_on_one_rank_ends_on_all() {
     }
 }
 
+/// Only the new group fails, on both members, and another can be made.
+#[test]
+fn a_new_group_that_nccl_can_not_connect_fails_alone() {
+    for faults in at_versions(&["", "", ""]) {
+        let limit = [("PHALANX_INIT_TIMEOUT_S", "5")];
+        let name = "child_makes_a_group_without_luck";
+        let (_folder, children) = job_with(name, &as_text(&faults), "60", &limit);
+        children.into_iter().for_each(|child| done_well(name, child));
+    }
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_makes_a_group_without_luck() {
+    let (group, all) = joined();
+    let version = std::env::var("PHALANX_DOUBLE").unwrap();
+    if group.rank() != 2 {
+        if group.rank() == 1 {
+            common::faults(&format!("{version},init-hangs"));
+        }
+        let error = all.new_group(&[0, 1]).unwrap_err();
+        assert!(matches!(error, Error::Rendezvous { .. } | Error::Aborted { .. }), "{error}");
+        assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
+        common::faults(&version);
+        let pair = all.new_group(&[0, 1]).unwrap().unwrap();
+        assert_eq!(sum(&pair).unwrap(), 3);
+        pair.finalize().unwrap();
+    }
+    assert_eq!(sum(&all).unwrap(), 6);
+    all.finalize().unwrap();
+}
+
+/// It takes the job with it, as any death does; all who wait hear who it was.
+#[test]
+fn a_member_that_dies_while_a_group_is_made_is_named() {
+    ranks_but_one("child_makes_a_group_with_the_dead", &["", "", ""]);
+}
+
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child_makes_a_group_with_the_dead() {
+    let (group, all) = joined();
+    if group.rank() == 1 {
+        // Not before the others have made the group of all.
+        [0, 2].iter().for_each(|&other| group.recv(&mut [0u8], other, 0).unwrap());
+        common::die();
+    }
+    group.send(&[1u8], 1, 0).unwrap();
+    let error = match group.rank() {
+        0 => all.new_group(&[0, 1]).map(drop),
+        _ => all.barrier(),
+    };
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::PeerLost { ref peer, how: Loss::Died, .. } if peer.rank == 1), "{error}");
+}
+
 /// An operation may take a second, and to connect the devices takes three.
 #[test]
 fn devices_have_as_long_to_come_together_as_ranks_have() {

@@ -169,6 +169,53 @@ fn blocks_stay_blocks_however_they_are_cut() {
     });
 }
 
+/// Both halves, by the way of the group that it is made from, while the other ranks do something else.
+#[test]
+fn a_group_is_made_by_its_members_alone() {
+    let both_have_summed = Barrier::new(2);
+    World::thread().run(3, move |group| {
+        for fallback in BOTH_WAYS {
+            let (all, rank) = (hybrid(&group, fallback), group.rank());
+            if rank == 1 {
+                continue;
+            }
+            let pair = all.new_group(&[2, 0]).unwrap().expect("a member");
+            assert_eq!((pair.rank(), pair.world_size()), (rank / 2, 2));
+            assert_eq!((pair.nccl().is_some(), pair.device().ordinal()), (all.nccl().is_some(), rank));
+            assert_eq!(sum(&pair).unwrap(), 3);
+            let mut words = [rank as i64];
+            pair.all_reduce(&mut words[..], ReduceOp::Sum).and_then(Work::wait).unwrap();
+            assert_eq!(words, [2]);
+            both_have_summed.wait();
+            // Its halves fail together, and alone.
+            pair.abort("on purpose");
+            assert!(pair.host().barrier().is_err() && sum(&pair).is_err());
+            assert!(all.host().failure().is_none());
+        }
+        group.barrier().unwrap();
+    });
+}
+
+/// Whichever half has failed, and whether the other has heard of it or not.
+#[test]
+fn a_group_that_has_failed_makes_none() {
+    World::thread().run(2, |group| {
+        for fallback in BOTH_WAYS {
+            let part = group.split(Some(0), 0).unwrap().unwrap();
+            let all = hybrid(&part, fallback);
+            if all.rank() == 0 {
+                all.abort("on purpose");
+            } else {
+                sum(&all).unwrap_err();
+            }
+            let error = all.new_group(&[0, 1]).unwrap_err();
+            let Error::Poisoned { cause, .. } = &error else { panic!("{error}") };
+            assert!(matches!(&**cause, Cause::Aborted { peer, .. } if peer.rank == 0), "{cause}");
+        }
+        group.barrier().unwrap();
+    });
+}
+
 /// Each would wait for the other if messages of a batch did not cross; these are longer than any pipe.
 #[test]
 fn messages_of_several_chunks_cross_over_the_host() {

@@ -386,8 +386,53 @@ impl NcclGroup {
                 .with_call_site(site)
                 .split(color, key)?
         };
-        let again = |group| Self::over(&group, Ok(self.library()), Ok(self.device().clone()));
-        group.map(again).transpose()
+        group.map(|group| self.again(&group)).transpose()
+    }
+
+    /// A new group of `ranks`, which are ranks of this group, with their devices. Only they need to call; a rank that is not among them gets `None` at once, and
+    /// nobody waits for it. In the new group they count in their order here, in whatever order `ranks` names them: see [`ProcessGroup::new_group`].
+    ///
+    /// Groups that have a device in common must be called in one order on all ranks, and so they must be made, for each tries a sum when it is made. So ranks that
+    /// are in two new groups ask for them one after the other, in the same order, and not on several threads at a time, nor while operations of this group are under way.
+    ///
+    /// # Cost
+    /// On the members that of [`new`](Self::new), and none on the other ranks.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), and those of [`ProcessGroup::new_group`]: [`Misuse`](Error::Misuse) for a rank that this group has not, or one that is named twice,
+    /// and [`Timeout`](Error::Timeout), which names members that do not come. Whatever goes wrong fails the new group on all its members, and this one works on.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::ReduceOp;
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(3, |group| {
+    /// # let limit = std::time::Duration::from_secs(60);
+    /// # let devices = phalanx_nccl::NcclGroup::new(&group, group.rank())?;
+    /// # let rank = devices.rank();
+    /// if rank != 1 {
+    ///     let pair = devices.new_group(&[0, 2])?.expect("this rank is a member");
+    ///     let mut sum = DeviceBuffer::from_host(pair.stream(), &[rank as f32])?;
+    ///     pair.all_reduce(&mut sum, ReduceOp::Sum)?.wait()?;
+    ///     assert_eq!((sum.to_host(pair.stream(), limit)?, pair.rank()), (vec![2.0], rank / 2));
+    /// #   pair.finalize()?;
+    /// }
+    /// # devices.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn new_group(&self, ranks: &[usize]) -> Result<Option<Self>> {
+        let control = self.shared.connection.health.control.with_timeout(self.timeout);
+        let group = control.with_call_site(CallSite::caller()).new_group(ranks)?;
+        group.map(|group| self.again(&group)).transpose()
+    }
+
+    /// A group of some of these ranks, with their devices.
+    fn again(&self, group: &ProcessGroup) -> Result<Self> {
+        Self::over(group, Ok(self.library()), Ok(self.device().clone()))
     }
 
     /// Ends in order, when all ranks have come and their devices are done.

@@ -469,13 +469,53 @@ impl HybridGroup {
     /// ```
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        let Some(group) = self.host.split(color, key)? else { return Ok(None) };
-        let device = Ok(self.device().clone());
+        let group = self.host.split(color, key)?;
+        group.map(|group| self.again(&group)).transpose()
+    }
+
+    /// A new group of `ranks`, which are ranks of this group, with both halves. Only they need to call; a rank that is not among them gets `None` at once, and
+    /// nobody waits for it. In the new group they count in their order here, in whatever order `ranks` names them: see [`ProcessGroup::new_group`]. Its device memory goes by
+    /// the same way as here; over NCCL what is said of the [order of groups](NcclGroup::new_group) holds.
+    ///
+    /// # Cost
+    /// On the members that of [`new`](Self::new), and none on the other ranks.
+    ///
+    /// # Errors
+    /// As of [`NcclGroup::new_group`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::ReduceOp;
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(3, |group| {
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// if all.rank() != 1 {
+    ///     let pair = all.new_group(&[0, 2])?.expect("this rank is a member");
+    ///     let mut sum = [all.rank() as f32];
+    ///     pair.all_reduce(&mut sum[..], ReduceOp::Sum)?.wait()?;
+    ///     assert_eq!((sum, pair.rank()), ([2.0], all.rank() / 2));
+    /// #   pair.finalize()?;
+    /// }
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn new_group(&self, ranks: &[usize]) -> Result<Option<Self>> {
+        let group = self.host.new_group(ranks)?;
+        group.map(|group| self.again(&group)).transpose()
+    }
+
+    /// A group of some of these ranks, whose device memory goes by the same way.
+    fn again(&self, group: &ProcessGroup) -> Result<Self> {
         let (nccl, fallback) = match self.nccl() {
             Some(nccl) => (Ok(nccl.library()), Fallback::Never),
-            None => (Err(Error::config("the group that was split works without NCCL")), Fallback::Always),
+            None => {
+                let why = "the group that this one was made of works without NCCL";
+                (Err(Error::config(why)), Fallback::Always)
+            }
         };
-        Self::over(&group, nccl, device, fallback).map(Some)
+        Self::over(group, nccl, Ok(self.device().clone()), fallback)
     }
 
     /// Ends both halves in order, when all ranks have come and their devices are done.
