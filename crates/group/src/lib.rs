@@ -43,6 +43,7 @@ pub use group::process_group::ProcessGroup;
 pub use group::registered_buffer::RegisteredBuffer;
 pub use group::request::{BlockExchange, Buffers, Request};
 pub use group::work::{Buffer, Work};
+pub use host::call_queue::CallQueue;
 pub use host::job_links::{JobLinks, LinkPeer, LinksStart, TransportFactory};
 pub use host::own_health::{Health, Running};
 pub use host::registry::{

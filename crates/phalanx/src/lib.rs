@@ -127,8 +127,8 @@ pub mod backend {
     pub use phalanx_core::{Deadline, GroupId, Layout, Method, Signature, WORLD};
     pub use phalanx_group::{
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
-        Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle, LinksStart,
-        OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Request, Running, backend_kind,
+        CallQueue, Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle,
+        LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Request, Running, backend_kind,
         register_backend, registered_backends,
     };
 }

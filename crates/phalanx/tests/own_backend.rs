@@ -1,15 +1,16 @@
 //! A backend that performs its operations itself: ranks post their parts on a board in this process. Failures, limits and errors come from
-//! the job's [`Health`], so they name the culprit as those of phalanx's own backends do.
+//! the job's [`Health`], so they name the culprit as those of phalanx's own backends do. A [`CallQueue`] performs what is asynchronous.
 
 use phalanx::backend::{
-    Address, Backend, BackendFactory, BackendKind, Buffers, Bytes, Deadline, GroupId, Health, HostCall,
-    JobHandle, OnTimeout, OwnedCall, Pending, Request, Signature, register_backend,
+    Address, Backend, BackendFactory, BackendKind, Buffers, Bytes, CallQueue, Deadline, GroupId, Health,
+    HostCall, JobHandle, LinksStart, OnTimeout, OwnedCall, Pending, Request, Signature, register_backend,
 };
 use phalanx::error::{Cause, Loss, OpKind, Peer};
+use phalanx::transport::JobLinks;
 use phalanx::{Error, ProcessGroup, ReduceOp, Result};
 use phalanx_testkit::World;
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::Duration;
 
 /// What each rank has posted for a collective of a group.
@@ -49,19 +50,31 @@ impl BackendFactory for Factory {
         _call: &Signature,
         _deadline: &Deadline,
     ) -> Result<Arc<dyn Backend>> {
-        let (health, timeout) = (self.job.health(id, members), self.job.timeout());
-        Ok(Arc::new(BoardBackend { health, timeout, board: self.board.clone() }))
+        let (health, timeout) = (Arc::new(self.job.health(id, members)), self.job.timeout());
+        let place = Place { health: health.clone(), board: self.board.clone() };
+        let calls = CallQueue::new(health.clone(), move |call, limit| place.perform(call, limit));
+        Ok(Arc::new(BoardBackend { calls, health, timeout }))
     }
 }
 
 #[derive(Debug)]
 struct BoardBackend {
-    health: Health,
+    calls: CallQueue,
+    health: Arc<Health>,
     timeout: Duration,
+}
+
+/// A rank's place at the board, where calls are performed, on whichever thread.
+struct Place {
+    health: Arc<Health>,
     board: Arc<Board>,
 }
 
-impl BoardBackend {
+fn unsupported<T>(op: OpKind) -> Result<T> {
+    Err(Error::Unsupported { op, backend: "board", hint: "the board has collectives only".into() })
+}
+
+impl Place {
     /// The parts of all ranks, in their order, of the collective that comes next.
     fn exchange(&self, signature: &Signature, part: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>> {
         let mut running = self.health.begin(signature, limit)?;
@@ -91,8 +104,32 @@ impl BoardBackend {
         Ok(all)
     }
 
-    fn unsupported<T>(&self, op: OpKind) -> Result<T> {
-        Err(Error::Unsupported { op, backend: self.name(), hint: "the board has collectives only".into() })
+    fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()> {
+        if !matches!(call.request(), Request::AllReduce { .. } | Request::AllGather { .. }) {
+            return call.perform_derived("board", |part| self.perform(part, limit));
+        }
+        let element = call.signature().dtype.map_or(1, phalanx::DType::size);
+        let (signature, request) = call.into_parts();
+        match request {
+            Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: ReduceOp::Sum } => {
+                let all = self.exchange(&signature, buffer, limit)?;
+                for (at, sum) in buffer.chunks_exact_mut(4).enumerate() {
+                    let value = |part: &Vec<u8>| f32::from_le_bytes(part[4 * at..][..4].try_into().unwrap());
+                    sum.copy_from_slice(&all.iter().map(value).sum::<f32>().to_le_bytes());
+                }
+            }
+            Request::AllGather { buffers: Buffers::InPlace(whole), blocks } => {
+                let own = blocks.block(self.health.rank());
+                let part = &whole[own.start * element..own.end * element];
+                let all = self.exchange(&signature, part, limit)?.concat();
+                whole.copy_from_slice(&all);
+            }
+            Request::AllGather { buffers: Buffers::Separate(input, output), .. } => {
+                output.copy_from_slice(&self.exchange(&signature, input, limit)?.concat());
+            }
+            _ => return unsupported(signature.op),
+        }
+        Ok(())
     }
 }
 
@@ -122,47 +159,23 @@ impl Backend for BoardBackend {
     }
 
     fn perform(&self, call: HostCall<'_>, limit: Duration) -> Result<()> {
-        let element = call.signature().dtype.map_or(1, phalanx::DType::size);
-        if !matches!(call.request(), Request::AllReduce { .. } | Request::AllGather { .. }) {
-            return self.perform_derived(call, limit);
-        }
-        let (signature, request) = call.into_parts();
-        match request {
-            Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: ReduceOp::Sum } => {
-                let all = self.exchange(&signature, buffer, limit)?;
-                for (at, sum) in buffer.chunks_exact_mut(4).enumerate() {
-                    let value = |part: &Vec<u8>| f32::from_le_bytes(part[4 * at..][..4].try_into().unwrap());
-                    sum.copy_from_slice(&all.iter().map(value).sum::<f32>().to_le_bytes());
-                }
-            }
-            Request::AllGather { buffers: Buffers::InPlace(whole), blocks } => {
-                let own = blocks.block(self.rank());
-                let part = &whole[own.start * element..own.end * element];
-                let all = self.exchange(&signature, part, limit)?.concat();
-                whole.copy_from_slice(&all);
-            }
-            Request::AllGather { buffers: Buffers::Separate(input, output), .. } => {
-                output.copy_from_slice(&self.exchange(&signature, input, limit)?.concat());
-            }
-            _ => return self.unsupported(signature.op),
-        }
-        Ok(())
+        self.calls.perform(call, limit)
     }
 
-    fn submit(&self, call: OwnedCall, _limit: Duration) -> Result<Pending> {
-        self.unsupported(call.signature().op)
+    fn submit(&self, call: OwnedCall, limit: Duration) -> Result<Pending> {
+        self.calls.submit(call, limit)
     }
 
     fn send(&self, to: Address, _bytes: &[u8], _limit: Duration) -> Result<()> {
-        self.unsupported(to.signature.op)
+        unsupported(to.signature.op)
     }
 
     fn recv(&self, from: Address, _bytes: &mut [u8], _limit: Duration, _on: OnTimeout) -> Result<()> {
-        self.unsupported(from.signature.op)
+        unsupported(from.signature.op)
     }
 
     fn submit_message(&self, address: Address, _buffer: Box<dyn Bytes>, _limit: Duration) -> Result<Pending> {
-        self.unsupported(address.signature.op)
+        unsupported(address.signature.op)
     }
 
     fn peer(&self, rank: usize) -> Peer {
@@ -205,6 +218,95 @@ fn ranks_add_up_and_split_and_leave_in_order() {
         (all, both)
     });
     assert_eq!(sums, [(10.0, 3.0); 4]);
+}
+
+/// Whatever waits for it and whatever comes after it, blocking or not, made of other operations or not.
+#[test]
+fn asynchronous_calls_take_their_turn() {
+    world("board-async").run(3, |group| {
+        let rank = group.rank() as f32;
+        let first = group.all_reduce_async(vec![rank; 2], ReduceOp::Sum).unwrap();
+        let second = group.broadcast_async(vec![rank], 2).unwrap();
+        assert_eq!(sum(&group).unwrap(), 6.0);
+        assert!(first.is_done() && second.is_done(), "the blocking call came before them");
+        let third = group.all_gather_async(&[rank]).unwrap();
+        assert_eq!(third.wait().unwrap(), [0.0, 1.0, 2.0]);
+        assert_eq!((first.wait().unwrap(), second.wait().unwrap()), (vec![3.0; 2], vec![2.0]));
+        let many = group.all_reduce_coalesced_async(vec![vec![rank], vec![1.0; 9]], ReduceOp::Sum).unwrap();
+        assert_eq!(many.wait().unwrap(), [vec![3.0], vec![3.0; 9]]);
+        // Nobody waits for this one, and the end does.
+        drop(group.all_reduce_async(vec![rank], ReduceOp::Sum).unwrap());
+        group.finalize().unwrap();
+    });
+}
+
+/// As of blocking calls: who has left, what differs, and that time is over; calls that were begun after it end too.
+#[test]
+fn asynchronous_calls_are_told_what_went_wrong() {
+    let errors = world("board-async-leaves").run(3, |group| {
+        if group.rank() == 2 {
+            return Vec::new();
+        }
+        let works = [(); 2].map(|()| group.all_reduce_async(vec![1.0f32], ReduceOp::Sum).unwrap());
+        works.map(|work| work.wait().unwrap_err()).into()
+    });
+    for errors in errors.iter().filter(|errors| !errors.is_empty()) {
+        let told = matches!(&errors[0], Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 2);
+        assert!(told && errors[0].to_string().contains("own_backend.rs"), "{}", errors[0]);
+        assert!(matches!(errors[1], Error::Poisoned { .. }), "{}", errors[1]);
+    }
+    let errors = world("board-async-differs").run(2, |group| {
+        let work = match group.rank() {
+            0 => group.all_reduce_async(vec![1.0f32], ReduceOp::Sum),
+            _ => group.all_reduce_async(vec![1.0f32; 2], ReduceOp::Sum),
+        };
+        work.unwrap().wait().unwrap_err()
+    });
+    for error in errors {
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+    let over = Barrier::new(2);
+    world("board-async-late").timeout(Duration::from_secs(1)).run(2, move |group| {
+        if group.rank() == 1 {
+            let error = group.all_reduce_async(vec![1.0f32], ReduceOp::Sum).unwrap().wait().unwrap_err();
+            assert!(matches!(&error, Error::Timeout { missing, .. } if missing[0].rank == 0), "{error}");
+        }
+        over.wait();
+    });
+}
+
+/// What ranks of one job have in common for one purpose, and no others do.
+#[test]
+fn ranks_of_a_job_have_keys_in_common() {
+    #[derive(Debug, Default)]
+    struct Keyed(Mutex<Vec<[[u8; 32]; 2]>>, Mutex<Vec<String>>);
+    impl BackendKind for Keyed {
+        fn about(&self) -> &str {
+            "takes keys"
+        }
+        fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+            self.0.lock().unwrap().push([job.key("mine")?, job.key("other")?]);
+            Ok(job.over_links())
+        }
+        fn links(&self, at: &LinksStart<'_>) -> Result<Box<dyn JobLinks>> {
+            self.1.lock().unwrap().push(at.secret().key_for("mine"));
+            Ok(at.tcp())
+        }
+    }
+    let kind = Arc::new(Keyed::default());
+    register_backend("keyed", kind.clone()).unwrap();
+    let mut of_jobs = Vec::new();
+    for _ in 0..2 {
+        World::named("keyed").run(3, |group| group.finalize().unwrap());
+        let keys = std::mem::take(&mut *kind.0.lock().unwrap());
+        assert_eq!(keys.len(), 3);
+        assert!(keys.iter().all(|of_rank| *of_rank == keys[0]) && keys[0][0] != keys[0][1]);
+        // The transport's key for the same purpose.
+        let digits: String = keys[0][0].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(std::mem::take(&mut *kind.1.lock().unwrap()).iter().all(|of_links| *of_links == digits));
+        of_jobs.push(keys[0]);
+    }
+    assert_ne!(of_jobs[0], of_jobs[1]);
 }
 
 #[test]

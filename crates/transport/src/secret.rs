@@ -114,6 +114,20 @@ impl Secret {
         self.derived(b"phalanx key ", purpose.as_bytes()).to_hex()
     }
 
+    /// The same key as [`key_for`](Self::key_for) has in digits, as bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// let secret = phalanx_transport::Secret::generate()?;
+    /// let key: [u8; 32] = secret.key_bytes_for("my links");
+    /// let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    /// assert_eq!(digits, secret.key_for("my links"));
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn key_bytes_for(&self, purpose: &str) -> [u8; Self::LEN] {
+        **self.derived(b"phalanx key ", purpose.as_bytes()).bytes
+    }
+
     /// The secret of one generation of the job, made of this one. Who is left of another generation does not know it, so no line or link
     /// joins two of them: their ranks have the same numbers, and may by and by have the same addresses.
     #[must_use]

@@ -14,7 +14,7 @@ pub struct Totals {
     pub calls: u64,
     /// Of what each was called with, as all ranks agree on it.
     pub bytes: u64,
-    /// How long threads of this process waited in them.
+    /// How long they took from the call to the end; asynchronous ones with what was before them.
     pub time: Duration,
     /// How many took too long.
     pub slow: u64,

@@ -90,6 +90,15 @@ impl CountingBackend {
         self.counters.add(call, begun.elapsed(), self.rank());
         outcome
     }
+
+    /// Counts a call that nobody waits for yet, when it is over.
+    fn counted(&self, call: Signature, pending: Pending) -> Pending {
+        let (counters, rank, begun) = (self.counters.clone(), self.rank(), Instant::now());
+        pending.then(move |outcome| {
+            counters.add(&call, begun.elapsed(), rank);
+            outcome
+        })
+    }
 }
 
 impl Backend for CountingBackend {
@@ -130,10 +139,9 @@ impl Backend for CountingBackend {
         self.timed(&signature, |inner| inner.perform(call, timeout))
     }
 
-    /// Counted when it begins: nobody waits for it here, so it is never slow.
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
-        self.counters.add(call.signature(), Duration::ZERO, self.rank());
-        self.inner.submit(call, timeout)
+        let signature = call.signature().clone();
+        Ok(self.counted(signature, self.inner.submit(call, timeout)?))
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
@@ -147,8 +155,8 @@ impl Backend for CountingBackend {
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
-        self.counters.add(&address.signature, Duration::ZERO, self.rank());
-        self.inner.submit_message(address, buffer, timeout)
+        let signature = address.signature.clone();
+        Ok(self.counted(signature, self.inner.submit_message(address, buffer, timeout)?))
     }
 
     fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<BufferMemory> {

@@ -155,6 +155,7 @@ pub(crate) fn assemble(
     let job = TcpJob {
         link,
         place,
+        secret: secret.clone(),
         checksum: config.checksum,
         members,
         membership,

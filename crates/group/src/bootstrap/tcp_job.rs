@@ -14,11 +14,11 @@ use crate::host::host_context::HostContext;
 use crate::host::job_links::{JobLinks, LinkPeer};
 use crate::warning::warn_aside;
 use phalanx_algo::Link;
-use phalanx_core::{Deadline, GroupId, Peer};
 #[cfg(target_os = "linux")]
-use phalanx_core::{Result, Signature};
-use phalanx_transport::Wire;
+use phalanx_core::Signature;
+use phalanx_core::{Deadline, GroupId, Peer, Result};
 use phalanx_transport::tcp::Exchange;
+use phalanx_transport::{Secret, Wire};
 #[cfg(target_os = "linux")]
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -38,6 +38,8 @@ pub(crate) struct TcpJob {
     /// The prices of moving bytes in this job, as rank 0 sees them.
     pub(crate) link: Link,
     pub(crate) place: Place,
+    /// Of this generation.
+    pub(crate) secret: Secret,
     /// Whether frames have checksums.
     pub(crate) checksum: bool,
     pub(crate) members: Vec<Member>,
@@ -115,6 +117,10 @@ impl JobContext for TcpJob {
 }
 
 impl HostContext for TcpJob {
+    fn secret(&self) -> Result<Secret> {
+        Ok(self.secret.clone())
+    }
+
     #[cfg(target_os = "linux")]
     fn share(
         &self,

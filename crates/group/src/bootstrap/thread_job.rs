@@ -9,11 +9,11 @@ use crate::control::notice::Notice;
 use crate::host::host_context::HostContext;
 use crate::runtime;
 use crate::warning::warn_aside;
-use phalanx_core::{Deadline, GroupId, Peer};
+use phalanx_core::{Deadline, GroupId, Peer, Result};
 use phalanx_transport::thread::Pipes;
-use phalanx_transport::{Birthplace, Wire};
+use phalanx_transport::{Birthplace, Secret, Wire};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Pipes by group, and how many of their ends were taken: whoever opens a group first makes them, and the last takes the rest.
@@ -27,6 +27,8 @@ pub(crate) struct ThreadJob {
     line: LocalControl,
     fabric: Arc<Fabric>,
     name: String,
+    /// Made when a backend asks for it: threads prove nothing to each other.
+    secret: Arc<OnceLock<Result<Secret>>>,
 }
 
 impl ThreadJob {
@@ -36,7 +38,7 @@ impl ThreadJob {
         let peer = |rank| Peer { rank, host: name.clone() };
         let membership = |rank| runtime::membership(peer(rank), world_size, timeout);
         let arbiter = LocalArbiter::new((0..world_size).map(membership).collect());
-        let fabric = Arc::new(Fabric::default());
+        let (fabric, secret) = (Arc::new(Fabric::default()), Arc::default());
         let job = |rank| {
             let place = Place { rank, world_size, local_rank: rank, local_world_size: world_size, timeout };
             let (membership, line) = (
@@ -46,7 +48,8 @@ impl ThreadJob {
             let addr = std::net::SocketAddr::from(([0; 4], 0));
             let _ =
                 line.send(Notice::Join { host: name.clone(), addr, local: None, settings: String::new() });
-            Self { place, membership, line, fabric: fabric.clone(), name: name.clone() }
+            let (fabric, name, secret) = (Arc::clone(&fabric), name.clone(), Arc::clone(&secret));
+            Self { place, membership, line, fabric, name, secret }
         };
         (0..world_size).map(job).collect()
     }
@@ -94,7 +97,11 @@ impl JobContext for ThreadJob {
     }
 }
 
-impl HostContext for ThreadJob {}
+impl HostContext for ThreadJob {
+    fn secret(&self) -> Result<Secret> {
+        self.secret.get_or_init(Secret::generate).clone()
+    }
+}
 
 impl Drop for ThreadJob {
     fn drop(&mut self) {

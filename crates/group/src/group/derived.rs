@@ -12,12 +12,27 @@ use phalanx_kernels::Kernel;
 use std::ops::Range;
 
 impl HostCall<'_> {
-    /// Performs the call by one other, which `perform` is given. That has the signature of this one, so all that is said of it names what the
-    /// program called.
+    /// For a backend of this name that does not have the operation: performs the call by one other, an all_reduce, all_gather or all_to_all, which `perform` is given.
+    /// That has the signature of this one, so all that is said of it names what the program called.
     ///
     /// # Errors
     /// Those of `perform`; [`Unsupported`](Error::Unsupported) of what others are made of.
-    pub(crate) fn perform_derived(
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::{CallSite, OpKind, Result, Signature};
+    /// # use phalanx_group::{HostCall, Request};
+    /// fn perform(call: HostCall<'_>) -> Result<()> {
+    ///     match call.request() {
+    ///         Request::AllReduce { .. } => Ok(()), // … what this backend has …
+    ///         _ => call.perform_derived("mine", perform),
+    ///     }
+    /// }
+    /// # let signature = Signature::bare(OpKind::Barrier, CallSite::caller());
+    /// # assert!(perform(HostCall::new(signature, Request::Barrier, 0, 2)?).is_ok());
+    /// # Ok::<(), phalanx_group::Error>(())
+    /// ```
+    pub fn perform_derived(
         self,
         backend: &'static str,
         perform: impl FnOnce(HostCall<'_>) -> Result<()>,

@@ -3,6 +3,8 @@
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use phalanx_core::{Element, Error, Result};
 use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 /// A buffer that an operation owns while it runs, whatever its element type.
@@ -23,11 +25,16 @@ impl<T: Element> Bytes for Vec<T> {
     }
 }
 
+/// How an operation has ended: with its buffer, if well.
+type Outcome = Result<Box<dyn Bytes>>;
+type Then = Box<dyn FnOnce(Outcome) -> Outcome + Send>;
 type Shared = Arc<(Mutex<State>, Condvar)>;
 
 #[derive(Default)]
 struct State {
-    outcome: Option<Result<Box<dyn Bytes>>>,
+    outcome: Option<Outcome>,
+    /// What is still to be done with the outcome before anybody gets it.
+    then: VecDeque<Then>,
     /// Whether somebody does nothing but wait for it.
     awaited: bool,
 }
@@ -73,12 +80,27 @@ impl Completion {
         self.0.as_ref().is_some_and(|shared| lock(shared).awaited)
     }
 
-    fn settle(&mut self, outcome: Result<Box<dyn Bytes>>) {
-        if let Some(shared) = self.0.take() {
-            lock(&shared).outcome = Some(outcome);
-            shared.1.notify_all();
+    fn settle(&mut self, mut outcome: Outcome) {
+        let Some(shared) = self.0.take() else { return };
+        loop {
+            let mut state = lock(&shared);
+            let Some(then) = state.then.pop_front() else {
+                state.outcome = Some(outcome);
+                break;
+            };
+            // Without the lock, and before anybody hears that the operation is over.
+            drop(state);
+            outcome = applied(then, outcome);
         }
+        shared.1.notify_all();
     }
+}
+
+/// What `then` makes of the outcome. A panic in it is an error of the operation, for somebody waits for it, and others come after it.
+fn applied(then: Then, outcome: Outcome) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| then(outcome))).unwrap_or_else(|_| {
+        Err(Error::Internal { what: "a backend panicked over the end of an operation".into() })
+    })
 }
 
 impl Drop for Completion {
@@ -102,6 +124,48 @@ impl Pending {
     pub fn new() -> (Self, Completion) {
         let shared = Shared::default();
         (Self(shared.clone()), Completion(Some(shared)))
+    }
+
+    /// For a backend that has another one perform its operations: `then` is given the outcome when the operation is over, and what it returns is the
+    /// outcome for whoever waits. It is called on the thread that ends the operation, or at once on this one if that is over, and others come after it: it should be
+    /// short, and wait for no operation. If it panics the operation ends in an error.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_core::Result;
+    /// use phalanx_group::{Backend, OwnedCall, Pending};
+    /// use std::time::{Duration, Instant};
+    ///
+    /// // `Backend::submit` of a backend that wraps another and measures:
+    /// fn submit(inner: &dyn Backend, call: OwnedCall, timeout: Duration) -> Result<Pending> {
+    ///     let begun = Instant::now();
+    ///     let pending = inner.submit(call, timeout)?;
+    ///     Ok(pending.then(move |outcome| {
+    ///         println!("{} after {:?}", if outcome.is_ok() { "done" } else { "failed" }, begun.elapsed());
+    ///         outcome
+    ///     }))
+    /// }
+    /// # let (pending, completion) = Pending::new();
+    /// # let pending = pending.then(|outcome| outcome);
+    /// # completion.complete(Ok(Box::new(vec![1u8])));
+    /// # assert!(format!("{pending:?}").contains("is_done: true"));
+    /// ```
+    #[must_use = "who waits, waits for this one"]
+    pub fn then(
+        self,
+        then: impl FnOnce(Result<Box<dyn Bytes>>) -> Result<Box<dyn Bytes>> + Send + 'static,
+    ) -> Self {
+        let mut state = lock(&self.0);
+        let Some(outcome) = state.outcome.take() else {
+            state.then.push_back(Box::new(then));
+            drop(state);
+            return self;
+        };
+        // Nobody else has this end, so nobody looks for the outcome meanwhile.
+        drop(state);
+        let outcome = applied(Box::new(then), outcome);
+        lock(&self.0).outcome = Some(outcome);
+        self
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -136,6 +200,50 @@ mod tests {
         completion.complete(Ok(Box::new(vec![0u8])));
         waiting.join().unwrap().unwrap();
     }
+
+    fn bytes(pending: Pending) -> Result<Vec<u8>> {
+        Ok(*pending.wait()?.into_any().downcast().unwrap())
+    }
+
+    /// One more byte.
+    fn longer(outcome: Outcome) -> Outcome {
+        let mut bytes = *outcome?.into_any().downcast::<Vec<u8>>().unwrap();
+        bytes.push(bytes.len() as u8);
+        Ok(Box::new(bytes))
+    }
+
+    #[test]
+    fn whoever_waits_gets_what_was_made_of_the_outcome() {
+        let (pending, completion) = Pending::new();
+        let pending = pending.then(longer).then(longer);
+        assert!(!pending.is_done());
+        completion.complete(Ok(Box::new(vec![0u8])));
+        // Of one that is over, too.
+        assert_eq!(bytes(pending.then(longer)).unwrap(), [0, 1, 2, 3]);
+
+        let (pending, completion) = Pending::new();
+        let pending = pending.then(|outcome| outcome.or_else(|_| Ok(Box::new(vec![7u8]))));
+        drop(completion);
+        assert_eq!(bytes(pending).unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_panic_over_the_end_is_an_error_of_the_operation() {
+        for is_over in [true, false] {
+            let (pending, completion) = Pending::new();
+            let mut completion = Some(completion);
+            let mut complete = || completion.take().unwrap().complete(Ok(Box::new(vec![0u8])));
+            if is_over {
+                complete();
+            }
+            let pending = pending.then(|_| std::panic::panic_any("on purpose")).then(longer);
+            if !is_over {
+                complete();
+            }
+            let error = bytes(pending).unwrap_err();
+            assert!(error.to_string().contains("panicked over the end"), "{error}");
+        }
+    }
 }
 
 #[cfg(all(test, loom))]
@@ -159,6 +267,22 @@ mod models {
     #[test]
     fn an_operation_that_ends_wakes_who_waits() {
         who_waits_is_woken(|completion| completion.complete(Ok(Box::new(vec![7u8]))), true);
+    }
+
+    #[test]
+    fn what_is_made_of_the_outcome_is_made_once_and_before_anybody_gets_it() {
+        loom::model(|| {
+            let (pending, completion) = Pending::new();
+            let performing = thread::spawn(move || completion.complete(Ok(Box::new(vec![7u8]))));
+            // Whether the operation is over by now or not.
+            let pending = pending.then(|outcome| {
+                let mut bytes = outcome?;
+                bytes.bytes()[0] += 1;
+                Ok(bytes)
+            });
+            assert_eq!(pending.wait().unwrap().bytes(), [8]);
+            performing.join().unwrap();
+        });
     }
 
     #[test]

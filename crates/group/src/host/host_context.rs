@@ -3,13 +3,21 @@
 #[cfg(target_os = "linux")]
 use crate::control::group_health::GroupHealth;
 use crate::control::job_context::JobContext;
+use phalanx_core::Result;
 #[cfg(target_os = "linux")]
-use phalanx_core::{Deadline, Error, Result, Signature};
+use phalanx_core::{Deadline, Error, Signature};
+use phalanx_transport::Secret;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 
 /// A job whose ranks may have memory in common.
 pub(crate) trait HostContext: JobContext {
+    /// What all ranks of the job know, and nobody else.
+    ///
+    /// # Errors
+    /// [`Unavailable`](phalanx_core::Error::Unavailable): the job needed none so far, and can't make one.
+    fn secret(&self) -> Result<Secret>;
+
     /// Memory that the members of `health` (members of a group, all on this host) have in common: the first of them `make`s a file, and
     /// each gets a descriptor of it.
     ///

@@ -1,7 +1,7 @@
 //! Backends for host memory: schedules over a transport, shared memory, and both for groups over several hosts.
 
 pub(crate) mod call_check;
-#[cfg(target_os = "linux")]
+pub(crate) mod call_queue;
 pub(crate) mod call_thread;
 pub(crate) mod choose_backend;
 pub(crate) mod forced;

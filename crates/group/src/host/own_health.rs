@@ -44,6 +44,10 @@ impl Health {
         Self { health, seq: AtomicU64::new(0) }
     }
 
+    pub(crate) fn inner(&self) -> &GroupHealth {
+        &self.health
+    }
+
     /// The group, for [`Backend::id`](crate::Backend::id).
     ///
     /// # Examples
@@ -158,7 +162,8 @@ impl Health {
         }
     }
 
-    /// Begins the next collective of the group, which may take `limit`. All ranks begin their collectives in one order, one after the other.
+    /// Begins the next collective of the group, which may take `limit`. All ranks begin their collectives in one order, one after the other; a
+    /// [`CallQueue`](crate::CallQueue) keeps it where some of them are asynchronous.
     ///
     /// # Errors
     /// The group has failed: [`Poisoned`](Error::Poisoned), or the first cause where this rank has not heard of it yet.

@@ -293,6 +293,38 @@ impl JobHandle {
         self.context.peer(rank)
     }
 
+    /// A key for connections that a backend makes itself, of `purpose` and the job's secret, which can't be found from it. All ranks of the job have the
+    /// same, for this start of it and these survivors, and nobody else has it. Whoever connects should prove that it knows it. Treat it like a password: it belongs into no
+    /// argument, log or error. It is the key that [`LinksStart::secret`] gives for the same purpose.
+    ///
+    /// # Errors
+    /// [`Unavailable`](Error::Unavailable) where ranks are threads, which need no secret, and the system has no randomness to make one.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Result;
+    /// # use phalanx_group::{BackendFactory, BackendKind, JobHandle};
+    /// # use std::sync::Arc;
+    /// # #[derive(Debug)]
+    /// # struct Mine;
+    /// impl BackendKind for Mine {
+    ///     # fn about(&self) -> &str { "a backend of mine" }
+    ///     fn factory(&self, job: &JobHandle) -> Result<Arc<dyn BackendFactory>> {
+    ///         let key: [u8; 32] = job.key("connections of mine")?; // for an HMAC over what both ends have sent
+    ///         # assert_ne!(key, job.key("other connections")?);
+    ///         Ok(job.over_links()) // or backends that connect with it
+    ///     }
+    /// }
+    /// # phalanx_group::register_backend("mine", Arc::new(Mine))?;
+    /// # let mut config = phalanx_rendezvous::Config::from_lookup(|_| None)?;
+    /// # config.backend = "mine".into();
+    /// # phalanx_group::join(&config)?.finalize()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn key(&self, purpose: &str) -> Result<[u8; 32]> {
+        Ok(self.context.secret()?.key_bytes_for(purpose))
+    }
+
     /// The health of a group, for a backend that performs its operations itself and does not delegate to one of this crate's. `members` are ranks of the
     /// job, in group order, and this rank is one of them: what [`BackendFactory::create`] is given. One for each group.
     ///
