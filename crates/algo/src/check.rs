@@ -34,7 +34,7 @@ pub struct Proof {
     pub scratch: usize,
 }
 
-/// Proves that `algorithm` does `job` right and at no higher cost than its card says.
+/// Proves that `algorithm` does `job` right and at no higher cost than its properties say.
 ///
 /// All ranks are run at once on symbols instead of numbers, as [`check_schedules`] describes.
 ///
@@ -60,24 +60,24 @@ pub fn check(algorithm: Algorithm, job: &Job) -> Result<Proof, String> {
         proof.combined += (job.world_size() - 1) * len;
         proof.scratch += job.world_size() * len;
     }
-    let card = algorithm.cost(job.volume());
+    let cost = algorithm.cost(job.volume());
     let measured = [
-        ("rounds", proof.rounds, card.rounds),
-        ("elements sent by one rank", proof.sent_max, card.sent),
-        ("hops", proof.hops, card.hops),
-        ("messages", proof.messages, card.messages),
-        ("elements sent by all ranks", proof.traffic, card.traffic),
-        ("elements moved one after the other", proof.moved, card.moved),
-        ("elements combined one after the other", proof.combined, card.combined),
-        ("elements of scratch memory", proof.scratch, card.scratch),
+        ("rounds", proof.rounds, cost.rounds),
+        ("elements sent by one rank", proof.sent_max, cost.sent),
+        ("hops", proof.hops, cost.hops),
+        ("messages", proof.messages, cost.messages),
+        ("elements sent by all ranks", proof.traffic, cost.traffic),
+        ("elements moved one after the other", proof.moved, cost.moved),
+        ("elements combined one after the other", proof.combined, cost.combined),
+        ("elements of scratch memory", proof.scratch, cost.scratch),
     ];
     for (what, found, promised) in measured {
         if found as f64 > promised {
-            return Err(format!("{found} {what}; the card says {promised}"));
+            return Err(format!("{found} {what}; its properties say {promised}"));
         }
     }
-    if proof.overlaps && !algorithm.card().overlaps {
-        return Err("a step receives into what it sends; the card says that none does".into());
+    if proof.overlaps && !algorithm.properties().overlaps {
+        return Err("a step receives into what it sends; its properties say that none does".into());
     }
     Ok(proof)
 }

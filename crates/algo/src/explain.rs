@@ -15,7 +15,8 @@ impl Selector {
         let chosen = self.select(op, bytes, world_size);
         let mut text = format!("{op}, {bytes} bytes, {world_size} ranks, by messages\n");
         for algorithm in Algorithm::of(op) {
-            let note = match (self.forced_messages(op) == Some(algorithm), algorithm.card().considered) {
+            let note = match (self.forced_messages(op) == Some(algorithm), algorithm.properties().considered)
+            {
                 (true, _) => " (forced)",
                 (false, Considered::Always) => "",
                 (false, Considered::ForWideSums) => " (for f16 and bf16)",
@@ -24,7 +25,7 @@ impl Selector {
             let price = if algorithm.supports(world_size) {
                 price(self.price(algorithm, bytes, world_size))
             } else {
-                format!("needs {}", algorithm.card().worlds)
+                format!("needs {}", algorithm.properties().worlds)
             };
             line(&mut text, algorithm == chosen, algorithm.name(), &format!("{price}{note}"));
         }

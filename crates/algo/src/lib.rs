@@ -5,17 +5,17 @@
 //! whether to combine or copy them. Everything else is made of that:
 //!
 //! - a driver performs the steps over a transport (not here);
-//! - [`check()`] proves that the schedules of all ranks fit together, give the right result, and cost what the [`Card`] says;
+//! - [`check()`] proves that the schedules of all ranks fit together, give the right result, and cost what the [`Properties`] says;
 //! - [`Selector`] chooses the cheapest by its [`Cost`]; the choice can be [printed](Selector::explain) and
 //!   [forced](Selector::forced_from);
-//! - [`draw()`] makes the pictures on the cards.
+//! - [`draw()`] makes the pictures among the properties.
 //!
 //! Ranks that share memory need no messages, and a group over several hosts is made of parts. Which ways they have, and which one is taken, is
 //! here too ([`MemoryWay`], [`LevelsWay`]), so that one list ([`Way`]) has all that can be listed, priced and forced.
 //!
 //! Deliberately absent: sockets, threads, clocks, randomness, element types and operators.
 //!
-//! To add an algorithm, write one file with its card and its steps, and name it twice in this one, in the table
+//! To add an algorithm, write one file with its properties and its steps, and name it twice in this one, in the table
 //! and as a module ([`Algorithm`]): the checker, the pictures, the selection and the tests of the backends take it from there.
 //!
 //! ```
@@ -31,7 +31,7 @@
 //! assert_eq!(steps.len(), 2);
 //! assert_eq!(steps[0].recv.as_ref().unwrap().action, Action::Finish);
 //!
-//! println!("{}{}", algorithm.card(), algorithm.card().picture);
+//! println!("{}{}", algorithm.properties(), algorithm.properties().picture);
 //! ```
 
 /// The algorithms; of those for one operation, the simplest first.
@@ -71,7 +71,6 @@ macro_rules! algorithms {
     };
 }
 
-mod card;
 mod check;
 mod cost;
 mod draw;
@@ -83,6 +82,7 @@ mod link;
 mod memory;
 mod oracle;
 mod plan;
+mod properties;
 mod registry;
 mod schedule;
 mod select;
@@ -93,13 +93,13 @@ mod two_level;
 mod unbuffered;
 mod way;
 
-pub use card::{Card, Combining, Considered, Worlds};
 pub use check::{Proof, WORLD_SIZE_MAX, check, check_schedules};
 pub use cost::{Cost, Volume};
 pub use draw::draw;
 pub use fingerprint::fingerprint;
 pub use job::Job;
 pub use link::Link;
+pub use properties::{Combining, Considered, Properties, Worlds};
 pub use registry::Algorithm;
 pub use schedule::{Action, Recv, Send, Span, Step};
 pub use select::{Selector, SumKind};

@@ -1,13 +1,13 @@
 //! Algorithms by name: the table of all of them is in `lib.rs`.
 
-use crate::{Buffers, Card, Combining, Cost, Link, Shape, Step, Volume};
+use crate::{Buffers, Combining, Cost, Link, Properties, Shape, Step, Volume};
 use phalanx_core::{Error, OpKind, Result};
 use std::fmt;
 use std::str::FromStr;
 
 macro_rules! registry {
     ($($variant:ident => $op:ident / $name:ident),+ $(,)?) => {
-        /// A way to perform a collective. Its [card](Self::card) says what it costs and where it comes from.
+        /// A way to perform a collective. Its [properties](Self::properties) says what it costs and where it comes from.
         ///
         /// Written `all_reduce/ring`, and parsed from that.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,8 +15,8 @@ macro_rules! registry {
         pub enum Algorithm {
             $(
                 #[doc = concat!(
-                    "`", stringify!($op), "/", stringify!($name), "`: see [its card](crate::",
-                    stringify!($op), "::", stringify!($name), "::CARD)."
+                    "`", stringify!($op), "/", stringify!($name), "`: see [its properties](crate::",
+                    stringify!($op), "::", stringify!($name), "::PROPERTIES)."
                 )]
                 $variant,
             )+
@@ -27,9 +27,9 @@ macro_rules! registry {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// What is worth knowing about it.
-            pub fn card(self) -> &'static Card {
+            pub fn properties(self) -> &'static Properties {
                 match self {
-                    $(Self::$variant => &crate::$op::$name::CARD,)+
+                    $(Self::$variant => &crate::$op::$name::PROPERTIES,)+
                 }
             }
         }
@@ -46,22 +46,22 @@ impl Algorithm {
 
     /// The operation it performs.
     pub fn op(self) -> OpKind {
-        self.card().op
+        self.properties().op
     }
 
     /// Its name among the algorithms for its operation: `ring`.
     pub fn name(self) -> &'static str {
-        self.card().name
+        self.properties().name
     }
 
     /// Whether it works on `world_size` ranks.
     pub fn supports(self, world_size: usize) -> bool {
-        self.card().worlds.contains(world_size)
+        self.properties().worlds.contains(world_size)
     }
 
     /// Whether partial sums travel, and not contributions and results alone.
     pub fn sends_partial_sums(self) -> bool {
-        self.card().combines == Combining::OnTheWay
+        self.properties().combines == Combining::OnTheWay
     }
 
     /// Whether the result of a reduction can be that of adding up in the order of the ranks. True of what is no reduction.
@@ -71,12 +71,12 @@ impl Algorithm {
 
     /// Which buffers its spans index.
     pub fn buffers(self) -> Buffers {
-        self.card().buffers
+        self.properties().buffers
     }
 
-    /// What this algorithm needs for `volume`, by the formulas of its [card](Self::card).
+    /// What this algorithm needs for `volume`, by the formulas of its [properties](Self::properties).
     pub fn cost(self, volume: Volume) -> Cost {
-        (self.card().cost)(volume)
+        (self.properties().cost)(volume)
     }
 
     /// Predicted seconds for a buffer of `bytes` (all blocks together, evenly dealt) on `world_size` ranks.
@@ -119,8 +119,8 @@ impl Algorithm {
     pub fn steps(self, shape: &Shape<'_>) -> Vec<Step> {
         let Shape { rank, world_size, root, .. } = *shape;
         assert!(rank < world_size && root < world_size, "rank {rank} and root {root} of {world_size}");
-        assert!(self.supports(world_size), "{self} needs {}, not {world_size}", self.card().worlds);
-        (self.card().steps)(shape)
+        assert!(self.supports(world_size), "{self} needs {}, not {world_size}", self.properties().worlds);
+        (self.properties().steps)(shape)
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_stand_in_the_file_their_name_says() {
+    fn properties_stand_in_the_file_their_name_says() {
         assert_eq!(Algorithm::AllReduceRing.to_string(), "all_reduce/ring");
         assert_eq!(Algorithm::AllToAllPairwise.to_string(), "all_to_all/pairwise");
         assert_eq!(format!("{:>16}|", Algorithm::GatherFlat), "     gather/flat|");

@@ -109,7 +109,7 @@ impl Selector {
     pub fn never_taken(&self, by: Kind, world_size: usize) -> Vec<(Way, String)> {
         let obstacle = |way: Way| match way {
             Way::Messages(algorithm) if !algorithm.supports(world_size) => {
-                Some(format!("it needs {}, not {world_size}", algorithm.card().worlds))
+                Some(format!("it needs {}, not {world_size}", algorithm.properties().worlds))
             }
             Way::Memory(..) if by != Kind::Memory => Some("the ranks do not all share memory".into()),
             Way::Levels(..) if by != Kind::Levels => {
@@ -152,7 +152,7 @@ impl SumKind {
     }
 
     fn considers(self, algorithm: Algorithm) -> bool {
-        match algorithm.card().considered {
+        match algorithm.properties().considered {
             Considered::Always => self.can_be_those_of(algorithm),
             Considered::ForWideSums => self != Self::Plain,
             Considered::ForRankOrder => self == Self::InRankOrder,

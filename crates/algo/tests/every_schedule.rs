@@ -96,7 +96,7 @@ fn costs_on_the_cards_are_exact_for_powers_of_two() {
     for &algorithm in Algorithm::ALL {
         for world_size in [2, 4, 8, 16, 32, 64] {
             let job = Job::new(algorithm.op(), Layout::even(world_size, 3 * world_size), 0);
-            let (proof, card) = (prove(algorithm, &job), algorithm.cost(job.volume()));
+            let (proof, cost) = (prove(algorithm, &job), algorithm.cost(job.volume()));
             let found = [
                 proof.rounds,
                 proof.sent_max,
@@ -109,20 +109,20 @@ fn costs_on_the_cards_are_exact_for_powers_of_two() {
             ]
             .map(|n| n as f64);
             let expected = [
-                card.rounds,
-                card.sent,
-                card.hops,
-                card.messages,
-                card.traffic,
-                card.moved,
-                card.combined,
-                card.scratch,
+                cost.rounds,
+                cost.sent,
+                cost.hops,
+                cost.messages,
+                cost.traffic,
+                cost.moved,
+                cost.combined,
+                cost.scratch,
             ];
             assert_eq!(
                 found, expected,
                 "{algorithm} on {world_size} ranks: rounds, sent, hops, messages, traffic, moved, combined, scratch"
             );
-            assert_eq!(proof.overlaps, algorithm.card().overlaps, "{algorithm}");
+            assert_eq!(proof.overlaps, algorithm.properties().overlaps, "{algorithm}");
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn text(command: Algo) -> Result<String> {
 fn list() -> String {
     let cells = |way: Way| {
         let (rounds, sent) = match way {
-            Way::Messages(algorithm) => (algorithm.card().rounds, algorithm.card().sent),
+            Way::Messages(algorithm) => (algorithm.properties().rounds, algorithm.properties().sent),
             Way::Memory(op, way) => (way.rounds(), way.copied(op)),
             Way::Levels(..) => ("those of its parts", "that of its parts"),
         };
@@ -77,9 +77,12 @@ fn picture(way: Way, world: usize) -> Result<String> {
         }
     };
     if !algorithm.supports(world) {
-        return Err(Error::config(format!("{algorithm} needs {}, not {world}", algorithm.card().worlds)));
+        return Err(Error::config(format!(
+            "{algorithm} needs {}, not {world}",
+            algorithm.properties().worlds
+        )));
     }
-    Ok(format!("{}\n{}", algorithm.card(), draw(algorithm, world)))
+    Ok(format!("{}\n{}", algorithm.properties(), draw(algorithm, world)))
 }
 
 /// Runs the checker over every algorithm, every world up to `largest`, several lengths and roots.

@@ -147,7 +147,7 @@ pub(crate) enum Algo {
     /// List all algorithms with what they cost
     List,
 
-    /// Show an algorithm's card and the schedule of its ranks
+    /// Show an algorithm's properties and the schedule of its ranks
     Draw {
         /// The algorithm, as in all_reduce/ring or all_reduce/shm/push
         name: Way,

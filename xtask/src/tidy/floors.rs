@@ -9,7 +9,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         "crates/algo",
         &[
             "schedule shape cost",
-            "card link plan unbuffered",
+            "link plan properties unbuffered",
             "fold tree",
             "all_gather reduce_scatter gather scatter all_to_all barrier",
             "all_reduce broadcast reduce",

@@ -1,10 +1,10 @@
 //! Bruck's algorithm: what a rank holds doubles in each round, for any number of ranks.
 
-use crate::card::card;
 use crate::plan::{arc, ceil_log2, exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: AllGather, name: "bruck",
     idea: "At distance 1, 2, 4, … a rank hands all the blocks it holds to a rank before it and gets as many from a rank after it. \
            The original rotates the blocks at the end; here they lie in their places at once, and spans wrap around.",

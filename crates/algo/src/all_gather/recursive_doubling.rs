@@ -1,10 +1,10 @@
 //! Partners exchange all the blocks they have, over doubling distances.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: AllGather, name: "recursive_doubling",
     idea: "Partners at distance 1, 2, 4, … exchange all the blocks they have. As cheap as Bruck's on paper; where ranks share cores \
            it is faster, because a rank waits for the one rank that waits for it.",

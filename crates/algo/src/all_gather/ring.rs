@@ -1,10 +1,10 @@
 //! Blocks travel round the ring.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: AllGather, name: "ring",
     idea: "In each step a rank passes the block that it got last to the next rank.",
     rounds: "P − 1", sent: "(P − 1)b", scratch: "none",

@@ -1,10 +1,10 @@
 //! Fewest rounds and fewest bytes at once, for any number of ranks.
 
-use crate::card::card;
 use crate::plan::ceil_log2;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
 
-card! {
+properties! {
     op: AllReduce, name: "circulant",
     idea: "The circulant reduce_scatter, then Bruck's all_gather, which is its mirror image: \
            logarithmically many rounds at the bandwidth of the ring, without folding.",
@@ -30,8 +30,8 @@ round  rank 0        rank 1        rank 2        rank 3        rank 4
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let layout = shape.even_layout();
     let shape = shape.with_layout(&layout);
-    let mut steps = (reduce_scatter::circulant::CARD.steps)(&shape);
-    steps.extend((all_gather::bruck::CARD.steps)(&shape));
+    let mut steps = (reduce_scatter::circulant::PROPERTIES.steps)(&shape);
+    steps.extend((all_gather::bruck::PROPERTIES.steps)(&shape));
     steps
 }
 

@@ -1,10 +1,10 @@
 //! The star: everything to rank 0, the result back.
 
-use crate::card::card;
 use crate::plan::{recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: AllReduce, name: "flat",
     idea: "Rank 0 takes in every contribution in rank order, then sends the result to everybody.",
     rounds: "2(P − 1)", sent: "(P − 1)n, by rank 0; n by the others", scratch: "none",

@@ -1,11 +1,11 @@
 //! Everybody has the contributions of all and adds them up: fewest rounds in which the order of the ranks is kept.
 
-use crate::card::card;
 use crate::plan::ceil_log2;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, all_gather};
 use phalanx_core::Layout;
 
-card! {
+properties! {
     op: AllReduce, name: "gathered",
     idea: "Bruck's all_gather of the contributions; then each rank combines them in rank order. The choice for few bytes in rank order.",
     rounds: "⌈log₂P⌉", sent: "(P − 1)n", scratch: "Pn",
@@ -27,5 +27,5 @@ round  rank 0       rank 1       rank 2       rank 3       rank 4
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let rows = Layout::even(shape.world_size, shape.world_size * shape.layout.len());
-    (all_gather::bruck::CARD.steps)(&shape.with_layout(&rows))
+    (all_gather::bruck::PROPERTIES.steps)(&shape.with_layout(&rows))
 }

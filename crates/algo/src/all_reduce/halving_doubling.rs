@@ -1,10 +1,10 @@
 //! Rabenseifner's algorithm: halve and combine, then double and copy.
 
-use crate::card::card;
 use crate::fold;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
 
-card! {
+properties! {
     op: AllReduce, name: "halving_doubling",
     idea: "reduce_scatter by recursive halving, then all_gather by recursive doubling. \
            Ranks beyond a power of two (p = 2^⌊log₂P⌋) are folded onto others.",
@@ -44,8 +44,8 @@ fn steps(shape: &Shape<'_>) -> Vec<Step> {
     fold::all_reduce(shape, |core| {
         let layout = core.even_layout();
         let core = core.with_layout(&layout);
-        let mut steps = (reduce_scatter::halving::CARD.steps)(&core);
-        steps.extend((all_gather::recursive_doubling::CARD.steps)(&core));
+        let mut steps = (reduce_scatter::halving::PROPERTIES.steps)(&core);
+        steps.extend((all_gather::recursive_doubling::PROPERTIES.steps)(&core));
         steps
     })
 }

@@ -1,10 +1,10 @@
 //! Everybody sends everybody its contribution, and then its block of the result.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step, reduce_scatter};
 
-card! {
+properties! {
     op: AllReduce, name: "pairwise",
     idea: "The pairwise reduce_scatter; then in step s a rank sends its block of the result to the rank s after it. \
            No partial sum ever travels, and data pass through no third rank.",
@@ -33,7 +33,7 @@ fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let layout = shape.even_layout();
     let shape = shape.with_layout(&layout);
     let Shape { rank, world_size, .. } = shape;
-    let mut steps = (reduce_scatter::pairwise::CARD.steps)(&shape);
+    let mut steps = (reduce_scatter::pairwise::PROPERTIES.steps)(&shape);
     steps.extend((1..world_size).filter_map(|s| {
         let (to, from) = ((rank + s) % world_size, (rank + world_size - s) % world_size);
         exchange(send(to, layout.block(rank)), recv(from, layout.block(from), Action::Copy))

@@ -1,11 +1,11 @@
 //! Whole buffers exchanged over doubling distances: fewest rounds, most bytes.
 
-use crate::card::card;
 use crate::fold;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: AllReduce, name: "recursive_doubling",
     idea: "Partners at distance 1, 2, 4, … exchange all they have and both combine it. \
            Ranks beyond a power of two are folded onto others. The choice for few bytes.",

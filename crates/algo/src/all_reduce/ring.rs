@@ -1,9 +1,9 @@
 //! Round the ring twice: once to combine, once to copy.
 
-use crate::card::card;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
 
-card! {
+properties! {
     op: AllReduce, name: "ring",
     idea: "The ring reduce_scatter, then the ring all_gather: bandwidth-optimal, and every rank talks to two neighbours only.",
     rounds: "2(P − 1)", sent: "2(P − 1)b", scratch: "none",
@@ -27,8 +27,8 @@ round  rank 0    rank 1    rank 2    rank 3    rank 4
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let layout = shape.even_layout();
     let shape = shape.with_layout(&layout);
-    let mut steps = (reduce_scatter::ring::CARD.steps)(&shape);
-    steps.extend((all_gather::ring::CARD.steps)(&shape));
+    let mut steps = (reduce_scatter::ring::PROPERTIES.steps)(&shape);
+    steps.extend((all_gather::ring::PROPERTIES.steps)(&shape));
     steps
 }
 

@@ -1,10 +1,10 @@
 //! One partner a round.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: AllToAll, name: "pairwise",
     idea: "In step s a rank sends to the rank s after it and receives from the rank s before it, so that nobody is asked by two at once.",
     rounds: "P − 1", sent: "(P − 1)b, b the largest block between any two ranks", scratch: "none",

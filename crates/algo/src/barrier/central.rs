@@ -1,9 +1,9 @@
 //! All to rank 0, and back.
 
-use crate::card::card;
+use crate::properties::properties;
 use crate::{Action, Cost, Recv, Send, Shape, Span, Step};
 
-card! {
+properties! {
     op: Barrier, name: "central",
     idea: "Everybody tells rank 0, and when all have, it tells everybody. Each of the others waits for one thing only: the choice \
            where ranks share cores, and every wait is for a turn.",

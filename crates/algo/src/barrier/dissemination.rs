@@ -1,10 +1,10 @@
 //! Empty messages over doubling distances.
 
-use crate::card::card;
 use crate::plan::ceil_log2;
+use crate::properties::properties;
 use crate::{Action, Cost, Recv, Send, Shape, Span, Step};
 
-card! {
+properties! {
     op: Barrier, name: "dissemination",
     idea: "At distance 1, 2, 4, … a rank tells a rank after it that it came, and hears the same from a rank before it. \
            After the last round it has heard, directly or not, from all.",

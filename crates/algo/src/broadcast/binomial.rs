@@ -1,11 +1,11 @@
 //! Down the binomial tree: the ranks that have the data double in each round.
 
-use crate::card::card;
 use crate::plan::{ceil_log2, recv, send};
+use crate::properties::properties;
 use crate::tree;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Broadcast, name: "binomial",
     idea: "Each rank that has the buffer sends all of it to one that has not, the one with the largest subtree first. The choice for few bytes.",
     rounds: "⌈log₂P⌉", sent: "⌈log₂P⌉n, by the root", scratch: "none",

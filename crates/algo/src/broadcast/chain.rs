@@ -1,14 +1,14 @@
 //! Down a chain of all ranks, in pieces: each rank passes on what it has while the next piece arrives.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 use phalanx_core::Layout;
 
 /// Pieces for each rank. More would fill the chain sooner, at the price of more messages.
 const PIECES_A_RANK: usize = 3;
 
-card! {
+properties! {
     op: Broadcast, name: "chain",
     idea: "The buffer goes from rank to rank in pieces. No broadcast moves fewer bytes, neither from one rank nor altogether; \
            the last rank waits for the chain to fill. The choice for many bytes.",

@@ -1,10 +1,10 @@
 //! From the root straight to everybody.
 
-use crate::card::card;
 use crate::plan::{others, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Broadcast, name: "flat",
     idea: "The root sends the whole buffer to one rank after the other. Nobody waits for anybody else: the choice for few bytes where \
            ranks share cores.",

@@ -1,10 +1,10 @@
 //! Van de Geijn's broadcast: deal the buffer out, then let everybody collect it.
 
-use crate::card::card;
 use crate::plan::ceil_log2;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, all_gather, scatter};
 
-card! {
+properties! {
     op: Broadcast, name: "scatter_all_gather",
     idea: "The binomial scatter, then Bruck's all_gather: the root sends the buffer less than twice instead of ⌈log₂P⌉ times. \
            The original collects over a ring; Bruck moves no more bytes in fewer rounds.",
@@ -39,7 +39,7 @@ round  rank 0       rank 1       rank 2       rank 3       rank 4
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let layout = shape.even_layout();
     let shape = shape.with_layout(&layout);
-    let mut steps = (scatter::binomial::CARD.steps)(&shape);
-    steps.extend((all_gather::bruck::CARD.steps)(&shape));
+    let mut steps = (scatter::binomial::PROPERTIES.steps)(&shape);
+    steps.extend((all_gather::bruck::PROPERTIES.steps)(&shape));
     steps
 }

@@ -1,11 +1,11 @@
 //! Blocks climb the binomial tree and travel in ever larger groups.
 
-use crate::card::card;
 use crate::plan::{ceil_log2, recv, send};
+use crate::properties::properties;
 use crate::tree;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Gather, name: "binomial",
     idea: "Each rank collects the blocks of its subtree, then sends them to its parent in one message. The choice for few bytes.",
     rounds: "⌈log₂P⌉", sent: "⌊P/2⌋b", scratch: "(⌊P/2⌋ − 1)b, for the blocks that a rank relays",

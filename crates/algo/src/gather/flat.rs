@@ -1,10 +1,10 @@
 //! Everybody sends straight to the root.
 
-use crate::card::card;
 use crate::plan::{others, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Gather, name: "flat",
     idea: "The root takes in one block after the other. No byte travels twice: the choice for many bytes.",
     rounds: "P − 1", sent: "b", scratch: "none",

@@ -1,11 +1,11 @@
 //! Up the binomial tree.
 
-use crate::card::card;
 use crate::plan::{ceil_log2, recv, send};
+use crate::properties::properties;
 use crate::tree;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Reduce, name: "binomial",
     idea: "Each rank combines what its children send, the smallest subtree first, and sends the sum to its parent. The choice for few bytes.",
     rounds: "⌈log₂P⌉", sent: "n", scratch: "none",

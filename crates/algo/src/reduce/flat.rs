@@ -1,10 +1,10 @@
 //! The star: everything to the root.
 
-use crate::card::card;
 use crate::plan::{others, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Reduce, name: "flat",
     idea: "The root takes in every contribution. No partial sum ever travels: for few bytes in rank order.",
     rounds: "P − 1", sent: "n", scratch: "none",

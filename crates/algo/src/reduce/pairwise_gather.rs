@@ -1,9 +1,9 @@
 //! Everybody sums a share of the contributions themselves, the root collects the shares.
 
-use crate::card::card;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, gather, reduce_scatter};
 
-card! {
+properties! {
     op: Reduce, name: "pairwise_gather",
     idea: "The pairwise reduce_scatter, then each rank sends its block of the result to the root. \
            No partial sum ever travels: for many bytes in rank order.",
@@ -41,7 +41,7 @@ round  rank 0    rank 1    rank 2    rank 3    rank 4
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let layout = shape.even_layout();
     let shape = shape.with_layout(&layout);
-    let mut steps = (reduce_scatter::pairwise::CARD.steps)(&shape);
-    steps.extend((gather::flat::CARD.steps)(&shape));
+    let mut steps = (reduce_scatter::pairwise::PROPERTIES.steps)(&shape);
+    steps.extend((gather::flat::PROPERTIES.steps)(&shape));
     steps
 }

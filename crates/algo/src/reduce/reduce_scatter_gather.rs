@@ -1,10 +1,10 @@
 //! Rabenseifner's reduce: everybody sums a share, the root collects the shares.
 
-use crate::card::card;
 use crate::plan::ceil_log2;
+use crate::properties::properties;
 use crate::{Cost, Shape, Step, gather, reduce_scatter};
 
-card! {
+properties! {
     op: Reduce, name: "reduce_scatter_gather",
     idea: "The circulant reduce_scatter, then the binomial gather: no rank moves or combines the buffer more than twice.",
     rounds: "2⌈log₂P⌉", sent: "(P − 1 + ⌊P/2⌋)b", scratch: "none",
@@ -40,7 +40,7 @@ round  rank 0        rank 1        rank 2        rank 3        rank 4
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
     let layout = shape.even_layout();
     let shape = shape.with_layout(&layout);
-    let mut steps = (reduce_scatter::circulant::CARD.steps)(&shape);
-    steps.extend((gather::binomial::CARD.steps)(&shape));
+    let mut steps = (reduce_scatter::circulant::PROPERTIES.steps)(&shape);
+    steps.extend((gather::binomial::PROPERTIES.steps)(&shape));
     steps
 }

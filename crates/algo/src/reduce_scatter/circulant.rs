@@ -1,10 +1,10 @@
 //! Bruck's all_gather played backwards.
 
-use crate::card::card;
 use crate::plan::{arc, ceil_log2, exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: ReduceScatter, name: "circulant",
     idea: "At distance …, 4, 2, 1 a rank hands on its partial sums for the far blocks and combines those for the near ones. \
            Each block is combined along a tree, so the fewest rounds and the fewest bytes meet in one algorithm, for any P.",

@@ -1,10 +1,10 @@
 //! Recursive halving: each round settles half of what is left.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: ReduceScatter, name: "halving",
     idea: "Partners at distance P/2, P/4, …, 1 split the blocks still open between them: each sends the other's half and combines its own.",
     rounds: "log₂P", sent: "(P − 1)b", scratch: "none",

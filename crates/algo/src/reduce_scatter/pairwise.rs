@@ -1,10 +1,10 @@
 //! Everybody sends everybody its contribution.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: ReduceScatter, name: "pairwise",
     idea: "In step s a rank sends the rank s after it that one's block, and combines its own from the rank s before it. \
            No partial sum ever travels, and no message waits for another to be sent.",

@@ -1,10 +1,10 @@
 //! Blocks travel round the ring and gather contributions on the way.
 
-use crate::card::card;
 use crate::plan::{exchange, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: ReduceScatter, name: "ring",
     idea: "In each step a rank passes a partial sum to the next rank and combines the one from the previous; \
            the block of rank r starts at r + 1 and comes home last.",

@@ -1,11 +1,11 @@
 //! Blocks go down the binomial tree in ever smaller groups.
 
-use crate::card::card;
 use crate::plan::{ceil_log2, recv, send};
+use crate::properties::properties;
 use crate::tree;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Scatter, name: "binomial",
     idea: "Each rank gets the blocks of its whole subtree and passes on those of its children, the largest subtree first. The choice for few bytes.",
     rounds: "⌈log₂P⌉", sent: "(P − 1)b, by the root", scratch: "(⌊P/2⌋ − 1)b, for the blocks that a rank relays",

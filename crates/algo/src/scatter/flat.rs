@@ -1,10 +1,10 @@
 //! The root sends straight to everybody.
 
-use crate::card::card;
 use crate::plan::{others, recv, send};
+use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
-card! {
+properties! {
     op: Scatter, name: "flat",
     idea: "The root sends one block after the other. No byte travels twice: the choice for many bytes.",
     rounds: "P − 1", sent: "(P − 1)b, by the root", scratch: "none",

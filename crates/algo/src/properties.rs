@@ -1,4 +1,4 @@
-//! The card of an algorithm: what is worth knowing about it, as text for people and as functions for the program.
+//! The properties of an algorithm: what is worth knowing about it, as text for people and as functions for the program.
 
 use crate::{Buffers, Cost, Shape, Step, Volume};
 use phalanx_core::OpKind;
@@ -60,7 +60,7 @@ pub enum Considered {
 ///
 /// In the formulas P is the number of ranks, n the length of the whole buffer, and b the length of the largest block.
 #[derive(Debug)]
-pub struct Card {
+pub struct Properties {
     /// The operation it performs.
     pub op: OpKind,
     /// Its name among the algorithms for that operation.
@@ -92,7 +92,7 @@ pub struct Card {
     pub(crate) steps: fn(&Shape<'_>) -> Vec<Step>,
 }
 
-impl fmt::Display for Card {
+impl fmt::Display for Properties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}/{}: {}", self.op, self.name, self.idea)?;
         for (key, value) in [("rounds", self.rounds), ("sent", self.sent), ("scratch", self.scratch)] {
@@ -103,8 +103,8 @@ impl fmt::Display for Card {
     }
 }
 
-/// Declares the `CARD` of an algorithm file, whose documentation is made of the card's own words and picture.
-macro_rules! card {
+/// Declares the `PROPERTIES` of an algorithm file, whose documentation is made of their own words and picture.
+macro_rules! properties {
     (
         op: $op:ident, name: $name:literal, idea: $idea:literal,
         rounds: $rounds:literal, sent: $sent:literal, scratch: $scratch:literal,
@@ -126,7 +126,7 @@ macro_rules! card {
         /// `Σ2←0` does so for the last time, `2←0` copies it; `·` is an empty message.
         ///
         #[doc = concat!("```text\n", $picture, "```")]
-        pub static CARD: crate::Card = crate::Card {
+        pub static PROPERTIES: crate::Properties = crate::Properties {
             op: phalanx_core::OpKind::$op,
             name: $name,
             idea: $idea,
@@ -136,8 +136,8 @@ macro_rules! card {
             worlds: crate::Worlds::$worlds,
             buffers: crate::Buffers::$buffers,
             overlaps: $overlaps,
-            combines: crate::card::named!(Combining, Nowhere $($combines)?),
-            considered: crate::card::named!(Considered, Always $($considered)?),
+            combines: crate::properties::named!(Combining, Nowhere $($combines)?),
+            considered: crate::properties::named!(Considered, Always $($considered)?),
             source: $source,
             picture: $picture,
             cost: $cost,
@@ -145,7 +145,7 @@ macro_rules! card {
         };
     };
 }
-pub(crate) use card;
+pub(crate) use properties;
 
 /// The variant of that name, or the usual one where none is given.
 macro_rules! named {
