@@ -10,7 +10,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         &[
             "schedule shape cost",
             "link plan properties unbuffered",
-            "fold tree",
+            "power_of_two tree",
             "all_gather reduce_scatter gather scatter all_to_all barrier",
             "all_reduce broadcast reduce",
             "registry shared_memory two_level",

@@ -1,6 +1,6 @@
 //! Rabenseifner's algorithm: halve and combine, then double and copy.
 
-use crate::fold;
+use crate::power_of_two;
 use crate::properties::properties;
 use crate::{Cost, Shape, Step, all_gather, reduce_scatter};
 
@@ -14,7 +14,7 @@ properties! {
     combines: OnTheWay,
     source: "Rabenseifner: Optimization of collective reduction operations, ICCS 2004",
     cost: |v| {
-        let (core, folded) = fold::core_of(v.world_size);
+        let (core, folded) = power_of_two::core_of(v.world_size);
         let volume = (core as f64 - 1.0) * (v.len / core as f64).ceil();
         let (rounds, folded) = (f64::from(core.ilog2()), f64::from(folded));
         let (ranks, guests) = (core as f64, (v.world_size - core) as f64);
@@ -41,7 +41,7 @@ round  rank 0        rank 1        rank 2        rank 3        rank 4
 }
 
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
-    fold::all_reduce(shape, |core| {
+    power_of_two::all_reduce(shape, |core| {
         let layout = core.even_layout();
         let core = core.with_layout(&layout);
         let mut steps = (reduce_scatter::halving::PROPERTIES.steps)(&core);

@@ -1,7 +1,7 @@
 //! Whole buffers exchanged over doubling distances: fewest rounds, most bytes.
 
-use crate::fold;
 use crate::plan::{exchange, recv, send};
+use crate::power_of_two;
 use crate::properties::properties;
 use crate::{Action, Cost, Shape, Step};
 
@@ -15,7 +15,7 @@ properties! {
     combines: OnTheWay,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
-        let (core, folded) = fold::core_of(v.world_size);
+        let (core, folded) = power_of_two::core_of(v.world_size);
         let (rounds, folded) = (f64::from(core.ilog2()), f64::from(folded));
         let messages = core as f64 * rounds + 2.0 * (v.world_size - core) as f64;
         Cost {
@@ -40,7 +40,7 @@ round  rank 0        rank 1        rank 2        rank 3        rank 4
 
 /// Both partners compute `mine ∘ theirs`: the same bits, because every operator is commutative.
 fn steps(shape: &Shape<'_>) -> Vec<Step> {
-    fold::all_reduce(shape, |core| {
+    power_of_two::all_reduce(shape, |core| {
         let whole = 0..core.layout.len();
         (0..core.world_size.ilog2())
             .filter_map(|round| {
