@@ -71,6 +71,7 @@ macro_rules! algorithms {
     };
 }
 
+mod catalogue;
 mod check;
 mod cost;
 mod draw;
@@ -91,8 +92,8 @@ mod shared_memory;
 mod tree;
 mod two_level;
 mod unbuffered;
-mod way;
 
+pub use catalogue::{Kind, Way};
 pub use check::{Proof, WORLD_SIZE_MAX, check, check_schedules};
 pub use cost::{Cost, Volume};
 pub use draw::draw;
@@ -106,7 +107,6 @@ pub use select::{Selector, SumKind};
 pub use shape::{Buffers, Shape};
 pub use shared_memory::{LINE_BYTES, MemoryCall, MemoryWay, SLOT_BYTES};
 pub use two_level::{LevelsCall, LevelsWay, SLICED_BYTES_MIN};
-pub use way::{Kind, Way};
 
 /// Every rank ends with the combination of all ranks' buffers.
 pub mod all_reduce {

@@ -14,7 +14,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "all_gather reduce_scatter gather scatter all_to_all barrier",
             "all_reduce broadcast reduce",
             "registry shared_memory two_level",
-            "way",
+            "catalogue",
             "select job",
             "draw explain fingerprint oracle",
             "memory",
