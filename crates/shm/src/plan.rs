@@ -1,6 +1,6 @@
 //! The plan of one operation, which all ranks of a team follow: it decides which bytes go where. Each post is checked by it.
 
-use crate::mix::mix;
+use crate::hash::mix;
 use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, Method};
 

@@ -10,7 +10,7 @@ use crate::copy_probe::kernel_copies_are_worth_it;
 use crate::cores::{self, Cores};
 use crate::counter::{Counter, needed};
 use crate::forced::{Choice, Forced, NotTaken};
-use crate::mix::mix;
+use crate::hash::mix;
 use crate::other_process::{Process, Processes, pid_namespace};
 use crate::plan::{Kind, Plan};
 use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
