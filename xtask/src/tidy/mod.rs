@@ -1,7 +1,7 @@
 //! Rules about the tree that no compiler checks. Each finding says what to do.
 
-mod circles;
 mod crates;
+mod cycles;
 mod examples;
 mod floors;
 mod imports;
@@ -30,7 +30,7 @@ pub(crate) struct Tidy {
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command reports to its user")]
 pub(crate) fn run(flags: &Tidy) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    let (mut findings, mut circles, mut packages) = (Vec::new(), 0, 0);
+    let (mut findings, mut cycles, mut packages) = (Vec::new(), 0, 0);
     crates::dependencies(root, &mut findings);
     publish::manifests(root, &mut findings);
     sources::headed_and_short(root, &mut findings);
@@ -48,13 +48,13 @@ pub(crate) fn run(flags: &Tidy) -> ExitCode {
                     println!("{}", imports::shown(&arrows, |_| true));
                 }
                 packages += 1;
-                circles += circles::check(&package, &arrows, &mut findings);
+                cycles += cycles::check(&package, &arrows, &mut findings);
                 floors::check(&package, &arrows, &mut findings);
             }
             Err(failure) => findings.push(failure),
         }
     }
-    println!("{circles} circles between the files of {packages} packages. Floors:");
+    println!("{cycles} cycles between the files of {packages} packages. Floors:");
     println!("{}", floors::shown());
     for finding in &findings {
         eprintln!("tidy: {finding}");

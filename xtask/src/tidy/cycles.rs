@@ -3,39 +3,39 @@
 use super::imports::{self, Arrows};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many circles there are; each is a finding.
+/// How many cycles there are; each is a finding.
 pub(super) fn check(package: &str, arrows: &Arrows, findings: &mut Vec<String>) -> usize {
-    let circles = circles(arrows);
-    findings.extend(circles.iter().map(|circle| shown(package, circle, arrows)));
-    circles.len()
+    let cycles = cycles(arrows);
+    findings.extend(cycles.iter().map(|cycle| shown(package, cycle, arrows)));
+    cycles.len()
 }
 
-/// A circle, with the arrows of which it is made.
-fn shown(package: &str, circle: &BTreeSet<&str>, arrows: &Arrows) -> String {
-    let arrows = imports::shown(arrows, |file| circle.contains(file));
-    let files = circle.len();
+/// A cycle, with the arrows of which it is made.
+fn shown(package: &str, cycle: &BTreeSet<&str>, arrows: &Arrows) -> String {
+    let arrows = imports::shown(arrows, |file| cycle.contains(file));
+    let files = cycle.len();
     format!(
-        "{package}: {files} files use each other in a circle:\n{arrows}\n  Move what both sides need into a file of its own, or hand it \
+        "{package}: {files} files use each other in a cycle:\n{arrows}\n  Move what both sides need into a file of its own, or hand it \
          over as a parameter."
     )
 }
 
 /// The groups of files in which each can be reached from each.
-fn circles(arrows: &Arrows) -> Vec<BTreeSet<&str>> {
+fn cycles(arrows: &Arrows) -> Vec<BTreeSet<&str>> {
     let mut used: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (user, definer) in arrows.keys() {
         used.entry(user).or_default().push(definer);
     }
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         used.keys().map(|file| (*file, reached(file, &used))).collect();
-    let mut circles: Vec<BTreeSet<&str>> = Vec::new();
+    let mut cycles: Vec<BTreeSet<&str>> = Vec::new();
     for (file, reached) in &reach {
         let back = |other: &&&str| reach.get(**other).is_some_and(|from_there| from_there.contains(file));
-        if reached.contains(file) && !circles.iter().any(|circle| circle.contains(file)) {
-            circles.push(reached.iter().filter(back).copied().collect());
+        if reached.contains(file) && !cycles.iter().any(|cycle| cycle.contains(file)) {
+            cycles.push(reached.iter().filter(back).copied().collect());
         }
     }
-    circles
+    cycles
 }
 
 /// All files that can be reached over one arrow or more.
@@ -69,9 +69,9 @@ mod tests {
     ];
 
     #[test]
-    fn a_circle_is_found_behind_re_exports_and_its_arrows_are_named() {
+    fn a_cycle_is_found_behind_re_exports_and_its_arrows_are_named() {
         let found = findings(&CIRCLE);
-        assert!(found.starts_with("crates/planted: 3 files use each other in a circle"), "{found}");
+        assert!(found.starts_with("crates/planted: 3 files use each other in a cycle"), "{found}");
         for arrow in [
             "src/ring.rs -> src/cost.rs: Cost",
             "src/cost.rs -> src/tree.rs: depth",
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn two_circles_are_two_findings() {
+    fn two_cycles_are_two_findings() {
         let pair = |a: &'static str, b: &'static str| [(a, b)];
         let files: Vec<_> = [
             pair("src/lib.rs", "mod a; mod b; mod c; mod d;"),
@@ -92,11 +92,11 @@ mod tests {
             pair("src/d.rs", "use crate::c::C; pub struct D;"),
         ]
         .concat();
-        assert_eq!(findings(&files).matches("2 files use each other in a circle").count(), 2);
+        assert_eq!(findings(&files).matches("2 files use each other in a cycle").count(), 2);
     }
 
     #[test]
-    fn a_chain_is_no_circle() {
+    fn a_chain_is_no_cycle() {
         let files = [
             ("src/lib.rs", "mod a; mod b; mod c; pub use a::A; pub fn all() { b::b() }"),
             ("src/a.rs", "use crate::b::B; pub struct A;"),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_uses_its_child_and_the_child_its_parent_are_a_circle() {
+    fn a_parent_that_uses_its_child_and_the_child_its_parent_are_a_cycle() {
         let files = [
             ("src/lib.rs", "mod engine;"),
             (
