@@ -39,7 +39,7 @@ mod local;
 #[cfg(feature = "sockets")]
 mod moved;
 #[cfg(feature = "sockets")]
-mod path;
+mod reachability;
 #[cfg(feature = "sockets")]
 mod resources;
 #[doc(hidden)]

@@ -12,7 +12,7 @@ use crate::endpoint::Dial;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
 use crate::moved::moved;
-use crate::path::Path;
+use crate::reachability::Reachability;
 use crate::transport::{LinkFault, Transport};
 use crate::wait::Wait;
 use phalanx_core::{Deadline, GroupId, Result};
@@ -38,7 +38,7 @@ impl Exchange {
         let rank = members.iter().position(|&m| m == self.rank).expect("this rank is a member");
         let mailbox = self.mailbox(group);
         let links = members.iter().map(|_| Link::Unused).collect();
-        let paths = members.iter().map(|_| Path::default()).collect();
+        let reachability = members.iter().map(|_| Reachability::default()).collect();
         TcpTransport {
             birthplace: Birthplace::here(),
             exchange: self.clone(),
@@ -50,7 +50,7 @@ impl Exchange {
             silence: None,
             mailbox,
             links,
-            paths,
+            reachability,
         }
     }
 }
@@ -76,7 +76,7 @@ pub struct TcpTransport {
     silence: Option<Duration>,
     mailbox: Arc<Mailbox>,
     links: Vec<Link>,
-    paths: Vec<Path>,
+    reachability: Vec<Reachability>,
 }
 
 impl TcpTransport {
@@ -92,7 +92,7 @@ impl TcpTransport {
     /// Looks after a link that stands and is waited for.
     fn look(&mut self, peer: usize) -> Result<(), LinkFault> {
         let Some(limit) = self.silence else { return Ok(()) };
-        self.paths[peer].look(self.addrs[peer], limit, Instant::now()).map_err(|why| {
+        self.reachability[peer].look(self.addrs[peer], limit, Instant::now()).map_err(|why| {
             let fault = LinkFault::Unreachable(why);
             self.links[peer] = Link::Down(fault.clone());
             fault
@@ -166,7 +166,7 @@ impl Transport for TcpTransport {
         let Some(connection) = self.link(peer)? else { return Ok(0) };
         // What the peer sent before it closed can still be read.
         let Some(n) = moved(connection.writer.write_vectored(bytes))? else { return Ok(0) };
-        self.paths[peer].stands();
+        self.reachability[peer].stands();
         Ok(n)
     }
 
@@ -176,7 +176,7 @@ impl Transport for TcpTransport {
             Ok(None) => Ok(0),
             Ok(Some(0)) => Err(self.down(peer, LinkFault::Closed)),
             Ok(Some(n)) => {
-                self.paths[peer].stands();
+                self.reachability[peer].stands();
                 Ok(n)
             }
             Err(fault) => Err(self.down(peer, fault)),

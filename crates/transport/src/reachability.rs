@@ -20,7 +20,7 @@ const TRIES_MAX: usize = 8;
 
 /// The way to one peer. Time is an argument.
 #[derive(Debug, Default)]
-pub(crate) struct Path(Option<Waiting>);
+pub(crate) struct Reachability(Option<Waiting>);
 
 /// The state of a link for which somebody waits.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Waiting {
     }
 }
 
-impl Path {
+impl Reachability {
     /// Bytes have moved: it stands.
     pub(crate) fn stands(&mut self) {
         self.0 = None;
@@ -110,7 +110,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     /// Looks twice a second of made-up time; returns when it gave up.
-    fn gives_up(path: &mut Path, addr: SocketAddr, seconds: u32) -> Option<Duration> {
+    fn gives_up(path: &mut Reachability, addr: SocketAddr, seconds: u32) -> Option<Duration> {
         let start = Instant::now();
         (0..2 * seconds).map(|i| i * Duration::from_millis(500)).find(|&after| {
             // Real time for the system to answer in.
@@ -137,14 +137,14 @@ mod tests {
     fn a_path_on_which_nothing_answers_is_given_up_in_time() {
         let (listener, _waiting) = deaf();
         let addr = listener.local_addr().unwrap();
-        assert_eq!(gives_up(&mut Path::default(), addr, 60), Some(LIMIT * 3 / 2));
+        assert_eq!(gives_up(&mut Reachability::default(), addr, 60), Some(LIMIT * 3 / 2));
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn the_time_in_which_nobody_waits_does_not_count() {
         let (listener, _waiting) = deaf();
-        let (mut path, mut now) = (Path::default(), Instant::now());
+        let (mut path, mut now) = (Reachability::default(), Instant::now());
         for _ in 0..20 {
             path.look(listener.local_addr().unwrap(), LIMIT, now).expect("nobody has waited for long");
             now += LIMIT;
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_path_that_carries_bytes_stands() {
         let (listener, _waiting) = deaf();
-        let (mut path, mut now) = (Path::default(), Instant::now());
+        let (mut path, mut now) = (Reachability::default(), Instant::now());
         for _ in 0..100 {
             path.look(listener.local_addr().unwrap(), LIMIT, now).expect("something came lately");
             now += LIMIT / 8;
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn who_cannot_ask_blames_nobody() {
         use rustix::io::Errno;
-        let (mut path, mut now) = (Path::default(), Instant::now());
+        let (mut path, mut now) = (Reachability::default(), Instant::now());
         let addr = SocketAddr::from(([192, 0, 2, 1], 1));
         for _ in 0..100 {
             path.look_by(|| Err(Errno::MFILE.into()), addr, LIMIT, now).expect("no descriptor is left here");
@@ -184,9 +184,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         // Nobody accepts: a process that computes, or is stopped.
-        assert_eq!(gives_up(&mut Path::default(), addr, 600), None);
+        assert_eq!(gives_up(&mut Reachability::default(), addr, 600), None);
         drop(listener);
         // Nobody listens, and the system says so.
-        assert_eq!(gives_up(&mut Path::default(), addr, 600), None);
+        assert_eq!(gives_up(&mut Reachability::default(), addr, 600), None);
     }
 }
