@@ -10,14 +10,14 @@ use crate::trace::writer::Recorder;
 use phalanx_core::Peer;
 use phalanx_rendezvous::TRACE_LEN;
 use phalanx_trace::{Now, Recorded};
-use phalanx_transport::{Birthplace, WakeSource, Waker};
+use phalanx_transport::{OwnerProcess, WakeSource, Waker};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// This process, as the control plane of one of its ranks knows it.
 #[derive(Debug)]
 pub(crate) struct OsRuntime {
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     recorder: Arc<Recorder>,
     /// The launcher, which is told what went wrong first, and knows how processes end.
     launcher: Option<Arc<dyn LauncherLink>>,
@@ -28,7 +28,12 @@ pub(crate) struct OsRuntime {
 impl OsRuntime {
     /// Of a rank that is one thread of this process among others.
     pub(crate) fn of_thread(recorder: Recorder) -> Self {
-        Self { birthplace: Birthplace::here(), recorder: Arc::new(recorder), launcher: None, waiting: None }
+        Self {
+            owner_process: OwnerProcess::here(),
+            recorder: Arc::new(recorder),
+            launcher: None,
+            waiting: None,
+        }
     }
 
     /// Of a rank that has this process for itself.
@@ -64,7 +69,7 @@ impl Runtime for OsRuntime {
     }
 
     fn is_here(&self) -> bool {
-        self.birthplace.is_here()
+        self.owner_process.is_here()
     }
 
     fn launcher(&self) -> Option<&dyn LauncherLink> {

@@ -137,7 +137,7 @@ pub mod backend {
 pub mod transport {
     pub use phalanx_group::{JobLinks, LinkPeer, LinksStart, TransportFactory, register_transport};
     pub use phalanx_transport::{
-        Birthplace, Direction, HEAD_LEN_MAX, LinkFault, Transport, Wait, WakeSource, Waker, moved,
+        Direction, HEAD_LEN_MAX, LinkFault, OwnerProcess, Transport, Wait, WakeSource, Waker, moved,
     };
 }
 

@@ -3,7 +3,7 @@
 use crate::store::{check, check_key, count, misuse, not_set};
 use crate::{Store, VALUE_LEN_MAX};
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_transport::{Birthplace, random_number};
+use phalanx_transport::{OwnerProcess, random_number};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
@@ -51,7 +51,7 @@ pub struct FileStore {
     /// Holds this job's files and nothing else.
     dir: PathBuf,
     /// The number of this owner, if it is one, and the process that made it.
-    owner: Option<(u64, Birthplace)>,
+    owner: Option<(u64, OwnerProcess)>,
 }
 
 impl FileStore {
@@ -114,7 +114,7 @@ impl FileStore {
             });
             written.inspect_err(|error| tracing::warn!(%error, "files will be left behind")).is_ok()
         });
-        self.owner = number.map(|number| (number, Birthplace::here()));
+        self.owner = number.map(|number| (number, OwnerProcess::here()));
         self
     }
 

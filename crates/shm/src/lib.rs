@@ -20,7 +20,6 @@
 mod all_reduce;
 mod backoff;
 mod barrier;
-mod birthplace;
 mod broadcast;
 mod copy_path;
 mod copy_probe;
@@ -35,6 +34,7 @@ mod other_process;
 mod pipe;
 mod plan;
 mod process_vm;
+mod quick_owner_process;
 mod reduce_scatter;
 mod region;
 mod span;
@@ -49,10 +49,10 @@ mod waker;
 mod window;
 
 pub use all_reduce::Reduction;
-pub use birthplace::QuickBirthplace;
 pub use forced::NotTaken;
 pub use memory::{create, longest};
 pub use other_process::Processes;
+pub use quick_owner_process::QuickOwnerProcess;
 pub use region::segment_len;
 pub use team::Team;
 pub use transfer::{Buffers, Transfer};

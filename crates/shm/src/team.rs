@@ -21,7 +21,7 @@ use crate::window::{Window, Windows};
 use crate::{Call, Fault};
 use phalanx_algo::{MemoryCall, MemoryWay};
 use phalanx_core::{Error, Method, OpKind, Result, Signature};
-use phalanx_transport::Birthplace;
+use phalanx_transport::OwnerProcess;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Team {
     pub(crate) region: Region,
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     backoff: Backoff,
     cores: Cores,
     /// The other ranks' processes (this one stands for itself); empty where they are not known: the system
@@ -101,7 +101,7 @@ impl Team {
             region,
             rank,
             world_size,
-            birthplace: Birthplace::here(),
+            owner_process: OwnerProcess::here(),
             backoff: Backoff::new(crowded),
             cores: Cores::default(),
             processes: Arc::default(),
@@ -546,7 +546,7 @@ const PROBE: u64 = 0x7068_616c_616e_7821;
 /// A panic in a user's program ends its part in the team.
 impl Drop for Team {
     fn drop(&mut self) {
-        if std::thread::panicking() && self.birthplace.is_here() {
+        if std::thread::panicking() && self.owner_process.is_here() {
             self.close();
         }
     }

@@ -14,7 +14,7 @@ use crate::pipe::{End, Pipe};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::{Error, Result};
-use phalanx_transport::{Birthplace, Direction, LinkFault, Transport, Wait, WakeSource};
+use phalanx_transport::{Direction, LinkFault, OwnerProcess, Transport, Wait, WakeSource};
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl WakeSource for RankWaker {
 #[derive(Debug)]
 pub struct ShmTransport {
     segment: Arc<Segment>,
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     rank: usize,
     wakers: Vec<Arc<RankWaker>>,
     /// By peer.
@@ -182,7 +182,7 @@ impl ShmTransport {
         let waker = |rank| Arc::new(RankWaker { segment: segment.clone(), rank });
         let ends = |direction| (0..world_size).map(|_| End::new(direction, ring_len(world_size))).collect();
         Ok(Self {
-            birthplace: Birthplace::here(),
+            owner_process: OwnerProcess::here(),
             rank,
             wakers: (0..world_size).map(waker).collect(),
             outgoing: ends(Direction::Send),
@@ -249,7 +249,7 @@ impl Transport for ShmTransport {
 
 impl Drop for ShmTransport {
     fn drop(&mut self) {
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             return;
         }
         self.segment.rank(self.rank).closed.store(1, Ordering::Release);

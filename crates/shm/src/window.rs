@@ -4,7 +4,7 @@ use crate::memory::Memory;
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
 use phalanx_core::Result;
-use phalanx_transport::Birthplace;
+use phalanx_transport::OwnerProcess;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Window(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     memory: Memory,
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     rank: usize,
     world_size: usize,
     /// Bytes of a part that are used, and from one part to the next.
@@ -78,7 +78,7 @@ impl Shared {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if !self.0.birthplace.is_here() {
+        if !self.0.owner_process.is_here() {
             return;
         }
         self.0.dropped(self.0.rank).store(1, Ordering::Relaxed);
@@ -130,8 +130,8 @@ impl Windows {
         let part_len = part_len(len).unwrap_or(usize::MAX);
         let memory = Memory::map(file, all)?;
         memory.populate(rank * part_len, part_len);
-        let (birthplace, idle) = (Birthplace::here(), self.idle.clone());
-        let shared = Arc::new(Shared { memory, birthplace, rank, world_size, len, part_len, idle });
+        let (owner_process, idle) = (OwnerProcess::here(), self.idle.clone());
+        let shared = Arc::new(Shared { memory, owner_process, rank, world_size, len, part_len, idle });
         self.entries.push((self.made, shared.clone()));
         Ok(Window(shared))
     }
@@ -183,7 +183,7 @@ mod tests {
         let mut windows = Windows::default();
         let shared = Arc::new(Shared {
             memory: Memory::private(window_len(3, LEN).unwrap()),
-            birthplace: Birthplace::here(),
+            owner_process: OwnerProcess::here(),
             rank,
             world_size: 3,
             len: LEN,

@@ -12,8 +12,6 @@
 //! Without the feature `sockets`, which is on by default, there are only [`Transport`], [`Wire`], frames and [`Waker`]: no socket, clock or thread,
 //! and nothing that a system must have. `phalanx-control` and `phalanx-engine` use that much.
 
-#[cfg(feature = "sockets")]
-mod birthplace;
 mod checksum;
 #[cfg(feature = "sockets")]
 mod connection;
@@ -38,6 +36,8 @@ mod keys;
 mod local;
 #[cfg(feature = "sockets")]
 mod moved;
+#[cfg(feature = "sockets")]
+mod owner_process;
 #[cfg(feature = "sockets")]
 mod reachability;
 #[cfg(feature = "sockets")]
@@ -71,8 +71,6 @@ mod waker;
 mod wire;
 
 #[cfg(feature = "sockets")]
-pub use birthplace::Birthplace;
-#[cfg(feature = "sockets")]
 pub use connection::Connection;
 pub use direction::Direction;
 #[cfg(feature = "sockets")]
@@ -89,6 +87,8 @@ pub use local::HostKey;
 pub use local::OfferedFd;
 #[cfg(feature = "sockets")]
 pub use moved::moved;
+#[cfg(feature = "sockets")]
+pub use owner_process::OwnerProcess;
 #[cfg(feature = "sockets")]
 pub use secret::{Secret, random_number};
 #[cfg(feature = "sockets")]

@@ -5,13 +5,13 @@
 
 pub use crate::exchange::Exchange;
 
-use crate::birthplace::Birthplace;
 use crate::connection::Connection;
 use crate::direction::Direction;
 use crate::endpoint::Dial;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
 use crate::moved::moved;
+use crate::owner_process::OwnerProcess;
 use crate::reachability::Reachability;
 use crate::transport::{LinkFault, Transport};
 use crate::wait::Wait;
@@ -40,7 +40,7 @@ impl Exchange {
         let links = members.iter().map(|_| Link::Unused).collect();
         let reachability = members.iter().map(|_| Reachability::default()).collect();
         TcpTransport {
-            birthplace: Birthplace::here(),
+            owner_process: OwnerProcess::here(),
             exchange: self.clone(),
             group,
             rank,
@@ -66,7 +66,7 @@ enum Link {
 /// The links of one group over TCP. Dropping it closes them.
 #[derive(Debug)]
 pub struct TcpTransport {
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     exchange: Exchange,
     group: GroupId,
     rank: usize,
@@ -205,7 +205,7 @@ impl Transport for TcpTransport {
 
 impl Drop for TcpTransport {
     fn drop(&mut self) {
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             return;
         }
         // A child that was forked may hold copies, so closing is not enough for the others to see the end.

@@ -5,7 +5,7 @@
 use crate::direction::Direction;
 use crate::transport::{LinkFault, Transport};
 use crate::wait::Wait;
-use crate::{Birthplace, Waker};
+use crate::{OwnerProcess, Waker};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ impl Pipes {
     /// If `rank` is not below the world size.
     pub fn end(&self, rank: usize) -> ThreadTransport {
         assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
-        ThreadTransport { birthplace: Birthplace::here(), rank, pipes: self.clone() }
+        ThreadTransport { owner_process: OwnerProcess::here(), rank, pipes: self.clone() }
     }
 
     fn pipe(&self, from: usize, to: usize) -> MutexGuard<'_, Pipe> {
@@ -56,7 +56,7 @@ impl Pipes {
 /// One rank's end of all its pipes. Dropping it closes them; what was sent can still be received.
 #[derive(Debug)]
 pub struct ThreadTransport {
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     rank: usize,
     pipes: Pipes,
 }
@@ -135,7 +135,7 @@ impl Transport for ThreadTransport {
 
 impl Drop for ThreadTransport {
     fn drop(&mut self) {
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             return;
         }
         for peer in 0..self.pipes.world_size {

@@ -11,7 +11,7 @@ mod transport;
 use listener::{Call, KEY_LEN, Listener, is_ours};
 use phalanx::backend::GroupId;
 use phalanx::transport::{
-    Birthplace, JobLinks, LinkFault, LinkPeer, LinksStart, Transport, TransportFactory,
+    JobLinks, LinkFault, LinkPeer, LinksStart, OwnerProcess, Transport, TransportFactory,
 };
 use phalanx::{Error, Result};
 use std::io::{self, Write};
@@ -85,8 +85,8 @@ impl JobLinks for UnixLinks {
             false => Link::Awaited(Call::new(&self.key, group, peer.rank)),
         };
         let rank = peers.iter().position(|peer| peer.rank == self.rank).expect("this rank is a member");
-        let (birthplace, listener) = (Birthplace::here(), self.listener.clone());
+        let (owner_process, listener) = (OwnerProcess::here(), self.listener.clone());
         let links = peers.iter().map(link).collect();
-        Box::new(UnixTransport { birthplace, group, rank, links, listener })
+        Box::new(UnixTransport { owner_process, group, rank, links, listener })
     }
 }

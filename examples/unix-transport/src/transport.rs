@@ -2,7 +2,7 @@
 
 use crate::listener::{Call, Listener};
 use phalanx::backend::GroupId;
-use phalanx::transport::{Birthplace, Direction, LinkFault, Transport, Wait, Waker, moved};
+use phalanx::transport::{Direction, LinkFault, OwnerProcess, Transport, Wait, Waker, moved};
 use std::io::{IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ pub(crate) enum Link {
 /// One rank's ends. Dropping it closes them.
 #[derive(Debug)]
 pub(crate) struct UnixTransport {
-    pub(crate) birthplace: Birthplace,
+    pub(crate) owner_process: OwnerProcess,
     pub(crate) group: GroupId,
     pub(crate) rank: usize,
     pub(crate) links: Vec<Link>,
@@ -89,7 +89,7 @@ impl Transport for UnixTransport {
 impl Drop for UnixTransport {
     fn drop(&mut self) {
         // A child that was forked has copies of the sockets, and must end nothing of its parent's.
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             return;
         }
         for link in &self.links {

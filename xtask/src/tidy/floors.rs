@@ -37,7 +37,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     (
         "crates/transport",
         &[
-            "birthplace direction frame key_exchange resources sabotage secret self_pipe socket status tally wait_policy",
+            "owner_process direction frame key_exchange resources sabotage secret self_pipe socket status tally wait_policy",
             "checksum host_probe keys waker",
             "wait",
             "transport",

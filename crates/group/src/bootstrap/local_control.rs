@@ -5,7 +5,7 @@ use crate::control::arbiter::{Arbiter, Mail};
 use crate::control::membership::Membership;
 use crate::control::notice::Notice;
 use phalanx_core::{Loss, Result};
-use phalanx_transport::Birthplace;
+use phalanx_transport::OwnerProcess;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -44,7 +44,7 @@ impl LocalArbiter {
 /// One rank's line within the process. Dropped while its thread panics, it reports that.
 #[derive(Debug)]
 pub(crate) struct LocalControl {
-    pub(crate) birthplace: Birthplace,
+    pub(crate) owner_process: OwnerProcess,
     pub(crate) arbiter: Arc<LocalArbiter>,
     pub(crate) rank: usize,
 }
@@ -58,7 +58,7 @@ impl Control for LocalControl {
 
 impl Drop for LocalControl {
     fn drop(&mut self) {
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             return;
         }
         let how = if std::thread::panicking() { Loss::Panicked } else { Loss::Died };

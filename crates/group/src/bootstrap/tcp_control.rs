@@ -9,7 +9,7 @@ use crate::control::notice::Notice;
 use crate::control::outage::{Silence, judge};
 use phalanx_core::{Deadline, Error, Loss, Result};
 use phalanx_transport::handshake::{Hello, Purpose};
-use phalanx_transport::{Birthplace, Secret, Session, SessionReceiver, SessionSender};
+use phalanx_transport::{OwnerProcess, Secret, Session, SessionReceiver, SessionSender};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 /// A line over TCP, with a thread that listens to it and keeps the heartbeat, whatever the threads of the program do.
 #[derive(Debug)]
 pub(crate) struct TcpControl {
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     session: Arc<SessionSender>,
     /// Whether it is closed from here: that is no breaking.
     closing: Arc<AtomicBool>,
@@ -53,14 +53,14 @@ impl TcpControl {
             .name("phalanx-control".into())
             .spawn(move || listener.run())
             .map_err(|e| Error::io("starting the control thread", e))?;
-        Ok(Self { birthplace: Birthplace::here(), session, closing, listener: Some(listener) })
+        Ok(Self { owner_process: OwnerProcess::here(), session, closing, listener: Some(listener) })
     }
 }
 
 impl TcpControl {
     /// Whether this is the process that connected, and none that was forked from it.
     pub(crate) fn is_here(&self) -> bool {
-        self.birthplace.is_here()
+        self.owner_process.is_here()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::runtime;
 use crate::warning::warn_aside;
 use phalanx_core::{Deadline, GroupId, Peer, Result};
 use phalanx_transport::thread::Pipes;
-use phalanx_transport::{Birthplace, Secret, Wire};
+use phalanx_transport::{OwnerProcess, Secret, Wire};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl ThreadJob {
             let place = Place { rank, world_size, local_rank: rank, local_world_size: world_size, timeout };
             let (membership, line) = (
                 arbiter.membership(rank),
-                LocalControl { birthplace: Birthplace::here(), arbiter: arbiter.clone(), rank },
+                LocalControl { owner_process: OwnerProcess::here(), arbiter: arbiter.clone(), rank },
             );
             let addr = std::net::SocketAddr::from(([0; 4], 0));
             let _ =
@@ -105,7 +105,7 @@ impl HostContext for ThreadJob {
 
 impl Drop for ThreadJob {
     fn drop(&mut self) {
-        if self.line.birthplace.is_here() && !std::thread::panicking() {
+        if self.line.owner_process.is_here() && !std::thread::panicking() {
             let _ = self.line.send(Notice::Leave);
         }
     }

@@ -1,7 +1,7 @@
 //! What the handles on a group keep alive.
 
 use crate::group::backend::Backend;
-use crate::group::birthplace::{QuickBirthplace, refusal};
+use crate::group::owner_process::{QuickOwnerProcess, refusal};
 use phalanx_core::{Cause, Loss, OpKind, Result};
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Handles {
     backend: Arc<dyn Backend>,
-    birthplace: QuickBirthplace,
+    owner_process: QuickOwnerProcess,
 }
 
 impl Handles {
-    pub(crate) fn new(backend: Arc<dyn Backend>, birthplace: QuickBirthplace) -> Self {
-        Self { backend, birthplace }
+    pub(crate) fn new(backend: Arc<dyn Backend>, owner_process: QuickOwnerProcess) -> Self {
+        Self { backend, owner_process }
     }
 }
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        if std::thread::panicking() && self.birthplace.is_here() {
+        if std::thread::panicking() && self.owner_process.is_here() {
             let peer = self.backend.peer(self.backend.rank());
             self.backend.fail(Cause::Lost { peer, how: Loss::Panicked });
         }
@@ -36,16 +36,16 @@ pub(crate) trait KeptAlive: Send + Sync + std::fmt::Debug {}
 pub(crate) struct InFlight {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) _generation: Option<Arc<dyn KeptAlive>>,
-    pub(crate) birthplace: QuickBirthplace,
+    pub(crate) owner_process: QuickOwnerProcess,
     pub(crate) op: OpKind,
 }
 
 impl InFlight {
     /// Refuses in a process that was forked from the one that began the operation: nobody performs it there.
     pub(crate) fn check_process(&self) -> Result<()> {
-        if self.birthplace.is_here() {
+        if self.owner_process.is_here() {
             return Ok(());
         }
-        Err(refusal(self.op, self.backend.rank(), self.birthplace))
+        Err(refusal(self.op, self.backend.rank(), self.owner_process))
     }
 }

@@ -1,9 +1,9 @@
 //! What users hold.
 
 use crate::group::backend::{Address, Backend, BackendFactory};
-use crate::group::birthplace::{QuickBirthplace, refusal};
 use crate::group::encryption::Encryption;
 use crate::group::handles::{Handles, InFlight, KeptAlive};
+use crate::group::owner_process::{QuickOwnerProcess, refusal};
 use crate::trace::writer as trace;
 use phalanx_core::{CallSite, Cause, Element, Error, GroupId, OpKind, Result, Signature};
 use std::collections::HashMap;
@@ -96,7 +96,7 @@ pub struct ProcessGroup {
     is_reproducible: bool,
     /// Where calls are made, if not where they are.
     site: Option<CallSite>,
-    pub(crate) birthplace: QuickBirthplace,
+    pub(crate) owner_process: QuickOwnerProcess,
 }
 
 impl ProcessGroup {
@@ -113,9 +113,9 @@ impl ProcessGroup {
     /// ```
     pub fn new(backend: Arc<dyn Backend>) -> Self {
         let timeout = backend.timeout();
-        let birthplace = QuickBirthplace::here();
+        let owner_process = QuickOwnerProcess::here();
         Self {
-            _handles: Arc::new(Handles::new(backend.clone(), birthplace)),
+            _handles: Arc::new(Handles::new(backend.clone(), owner_process)),
             backend,
             factory: None,
             splits: Arc::default(),
@@ -126,7 +126,7 @@ impl ProcessGroup {
             encryption: None,
             is_reproducible: false,
             site: None,
-            birthplace,
+            owner_process,
         }
     }
 
@@ -168,14 +168,14 @@ impl ProcessGroup {
         InFlight {
             backend: self.backend.clone(),
             _generation: self.generation.clone().map(|generation| generation as Arc<dyn KeptAlive>),
-            birthplace: self.birthplace,
+            owner_process: self.owner_process,
             op,
         }
     }
 
     /// Refuses in a process that was forked from the one that made the group.
     pub(crate) fn check_process(&self, op: OpKind) -> Result<()> {
-        if self.birthplace.is_here() { Ok(()) } else { Err(refusal(op, self.rank(), self.birthplace)) }
+        if self.owner_process.is_here() { Ok(()) } else { Err(refusal(op, self.rank(), self.owner_process)) }
     }
 
     /// This group with another time limit: of each operation that is called on the returned handle, or on groups that

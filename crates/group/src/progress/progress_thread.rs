@@ -7,7 +7,7 @@ use super::queue::Queue;
 use crate::control::failure_report::SETTLE_TIME;
 use crate::control::group_health::GroupHealth;
 use phalanx_core::{Error, Result};
-use phalanx_transport::Birthplace;
+use phalanx_transport::OwnerProcess;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -78,7 +78,7 @@ struct OwnThread(Mutex<Option<Running>>);
 
 #[derive(Debug)]
 struct Running {
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     thread: JoinHandle<()>,
     /// Disconnected when the thread has done its work, or panicked.
     ended: Receiver<()>,
@@ -99,7 +99,7 @@ impl OwnThread {
             };
             let thread = std::thread::Builder::new().name("phalanx-progress".into()).spawn(run);
             let thread = thread.map_err(|e| Error::io("starting the progress thread", e))?;
-            *running = Some(Running { birthplace: Birthplace::here(), thread, ended });
+            *running = Some(Running { owner_process: OwnerProcess::here(), thread, ended });
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl OwnThread {
 impl Drop for OwnThread {
     fn drop(&mut self) {
         let running = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if running.as_ref().is_some_and(|running| !running.birthplace.is_here()) {
+        if running.as_ref().is_some_and(|running| !running.owner_process.is_here()) {
             // A forked child has no such thread.
             std::mem::forget(running);
         }

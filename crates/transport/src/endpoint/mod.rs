@@ -38,7 +38,7 @@ pub(crate) use {client::is_final_word, connections::Network, dial::pause, limits
 use crate::local::FdPassing;
 use crate::secret::random;
 use crate::self_pipe::{self, SelfPipe};
-use crate::{Birthplace, Secret, resources, socket};
+use crate::{OwnerProcess, Secret, resources, socket};
 pub(crate) use accept_queue::AcceptQueue;
 pub(crate) use connections::Connections;
 use connections::Tcp;
@@ -69,7 +69,7 @@ enum Stop {
 /// The running thread. Dropping it delivers what is queued (for at most half a second), closes everything and joins.
 pub struct Endpoint<S: Service> {
     shared: Arc<Shared<S>>,
-    birthplace: Birthplace,
+    owner_process: OwnerProcess,
     addr: SocketAddr,
     local_name: Option<String>,
     strangers: Arc<Mutex<Strangers>>,
@@ -103,7 +103,14 @@ impl<S: Service> Endpoint<S> {
             .name(format!("phalanx-endpoint-{}", addr.port()))
             .spawn(move || event_loop.run())
             .map_err(|e| Error::io("starting the endpoint thread", e))?;
-        Ok(Self { shared, birthplace: Birthplace::here(), addr, local_name, strangers, thread: Some(thread) })
+        Ok(Self {
+            shared,
+            owner_process: OwnerProcess::here(),
+            addr,
+            local_name,
+            strangers,
+            thread: Some(thread),
+        })
     }
 
     /// The address at which it listens; the port is the real one.
@@ -124,7 +131,7 @@ impl<S: Service> Endpoint<S> {
     /// Runs `call` on the endpoint's thread, soon and in order of calling.
     /// Does nothing in a process that was forked from the one where that runs.
     pub fn call(&self, call: impl FnOnce(&mut S, &mut Outbox) + Send + 'static) {
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             return;
         }
         self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).0.push(Box::new(call));
@@ -134,7 +141,7 @@ impl<S: Service> Endpoint<S> {
 
 impl<S: Service> Drop for Endpoint<S> {
     fn drop(&mut self) {
-        if !self.birthplace.is_here() {
+        if !self.owner_process.is_here() {
             // The thread is not here, and what it has is not for this process to end.
             return std::mem::forget(self.thread.take());
         }

@@ -1,6 +1,6 @@
 //! The process in which something was made, known without asking the system: that takes longer than the smallest collective.
 
-use phalanx_transport::Birthplace;
+use phalanx_transport::OwnerProcess;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// The birthplace of things made in this process; `None` where the system can't wipe pages.
+    /// The page of this process; `None` where the system can't wipe pages.
     fn of_this_process() -> Option<Self> {
         static PAGE: OnceLock<Option<Page>> = OnceLock::new();
         *PAGE.get_or_init(Self::map)
@@ -44,34 +44,34 @@ impl Page {
     }
 }
 
-/// As [`Birthplace`], for whoever asks often: costs one load.
+/// As [`OwnerProcess`], for whoever asks often: costs one load.
 #[derive(Debug, Clone, Copy)]
-pub struct QuickBirthplace {
-    birthplace: Birthplace,
+pub struct QuickOwnerProcess {
+    owner_process: OwnerProcess,
     page: Option<Page>,
 }
 
-impl QuickBirthplace {
+impl QuickOwnerProcess {
     /// This process.
     pub fn here() -> Self {
-        let (birthplace, page) = (Birthplace::here(), Page::of_this_process());
+        let (owner_process, page) = (OwnerProcess::here(), Page::of_this_process());
         if let Some(page) = page {
-            page.value().store(birthplace.pid(), Ordering::Relaxed);
+            page.value().store(owner_process.pid(), Ordering::Relaxed);
         }
-        Self { birthplace, page }
+        Self { owner_process, page }
     }
 
     /// Whether it is this process.
     pub fn is_here(self) -> bool {
         match self.page {
-            Some(page) => page.value().load(Ordering::Relaxed) == self.birthplace.pid(),
-            None => self.birthplace.is_here(),
+            Some(page) => page.value().load(Ordering::Relaxed) == self.owner_process.pid(),
+            None => self.owner_process.is_here(),
         }
     }
 
     /// The process's number.
     pub fn pid(self) -> u32 {
-        self.birthplace.pid()
+        self.owner_process.pid()
     }
 }
 
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn this_process_is_here_and_a_wiped_page_is_not() {
-        let here = QuickBirthplace::here();
-        assert!(here.is_here() && QuickBirthplace::here().is_here());
+        let here = QuickOwnerProcess::here();
+        assert!(here.is_here() && QuickOwnerProcess::here().is_here());
         let page = Page::map().expect("this system wipes pages");
-        let elsewhere = QuickBirthplace { page: Some(page), ..here };
+        let elsewhere = QuickOwnerProcess { page: Some(page), ..here };
         assert!(!elsewhere.is_here());
-        assert!(QuickBirthplace { page: None, ..here }.is_here());
+        assert!(QuickOwnerProcess { page: None, ..here }.is_here());
     }
 }

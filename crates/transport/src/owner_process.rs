@@ -6,18 +6,18 @@
 /// made it only. Its copy in another must neither be used nor be ended: both have the same connections, so to end them in
 /// one ends them in the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Birthplace(u32);
+pub struct OwnerProcess(u32);
 
-impl Birthplace {
+impl OwnerProcess {
     /// This process.
     ///
     /// # Examples
     /// ```
-    /// use phalanx_transport::Birthplace;
+    /// use phalanx_transport::OwnerProcess;
     ///
     /// /// Something that works in the process that made it only.
     /// struct Device {
-    ///     made_in: Birthplace,
+    ///     made_in: OwnerProcess,
     /// }
     ///
     /// impl Drop for Device {
@@ -27,7 +27,7 @@ impl Birthplace {
     ///         }
     ///     }
     /// }
-    /// drop(Device { made_in: Birthplace::here() });
+    /// drop(Device { made_in: OwnerProcess::here() });
     /// ```
     pub fn here() -> Self {
         Self(std::process::id())
@@ -37,7 +37,7 @@ impl Birthplace {
     ///
     /// # Examples
     /// ```
-    /// assert!(phalanx_transport::Birthplace::here().is_here());
+    /// assert!(phalanx_transport::OwnerProcess::here().is_here());
     /// ```
     pub fn is_here(self) -> bool {
         self == Self::here()
@@ -47,7 +47,7 @@ impl Birthplace {
     ///
     /// # Examples
     /// ```
-    /// assert_eq!(phalanx_transport::Birthplace::here().pid(), std::process::id());
+    /// assert_eq!(phalanx_transport::OwnerProcess::here().pid(), std::process::id());
     /// ```
     pub fn pid(self) -> u32 {
         self.0
