@@ -9,7 +9,7 @@ use crate::host::hierarchical::{HierarchicalBackend, Hosts};
 use crate::host::host_context::HostContext;
 #[cfg(target_os = "linux")]
 use crate::host::meeting::meet;
-use crate::host::neighbours::Neighbours;
+use crate::host::memory_sharing::MemorySharing;
 use crate::host::scheduled::ScheduledBackend;
 use phalanx_algo::{Kind, Selector};
 use phalanx_core::{Deadline, Error, GroupId, Result, Signature};
@@ -44,20 +44,20 @@ impl BackendFactory for HostBackends {
         let (choice, selector) = (self.choice, self.selector.clone());
         let health = Arc::new(GroupHealth::new(self.job.clone(), id, members));
         let members = health.latch.members();
-        let neighbours = Neighbours::new(&*health.job, members);
-        let host = |rank: usize| neighbours.host_of(rank);
+        let sharing = MemorySharing::new(&*health.job, members);
+        let host = |rank: usize| sharing.host_of(rank);
         let elsewhere = members
             .iter()
             .filter(|_| members.len() > 1)
             .find(|&&m| host(m).is_none() || host(m) != host(members[0]));
-        if let (BackendChoice::Auto, Some(why)) = (choice, neighbours.why_not()) {
+        if let (BackendChoice::Auto, Some(why)) = (choice, sharing.why_not()) {
             tracing::warn!(group = %id, "{why}; ranks of that host go over TCP");
         }
         match (choice, elsewhere) {
             (BackendChoice::Auto | BackendChoice::Shm, None) => self.together(health, call, deadline),
             (BackendChoice::Shm, Some(&rank)) => {
                 let (first, other) = (health.job.peer(members[0]), health.job.peer(rank));
-                let why = neighbours
+                let why = sharing
                     .why_not()
                     .unwrap_or_else(|| format!("{first} and {other} do not share a host's memory"));
                 let what = format!("PHALANX_BACKEND=shm, but {why}");

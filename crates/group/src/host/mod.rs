@@ -11,7 +11,7 @@ pub(crate) mod host_context;
 pub(crate) mod job_links;
 #[cfg(target_os = "linux")]
 mod meeting;
-pub(crate) mod neighbours;
+pub(crate) mod memory_sharing;
 pub(crate) mod own_health;
 pub(crate) mod registry;
 pub(crate) mod scheduled;

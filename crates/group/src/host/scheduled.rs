@@ -23,7 +23,7 @@ use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::request::Request;
 use crate::host::BackendChoice;
 use crate::host::forced;
-use crate::host::neighbours::Neighbours;
+use crate::host::memory_sharing::MemorySharing;
 use crate::host::stage::{Pattern, Stage};
 use crate::progress::polling;
 use crate::progress::{Engine, Job};
@@ -336,7 +336,7 @@ impl Backend for ScheduledBackend {
         let on_hosts =
             hosts.map_or_else(String::new, |hosts| format!(" on {}", counted(hosts.len(), "host")));
         let auto = self.choice == BackendChoice::Auto && self.name == "tcp";
-        let why_not = auto.then(|| Neighbours::new(&*health.job, health.members()).why_not()).flatten();
+        let why_not = auto.then(|| MemorySharing::new(&*health.job, health.members()).why_not()).flatten();
         let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
         format!("{}: {ranks}{on_hosts}{why_not}{}", self.name, self.never_taken(Kind::Messages))
     }

@@ -22,7 +22,7 @@ use crate::group::request::Request;
 use crate::host::BackendChoice;
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::host_context::HostContext;
-use crate::host::neighbours::Neighbours;
+use crate::host::memory_sharing::MemorySharing;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
@@ -52,7 +52,7 @@ impl HierarchicalBackend {
         deadline: &Deadline,
     ) -> Result<Self> {
         let members = health.members();
-        let hosts = Hosts::of(members, |rank| Neighbours::new(&*health.job, members).host_of(rank));
+        let hosts = Hosts::of(members, |rank| MemorySharing::new(&*health.job, members).host_of(rank));
         let (host, index) = hosts.place(health.rank);
         let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
         let neighbours = of_job(hosts.members(host));
@@ -115,7 +115,7 @@ impl Backend for HierarchicalBackend {
 
     fn describe(&self) -> String {
         let (health, hosts) = (&self.levels.health, self.levels.hosts.describe());
-        let why_not = Neighbours::new(&*health.job, health.members()).why_not();
+        let why_not = MemorySharing::new(&*health.job, health.members()).why_not();
         let why_not = why_not.map_or_else(String::new, |why| format!("; {why}"));
         let never_taken = self.levels.flat.never_taken(Kind::Levels);
         format!("two-level: {hosts}: shm inside, tcp across{why_not}{never_taken}")

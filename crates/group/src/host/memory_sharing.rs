@@ -8,12 +8,12 @@ use crate::group::backend::counted;
 
 /// The members of a group, as ranks of the job, in group order.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Neighbours<'a> {
+pub(crate) struct MemorySharing<'a> {
     job: &'a dyn JobContext,
     members: &'a [usize],
 }
 
-impl<'a> Neighbours<'a> {
+impl<'a> MemorySharing<'a> {
     pub(crate) fn new(job: &'a dyn JobContext, members: &'a [usize]) -> Self {
         Self { job, members }
     }
