@@ -1,6 +1,6 @@
 //! Buckets as bytes: a gradient is copied to its place in one, and all of one are reduced.
 
-use super::seam::Reduction;
+use super::traits::Reduction;
 use crate::{Plan, Result, Tensor, element};
 
 impl Reduction<'_> {

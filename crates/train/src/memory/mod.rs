@@ -1,11 +1,11 @@
 //! The memory in which gradients are reduced.
 
-mod alone;
 mod bytes;
-mod seam;
-mod together;
+mod overlapped;
+mod sequential;
+mod traits;
 
-pub use seam::{Memory, Reduction, Sending};
+pub use traits::{Memory, Reduction, Sending};
 
 use crate::{Plan, Result, Tensor};
 use phalanx::ProcessGroup;
@@ -47,8 +47,8 @@ pub fn on_host<T: Tensor>(
         shared.map(crate::Bucket::bytes).max().unwrap_or(0).div_ceil(size_of::<u64>())
     };
     Ok(match sending {
-        Sending::Once => Box::new(alone::Alone::new(vec![0; words()], plan)),
-        Sending::After => Box::new(alone::Alone::new(group.alloc(words())?, plan)),
-        Sending::During => Box::new(together::Together::new(plan, group)?),
+        Sending::Once => Box::new(sequential::Sequential::new(vec![0; words()], plan)),
+        Sending::After => Box::new(sequential::Sequential::new(group.alloc(words())?, plan)),
+        Sending::During => Box::new(overlapped::Overlapped::new(plan, group)?),
     })
 }

@@ -1,7 +1,7 @@
 //! Buckets that are under way together, while the program goes on.
 
 use super::bytes::copy;
-use super::seam::{Memory, Reduction};
+use super::traits::{Memory, Reduction};
 use crate::element::{unsupported, with_float};
 use crate::{Plan, Result, Tensor};
 use phalanx::error::OpKind;
@@ -9,13 +9,13 @@ use phalanx::{Element, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Work};
 use std::sync::Arc;
 
 /// A room for each bucket, into which gradients are copied as they come.
-pub(super) struct Together<T: Tensor> {
+pub(super) struct Overlapped<T: Tensor> {
     plan: Arc<Plan<T::Device>>,
     rooms: Vec<Box<dyn Room>>,
     grads: Vec<Option<T>>,
 }
 
-impl<T: Tensor> Together<T> {
+impl<T: Tensor> Overlapped<T> {
     /// Collective.
     #[track_caller]
     pub(super) fn new(plan: Arc<Plan<T::Device>>, group: &ProcessGroup) -> Result<Self> {
@@ -31,7 +31,7 @@ impl<T: Tensor> Together<T> {
     }
 }
 
-impl<T: Tensor> Memory<T> for Together<T> {
+impl<T: Tensor> Memory<T> for Overlapped<T> {
     fn lay(&mut self, parameter: usize, grad: T, scale: Option<f64>) -> Result<()> {
         let (bucket, home) = self.plan.home(parameter);
         let dtype = self.plan.buckets()[bucket].dtype;

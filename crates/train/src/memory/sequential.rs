@@ -1,20 +1,20 @@
 //! Buckets that are reduced one after the other.
 
 use super::bytes::copy;
-use super::seam::{Memory, Reduction};
+use super::traits::{Memory, Reduction};
 use crate::{Plan, Result, Tensor, element};
 use std::ops::DerefMut;
 use std::sync::Arc;
 
 /// One small buffer for all buckets, which stays in the cache. A gradient that is alone in its bucket is reduced where it lies.
-pub(super) struct Alone<T: Tensor, R> {
+pub(super) struct Sequential<T: Tensor, R> {
     plan: Arc<Plan<T::Device>>,
     room: R,
     /// The gradients of the bucket, and the factor of each.
     grads: Vec<Option<(T, Option<f64>)>>,
 }
 
-impl<T: Tensor, R: DerefMut<Target = [u64]>> Alone<T, R> {
+impl<T: Tensor, R: DerefMut<Target = [u64]>> Sequential<T, R> {
     /// `room` has the words of the largest bucket of several gradients.
     pub(super) fn new(room: R, plan: Arc<Plan<T::Device>>) -> Self {
         let grads = plan.parameters().iter().map(|_| None).collect();
@@ -22,7 +22,7 @@ impl<T: Tensor, R: DerefMut<Target = [u64]>> Alone<T, R> {
     }
 }
 
-impl<T: Tensor, R: DerefMut<Target = [u64]> + Send> Memory<T> for Alone<T, R> {
+impl<T: Tensor, R: DerefMut<Target = [u64]> + Send> Memory<T> for Sequential<T, R> {
     fn lay(&mut self, parameter: usize, grad: T, scale: Option<f64>) -> Result<()> {
         self.grads[parameter] = Some((grad, scale));
         Ok(())
@@ -93,7 +93,7 @@ mod tests {
         let places = grads.each_ref().map(|grad| grad.as_slice::<f64>().unwrap().as_ptr());
         let parameters = ["a", "b", "c"].iter().zip(&grads).map(|(name, grad)| Parameter::of(*name, grad));
         let plan = Arc::new(Plan::new(&parameters.collect(), &[0, 2, 1], 64));
-        let mut memory = Alone::new(vec![0; 5], plan.clone());
+        let mut memory = Sequential::new(vec![0; 5], plan.clone());
         for (index, grad) in grads.into_iter().enumerate() {
             memory.lay(index, grad, Some(2.0)).unwrap();
         }
