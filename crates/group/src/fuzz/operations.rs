@@ -8,7 +8,7 @@ use crate::engine::task::Task;
 use crate::group::backend::Address;
 use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
-use crate::host::stage::Pattern;
+use crate::host::workspace::Pattern;
 use arbitrary::{Result, Unstructured};
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_transport::thread::{Pipes, ThreadTransport};

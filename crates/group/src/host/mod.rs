@@ -17,7 +17,7 @@ pub(crate) mod registry;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;
-pub(crate) mod stage;
+pub(crate) mod workspace;
 
 /// What moves the data in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use crate::group::request::Request;
 use crate::host::BackendChoice;
 use crate::host::forced;
 use crate::host::memory_sharing::MemorySharing;
-use crate::host::stage::{Pattern, Stage};
+use crate::host::workspace::{Pattern, Workspace};
 use crate::progress::polling;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
@@ -182,7 +182,7 @@ impl ScheduledBackend {
         begun: Option<Partials>,
     ) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let (pattern, stage) = self.stage(&signature, request)?;
+        let (pattern, workspace) = self.workspace(&signature, request)?;
         let arithmetic = Arithmetic::of(&signature, pattern.reduce, contributions)?;
         let sums = match &begun {
             Some(_) => Sums::Begun,
@@ -196,17 +196,17 @@ impl ScheduledBackend {
             None => running,
         };
         self.engine.lock().turn = whole.seq;
-        self.run(running, stage, Attempt::since(whole.called, whole.limit))
+        self.run(running, workspace, Attempt::since(whole.called, whole.limit))
     }
 
     /// What a schedule needs to know of a request, and the memory that it works on.
-    fn stage<I: Readable, O: Writable>(
+    fn workspace<I: Readable, O: Writable>(
         &self,
         signature: &Signature,
         request: Request<I, O>,
-    ) -> Result<(Pattern, Stage<I, O>)> {
+    ) -> Result<(Pattern, Workspace<I, O>)> {
         let (rank, world_size) = (self.engine.health.rank, self.engine.health.members().len());
-        Stage::of(request, signature.carries(), rank, world_size)
+        Workspace::of(request, signature.carries(), rank, world_size)
             .map_err(|changed| Error::misuse(signature.op, changed.describe(signature.op, &signature.site)))
     }
 
@@ -215,10 +215,15 @@ impl ScheduledBackend {
     }
 
     /// Runs what was begun to its end.
-    fn run(&self, collective: Running, mut stage: Stage<&[u8], &mut [u8]>, attempt: Attempt) -> Result<()> {
-        let memory = stage.memory().expect("a slice keeps its length");
+    fn run(
+        &self,
+        collective: Running,
+        mut workspace: Workspace<&[u8], &mut [u8]>,
+        attempt: Attempt,
+    ) -> Result<()> {
+        let memory = workspace.memory().expect("a slice keeps its length");
         let done = self.engine.drive(&mut collective::Borrowed { collective, memory }, attempt);
-        stage.finish().expect("a slice keeps its length");
+        workspace.finish().expect("a slice keeps its length");
         done
     }
 
@@ -226,11 +231,11 @@ impl ScheduledBackend {
     fn owned(
         &self,
         task: Task,
-        stage: Stage<OwnedBuffer, OwnedBuffer>,
+        workspace: Workspace<OwnedBuffer, OwnedBuffer>,
         completion: Completion,
         limit: Duration,
     ) -> Owned {
-        Owned { task, stage, completion, limit, health: self.engine.health.clone() }
+        Owned { task, workspace, completion, limit, health: self.engine.health.clone() }
     }
 
     /// A message that begins, and its number.
@@ -278,7 +283,7 @@ impl ScheduledBackend {
                 let copy = OwnedBuffer::new(Box::new(bytes.to_vec()));
                 let left = limit.saturating_sub(called.elapsed());
                 let task = Task::Message(message, number);
-                let job = self.owned(task, Stage::InPlace(copy), completion, left);
+                let job = self.owned(task, Workspace::InPlace(copy), completion, left);
                 polling::submit(&self.engine, Box::new(job));
             }),
             Err(error) => {
@@ -376,10 +381,10 @@ impl Backend for ScheduledBackend {
         call.check_place(self.rank(), self.members().len())?;
         let (signature, request) = call.into_parts();
         self.check(&signature)?;
-        let (pattern, stage) = self.stage(&signature, request)?;
+        let (pattern, workspace) = self.workspace(&signature, request)?;
         let running = self.begin(&signature, &pattern)?;
         let seq = running.seq();
-        self.run(running, stage, Attempt::new(Instant::now(), timeout))?;
+        self.run(running, workspace, Attempt::new(Instant::now(), timeout))?;
         self.engine.health.ended(seq, &signature, clock::now);
         Ok(())
     }
@@ -389,12 +394,12 @@ impl Backend for ScheduledBackend {
         polling::start(&self.engine)?;
         let (signature, request) = call.into_parts();
         self.check(&signature)?;
-        let (pattern, stage) = self.stage(&signature, request)?;
+        let (pattern, workspace) = self.workspace(&signature, request)?;
         let running = self.begin(&signature, &pattern)?;
         self.engine.health.latch.collectives.schedule(running.signature(), clock::now);
         let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, stage, completion, timeout);
+        let job = self.owned(task, workspace, completion, timeout);
         polling::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -420,7 +425,7 @@ impl Backend for ScheduledBackend {
         let (message, number) = self.message(&address, buffer.len_bytes())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, Stage::InPlace(buffer), completion, timeout);
+        let job = self.owned(task, Workspace::InPlace(buffer), completion, timeout);
         polling::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
@@ -468,7 +473,7 @@ impl Drop for ScheduledBackend {
 /// An operation with the buffers it owns.
 struct Owned {
     task: Task,
-    stage: Stage<OwnedBuffer, OwnedBuffer>,
+    workspace: Workspace<OwnedBuffer, OwnedBuffer>,
     completion: Completion,
     limit: Duration,
     health: Arc<GroupHealth>,
@@ -483,13 +488,13 @@ impl Owned {
 
 impl Operation for Owned {
     fn poll(&mut self, core: &mut Core) -> Result<Progress, Fault> {
-        let Self { task, stage, health, .. } = self;
-        let progress = match stage.memory() {
+        let Self { task, workspace, health, .. } = self;
+        let progress = match workspace.memory() {
             Ok(mut memory) => task.poll(core, &mut memory)?,
             Err(changed) => return Err(Self::nonsense(task, health, changed)),
         };
         if progress == Progress::Finished {
-            stage.finish().map_err(|changed| Self::nonsense(task, health, changed))?;
+            workspace.finish().map_err(|changed| Self::nonsense(task, health, changed))?;
         }
         Ok(progress)
     }
@@ -521,12 +526,12 @@ impl Operation for Owned {
 
 impl Job for Owned {
     fn complete(self: Box<Self>, outcome: Result<()>) {
-        let Self { task, completion, stage, health, .. } = *self;
+        let Self { task, completion, workspace, health, .. } = *self;
         // If it failed, the group has, and that says it all.
         if outcome.is_ok() {
             task.ended(&health, clock::now);
         }
-        completion.complete(outcome.map(|()| stage.into_buffer()));
+        completion.complete(outcome.map(|()| workspace.into_buffer()));
     }
 
     fn is_awaited(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::division::{Division, Group};
 use super::random::{Random, mix};
-use crate::host::stage::Pattern;
+use crate::host::workspace::Pattern;
 use phalanx_algo::{Algorithm, Selector, Way};
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
 use std::sync::{Arc, OnceLock};

@@ -11,7 +11,7 @@ use crate::engine::message::Payload;
 use crate::group::backend::Address;
 use crate::host::BackendChoice;
 use crate::host::scheduled::ScheduledBackend;
-use crate::host::stage::Pattern;
+use crate::host::workspace::Pattern;
 use phalanx_algo::Selector;
 use phalanx_core::{CallSite, DType, Error, Layout, Loss, Method, OpKind, ReduceOp, Signature, WORLD};
 use phalanx_transport::thread::Pipes;

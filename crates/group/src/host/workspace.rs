@@ -34,7 +34,7 @@ impl Pattern {
 
 /// The memory in which a schedule is performed.
 #[derive(Debug)]
-pub(crate) enum Stage<I, O> {
+pub(crate) enum Workspace<I, O> {
     /// Sent from and received into one buffer.
     InPlace(O),
     /// Sent from the first, received into the second.
@@ -59,7 +59,7 @@ pub(crate) struct Scan {
     rank: usize,
 }
 
-impl<I: Readable, O: Writable> Stage<I, O> {
+impl<I: Readable, O: Writable> Workspace<I, O> {
     /// `request` of elements of type `dtype`, or of bytes, for rank `rank` of `world_size`; what a rank gives itself is where it belongs then.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
         let root = request.root().unwrap_or(0);
         let even = Layout::even(world_size, request.count(element));
         let mut recv_layout = None;
-        let (layout, stage) = match request {
+        let (layout, workspace) = match request {
             Request::AllReduce { buffers, .. } => {
                 let output = match buffers {
                     Buffers::InPlace(buffer) => buffer,
@@ -153,7 +153,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
             }
             Request::Barrier => (even, Self::Nothing),
         };
-        Ok((Pattern { kind, reduce, root, layout, recv_layout }, stage))
+        Ok((Pattern { kind, reduce, root, layout, recv_layout }, workspace))
     }
 
     /// What the schedule works on.
@@ -188,7 +188,7 @@ impl<I: Readable, O: Writable> Stage<I, O> {
     }
 }
 
-impl Stage<OwnedBuffer, OwnedBuffer> {
+impl Workspace<OwnedBuffer, OwnedBuffer> {
     /// The buffer with which the operation is completed: that of [`Request::into_result`]; an empty one where it had none.
     pub(crate) fn into_buffer(self) -> Box<dyn Bytes> {
         match self {
