@@ -3,7 +3,7 @@
 use crate::group::asynchronous_blocks::zeroed;
 use crate::group::coalesced::{Coalesced, Pack, Travels, lens};
 use crate::group::memory::{Changed, Extent, OwnedBuffer};
-use crate::group::pending::Bytes;
+use crate::group::pending::{Bytes, Pending};
 use crate::group::perform::{equal, wrong};
 use crate::group::request::{Buffers, Request};
 use crate::group::work::{Buffer, Given, taken_back};
@@ -170,7 +170,7 @@ fn begin<B: Buffer, R: 'static>(
     let (mut buffers, mut pending, mut alone) =
         (buffers.into_iter().map(Some).collect::<Vec<_>>(), Vec::new(), Vec::new());
     let mut take = |number: usize| buffers[number].take().expect("a buffer travels once");
-    call.perform(|part, travels| {
+    let begun = call.perform(|part, travels| {
         let (buffer, block) = match travels {
             Travels::Alone(number) => {
                 alone.push(Some(number));
@@ -187,7 +187,12 @@ fn begin<B: Buffer, R: 'static>(
         };
         pending.push(part.submit(request(buffer, equal(call.blocks, block)))?);
         Ok(())
-    })?;
+    });
+    match begun {
+        // What was begun goes on. If it is why this one was refused, it has the cause, and whoever waits hears that first.
+        Err(error) if !pending.is_empty() => pending.push(Pending::failed(error)),
+        begun => begun?,
+    }
     let land = move |given: Vec<Given>| {
         let mut results: Vec<Option<R>> = (0..count).map(|_| None).collect();
         for (given, alone) in given.into_iter().zip(alone) {

@@ -168,6 +168,13 @@ impl Pending {
         self
     }
 
+    /// An operation that could not be begun.
+    pub(crate) fn failed(error: Error) -> Self {
+        let (pending, completion) = Self::new();
+        completion.complete(Err(error));
+        pending
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         lock(&self.0).outcome.is_some()
     }

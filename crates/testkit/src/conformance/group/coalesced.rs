@@ -157,7 +157,8 @@ pub fn buffers_in_flight_are_told_of_a_loss(world: &World) {
         if group.rank() == 2 {
             return;
         }
-        let (buffers, line) = (vec![vec![1f32; 40_000], vec![1.0; 3], vec![1.0; 40_000]], line!() + 1);
+        // So many that the first have failed before the last are begun.
+        let (buffers, line) = (vec![vec![1f32; 40_000]; 64], line!() + 1);
         let work = group.all_reduce_coalesced_async(buffers, ReduceOp::Sum);
         let error = work.and_then(Work::wait).unwrap_err();
         let is_told = matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == 2);
