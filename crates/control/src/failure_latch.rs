@@ -192,6 +192,23 @@ impl FailureLatch {
         lock(&self.left).get(&rank).map(|departure| departure.at)
     }
 
+    /// The members that have not left.
+    pub fn still_here(&self) -> Vec<usize> {
+        let left = lock(&self.left);
+        self.members.iter().copied().filter(|member| !left.contains_key(member)).collect()
+    }
+
+    /// The member that left last, if all but `rank` (of the job) have.
+    pub fn last_to_leave(&self, rank: usize) -> Option<(usize, Instant)> {
+        let left = lock(&self.left);
+        if left.len() + 1 < self.members.len() {
+            return None;
+        }
+        let others = self.members.iter().filter(|&&member| member != rank);
+        let departures = others.map(|&member| Some((member, left.get(&member)?.at)));
+        departures.collect::<Option<Vec<_>>>()?.into_iter().max_by_key(|(_, at)| *at)
+    }
+
     /// For what an operation of `rank` had failed before it left, if that was so.
     pub fn left_after(&self, rank: usize) -> Option<Cause> {
         lock(&self.left).get(&rank)?.after.clone()

@@ -33,8 +33,8 @@ pub struct ErrorContext<'a> {
     pub signature: &'a Signature,
     /// Its place among the group's collectives; 0 for messages.
     pub seq: u64,
-    /// Of a message: the other end, among those who work together here, and the tag.
-    pub message: Option<(usize, u64)>,
+    /// Of a message: the other end, among those who work together here, or `None` while any rank may send it; and the tag.
+    pub message: Option<(Option<usize>, u64)>,
     /// Payload bytes received, and all there are to receive.
     pub bytes: (u64, u64),
     /// Since it was called.
@@ -170,15 +170,15 @@ impl GroupHealth {
         self.check_call(signature, || (seq(), None))
     }
 
-    /// Refuses a message to or from `peer` if the group has failed.
-    pub fn check_message(&self, signature: &Signature, peer: usize, tag: u64) -> Result<()> {
+    /// Refuses a message to or from `peer`, or from any rank, if the group has failed.
+    pub fn check_message(&self, signature: &Signature, peer: Option<usize>, tag: u64) -> Result<()> {
         self.check_call(signature, || (0, Some((peer, tag))))
     }
 
     fn check_call(
         &self,
         signature: &Signature,
-        place: impl FnOnce() -> (u64, Option<(usize, u64)>),
+        place: impl FnOnce() -> (u64, Option<(Option<usize>, u64)>),
     ) -> Result<()> {
         let Some(cause) = self.latch.cause() else {
             if self.job.membership().error_state.goes_on(|| self.runtime().now()) {
@@ -279,6 +279,28 @@ impl GroupHealth {
         Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }
     }
 
+    /// Why a call failed in which no rank sent what any might have sent: nobody in particular was expected to.
+    pub fn nobody_sent(&self, told: ErrorContext<'_>) -> Cause {
+        let mut cause = self.late([], told);
+        if let Cause::TimedOut { awaited, .. } = &mut cause {
+            *awaited = self.others_here();
+        }
+        cause
+    }
+
+    /// The other members of the group that have not left.
+    pub fn others_here(&self) -> Vec<Peer> {
+        let own = self.members[self.rank];
+        let others = self.latch.still_here().into_iter().filter(|&member| member != own);
+        others.map(|member| self.job.peer(member)).collect()
+    }
+
+    /// The member that left last, and when that became known, if all others of the group have.
+    pub fn all_left(&self) -> Option<(Peer, Instant)> {
+        let (last, at) = self.latch.last_to_leave(self.members[self.rank])?;
+        Some((self.job.peer(last), at))
+    }
+
     /// Reports the cause to the arbiter. If the line is broken already, a verdict that came over it before may still have to be heard.
     fn notify(&self, cause: &Cause) {
         let (group, members) = (self.latch.group(), self.latch.members().to_vec());
@@ -289,15 +311,16 @@ impl GroupHealth {
     /// lost first, but all know of this one, and a collective could not do without it.
     fn own_view(&self, report: &FailureReport) -> (Cause, Through) {
         let has_left = |rank| self.latch.members().contains(&rank) && self.latch.left_at(rank).is_some();
-        let left = |peer: Peer| match self.latch.left_after(peer.rank) {
+        let left = |peer: Peer, how| match self.latch.left_after(peer.rank) {
             Some(first) => (first, Some((peer, Loss::LeftAfterError))),
-            None => (Cause::Lost { peer, how: Loss::Left }, None),
+            None => (Cause::Lost { peer, how }, None),
         };
         match (report.cause().clone(), self.job.membership().arbiter_error()) {
             (Cause::Lost { .. } | Cause::TimedOut { .. }, _) if report.in_collective() && has_left(0) => {
-                left(self.job.peer(0))
+                left(self.job.peer(0), Loss::Left)
             }
-            (Cause::Lost { peer, .. }, _) if has_left(peer.rank) => left(peer),
+            (Cause::Lost { peer, how: how @ Loss::LeftLast }, _) => left(peer, how),
+            (Cause::Lost { peer, .. }, _) if has_left(peer.rank) => left(peer, Loss::Left),
             // The arbiter ended after an error. So, most likely, did whoever is lost after that, or does not come.
             (Cause::Lost { peer, how }, Some(first)) => (first, Some((peer, how))),
             (Cause::TimedOut { .. }, Some(first)) if !self.job.membership().has_arbiter() => {
@@ -450,6 +473,7 @@ impl GroupHealth {
                 let behind = self.latch.behind(told.seq).filter(|behind| !behind.is_empty() && told.seq > 0);
                 let mut awaited: Vec<Peer> = match behind {
                     Some(ranks) => ranks.into_iter().map(|rank| self.job.peer(rank)).collect(),
+                    None if matches!(told.message, Some((None, _))) => self.others_here(),
                     None => peers.into_iter().map(|peer| self.peer(peer)).collect(),
                 };
                 awaited.sort();
@@ -537,7 +561,7 @@ impl GroupHealth {
     }
 
     fn envelope(&self, told: ErrorContext<'_>) -> Option<Envelope> {
-        told.message.map(|(peer, tag)| Envelope { peer: self.members[peer], tag })
+        told.message.map(|(peer, tag)| Envelope { peer: peer.map(|peer| self.members[peer]), tag })
     }
 
     /// Both sides of a disagreement.

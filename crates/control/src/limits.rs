@@ -129,7 +129,7 @@ fn check_standing(standing: &Standing, world_size: usize) -> Result<(), String> 
     messages.iter().try_for_each(|(_, peer, ..)| check_rank(*peer, world_size))?;
     waits.iter().try_for_each(|wait| match &wait.with {
         With::Peer(peer, _) => check_rank(*peer, world_size),
-        With::Members(members, _) => check_members(members, world_size),
+        With::Members(members, _) | With::Any(members, _) => check_members(members, world_size),
     })
 }
 

@@ -3,7 +3,7 @@
 //! An operation has minutes, since deaths and silence are found without its limit. Whoever looks at a job that stands still must not have
 //! to wait for the limit to learn which rank is late.
 
-use phalanx_core::Signature;
+use phalanx_core::{OpKind, Signature};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -73,10 +73,14 @@ impl Reminder {
 
 /// `still waiting for rank 2 (h:1), rank 3 (h:2)`
 pub fn waiting_for(awaited: &[impl Display]) -> String {
+    still_waiting(" for ", awaited)
+}
+
+fn still_waiting(first: &str, awaited: &[impl Display]) -> String {
     const NAMED_MAX: usize = 8;
     let mut words = String::from("still waiting");
     for (i, peer) in awaited.iter().take(NAMED_MAX).enumerate() {
-        words.push_str(if i == 0 { " for " } else { ", " });
+        words.push_str(if i == 0 { first } else { ", " });
         words.push_str(&peer.to_string());
     }
     if awaited.len() > NAMED_MAX {
@@ -93,7 +97,8 @@ pub fn words(
     of: &str,
     waited: Duration,
 ) -> String {
-    let mut words = waiting_for(awaited);
+    let any = signature.op == OpKind::RecvAny && awaited.len() > 1;
+    let mut words = still_waiting(if any { " for any of " } else { " for " }, awaited);
     words.push_str(&format!(" in {}", signature.op));
     if seq > 0 {
         words.push_str(&format!(" #{seq}"));
@@ -105,7 +110,7 @@ pub fn words(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind, Peer};
+    use phalanx_core::{CallSite, Peer};
 
     const fn seconds(s: u64) -> Duration {
         Duration::from_secs(s)
@@ -157,6 +162,11 @@ mod tests {
         assert_eq!(
             words(&[] as &[Peer], &signature, 0, "world", seconds(30)),
             "still waiting in all_reduce of world (train.rs:41), for 30 s"
+        );
+        let any = Signature { op: OpKind::RecvAny, ..signature.clone() };
+        assert_eq!(
+            words(&peers[1..3], &any, 0, "world", seconds(30)),
+            "still waiting for any of rank 1 (h:1), rank 2 (h:1) in recv_any of world (train.rs:41), for 30 s"
         );
         assert!(said(&peers, 7).contains("rank 7 (h:1) and 3 others in all_reduce"));
     }

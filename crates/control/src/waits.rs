@@ -50,6 +50,8 @@ pub struct Pending {
 pub enum With {
     /// The other end of a message, and its tag.
     Peer(usize, u64),
+    /// Any of the members of the group that are still there, and the tag of the message.
+    Any(Vec<usize>, u64),
     /// The members of the group; and whether it takes messages off the links while it waits.
     Members(Vec<usize>, bool),
 }
@@ -67,7 +69,8 @@ impl Standing {
     /// Whether it has an operation that may take bytes from `peer`.
     fn reads(&self, group: GroupId, peer: usize) -> bool {
         self.waits.iter().filter(|wait| wait.group == group).any(|wait| match &wait.with {
-            With::Peer(from, _) => wait.call.op == OpKind::Recv && *from == peer,
+            With::Peer(from, _) => receives(wait) && *from == peer,
+            With::Any(from, _) => from.contains(&peer),
             // It sets aside what comes in between.
             With::Members(_, takes) => *takes,
         })
@@ -79,6 +82,10 @@ impl Standing {
     }
 }
 
+fn receives(wait: &Pending) -> bool {
+    matches!(wait.call.op, OpKind::Recv | OpKind::RecvAny)
+}
+
 /// By rank.
 pub type Standings = BTreeMap<usize, Standing>;
 
@@ -86,19 +93,24 @@ pub type Standings = BTreeMap<usize, Standing>;
 fn waits_for(rank: usize, wait: &Pending, standings: &Standings, stuck: &BTreeSet<usize>) -> Vec<usize> {
     let group = wait.group;
     let standing = |other: usize| standings.get(&other).filter(|_| stuck.contains(&other));
+    let sends_nothing = |peer: usize, theirs: &Standing| {
+        // What is on its way may be the message.
+        let (sent, _) = theirs.messages(group, rank);
+        let (_, come) = standings[&rank].messages(group, peer);
+        !theirs.sends(group, rank) && sent == come
+    };
     match &wait.with {
         With::Peer(peer, _) => {
             let Some(theirs) = standing(*peer) else { return Vec::new() };
-            let goes_on = match wait.call.op {
-                OpKind::Recv => {
-                    // What is on its way may be the message.
-                    let (sent, _) = theirs.messages(group, rank);
-                    let (_, come) = standings[&rank].messages(group, *peer);
-                    theirs.sends(group, rank) || sent != come
-                }
-                _ => theirs.reads(group, rank),
-            };
-            if goes_on { Vec::new() } else { vec![*peer] }
+            let is_stuck =
+                if receives(wait) { sends_nothing(*peer, theirs) } else { !theirs.reads(group, rank) };
+            if is_stuck { vec![*peer] } else { Vec::new() }
+        }
+        // One that does something is enough.
+        With::Any(members, _) => {
+            let others = || members.iter().copied().filter(|&other| other != rank);
+            let is_stuck = |peer: usize| standing(peer).is_some_and(|theirs| sends_nothing(peer, theirs));
+            if others().all(is_stuck) { others().collect() } else { Vec::new() }
         }
         With::Members(members, _) => {
             let is_behind = |other: usize| {
@@ -254,6 +266,7 @@ impl Waits {
             for wait in &standing.waits {
                 match &wait.with {
                     With::Peer(peer, _) => next.push(*peer),
+                    With::Any(members, _) => next.extend(members),
                     With::Members(members, _) => {
                         let is_behind = |other: &&usize| {
                             let place = self.told.get(other).and_then(|theirs| theirs.place(wait.group));
@@ -339,8 +352,9 @@ impl Waits {
     #[cfg(feature = "__fuzz")]
     pub fn held(&self, rank: usize) -> usize {
         let size = |standing: &Standing| {
-            let members =
-                |wait: &Pending| if let With::Members(members, _) = &wait.with { members.len() } else { 0 };
+            let members = |wait: &Pending| {
+                if let With::Members(of, _) | With::Any(of, _) = &wait.with { of.len() } else { 0 }
+            };
             let waits = standing.waits.iter().map(|wait| 300 + wait.call.site.file.len() + 8 * members(wait));
             let cause = standing.failing.as_ref().map_or(0, |_| 500);
             waits.sum::<usize>() + 16 * standing.places.len() + 32 * standing.messages.len() + cause

@@ -82,6 +82,23 @@ fn lost(peer: &Peer, how: &Loss, at: &Context) -> String {
     }
 }
 
+/// The message that did not come, in words.
+fn nothing_came(from: &[Peer], at: &Context) -> String {
+    match from {
+        [peer] if at.op != OpKind::RecvAny => format!("no such message came from {peer}"),
+        _ => "no rank sent such a message".to_owned(),
+    }
+}
+
+/// The ranks that may yet send a message that is awaited from any.
+fn still_here(from: &[Peer], at: &Context) -> String {
+    if at.op != OpKind::RecvAny {
+        return String::new();
+    }
+    let peers: Vec<_> = from.iter().map(Peer::to_string).collect();
+    format!("; still here: {}", peers.join(", "))
+}
+
 /// Everything that can go wrong, by whose trouble it is.
 ///
 /// After [`Misuse`](Self::Misuse), [`Unsupported`](Self::Unsupported) and [`NoMessage`](Self::NoMessage) nothing
@@ -110,11 +127,11 @@ pub enum Error {
         /// Advice what to do instead.
         hint: String,
     },
-    /// No message came within the time given to `recv_timeout`. The group is fine; the message may still come.
-    #[error("{at}: no such message came from {from} within {:.3} s", waited.as_secs_f64())]
+    /// No message came within the time given to `recv_timeout` or `recv_any_timeout`. The group is fine; the message may still come.
+    #[error("{at}: {} within {:.3} s{}", nothing_came(from, at), waited.as_secs_f64(), still_here(from, at))]
     NoMessage {
-        /// The rank from which it was awaited.
-        from: Peer,
+        /// The rank from which it was awaited; of a message from any rank, all that are still there.
+        from: Vec<Peer>,
         /// Its tag.
         tag: u64,
         /// How long.
@@ -494,7 +511,7 @@ mod tests {
 
     #[test]
     fn a_timeout_of_a_message_names_its_tag_and_never_says_that_a_rank_is_not_there() {
-        let envelope = Some(Envelope { peer: 1, tag: 9 });
+        let envelope = Some(Envelope { peer: Some(1), tag: 9 });
         let words = |op| late(op, vec![peer(1)], envelope).to_string();
         assert_eq!(
             words(OpKind::Recv),
@@ -505,6 +522,31 @@ mod tests {
             "rank 0 (node7:4210) waited 60.0 s in send to rank 1 with tag 9 at train.rs:7, but rank 1 \
              (node7:4211) did not take the message"
         );
+    }
+
+    #[test]
+    fn a_timeout_of_a_message_from_any_rank_blames_nobody_and_says_who_is_still_here() {
+        let envelope = Some(Envelope { peer: None, tag: 9 });
+        let mut cause = late(OpKind::RecvAny, vec![peer(1), peer(2)], envelope);
+        let Cause::TimedOut { missing, .. } = &mut cause else { panic!("{cause}") };
+        missing.clear();
+        assert_eq!(
+            cause.to_string(),
+            "rank 0 (node7:4210) waited 60.0 s in recv_any with tag 9 at train.rs:7, but no rank sent such a message; \
+             still here: rank 1 (node7:4211), rank 2 (node7:4212)"
+        );
+        assert_eq!(cause.culprit(), None);
+        let at = Box::new(Context { op: OpKind::RecvAny, seq: 0, envelope, bytes: (0, 0), ..context() });
+        let (from, waited) = (vec![peer(1), peer(2)], Duration::from_millis(20));
+        let vain = Error::NoMessage { from, tag: 9, waited, at: at.clone() };
+        assert_eq!(
+            vain.to_string(),
+            "rank 3/4: recv_any with tag 9 at train.rs:41, after 0.021 s: no rank sent such a message within 0.020 s; \
+             still here: rank 1 (node7:4211), rank 2 (node7:4212)"
+        );
+        let gone = lost(Loss::LeftLast, *at);
+        let words = "rank 1 (node7:4211) left the group (finalize or drop), the last of those that could send a message";
+        assert!(gone.ends_with(words), "{gone}");
     }
 
     #[test]

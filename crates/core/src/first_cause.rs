@@ -37,6 +37,8 @@ pub enum Loss {
     },
     /// The peer left in order (finalize, or its group was dropped) while others still needed it.
     Left,
+    /// The peer left in order, as all others had before it: nobody is there from whom a message that is awaited from any rank may come.
+    LeftLast,
     /// The peer left, or did not come any more, after one of its operations had returned an error. That error is the cause; this is what
     /// follows.
     LeftAfterError,
@@ -73,6 +75,9 @@ impl fmt::Display for Loss {
                 None => write!(f, "was killed by signal {signal}"),
             },
             Self::Left => f.write_str("left the group (finalize or drop) while others still needed it"),
+            Self::LeftLast => {
+                f.write_str("left the group (finalize or drop), the last of those that could send a message")
+            }
             Self::LeftAfterError => f.write_str("took no further part, after its own error"),
             Self::Panicked => f.write_str("panicked"),
             Self::Unreachable { from } => {
@@ -116,8 +121,8 @@ fn signal_name(signal: i32) -> Option<&'static str> {
 /// Between whom a message goes, as one of the two sees it, and its tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// The other rank, as a rank of the job.
-    pub peer: usize,
+    /// The other rank, as a rank of the job. `None`: any rank may send it, and none has yet.
+    pub peer: Option<usize>,
     /// The message's tag.
     pub tag: u64,
 }
@@ -138,8 +143,12 @@ impl fmt::Display for Called<'_> {
             write!(f, " #{}", self.seq)?;
         }
         if let Some(Envelope { peer, tag }) = self.envelope {
-            let direction = if self.op == OpKind::Recv { "from" } else { "to" };
-            write!(f, " {direction} rank {peer} with tag {tag}")?;
+            match (self.op, peer) {
+                (_, None) => {}
+                (OpKind::Recv | OpKind::RecvAny, Some(peer)) => write!(f, " from rank {peer}")?,
+                (_, Some(peer)) => write!(f, " to rank {peer}")?,
+            }
+            write!(f, " with tag {tag}")?;
         }
         self.site.map_or(Ok(()), |site| write!(f, " at {site}"))
     }
@@ -248,7 +257,11 @@ impl fmt::Display for Cause {
                     (OpKind::Recv, _, [from]) if envelope.is_none() => {
                         write!(f, ", but no message of {from} came")
                     }
-                    (OpKind::Recv, ..) => f.write_str(", but no such message came"),
+                    (OpKind::RecvAny, _, still_here) if envelope.is_some_and(|of| of.peer.is_none()) => {
+                        f.write_str(", but no rank sent such a message; still here:")?;
+                        list(f, still_here)
+                    }
+                    (OpKind::Recv | OpKind::RecvAny, ..) => f.write_str(", but no such message came"),
                     (OpKind::Send, _, [to]) => write!(f, ", but {to} did not take the message"),
                     (_, [], []) => f.write_str("; what it waited for did not come"),
                     (_, [], some) => {

@@ -30,6 +30,7 @@ pub enum OpKind {
     Rejoin,
     Scan,
     NewGroup,
+    RecvAny,
 }
 
 impl OpKind {
@@ -60,6 +61,7 @@ impl OpKind {
             Self::Rejoin => "rejoin",
             Self::Scan => "scan",
             Self::NewGroup => "new_group",
+            Self::RecvAny => "recv_any",
         }
     }
 }

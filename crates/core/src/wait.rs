@@ -26,6 +26,7 @@ impl fmt::Display for Wait {
         match (call.op, tag) {
             (OpKind::Send, Some(tag)) => write!(f, "send to rank {on} with tag {tag}")?,
             (OpKind::Recv, Some(tag)) => write!(f, "recv from rank {on} with tag {tag}")?,
+            (OpKind::RecvAny, Some(tag)) => write!(f, "recv_any with tag {tag}, from rank {on} as from any")?,
             (op, _) => write!(f, "{op} #{seq} for rank {on}")?,
         }
         write!(f, " ({})", call.site)
@@ -68,7 +69,7 @@ mod tests {
             method: crate::Method::UNSAID,
             site,
         };
-        let is_message = matches!(op, OpKind::Send | OpKind::Recv);
+        let is_message = matches!(op, OpKind::Send | OpKind::Recv | OpKind::RecvAny);
         let (seq, tag) = if is_message { (0, Some(3)) } else { (5, None) };
         Wait { peer: Peer { rank, host: "h".into() }, call, seq, tag, on }
     }
@@ -86,6 +87,12 @@ mod tests {
             Cause::Deadlock { waits }.to_string(),
             "rank 0 waits in all_reduce #5 for rank 1 (a.rs:7), which waits in recv from rank 0 with tag 3 (a.rs:8): \
              none of them can go on"
+        );
+        let waits = vec![wait(0, OpKind::RecvAny, 1), wait(1, OpKind::Recv, 0)];
+        assert_eq!(
+            Cause::Deadlock { waits }.to_string(),
+            "rank 0 waits in recv_any with tag 3, from rank 1 as from any (a.rs:7), which waits in recv from rank 0 with tag 3 \
+             (a.rs:8): none of them can go on"
         );
         let waits = vec![wait(0, OpKind::NewGroup, 1), wait(1, OpKind::NewGroup, 0)];
         assert_eq!(

@@ -1,5 +1,6 @@
 //! One operation under the clock: polled, and looked at while it waits. What is late, gone or wrong becomes the group's failure.
 
+use crate::any_peer::AnyPeer;
 use crate::core::{Core, Fault, Progress};
 use crate::operation::Operation;
 use phalanx_control::group_health::{ErrorContext, FAREWELL_TIME, stall_time};
@@ -42,6 +43,8 @@ pub struct Attempt {
     moves: u32,
     /// How many bytes it had received when that was looked at last, and since when.
     progress: Option<(u64, Instant)>,
+    /// How many links had ended on which any peer might send, and since when.
+    ended_links: Option<(usize, Instant)>,
     /// The rank of the job whose process had ended at the last look.
     ended: Option<usize>,
     /// It has failed. For what is being settled with the other ranks.
@@ -60,6 +63,7 @@ impl Attempt {
             reminder: None,
             moves: 0,
             progress: None,
+            ended_links: None,
             ended: None,
             troubled: false,
         }
@@ -138,6 +142,7 @@ impl Attempt {
         let told = ErrorContext { elapsed: self.limit, ..self.told(operation, now) };
         match operation.give_up(&core.health, self.limit) {
             Some(error) => Err(error),
+            None if operation.any_peer().is_some() => Ok(Some(core.health.nobody_sent(told))),
             None => Ok(Some(core.health.late(named(core, operation), told))),
         }
     }
@@ -145,6 +150,11 @@ impl Attempt {
     /// What the clock says about an operation that waits: why the group has failed, if it has. An error ends the operation only.
     fn look(&mut self, core: &mut Core, operation: &dyn Operation, now: Instant) -> Result<Option<Cause>> {
         if let Some(cause) = self.late(core, operation, now)? {
+            return Ok(Some(cause));
+        }
+        if let Some(any) = operation.any_peer()
+            && let Some(cause) = self.nobody_sends(core, any, now)
+        {
             return Ok(Some(cause));
         }
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(now, self.limit));
@@ -176,13 +186,43 @@ impl Attempt {
             let gone = core.health.gone([peer], now)?;
             (!core.wire.is_linked(peer) || !comes && core.health.has_left_job(peer)).then_some(gone)
         });
-        if let Some(peer) = gone {
+        // One that has left is missed by nobody while another may send.
+        if let Some(peer) = gone.filter(|_| operation.any_peer().is_none()) {
             return Ok(Some(Cause::Lost { peer, how: Loss::Left }));
         }
         if comes {
             return Ok(None);
         }
         Ok(core.health.ended_unheard(peers_of(core, operation), &mut self.ended))
+    }
+
+    /// Why the group has failed, if no peer can send any more what any might have sent. Whether one whose link has ended has left in order, is heard
+    /// a little later.
+    fn nobody_sends(&mut self, core: &mut Core, any: &AnyPeer, now: Instant) -> Option<Cause> {
+        let ended = any.ended();
+        if self.ended_links.is_none_or(|(known, _)| known != ended.len()) {
+            self.ended_links = Some((ended.len(), now));
+        }
+        let is_old = |since| now.saturating_duration_since(since) > FAREWELL_TIME;
+        let is_over = self.ended_links.is_some_and(|(_, since)| is_old(since));
+        let has_left = |peer: usize| core.health.latch.left_at(core.health.members()[peer]).is_some();
+        let all_ended = any.is_all() && any.open().is_empty();
+        let is_lost = |(peer, fault): &&(usize, WireFault)| {
+            !matches!(fault, WireFault::Gone(_, true)) && !has_left(*peer)
+        };
+        if let Some((peer, fault)) = ended.iter().find(is_lost).filter(|_| is_over || all_ended) {
+            return Some(cause_of(core, Fault::Wire { peer: *peer, fault: fault.clone() }));
+        }
+        if all_ended && (is_over || ended.iter().all(|(peer, _)| has_left(*peer))) {
+            let said = || ended.last().map(|(peer, _)| core.health.peer(*peer));
+            let left = core.health.all_left().map(|(peer, _)| peer);
+            return left.or_else(said).map(|peer| Cause::Lost { peer, how: Loss::LeftLast });
+        }
+        // What is on no link of these peers, or on one that was never made.
+        let (last, at) = core.health.all_left()?;
+        let may_come =
+            any.open().iter().any(|&peer| core.wire.is_linked(peer) && !core.health.has_left_job(peer));
+        (is_old(at) && !may_come).then_some(Cause::Lost { peer: last, how: Loss::LeftLast })
     }
 
     /// What an idle operation waits for: links, and how long until its clock must be looked at again.
@@ -261,7 +301,8 @@ fn cause_of(core: &Core, fault: Fault) -> Cause {
 
 /// The peers that a call is told to wait for: of a message, its other end.
 fn named(core: &Core, operation: &dyn Operation) -> Vec<usize> {
-    operation.message().map_or_else(|| peers_of(core, operation), |(peer, _)| vec![peer])
+    let peer = operation.message().and_then(|(peer, _)| peer);
+    peer.map_or_else(|| peers_of(core, operation), |peer| vec![peer])
 }
 
 /// The peers that an operation waits for.

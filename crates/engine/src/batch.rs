@@ -2,11 +2,12 @@
 //!
 //! They run side by side, so that none waits for another that was named before it, and each leaves its queue when it is done.
 
+use crate::any_peer::AnyPeer;
 use crate::core::{Core, Fault, Progress};
 use crate::eager::EAGER_LIMIT;
 use crate::message::{Message, OnTimeout, Payload};
 use crate::operation::Operation;
-use phalanx_control::group_health::{ErrorContext, GroupHealth};
+use phalanx_control::group_health::GroupHealth;
 use phalanx_core::{Error, Signature};
 use phalanx_transport::Direction;
 use std::time::Duration;
@@ -68,7 +69,7 @@ impl<'a> Batch<'a> {
 
     /// Makes [room](crate::eager) for all that is left, if there is any.
     pub fn reserve(&self, core: &mut Core) -> bool {
-        let each = self.left().map(|borrowed| (borrowed.message.ends().0, borrowed.payload.len()));
+        let each = self.left().map(|borrowed| (borrowed.message.peer(), borrowed.payload.len()));
         core.eager.reserve_all(each)
     }
 
@@ -87,6 +88,11 @@ impl<'a> Batch<'a> {
             borrowed.message.step_aside(core);
             borrowed.end(core, false);
         }
+    }
+
+    /// The other end of the message that errors tell of: of the only one, where any peer might send it, the one that did.
+    pub fn sender(&self) -> Option<usize> {
+        self.told().ends().0
     }
 
     fn told(&self) -> &Message {
@@ -151,8 +157,12 @@ impl Operation for Batch<'_> {
         self.on_timeout == OnTimeout::ReturnNoMessage
     }
 
-    fn message(&self) -> Option<(usize, u64)> {
+    fn message(&self) -> Option<(Option<usize>, u64)> {
         Some(self.told().ends())
+    }
+
+    fn any_peer(&self) -> Option<&AnyPeer> {
+        self.told().any_peer()
     }
 
     /// A message of which any byte was seen can't be withdrawn.
@@ -161,10 +171,6 @@ impl Operation for Batch<'_> {
         if self.on_timeout == OnTimeout::FailGroup || has_begun() {
             return None;
         }
-        let (from, tag) = self.told().ends();
-        let (signature, message) = (self.signature(), Some((from, tag)));
-        let told = ErrorContext { signature, seq: 0, message, bytes: (0, 0), elapsed: waited };
-        let at = Box::new(health.context(told));
-        Some(Error::NoMessage { from: health.peer(from), tag, waited, at })
+        Some(self.told().in_vain(health, waited))
     }
 }

@@ -3,6 +3,7 @@
 use crate::eager::Eager;
 use crate::message_queues::MessageQueues;
 use crate::scratch::SCRATCH_LEN;
+use crate::turns::Turns;
 use phalanx_control::group_health::GroupHealth;
 use phalanx_core::Signature;
 use phalanx_transport::{Wire, WireFault};
@@ -68,6 +69,8 @@ pub struct Core {
     pub turn: u64,
     /// Messages that wait for each other.
     pub queues: MessageQueues,
+    /// Whose turn it is where any peer may send.
+    pub turns: Turns,
     /// Messages that are sent though nobody waits for it.
     pub eager: Eager,
     /// Aligned memory for received contributions.
@@ -86,6 +89,7 @@ impl Core {
             world_size: health.members().len(),
             turn: 1,
             queues: MessageQueues::default(),
+            turns: Turns::default(),
             eager: Eager::default(),
             scratch: vec![0; SCRATCH_LEN / 8],
             health,

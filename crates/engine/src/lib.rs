@@ -8,6 +8,7 @@
 //! Deliberately absent: clocks, threads, sleep, sockets. Who drives operations, and on what it sleeps, is `phalanx-group`; a simulation drives
 //! them at a time of its own.
 
+pub mod any_peer;
 pub mod attempt;
 pub mod batch;
 pub mod collective;
@@ -20,3 +21,4 @@ pub mod partial;
 pub mod plan;
 pub mod scratch;
 pub mod task;
+pub mod turns;

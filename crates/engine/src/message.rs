@@ -3,11 +3,14 @@
 //! Messages to one peer leave in the order of the calls; messages with one tag from one peer are matched in the
 //! order of the calls that await them.
 
+use crate::any_peer::AnyPeer;
 use crate::collective::POLL_BYTES;
 use crate::core::{Core, Fault, Progress};
-use crate::message_queues::{QueueKey, Ticket};
-use phalanx_core::{OpKind, Signature};
+use crate::message_queues::{QueueKey, Ticket, queue_key};
+use phalanx_control::group_health::{ErrorContext, GroupHealth};
+use phalanx_core::{Error, OpKind, Signature};
 use phalanx_transport::{Channel, Direction, Key, Outbound, encode_signature};
+use std::time::Duration;
 
 /// What a receive does when no message has begun to arrive within its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +48,10 @@ impl Payload<'_> {
 /// A message in progress. Its bytes are lent to it for each poll.
 #[derive(Debug)]
 pub struct Message {
+    /// While any of several may send it, one of them.
     peer: usize,
+    /// Those that may send it, until one has.
+    any: Option<Box<AnyPeer>>,
     tag: u64,
     ticket: Ticket,
     signature: Signature,
@@ -65,6 +71,7 @@ impl Message {
         let on_the_wire = Signature { op: OpKind::Send, ..signature.clone() };
         Self {
             peer,
+            any: None,
             tag,
             ticket,
             fingerprint: on_the_wire.fingerprint(),
@@ -77,12 +84,50 @@ impl Message {
         }
     }
 
+    /// Of `len` bytes from any of `peers`, in whose queues it takes a place, with this tag and its number in the log of messages. There is
+    /// at least one peer.
+    pub fn from_any(
+        peers: Vec<usize>,
+        (tag, number): (u64, u64),
+        signature: Signature,
+        len: usize,
+        core: &mut Core,
+    ) -> Self {
+        let any = AnyPeer::new(peers, (tag, number), core);
+        let message = Self::new(any.open()[0], tag, any.ticket(), signature, len);
+        Self { any: Some(Box::new(any)), ..message }
+    }
+
+    /// The peer whose message has come, of one that any may send. It is not taken yet.
+    pub fn find(&mut self, core: &mut Core) -> Result<Option<usize>, Fault> {
+        self.any.as_mut().map_or(Ok(None), |any| any.find(core))
+    }
+
+    /// Takes the message of this peer, which was [found](Self::find): from now on it is an ordinary receive.
+    pub fn take(&mut self, peer: usize, core: &mut Core) {
+        if let Some(any) = self.any.take() {
+            any.take(peer, core);
+            self.peer = peer;
+        }
+    }
+
+    /// The peers that may send it, while any may.
+    pub fn any_peer(&self) -> Option<&AnyPeer> {
+        self.any.as_deref()
+    }
+
     fn key(&self) -> Key {
         Key { channel: Channel::Message, id: self.tag }
     }
 
     /// Does all that can be done now.
     pub fn poll(&mut self, core: &mut Core, payload: &mut Payload<'_>) -> Result<Progress, Fault> {
+        if self.any.is_some() {
+            match self.find(core)? {
+                Some(peer) => self.take(peer, core),
+                None => return Ok(Progress::Idle),
+            }
+        }
         if !self.is_due(core) {
             return Ok(Progress::Idle);
         }
@@ -106,6 +151,9 @@ impl Message {
 
     /// Leaves the line, done or not.
     pub fn step_aside(&self, core: &mut Core) {
+        if let Some(any) = &self.any {
+            return any.leave(None, core);
+        }
         core.queues.leave(self.queue(), self.ticket);
         core.wire.wake_sleepers();
     }
@@ -114,9 +162,9 @@ impl Message {
         queue_key(self.signature.op, self.peer, self.tag)
     }
 
-    /// Whether no call before it has the same queue.
+    /// Whether no call before it has the same queue. What any may send waits for nobody else.
     pub fn is_due(&self, core: &Core) -> bool {
-        core.queues.is_first(self.queue(), self.ticket)
+        self.any.is_some() || core.queues.is_first(self.queue(), self.ticket)
     }
 
     fn poll_send(&mut self, core: &mut Core, bytes: &[u8]) -> Result<Progress, Fault> {
@@ -190,7 +238,9 @@ impl Message {
 
     /// Nothing yet, while it waits in line.
     pub fn wants(&self, core: &Core, wants: &mut Vec<(usize, Direction)>) {
-        if self.is_due(core) {
+        if let Some(any) = &self.any {
+            any.wants(core, wants);
+        } else if self.is_due(core) {
             wants.push((self.peer, self.queue().0));
         }
     }
@@ -200,29 +250,36 @@ impl Message {
         self.begun
     }
 
+    /// The error of a receive in vain that is no failure of the group.
+    pub fn in_vain(&self, health: &GroupHealth, waited: Duration) -> Error {
+        let (from, tag) = self.ends();
+        let (signature, message) = (self.signature(), Some((from, tag)));
+        let told = ErrorContext { signature, seq: 0, message, bytes: (0, 0), elapsed: waited };
+        let at = Box::new(health.context(told));
+        let from = from.map_or_else(|| health.others_here(), |from| vec![health.peer(from)]);
+        Error::NoMessage { from, tag, waited, at }
+    }
+
     /// What was called.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The other end, as a rank of the group, and the tag.
-    pub fn ends(&self) -> (usize, u64) {
-        (self.peer, self.tag)
+    /// The other end, as a rank of the group, or `None` while any may send it; and the tag.
+    pub fn ends(&self) -> (Option<usize>, u64) {
+        (self.any.is_none().then_some(self.peer), self.tag)
+    }
+
+    /// The other end; while any may send it, one of them.
+    pub(crate) fn peer(&self) -> usize {
+        self.peer
     }
 
     /// Payload bytes received, and all there are to receive.
     pub fn bytes(&self) -> (u64, u64) {
         match self.signature.op {
-            OpKind::Recv => (self.done as u64, self.len as u64),
+            OpKind::Recv | OpKind::RecvAny => (self.done as u64, self.len as u64),
             _ => (0, 0),
         }
-    }
-}
-
-/// The line in which a call waits: sends to one peer are one line, receives one for each peer and tag.
-pub fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
-    match op {
-        OpKind::Recv => (Direction::Recv, peer, tag),
-        _ => (Direction::Send, peer, 0),
     }
 }

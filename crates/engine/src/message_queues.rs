@@ -1,5 +1,6 @@
 //! Queues of point-to-point calls, which are served in the order in which they were made.
 
+use phalanx_core::OpKind;
 use phalanx_transport::Direction;
 use std::collections::{HashMap, VecDeque};
 
@@ -24,6 +25,17 @@ impl MessageQueues {
         self.next
     }
 
+    /// A ticket for several queues, each of which is [joined with it](Self::join_with).
+    pub fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        self.next
+    }
+
+    /// Joins another queue with this ticket.
+    pub fn join_with(&mut self, key: QueueKey, ticket: Ticket) {
+        self.queues.entry(key).or_default().push_back(ticket);
+    }
+
     /// Whether it is served now.
     pub fn is_first(&self, key: QueueKey, ticket: Ticket) -> bool {
         self.queues.get(&key).and_then(VecDeque::front) == Some(&ticket)
@@ -37,6 +49,14 @@ impl MessageQueues {
                 self.queues.remove(&key);
             }
         }
+    }
+}
+
+/// The line in which a call waits: sends to one peer are one line, receives one for each peer and tag.
+pub fn queue_key(op: OpKind, peer: usize, tag: u64) -> QueueKey {
+    match op {
+        OpKind::Recv | OpKind::RecvAny => (Direction::Recv, peer, tag),
+        _ => (Direction::Send, peer, 0),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can be driven to its end by polling.
 
+use crate::any_peer::AnyPeer;
 use crate::core::{Core, Fault, Progress};
 use phalanx_control::group_health::GroupHealth;
 use phalanx_core::{Error, Signature};
@@ -24,8 +25,12 @@ pub trait Operation {
     fn may_be_in_vain(&self) -> bool {
         false
     }
-    /// Of a message: the other end, as a rank of the group, and the tag.
-    fn message(&self) -> Option<(usize, u64)> {
+    /// Of a message: the other end, as a rank of the group, or `None` while any may send it; and the tag.
+    fn message(&self) -> Option<(Option<usize>, u64)> {
+        None
+    }
+    /// The peers that may send it, while any may.
+    fn any_peer(&self) -> Option<&AnyPeer> {
         None
     }
     /// The error with which it ends when it is late, where that is no failure of the group.

@@ -1,5 +1,6 @@
 //! What a group is asked to do, a collective or a message, for whoever keeps its buffers.
 
+use crate::any_peer::AnyPeer;
 use crate::collective::{Collective, Memory};
 use crate::core::{Core, Fault, Progress};
 use crate::message::{Message, Payload};
@@ -23,7 +24,7 @@ impl Task {
         match (self, memory) {
             (Self::Collective(collective), memory) => collective.poll(core, memory),
             (Self::Message(message, _), Memory::InPlace(bytes) | Memory::Separate(_, bytes))
-                if message.signature().op == OpKind::Recv =>
+                if matches!(message.signature().op, OpKind::Recv | OpKind::RecvAny) =>
             {
                 message.poll(core, &mut Payload::In(bytes))
             }
@@ -68,11 +69,19 @@ impl Task {
         }
     }
 
-    /// Of a message: the other end, as a rank of the group, and the tag.
-    pub fn message(&self) -> Option<(usize, u64)> {
+    /// Of a message: the other end, as a rank of the group, or `None` while any may send it; and the tag.
+    pub fn message(&self) -> Option<(Option<usize>, u64)> {
         match self {
             Self::Collective(_) => None,
             Self::Message(message, _) => Some(message.ends()),
+        }
+    }
+
+    /// The peers that may send it, while any may.
+    pub fn any_peer(&self) -> Option<&AnyPeer> {
+        match self {
+            Self::Collective(_) => None,
+            Self::Message(message, _) => message.any_peer(),
         }
     }
 

@@ -15,7 +15,9 @@ use phalanx_core::{
 };
 use phalanx_engine::attempt::{Attempt, Outcome};
 use phalanx_engine::collective::{Borrowed, Collective, Memory};
-use phalanx_engine::core::Core;
+use phalanx_engine::core::{Core, Progress};
+use phalanx_engine::message::{Message, Payload};
+use phalanx_engine::message_queues::queue_key;
 use phalanx_engine::partial::Arithmetic;
 use phalanx_engine::plan::{Plan, Sums};
 use phalanx_trace::{Now, Recorded};
@@ -224,6 +226,47 @@ fn ranks_that_are_polled_in_turn_add_up() {
             .collect();
         assert!(buffers.iter().all(|buffer| *buffer == expected), "in a group of {world_size}");
     }
+}
+
+fn of_one_byte(op: OpKind) -> Signature {
+    let site = CallSite { file: "train.rs".into(), line: 41 };
+    Signature { dtype: Some(DType::U8), count: 1, ..Signature::bare(op, site) }
+}
+
+/// A message with tag 3, to or from one peer.
+fn message(core: &mut Core, op: OpKind, peer: usize) -> Message {
+    let ticket = core.queues.join(queue_key(op, peer, 3));
+    Message::new(peer, 3, ticket, of_one_byte(op), 1)
+}
+
+#[test]
+fn a_receive_from_any_peer_stands_behind_what_was_called_before_and_before_what_comes_later() {
+    fn send(core: &mut Core, byte: u8) {
+        let sent = message(core, OpKind::Send, 0).poll(core, &mut Payload::Out(&[byte])).unwrap();
+        assert_eq!(sent, Progress::Finished);
+    }
+    fn receive(message: &mut Message, core: &mut Core) -> Option<u8> {
+        let mut byte = [0];
+        let progress = message.poll(core, &mut Payload::In(&mut byte)).unwrap();
+        (progress == Progress::Finished).then_some(byte[0])
+    }
+    let (mut cores, _) = group(3);
+    let [taker, one, two] = &mut cores[..] else { panic!("three ranks") };
+    let mut before = message(taker, OpKind::Recv, 1);
+    let mut any = Message::from_any(vec![1, 2], (3, 1), of_one_byte(OpKind::RecvAny), 1, taker);
+    let mut later = message(taker, OpKind::Recv, 2);
+    send(one, 10);
+    assert_eq!(receive(&mut any, taker), None, "the message of rank 1 is for the receive before");
+    send(two, 20);
+    assert_eq!(receive(&mut later, taker), None, "the first message of rank 2 is for the receive from any");
+    assert_eq!((any.ends(), receive(&mut any, taker), any.ends()), ((None, 3), Some(20), (Some(2), 3)));
+    assert_eq!(receive(&mut later, taker), None);
+    send(two, 21);
+    assert_eq!((receive(&mut later, taker), receive(&mut before, taker)), (Some(21), Some(10)));
+    // It has left the line of rank 1.
+    send(one, 11);
+    let mut next = message(taker, OpKind::Recv, 1);
+    assert_eq!(receive(&mut next, taker), Some(11));
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub use group::message_batch::MessageBatch;
 pub use group::objects::OBJECT_LEN_MAX;
 pub use group::pending::{Bytes, Completion, Pending};
 pub use group::process_group::ProcessGroup;
+pub use group::recv_any::Received;
 pub use group::registered_buffer::RegisteredBuffer;
 pub use group::request::{BlockExchange, Buffers, Request};
 pub use group::work::{Buffer, Work};

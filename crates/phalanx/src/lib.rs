@@ -128,8 +128,8 @@ pub mod backend {
     pub use phalanx_group::{
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
         CallQueue, Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle,
-        LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Request, Running, backend_kind,
-        register_backend, registered_backends,
+        LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Received, Request, Running,
+        backend_kind, register_backend, registered_backends,
     };
 }
 

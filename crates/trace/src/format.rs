@@ -76,7 +76,7 @@ pub struct Entry {
     pub p2p_seq_id: u64,
     /// That of both which is not 0.
     pub op_id: u64,
-    /// `phalanx:all_reduce`, `phalanx:send 0->1`, `phalanx:recv 1<-0`; the numbers are ranks of the job.
+    /// `phalanx:all_reduce`, `phalanx:send 0->1`, `phalanx:recv 1<-0`, `phalanx:recv_any 1<-any` until a message has come; the numbers are ranks of the job.
     pub profiling_name: String,
     /// When it was called.
     pub time_created_ns: u64,

@@ -3,7 +3,7 @@
 //! Every call passes here, also those that take 200 ns: to begin one costs a lock that nobody else wants and a copy into a
 //! ring, to end a collective a store. Messages run side by side and may end much later, and look who has their place by then.
 
-use phalanx_core::{DType, Signature};
+use phalanx_core::{DType, Envelope, Signature};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,8 +51,8 @@ pub struct Call {
     pub number: u64,
     /// What was called.
     pub signature: Signature,
-    /// The other end of a message, a rank of the job, and its tag.
-    pub with: Option<(usize, u64)>,
+    /// The other end of a message, and its tag.
+    pub with: Option<Envelope>,
     /// When it was called: before its turn came, if nobody waits for it.
     pub called: u64,
     /// When its turn came.
@@ -111,15 +111,23 @@ impl Log {
     pub fn begin_message(
         &self,
         signature: &Signature,
-        peer: usize,
-        tag: u64,
+        with: Envelope,
         now: impl FnOnce(&Signature) -> u64,
     ) -> u64 {
         let begun = &mut *self.lock();
         begun.unfinished += 1;
         let number = begun.calls.back().map_or(1, |last| last.number + 1);
-        self.push(&mut begun.calls, number, signature, Some((peer, tag)), None, now(signature));
+        self.push(&mut begun.calls, number, signature, Some(with), None, now(signature));
         number
+    }
+
+    /// A message that was awaited from any rank comes from `peer`, a rank of the job.
+    pub fn comes_from(&self, number: u64, peer: usize) {
+        let calls = &mut self.lock().calls;
+        let Ok(at) = calls.binary_search_by_key(&number, |call| call.number) else { return };
+        if let Some(with) = &mut calls[at].with {
+            with.peer = Some(peer);
+        }
     }
 
     fn push(
@@ -127,7 +135,7 @@ impl Log {
         calls: &mut VecDeque<Call>,
         number: u64,
         signature: &Signature,
-        with: Option<(usize, u64)>,
+        with: Option<Envelope>,
         called: Option<u64>,
         begun: u64,
     ) {
@@ -310,14 +318,33 @@ mod tests {
         assert_eq!((&calls[2].0.signature, calls[2].1), (&second, End::NotBegun));
     }
 
+    fn with(peer: usize, tag: u64) -> Envelope {
+        Envelope { peer: Some(peer), tag }
+    }
+
+    #[test]
+    fn a_message_from_any_rank_is_told_with_its_sender_once_that_is_known() {
+        let log = Log::new(2);
+        let from_any = Envelope { peer: None, tag: 5 };
+        let numbers = [(); 3].map(|()| log.begin_message(&signature(3), from_any, now));
+        log.comes_from(numbers[2], 7);
+        // It is forgotten.
+        log.comes_from(numbers[0], 8);
+        let with = log.calls().into_iter().map(|(call, _)| call.with);
+        assert_eq!(with.collect::<Vec<_>>(), [Some(from_any), Some(Envelope { peer: Some(7), tag: 5 })]);
+    }
+
     #[test]
     fn messages_are_numbered_here() {
         let log = Log::new(2);
-        let numbers = [5, 6, 7].map(|tag| log.begin_message(&signature(3), 1, tag, now));
+        let numbers = [5, 6, 7].map(|tag| log.begin_message(&signature(3), with(1, tag), now));
         assert_eq!(numbers, [1, 2, 3]);
         log.end_at_once(3, &signature(3), now);
         let calls = log.calls();
-        assert_eq!(calls.iter().map(|(call, _)| call.with).collect::<Vec<_>>(), [Some((1, 6)), Some((1, 7))]);
+        assert_eq!(
+            calls.iter().map(|(call, _)| call.with).collect::<Vec<_>>(),
+            [Some(with(1, 6)), Some(with(1, 7))]
+        );
         assert!(matches!(calls[..], [(_, End::NotYet), (_, End::At(_))]));
     }
 
@@ -325,7 +352,7 @@ mod tests {
     fn a_message_that_ends_late_ends_no_other() {
         let log = Log::new(2);
         for tag in 1..=4 {
-            log.begin_message(&signature(3), 1, tag, now);
+            log.begin_message(&signature(3), with(1, tag), now);
         }
         log.end_message(1, &signature(3), true, now);
         log.end_message(2, &signature(3), false, now);

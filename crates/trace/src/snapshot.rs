@@ -3,7 +3,7 @@
 use super::format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};
 use super::log::Log;
 use super::log::{Call, End};
-use phalanx_core::{Cause, GroupId, OpKind, Peer, Signature};
+use phalanx_core::{Cause, Envelope, GroupId, OpKind, Peer, Signature};
 use std::time::Duration;
 
 /// What a rank remembers of one of its groups.
@@ -148,8 +148,11 @@ impl Group {
             p2p_seq_id: if with.is_some() { number } else { 0 },
             op_id: number,
             profiling_name: match with {
-                Some((peer, _)) if op == OpKind::Recv => format!("phalanx:recv {}<-{peer}", self.of_job),
-                Some((peer, _)) => format!("phalanx:{op} {}->{peer}", self.of_job),
+                Some(Envelope { peer: Some(peer), .. }) if matches!(op, OpKind::Recv | OpKind::RecvAny) => {
+                    format!("phalanx:{op} {}<-{peer}", self.of_job)
+                }
+                Some(Envelope { peer: Some(peer), .. }) => format!("phalanx:{op} {}->{peer}", self.of_job),
+                Some(Envelope { peer: None, .. }) => format!("phalanx:{op} {}<-any", self.of_job),
                 None => format!("phalanx:{op}"),
             },
             time_created_ns: self.epoch + called,
@@ -169,7 +172,7 @@ impl Group {
                 filename: signature.site.file.clone().into_owned(),
                 line: signature.site.line,
             }],
-            tag: with.map(|(_, tag)| tag),
+            tag: with.map(|with| with.tag),
             signature,
         }
     }
@@ -193,7 +196,7 @@ fn sizes(signature: &Signature, world_size: usize, rank: usize) -> (Vec<Vec<u64>
         OpKind::Scatter => (of_root(&whole), share),
         OpKind::AllToAll if signature.detail == 0 => (whole.clone(), whole),
         OpKind::Send => (whole, Vec::new()),
-        OpKind::Recv => (Vec::new(), whole),
+        OpKind::Recv | OpKind::RecvAny => (Vec::new(), whole),
         _ => (Vec::new(), Vec::new()),
     }
 }

@@ -19,7 +19,8 @@ impl Arbiter {
         match cause {
             Cause::Lost { peer, how } => match self.errors.get(peer.rank).and_then(Option::as_ref) {
                 Some(first) => {
-                    let how = if how == Loss::Left { Loss::LeftAfterError } else { how };
+                    let left = matches!(how, Loss::Left | Loss::LeftLast);
+                    let how = if left { Loss::LeftAfterError } else { how };
                     (first.clone(), Some((peer, how)))
                 }
                 None => (Cause::Lost { peer, how }, None),
@@ -45,7 +46,7 @@ impl Arbiter {
     pub(super) fn doubts(&mut self, reporter: usize, group: GroupId, cause: &Cause) -> bool {
         let Cause::Lost { peer, how } = cause else { return false };
         let is_confirmed = self.lost.contains(&peer.rank) || self.has_left(group, peer.rank);
-        let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left);
+        let is_hearsay = matches!(how, Loss::Died | Loss::Unreachable { .. } | Loss::Left | Loss::LeftLast);
         is_hearsay && !is_confirmed && self.doubted.insert((reporter, peer.rank), (group, *how)).is_none()
     }
 

@@ -25,7 +25,7 @@ impl Arbiter {
     /// A wait, as errors tell it.
     pub(super) fn wait(&self, (rank, wait, on): &Link) -> Wait {
         let (seq, tag) = match wait.with {
-            With::Peer(_, tag) => (0, Some(tag)),
+            With::Peer(_, tag) | With::Any(_, tag) => (0, Some(tag)),
             With::Members(..) => (wait.number, None),
         };
         Wait { peer: self.peer(*rank), call: wait.call.clone(), seq, tag, on: *on }

@@ -7,7 +7,7 @@ use super::inquiry::Inquiry;
 use super::{Arbiter, Mail};
 use crate::notice::{Through, Verdict};
 use crate::waits::wait_ends;
-use phalanx_core::{Cause, GroupId, Loss, Peer};
+use phalanx_core::{Cause, Envelope, GroupId, Loss, Peer};
 use std::collections::BTreeSet;
 
 impl Arbiter {
@@ -22,6 +22,7 @@ impl Arbiter {
         let Cause::TimedOut { seq, awaited, .. } = &cause else { return Vec::new() };
         let seq = *seq;
         if seq == 0
+            && !is_for_any(&cause)
             && let Some(peer) = awaited.iter().find(|peer| self.has_left(group, peer.rank)).cloned()
         {
             let (cause, through) = self.origin(Cause::Lost { peer, how: Loss::Left });
@@ -89,6 +90,7 @@ impl Arbiter {
     /// Why a call was late, by what is known now.
     fn judge_late(&self, group: GroupId, inquiry: Inquiry) -> (Cause, Through) {
         let Inquiry { members, cause, .. } = inquiry;
+        let for_any = is_for_any(&cause);
         let Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, .. } = cause else {
             return (cause, None);
         };
@@ -96,6 +98,11 @@ impl Arbiter {
         let is_absent =
             |&r: &usize| r != reporter.rank && !self.has_left(group, r) && self.place(group, r) < seq;
         let absent: Vec<usize> = match seq {
+            // A rank that has left sends nothing any more, and it was expected to send no more than the others.
+            0 if for_any => {
+                let here = awaited.iter().filter(|peer| !self.has_left(group, peer.rank));
+                here.map(|peer| peer.rank).collect()
+            }
             0 => awaited.iter().map(|peer| peer.rank).collect(),
             _ => members.iter().copied().filter(is_absent).collect(),
         };
@@ -105,7 +112,8 @@ impl Arbiter {
             let has_fallen = |&&r: &&usize| self.has_left(group, r) && self.errors[r].is_some();
             let left = left.or_else(|| members.iter().find(has_fallen).map(|&r| self.peer(r)));
             if let Some(peer) = left {
-                return self.origin(Cause::Lost { peer, how: Loss::Left });
+                let how = if for_any { Loss::LeftLast } else { Loss::Left };
+                return self.origin(Cause::Lost { peer, how });
             }
         }
         let none = Default::default();
@@ -133,10 +141,19 @@ impl Arbiter {
             }
             ends.roots = absent;
         }
+        if for_any {
+            // Any of the others might have sent.
+            ends.roots.clear();
+        }
         let peers = |ranks: &[usize]| ranks.iter().map(|&rank| self.peer(rank)).collect::<Vec<Peer>>();
         let missing = peers(&ends.roots);
         let others = ends.meanwhile.iter().filter(|(rank, ..)| *rank != reporter.rank);
         let meanwhile = others.map(|link| self.wait(link)).collect();
         (Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }, None)
     }
+}
+
+/// Whether a message was late that any rank might have sent.
+fn is_for_any(cause: &Cause) -> bool {
+    matches!(cause, Cause::TimedOut { envelope: Some(Envelope { peer: None, .. }), .. })
 }

@@ -3,7 +3,7 @@
 use super::FailureLatch;
 use crate::lock::lock;
 use crate::waits::{Pending, Standing, With};
-use phalanx_core::Cause;
+use phalanx_core::{Cause, Envelope};
 use phalanx_trace::Call;
 use std::sync::atomic::Ordering;
 
@@ -16,8 +16,9 @@ impl FailureLatch {
         let in_turn = collective.into_iter().map(|call| (call, With::Members(self.members.clone(), takes)));
         let Some(messages) = self.messages.open_messages() else { return false };
         let to_peers = messages.into_iter().filter_map(|call| {
-            let (peer, tag) = call.with?;
-            Some((call, With::Peer(peer, tag)))
+            let Envelope { peer, tag } = call.with?;
+            let with = peer.map_or_else(|| With::Any(self.still_here(), tag), |peer| With::Peer(peer, tag));
+            Some((call, with))
         });
         let pending = |(call, with): (Call, With)| Pending {
             group: self.group,

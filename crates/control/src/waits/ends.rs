@@ -54,6 +54,16 @@ pub fn wait_ends(
         let first = || path.iter().rev().find_map(|(wait, ranks)| Some((*wait, *ranks.first()?)));
         ends.meanwhile.extend(nearest.or_else(first).map(|(wait, on)| (*rank, wait.clone(), on)));
     }
+    // It waits, though for nobody in particular.
+    for &root in ends.roots.iter().take(TOLD_MAX) {
+        let waits = answers.get(&root).into_iter().flat_map(|standing| &standing.waits);
+        ends.meanwhile.extend(waits.filter_map(|wait| match &wait.with {
+            With::Any(members, _) => {
+                Some((root, wait.clone(), *members.iter().find(|&&other| other != root)?))
+            }
+            _ => None,
+        }));
+    }
     if ends.roots.is_empty() && ends.fallen.is_empty() {
         let stuck = stuck(answers);
         let first = absent.iter().find(|rank| stuck.contains(rank));
@@ -72,6 +82,8 @@ fn behind(
     match &wait.with {
         With::Peer(peer, _) if !answers.contains_key(peer) => vec![*peer],
         With::Peer(..) => waits_for(rank, wait, answers, &answers.keys().copied().collect()),
+        // Nobody in particular, as long as one of them may go on.
+        With::Any(..) => waits_for(rank, wait, answers, &stuck(answers)),
         With::Members(members, _) => {
             let place = |other: &usize| answers.get(other).and_then(|theirs| theirs.place(wait.group));
             let is_behind = |other: &usize| {

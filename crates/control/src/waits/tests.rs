@@ -22,6 +22,11 @@ fn recv(from: usize) -> Pending {
     message(OpKind::Recv, from, 3)
 }
 
+/// A message from any of three ranks.
+fn recv_any() -> Pending {
+    Pending { with: With::Any(vec![0, 1, 2], 3), ..message(OpKind::RecvAny, 0, 3) }
+}
+
 /// The third collective of the group, of three ranks.
 fn barrier() -> Pending {
     Pending { group: WORLD, number: 3, call: call(OpKind::Barrier), with: With::Members(vec![0, 1, 2], true) }
@@ -69,6 +74,44 @@ fn circles_of_any_length_and_of_all_operations_are_found() {
     assert_eq!(found(&mixed), None, "the collective may take the message from rank 2");
     let mixed = [one(barrier()), one(recv(0)), one(barrier())];
     assert_eq!(found(&mixed), Some(vec![(0, 1), (1, 0)]));
+}
+
+#[test]
+fn what_any_rank_may_send_is_waited_for_as_long_as_one_may() {
+    let one = |wait: Pending| standing(&[wait]);
+    let all = [one(recv_any()), one(recv(0)), one(recv(0))];
+    assert_eq!(found(&all), Some(vec![(0, 1), (1, 0)]));
+    assert_eq!(found(&[one(recv_any()), one(barrier()), one(barrier())]), Some(vec![(0, 1), (1, 0)]));
+    assert_eq!(found(&[one(recv_any()), one(recv_any()), one(recv_any())]), Some(vec![(0, 1), (1, 0)]));
+    assert_eq!(found(&[one(recv_any()), one(recv(0)), one(send(0))]), None, "rank 2 sends");
+    assert_eq!(found(&[one(recv_any()), one(recv(0)), standing(&[])]), None, "rank 2 works");
+    // Ranks 0 and 1 both take what comes, also what is too long to go without a receiver.
+    assert_eq!(found(&[one(recv_any()), one(send(0)), one(recv(1))]), None);
+    // A message is on its way.
+    let mut on_its_way = all.clone();
+    on_its_way[2].messages = vec![(WORLD, 0, 1, 0)];
+    assert_eq!(found(&on_its_way), None);
+    // Whoever has left is no member that is still there.
+    let left = Pending { with: With::Any(vec![0, 1], 3), ..recv_any() };
+    assert_eq!(found(&[one(left), one(recv(0))]), Some(vec![(0, 1), (1, 0)]));
+}
+
+#[test]
+fn a_rank_that_waits_for_any_is_where_the_waits_end() {
+    // Rank 0 waits for rank 1, which would take a message of anybody; rank 2 works.
+    let answers: Standings =
+        [(0, standing(&[recv(1)])), (1, standing(&[recv_any()])), (2, standing(&[]))].into();
+    let ends = ends::wait_ends(&[1], &answers, |_| false, |_, _| false);
+    let expected = WaitEnds { roots: vec![1], meanwhile: vec![(1, recv_any(), 0)], ..WaitEnds::default() };
+    assert_eq!(ends, expected);
+    // If rank 2 waits for rank 0, all three wait for each other.
+    let answers: Standings =
+        [(0, standing(&[recv(1)])), (1, standing(&[recv_any()])), (2, standing(&[recv(0)]))].into();
+    let ends = ends::wait_ends(&[1], &answers, |_| false, |_, _| false);
+    assert!(
+        ends.roots.is_empty() && ends.circle.iter().map(|(who, _, on)| (*who, *on)).eq([(0, 1), (1, 0)]),
+        "{ends:?}"
+    );
 }
 
 #[test]

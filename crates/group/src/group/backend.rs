@@ -102,6 +102,42 @@ pub trait Backend: Send + Sync + Debug {
     /// As [`Error`](phalanx_core::Error) says.
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()>;
 
+    /// Receives a message with `tag` within `timeout` from whichever other rank sends one first, and returns that rank; `on_timeout` says what it means
+    /// if none comes. `call` is what was called. Of ranks whose messages are there, each has its turn.
+    ///
+    /// By default [`Unsupported`](Error::Unsupported).
+    ///
+    /// # Errors
+    /// As [`Error`](phalanx_core::Error) says.
+    fn recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<usize> {
+        let _ = (tag, bytes, timeout, on_timeout);
+        Err(one_by_one(&call, self.name()))
+    }
+
+    /// Begins a [`recv_any`](Self::recv_any) into a buffer that the operation owns until it is done, and completes it with a [`Received`](crate::Received).
+    ///
+    /// By default [`Unsupported`](Error::Unsupported).
+    ///
+    /// # Errors
+    /// When nothing was begun.
+    fn submit_recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        buffer: Box<dyn Bytes>,
+        timeout: Duration,
+    ) -> Result<Pending> {
+        let _ = (tag, buffer, timeout);
+        Err(one_by_one(&call, self.name()))
+    }
+
     /// Performs messages side by side within `timeout`: none waits for another of them, unless both go to one peer, or come from one with one
     /// tag. Those keep their order.
     ///
@@ -166,6 +202,12 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Ends an orderly life, after a barrier.
     fn leave(&self);
+}
+
+/// A backend that receives from no rank but one that is named.
+fn one_by_one(call: &Signature, backend: &'static str) -> Error {
+    let hint = format!("it receives only from a rank that is named: use recv, at {}", call.site);
+    Error::Unsupported { op: call.op, backend, hint }
 }
 
 /// Makes the backends of a job's groups on one rank: of the group of all ranks, and of those that are split off it.

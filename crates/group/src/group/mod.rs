@@ -22,6 +22,7 @@ pub(crate) mod perform;
 mod point_to_point;
 pub(crate) mod pre_mul_sum;
 pub(crate) mod process_group;
+pub(crate) mod recv_any;
 pub(crate) mod registered_buffer;
 pub(crate) mod request;
 mod shrink_and_rejoin;

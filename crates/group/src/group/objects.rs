@@ -215,6 +215,39 @@ impl ProcessGroup {
         decode(op, &bytes, src)
     }
 
+    /// Receives an object with `tag` from whichever other rank has sent one by [`send_object`](Self::send_object), and returns it with that rank. The rest
+    /// is as for [`recv_any`](Self::recv_any).
+    ///
+    /// # Cost
+    /// As for [`recv_object`](Self::recv_object). One call at a time for a tag: its second message is received from the sender of the first.
+    /// # Errors
+    /// As for [`recv_object`](Self::recv_object) and [`recv_any`](Self::recv_any).
+    ///
+    /// # Examples
+    /// ```
+    /// # phalanx_group::on_threads(3, |group| {
+    /// const RESULT: u64 = 7; // a tag
+    /// if group.rank() == 0 {
+    ///     for _ in 1..group.world_size() {
+    ///         let (name, from) = group.recv_object_any::<String>(RESULT)?;
+    ///         assert_eq!(name, format!("shard {from}"));
+    ///     }
+    /// } else {
+    ///     group.send_object(&format!("shard {}", group.rank()), 0, RESULT)?;
+    /// }
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn recv_object_any<O: DeserializeOwned>(&self, tag: u64) -> Result<(O, usize)> {
+        let op = OpKind::RecvAny;
+        let mut len = [0u64];
+        let src = self.recv_any(&mut len, tag)?;
+        let mut bytes = vec![0u8; checked(op, len[0], src)?];
+        self.recv(&mut bytes, src, tag)?;
+        Ok((decode(op, &bytes, src)?, src))
+    }
+
     #[track_caller]
     fn check_root(&self, op: OpKind, root: usize) -> Result<()> {
         let world_size = self.world_size();

@@ -55,8 +55,16 @@ impl<T> std::fmt::Debug for Work<T> {
 impl<T> Work<T> {
     /// The result of `pending`, whose buffer is a `B`.
     pub(crate) fn new<B: 'static>(pending: Pending, finish: impl FnOnce(B) -> T + Send + 'static) -> Self {
+        Self::try_new(pending, |buffer| Ok(finish(buffer)))
+    }
+
+    /// As `new`, where `finish` may fail.
+    pub(crate) fn try_new<B: 'static>(
+        pending: Pending,
+        finish: impl FnOnce(B) -> Result<T> + Send + 'static,
+    ) -> Self {
         Self::of_several(vec![pending], |given| {
-            given.into_iter().map(taken_back).next().unwrap_or_else(lost).map(finish)
+            given.into_iter().map(taken_back).next().unwrap_or_else(lost).and_then(finish)
         })
     }
 

@@ -13,6 +13,7 @@ pub(crate) mod job_links;
 mod meeting;
 pub(crate) mod memory_sharing;
 pub(crate) mod own_health;
+mod recv_any;
 pub(crate) mod registry;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]

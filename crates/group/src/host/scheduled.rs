@@ -4,12 +4,13 @@ use crate::control::failure_report::SETTLE_TIME;
 use crate::control::group_health::GroupHealth;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::ParentCall;
+use crate::engine::any_peer::AnyPeer;
 use crate::engine::attempt::Attempt;
 use crate::engine::batch::{Batch, Borrowed};
 use crate::engine::collective::{self, Collective as Running};
 use crate::engine::core::{Core, Fault, Progress};
-use crate::engine::message::{self, Message};
-use crate::engine::message_queues::Ticket;
+use crate::engine::message::Message;
+use crate::engine::message_queues::{Ticket, queue_key};
 use crate::engine::operation::Operation;
 use crate::engine::partial::Arithmetic;
 #[cfg(target_os = "linux")]
@@ -20,6 +21,7 @@ use crate::group::backend::{Address, Backend, HostMessage, OnTimeout, Payload, c
 use crate::group::call::{HostCall, OwnedCall, element};
 use crate::group::memory::{Changed, Extent, OwnedBuffer, Readable, Writable};
 use crate::group::pending::{Bytes, Completion, Pending};
+use crate::group::recv_any::Received;
 use crate::group::request::Request;
 use crate::host::BackendChoice;
 use crate::host::forced;
@@ -31,7 +33,7 @@ use crate::trace::{Trace, clock};
 #[cfg(target_os = "linux")]
 use phalanx_algo::LevelsWay;
 use phalanx_algo::{Algorithm, Kind, Selector, Shape, SumKind};
-use phalanx_core::{Cause, Deadline, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
+use phalanx_core::{Cause, Deadline, Envelope, Error, GroupId, OpKind, Peer, ReduceOp, Result, Signature};
 use phalanx_transport::{Direction, Wire};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -228,7 +230,7 @@ impl ScheduledBackend {
     }
 
     /// An operation on buffers that it owns.
-    fn owned(
+    pub(super) fn owned(
         &self,
         task: Task,
         workspace: Workspace<OwnedBuffer, OwnedBuffer>,
@@ -240,18 +242,24 @@ impl ScheduledBackend {
 
     /// A message that begins, and its number.
     pub(crate) fn message(&self, address: &Address, len: usize) -> Result<(Message, u64)> {
-        self.engine.health.check_message(&address.signature, address.peer, address.tag)?;
+        self.engine.health.check_message(&address.signature, Some(address.peer), address.tag)?;
         Ok(self.begin_message(address, len))
     }
 
     fn begin_message(&self, address: &Address, len: usize) -> (Message, u64) {
         let health = &self.engine.health;
         let peer = health.members()[address.peer];
-        let number = health.latch.messages.begin_message(&address.signature, peer, address.tag, clock::now);
-        let key = message::queue_key(address.signature.op, address.peer, address.tag);
+        let with = Envelope { peer: Some(peer), tag: address.tag };
+        let number = health.latch.messages.begin_message(&address.signature, with, clock::now);
+        let key = queue_key(address.signature.op, address.peer, address.tag);
         let ticket: Ticket = self.engine.lock().queues.join(key);
         let message = Message::new(address.peer, address.tag, ticket, address.signature.clone(), len);
         (message, number)
+    }
+
+    /// For as long as a receive goes on that need not get anything.
+    pub(super) fn in_vain(&self, on_timeout: OnTimeout) -> Option<InVain<'_>> {
+        (on_timeout == OnTimeout::ReturnNoMessage).then(|| InVain::begin(&self.engine.health))
     }
 
     /// Performs messages side by side. Where only short ones to send are left that would have to wait for their receivers, the group's own thread goes
@@ -264,7 +272,7 @@ impl ScheduledBackend {
     ) -> Result<()> {
         let Some(first) = messages.first() else { return Ok(()) };
         let Address { signature, peer, tag } = &first.address;
-        self.engine.health.check_message(signature, *peer, *tag)?;
+        self.engine.health.check_message(signature, Some(*peer), *tag)?;
         let begin = |HostMessage { address, payload }| {
             let (message, number) = self.begin_message(&address, payload.len());
             Borrowed::new(message, number, payload)
@@ -311,7 +319,7 @@ fn method(algorithm: Algorithm, pattern: &Pattern, sums: Sums) -> String {
 }
 
 /// A receive that need not get anything is under way.
-struct InVain<'f>(&'f GroupHealth);
+pub(super) struct InVain<'f>(&'f GroupHealth);
 
 impl<'f> InVain<'f> {
     fn begin(health: &'f GroupHealth) -> Self {
@@ -411,8 +419,29 @@ impl Backend for ScheduledBackend {
 
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
         let message = HostMessage { address: from, payload: Payload::In(bytes) };
-        let _in_vain = (on_timeout == OnTimeout::ReturnNoMessage).then(|| InVain::begin(&self.engine.health));
+        let _in_vain = self.in_vain(on_timeout);
         self.perform_all(vec![message], timeout, on_timeout)
+    }
+
+    fn recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<usize> {
+        self.receive_any(call, tag, bytes, timeout, on_timeout)
+    }
+
+    fn submit_recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        buffer: Box<dyn Bytes>,
+        timeout: Duration,
+    ) -> Result<Pending> {
+        self.submit_any(call, tag, buffer, timeout)
     }
 
     fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
@@ -471,7 +500,7 @@ impl Drop for ScheduledBackend {
 }
 
 /// An operation with the buffers it owns.
-struct Owned {
+pub(super) struct Owned {
     task: Task,
     workspace: Workspace<OwnedBuffer, OwnedBuffer>,
     completion: Completion,
@@ -519,8 +548,12 @@ impl Operation for Owned {
         self.task.is_due(core)
     }
 
-    fn message(&self) -> Option<(usize, u64)> {
+    fn message(&self) -> Option<(Option<usize>, u64)> {
         self.task.message()
+    }
+
+    fn any_peer(&self) -> Option<&AnyPeer> {
+        self.task.any_peer()
     }
 }
 
@@ -531,7 +564,13 @@ impl Job for Owned {
         if outcome.is_ok() {
             task.ended(&health, clock::now);
         }
-        completion.complete(outcome.map(|()| workspace.into_buffer()));
+        completion.complete(outcome.map(|()| {
+            let buffer = workspace.into_buffer();
+            match (task.signature().op, task.message()) {
+                (OpKind::RecvAny, Some((Some(from), _))) => Box::new(Received::new(buffer, from)),
+                _ => buffer,
+            }
+        }));
     }
 
     fn is_awaited(&self) -> bool {

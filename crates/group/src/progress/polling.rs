@@ -33,6 +33,11 @@ pub(crate) fn end(engine: &Engine) {
 pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
     engine.thread.submit(|| job);
     // It may sleep for links, with other jobs.
+    wake(engine);
+}
+
+/// The thread is to look at its jobs again, if there is one.
+pub(crate) fn wake(engine: &Engine) {
     if let Some(waker) = &*engine.progress_waker() {
         waker.wake();
     }

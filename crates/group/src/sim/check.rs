@@ -152,7 +152,13 @@ fn truth(run: &Run, rank: usize, cause: &Cause, found: &mut Vec<String>) {
                     record.signature.site == wait.call.site && !matches!(record.ended, Some((_, Ok(_))))
                 })
             };
-            waits.iter().all(is_in) && waits.iter().any(|wait| touched(wait.peer.rank))
+            // Where any might have sent, whoever did not need not be in the circle.
+            let might_send = |wait: &phalanx_core::Wait| {
+                let group = run.program.group(wait.call.site.line as usize - 1, wait.peer.rank);
+                wait.call.op == OpKind::RecvAny
+                    && group.is_some_and(|g| g.members.iter().any(|&r| touched(r)))
+            };
+            waits.iter().all(is_in) && waits.iter().any(|wait| touched(wait.peer.rank) || might_send(wait))
         }
         // Of a message, only who was waited for is known.
         Cause::TimedOut { seq: 0, .. } => true,
@@ -201,7 +207,7 @@ fn mismatch(run: &Run, found: &mut Vec<String>) {
     let mut rest = run.faults.clone();
     rest.astray = None;
     let group = run.program.group(astray.call, astray.rank);
-    if run.program.lines[astray.call].op == OpKind::Send || group.is_none_or(|g| g.members.len() < 2) {
+    if run.program.lines[astray.call].is_messages() || group.is_none_or(|g| g.members.len() < 2) {
         return;
     }
     if !rest.are_harmless(run.program.leeway()) {

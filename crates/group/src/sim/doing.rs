@@ -1,6 +1,7 @@
 //! A call that a simulated rank waits in, with the buffers it owns.
 
 use super::program::{Line, Program};
+use crate::engine::any_peer::AnyPeer;
 use crate::engine::collective::Memory;
 use crate::engine::core::{Core, Fault, Progress};
 use crate::engine::operation::Operation;
@@ -29,6 +30,9 @@ impl Doing {
         rank: usize,
         line: &Line,
     ) -> Result<Self> {
+        if line.op == OpKind::RecvAny {
+            return Self::to_or_from_any(backend, program, at, rank, line);
+        }
         if line.op == OpKind::Send {
             let (address, input) = program.message(at, part, rank, line);
             let (message, number) = backend.message(&address, input.len() * 8)?;
@@ -45,6 +49,36 @@ impl Doing {
             _ => None,
         };
         Ok(Self { task: Task::Collective(Box::new(collective)), input, output })
+    }
+
+    /// A message to the root, or one that it takes from whichever rank sends first.
+    fn to_or_from_any(
+        backend: &ScheduledBackend,
+        program: &Program,
+        at: usize,
+        rank: usize,
+        line: &Line,
+    ) -> Result<Self> {
+        let group = program.group(at, rank).expect("whoever calls in a group is in it");
+        let (root, tag, len) = (line.root_in(group), at as u64 + 2, line.count);
+        let (signature, _) = program.call(at, rank, line);
+        if rank == root {
+            let (message, number) = backend.any_message(&signature, tag, len * 8)?;
+            let (task, input) = (Task::Message(message, number), vec![i64::MIN; len]);
+            return Ok(Self { task, input, output: None });
+        }
+        let (_, mut input) = program.sent_to_any(at, rank);
+        input.resize(len, 0);
+        let signature = Signature { op: OpKind::Send, ..signature };
+        let address = Address { signature, peer: group.rank_of(root), tag };
+        let (message, number) = backend.message(&address, len * 8)?;
+        Ok(Self { task: Task::Message(message, number), input, output: None })
+    }
+
+    /// The rank of the group whose message was taken, where any might have sent it.
+    pub(super) fn sender(&self) -> Option<usize> {
+        let from = self.task.message().and_then(|(from, _)| from);
+        from.filter(|_| self.task.signature().op == OpKind::RecvAny)
     }
 
     /// Where the result is.
@@ -96,8 +130,12 @@ impl Operation for Doing {
         self.task.is_due(core)
     }
 
-    fn message(&self) -> Option<(usize, u64)> {
+    fn message(&self) -> Option<(Option<usize>, u64)> {
         self.task.message()
+    }
+
+    fn any_peer(&self) -> Option<&AnyPeer> {
+        self.task.any_peer()
     }
 }
 

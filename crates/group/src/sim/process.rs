@@ -98,6 +98,8 @@ pub(super) struct Process {
     pub(super) started: Instant,
     /// When the ranks had come together, or why they did not.
     pub(super) met: Option<(Instant, Result<(), Error>)>,
+    /// Whose messages it has taken at this line, of those that any rank might have sent.
+    heard: Vec<usize>,
     pub(super) records: Vec<Record>,
     /// When it was over.
     pub(super) ended: Option<Instant>,
@@ -171,6 +173,7 @@ impl Process {
             part: 0,
             started: now,
             met: None,
+            heard: Vec::new(),
             records: Vec::new(),
             ended: None,
         }
@@ -489,8 +492,18 @@ impl Process {
             Outcome::Idle => return false,
             Outcome::Moved => return true,
             Outcome::Finished => {
-                let (range, expected) = self.program.expected(self.at, self.part, self.me);
-                let right = doing.result().get(range) == Some(&expected[..]);
+                let from = doing.sender().map(|from| health.members()[from]);
+                let (range, expected) = match from {
+                    Some(from) => self.program.sent_to_any(self.at, from),
+                    None => self.program.expected(self.at, self.part, self.me),
+                };
+                let mut right = doing.result().get(range) == Some(&expected[..]);
+                if let Some(from) = from {
+                    // Each sends one.
+                    right &= self.part == 0 || !self.heard.contains(&from);
+                    self.heard.truncate(self.part);
+                    self.heard.push(from);
+                }
                 doing.ended(backend);
                 record.ended = Some((now, Ok(right)));
                 self.net.lock().say(self.at as u64, || format!("{} is done with #{}", self.me, self.at));

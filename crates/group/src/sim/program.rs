@@ -11,6 +11,9 @@ use std::time::Duration;
 /// Two messages from the root to the rank after it, which takes them in the other order.
 const MESSAGES: OpKind = OpKind::Send;
 
+/// A message from each rank to the root, which takes them as they come.
+const FROM_ANY: OpKind = OpKind::RecvAny;
+
 const COLLECTIVES: [OpKind; 9] = [
     OpKind::AllReduce,
     OpKind::ReduceScatter,
@@ -79,7 +82,7 @@ impl Program {
         for at in 1..lines.len() {
             let (before, later) = lines.split_at_mut(at);
             let line = &mut later[0];
-            let before = before.iter().rfind(|l| l.op != MESSAGES && l.division == line.division);
+            let before = before.iter().rfind(|l| !l.is_messages() && l.division == line.division);
             if before.is_some_and(|before| (before.op, before.count) == (line.op, line.count)) {
                 line.count += world_size;
             }
@@ -135,6 +138,7 @@ impl Program {
         let Some(group) = self.group(at, rank) else { return 0 };
         match self.lines[at].op {
             MESSAGES if group.members.len() == 1 => 0,
+            FROM_ANY if rank == self.lines[at].root_in(group) => group.members.len() - 1,
             MESSAGES => {
                 let (from, to) = self.ends(at, rank);
                 if rank == from || rank == to { 2 } else { 0 }
@@ -162,11 +166,17 @@ impl Program {
         (0..len).map(|i| self.value(at, from, i + (tag as usize + 1) * 0x1_0000)).collect()
     }
 
+    /// What `rank` sends at line `at`, of which the root does not know when it comes.
+    pub(super) fn sent_to_any(&self, at: usize, rank: usize) -> (std::ops::Range<usize>, Vec<i64>) {
+        let all = 0..self.lines[at].count;
+        (all.clone(), all.map(|i| self.value(at, rank, i)).collect())
+    }
+
     /// The place of line `at` among the collectives of its division, from 1.
     pub(super) fn seq(&self, at: usize) -> u64 {
         let division = self.lines[at].division;
         let before = self.lines[..=at].iter();
-        before.filter(|line| line.op != MESSAGES && line.division == division).count() as u64
+        before.filter(|line| !line.is_messages() && line.division == division).count() as u64
     }
 
     /// Color and key of `rank` in split `at`.
@@ -206,6 +216,7 @@ impl Program {
         let all = 0..line.count_in(group.members.len());
         let (root, members) = (line.root_in(group), || group.members.iter().copied());
         match line.op {
+            FROM_ANY => self.sent_to_any(at, rank),
             MESSAGES => {
                 let (_, tag) = self.end_of(at, part, rank);
                 let len = line.count + tag as usize;
@@ -287,7 +298,7 @@ impl Line {
     fn draw(random: &mut Random, before: &[Self], divisions: &mut Vec<Division>, world_size: usize) -> Self {
         let division = random.below(divisions.len());
         // All splits of a group look alike to it, so there is something else between two of them.
-        let last = before.iter().rfind(|line| line.op != MESSAGES && line.division == division);
+        let last = before.iter().rfind(|line| !line.is_messages() && line.division == division);
         let may_divide = divisions.len() <= DIVISIONS_MAX;
         if may_divide && random.chance(1, 10) {
             return Self::new_group(random, divisions, world_size);
@@ -296,7 +307,11 @@ impl Line {
         if may_split && random.chance(1, 4) {
             return Self::split(random, divisions, division, world_size);
         }
-        let op = if random.chance(1, 6) { MESSAGES } else { *random.pick(&COLLECTIVES) };
+        let op = match random.below(12) {
+            0 | 1 => MESSAGES,
+            2 => FROM_ANY,
+            _ => *random.pick(&COLLECTIVES),
+        };
         let most: usize = *random.pick(&[1, 10, 10, 100, 1000]);
         let count = match op {
             OpKind::AllToAll => world_size * (1 + random.below(most.div_ceil(world_size))),
@@ -371,6 +386,11 @@ impl Line {
     /// The root in this group, as a rank of the job.
     pub(super) fn root_in(&self, group: &Group) -> usize {
         group.members[self.root % group.members.len()]
+    }
+
+    /// Whether it has no place among the collectives.
+    pub(super) fn is_messages(&self) -> bool {
+        matches!(self.op, MESSAGES | FROM_ANY)
     }
 
     pub(super) fn is_rooted(&self) -> bool {

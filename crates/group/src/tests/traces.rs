@@ -155,3 +155,21 @@ fn everything_a_rank_did_is_told() {
         assert_eq!(trace.pg_status["world"].last_completed_collective, 3);
     }
 }
+
+#[test]
+fn a_message_from_any_rank_is_told_with_its_sender_once_there_is_one() {
+    let [taker, sender]: [_; 2] = threads(2).try_into().unwrap();
+    sender.send(&[1u8; 3], 0, 7).unwrap();
+    assert_eq!(taker.recv_any(&mut [0u8; 3], 7).unwrap(), 1);
+    let coming = taker.recv_any_async(vec![0u8; 5], 9).unwrap();
+    taker.abort("on purpose");
+    assert!(coming.wait().is_err());
+    let trace = taker.backend.trace().unwrap();
+    let of = |name: &str| trace.entries.iter().find(|entry| entry.profiling_name == name).unwrap();
+    let (came, awaited) = (of("phalanx:recv_any 0<-1"), of("phalanx:recv_any 0<-any"));
+    assert_eq!((came.state, came.tag, &came.output_sizes), (State::Completed, Some(7), &vec![vec![3]]));
+    assert_eq!((awaited.state, awaited.tag, awaited.is_p2p), (State::Failed, Some(9), true));
+    let said = phalanx_trace::verdict(&phalanx_trace::Merged { traces: vec![trace], unread: Vec::new() });
+    assert!(said.contains("world: unfinished recv_any 0<-any, tag 9, after "), "{said}");
+    assert!(!said.contains("missing"), "{said}");
+}

@@ -1,6 +1,7 @@
 //! What the arbiter says of calls that were late.
 
 use super::*;
+use phalanx_core::Envelope;
 
 fn timed_out(missing: Vec<Peer>) -> Cause {
     timed_out_at(0, missing)
@@ -62,6 +63,40 @@ fn ranks_are_asked_who_came_to_a_late_call() {
     );
     assert_eq!(mail.len(), 5);
     assert!(arbiter.handle(0, late(5)).is_empty());
+}
+
+/// Rank 0 has waited in vain for a message of any of these ranks.
+fn nothing_from_any(awaited: &[usize]) -> Cause {
+    let cause = timed_out_at(0, Vec::new());
+    let Cause::TimedOut { reporter, site, waited, missing, meanwhile, .. } = cause else { unreachable!() };
+    let (op, seq, envelope) = (OpKind::RecvAny, 0, Some(Envelope { peer: None, tag: 3 }));
+    let awaited = awaited.iter().map(|&rank| peer(rank)).collect();
+    Cause::TimedOut { reporter, op, seq, site, envelope, waited, awaited, missing, meanwhile }
+}
+
+#[test]
+fn nobody_is_blamed_for_a_message_that_any_rank_might_have_sent() {
+    let verdict = |cause| Some((0, Verdict::Group { group: WORLD, cause, through: None }));
+    let late =
+        |awaited| Notice::Failed { group: WORLD, members: vec![0, 1, 2], cause: nothing_from_any(awaited) };
+    let mut arbiter = joined(3);
+    arbiter.handle(0, late(&[1, 2]));
+    let mail = all_work(&mut arbiter, 0..3);
+    assert_eq!(mail.last().cloned(), verdict(nothing_from_any(&[1, 2])), "ranks 1 and 2 work");
+    // Nor one that has left meanwhile, as long as another may send.
+    let mut arbiter = joined(3);
+    arbiter.handle(1, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    arbiter.handle(0, late(&[1, 2]));
+    let mail = all_work(&mut arbiter, 0..3);
+    assert_eq!(mail.last().cloned(), verdict(nothing_from_any(&[1, 2])));
+    // Of all that might have sent, none is there any more.
+    let mut arbiter = joined(3);
+    for rank in [1, 2] {
+        arbiter.handle(rank, Notice::LeaveGroup { group: WORLD, members: vec![0, 1, 2] });
+    }
+    arbiter.handle(0, late(&[1, 2]));
+    let mail = all_work(&mut arbiter, 0..3);
+    assert_eq!(mail.last().cloned(), verdict(Cause::Lost { peer: peer(1), how: Loss::LeftLast }));
 }
 
 #[test]

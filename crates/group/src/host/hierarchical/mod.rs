@@ -9,16 +9,20 @@
 //! The levels have one [`GroupHealth`]: whoever notices trouble at one of them fails the group. Every part of a call carries the
 //! signature of the whole, and its number.
 
+mod any_level;
 mod hosts;
 mod levels;
 
 pub(crate) use hosts::Hosts;
 
 use crate::control::group_health::GroupHealth;
+use crate::engine::turns::Turns;
 use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout};
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
+use crate::group::recv_any::Received;
 use crate::group::request::Request;
+use crate::group::work::taken_back;
 use crate::host::BackendChoice;
 use crate::host::call_thread::{self, CallThread, Performer};
 use crate::host::host_context::HostContext;
@@ -26,6 +30,7 @@ use crate::host::memory_sharing::MemorySharing;
 use crate::host::scheduled::ScheduledBackend;
 use crate::host::shm::{self, ShmTeam, window_len};
 use crate::trace::Trace;
+use any_level::{Level, Wanted};
 use levels::Levels;
 use phalanx_algo::{Kind, SLICED_BYTES_MIN, Selector};
 use phalanx_core::{Cause, Deadline, Error, GroupId, Peer, Result, Signature};
@@ -39,6 +44,8 @@ pub(crate) struct HierarchicalBackend {
     levels: Arc<Levels>,
     /// Carries messages between the members on this host, in their order there; `None` where this rank is the only one.
     messages_intra: Option<ScheduledBackend>,
+    /// On which level a message from any rank was received last.
+    turns: Arc<Mutex<Turns>>,
 }
 
 impl HierarchicalBackend {
@@ -84,7 +91,7 @@ impl HierarchicalBackend {
             call_thread: CallThread::default(),
             seq: Mutex::default(),
         });
-        Ok(Self { levels, messages_intra })
+        Ok(Self { levels, messages_intra, turns: Arc::default() })
     }
 
     /// The same, with another idea of when to slice: no build has it.
@@ -92,6 +99,26 @@ impl HierarchicalBackend {
     pub(crate) fn slicing_from(mut self, bytes: usize) -> Self {
         Arc::get_mut(&mut self.levels).expect("nothing runs yet").sliced_from = bytes;
         self
+    }
+
+    /// What carries messages inside this host, and what carries them across; `None` where this rank is the only one of its host.
+    fn both_levels(&self) -> Option<[Level; 2]> {
+        let intra = self.messages_intra.as_ref()?;
+        let (hosts, own) = (&self.levels.hosts, self.rank());
+        let (host, index) = hosts.place(own);
+        let neighbours = hosts.members(host);
+        let world_size = self.members().len();
+        let inside = Level {
+            engine: intra.engine.clone(),
+            peers: (0..neighbours.len()).filter(|&peer| peer != index).collect(),
+            ranks: neighbours.to_vec(),
+        };
+        let across = Level {
+            engine: self.levels.flat.engine.clone(),
+            peers: (0..world_size).filter(|&peer| hosts.place(peer).0 != host).collect(),
+            ranks: (0..world_size).collect(),
+        };
+        Some([across, inside])
     }
 
     /// What carries messages to or from `address`, and the address as it is known there.
@@ -161,6 +188,40 @@ impl Backend for HierarchicalBackend {
     fn recv(&self, from: Address, bytes: &mut [u8], timeout: Duration, on_timeout: OnTimeout) -> Result<()> {
         let (messages, from) = self.route(from);
         messages.recv(from, bytes, timeout, on_timeout)
+    }
+
+    fn recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<usize> {
+        let Some(levels) = self.both_levels() else {
+            return self.levels.flat.recv_any(call, tag, bytes, timeout, on_timeout);
+        };
+        let _in_vain = self.levels.flat.in_vain(on_timeout);
+        let buffer = Box::new(vec![0u8; bytes.len()]);
+        let wanted = Wanted { call, tag, limit: timeout, on_timeout };
+        let received = any_level::submit(levels, wanted, buffer, &self.turns)?.wait()?;
+        let (message, from) = taken_back::<Received>(received.into_any())?.into_parts::<Vec<u8>>()?;
+        bytes.copy_from_slice(&message);
+        Ok(from)
+    }
+
+    fn submit_recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        buffer: Box<dyn Bytes>,
+        timeout: Duration,
+    ) -> Result<Pending> {
+        let Some(levels) = self.both_levels() else {
+            return self.levels.flat.submit_recv_any(call, tag, buffer, timeout);
+        };
+        let wanted = Wanted { call, tag, limit: timeout, on_timeout: OnTimeout::FailGroup };
+        any_level::submit(levels, wanted, buffer, &self.turns)
     }
 
     fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {

@@ -490,6 +490,27 @@ impl Backend for ShmBackend {
         self.shared.messages.recv(from, bytes, timeout, on_timeout)
     }
 
+    fn recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<usize> {
+        self.shared.messages.recv_any(call, tag, bytes, timeout, on_timeout)
+    }
+
+    fn submit_recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        buffer: Box<dyn Bytes>,
+        timeout: Duration,
+    ) -> Result<Pending> {
+        self.shared.messages.submit_recv_any(call, tag, buffer, timeout)
+    }
+
     fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
         self.shared.messages.perform_messages(messages, timeout)
     }
