@@ -303,6 +303,39 @@ impl HybridGroup {
         P::perform(Asked::Recv(buffer, src), self, CallSite::caller())
     }
 
+    /// Receives into memory of the host what whichever rank sends first from its own, and returns that rank, as
+    /// [`ProcessGroup::recv_any`](phalanx_group::ProcessGroup::recv_any) does; it waits for that.
+    ///
+    /// # Errors
+    /// [`Unsupported`](phalanx_core::Error::Unsupported) for memory of a device: NCCL receives only from a rank that is named. Nothing was begun then. Others:
+    /// see above.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_nccl::DeviceBuffer;
+    ///
+    /// # phalanx_nccl_double::stand_in();
+    /// # phalanx_group::on_threads(2, |group| {
+    /// # let all = phalanx_nccl::HybridGroup::new(&group, group.rank())?;
+    /// # let (rank, stream) = (all.rank(), all.stream());
+    /// if rank == 1 {
+    ///     all.send(&[2.5f32][..], 0)?.wait()?;
+    /// } else {
+    ///     let mut loss = [0f32];
+    ///     assert_eq!(all.recv_any(&mut loss[..])?, 1);
+    ///     assert_eq!(loss, [2.5]);
+    ///     let refused = all.recv_any(&mut DeviceBuffer::<f32>::zeros(stream, 1)?).unwrap_err();
+    ///     assert!(refused.to_string().contains("NCCL receives only from a rank that is named"), "{refused}");
+    /// }
+    /// # all.finalize()
+    /// # })?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn recv_any<P: Place + ?Sized>(&self, buffer: &mut P) -> Result<usize> {
+        buffer.recv_any(self, CallSite::caller())
+    }
+
     /// A block of `count` elements for each rank.
     fn blocks_of(&self, count: usize) -> Layout {
         Layout::even(self.world_size(), count * self.world_size())

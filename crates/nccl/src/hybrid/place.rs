@@ -4,7 +4,7 @@ use super::HybridGroup;
 use crate::buffer::DeviceBuffer;
 use crate::element::DeviceElement;
 use crate::group::Work;
-use phalanx_core::{CallSite, Element, Result};
+use phalanx_core::{CallSite, Element, Error, OpKind, Result};
 use phalanx_group::Request;
 
 /// A place where elements are: `[T]` is memory of the host, [`DeviceBuffer<T>`](DeviceBuffer) of a device.
@@ -26,6 +26,8 @@ pub trait Placed {
     /// Elements in it.
     fn count(&self) -> usize;
     fn perform(asked: Asked<'_, Self>, all: &HybridGroup, site: CallSite) -> Result<Work>;
+    /// Receives from whichever rank sends first, and returns that rank.
+    fn recv_any(&mut self, all: &HybridGroup, site: CallSite) -> Result<usize>;
 }
 
 impl<T: Element> Placed for [T] {
@@ -43,6 +45,11 @@ impl<T: Element> Placed for [T] {
         // Others may wait in the half that has not heard of it.
         outcome.inspect_err(|_| drop(all.health().failure())).map(|()| Work::over())
     }
+
+    fn recv_any(&mut self, all: &HybridGroup, site: CallSite) -> Result<usize> {
+        let outcome = all.host().with_call_site(site).recv_any(self, 0);
+        outcome.inspect_err(|_| drop(all.health().failure()))
+    }
 }
 
 impl<T: DeviceElement> Placed for DeviceBuffer<T> {
@@ -58,5 +65,12 @@ impl<T: DeviceElement> Placed for DeviceBuffer<T> {
             Asked::Recv(buffer, src) => batch.recv(buffer, src),
         }?;
         all.launch_at(&batch, site)
+    }
+
+    fn recv_any(&mut self, _all: &HybridGroup, site: CallSite) -> Result<usize> {
+        let hint = format!(
+            "NCCL receives only from a rank that is named: use recv, or receive into memory of the host, at {site}"
+        );
+        Err(Error::Unsupported { op: OpKind::RecvAny, backend: "nccl", hint })
     }
 }
