@@ -5,7 +5,7 @@
 //! of a batch, as [`DistributedSampler`] deals it, and ends each step with the gradients of the whole.
 //!
 //! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`], [`gather`],
-//! [`reduce_scatter`], [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`].
+//! [`reduce_scatter`], [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`], [`recv_any`].
 //!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: model, [`AdamW`], place in the data.
 //!
@@ -108,7 +108,8 @@ pub use scaler::LossScaler;
 pub use shard::{ShardConfig, Sharded, Stage, Unit, Units};
 pub use sync_batch_norm::SyncBatchNorm;
 pub use tensor::{
-    all_gather, all_reduce, all_to_all, broadcast, gather, recv, reduce, reduce_scatter, scan, scatter, send,
+    all_gather, all_reduce, all_to_all, broadcast, gather, recv, recv_any, reduce, reduce_scatter, scan,
+    scatter, send,
 };
 
 /// The guide's pages, whose programs are tests here.

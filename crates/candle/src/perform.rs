@@ -94,6 +94,28 @@ pub(crate) fn pass(group: &impl Group, message: Message, tensor: &Tensor, site: 
     )
 }
 
+/// Receives into `tensor` from whichever rank sends first, and returns that rank.
+pub(crate) fn pass_from_any(group: &impl Group, tensor: &Tensor, site: CallSite) -> Result<usize> {
+    let op = OpKind::RecvAny;
+    in_order(op, tensor)?;
+    let reach = Reach::of(group, op, tensor.device())?;
+    with_element!(tensor.dtype(),
+        T => match reach {
+            Reach::Host(host) => {
+                let host = host.with_call_site(site);
+                let recv = |bytes: &mut [u8]| host.recv_any::<T>(bytemuck::cast_slice_mut(bytes), TAG);
+                Ok(bytes_mut(tensor, recv)??)
+            }
+            #[cfg(feature = "cuda")]
+            Reach::Device(_) => {
+                let hint = format!("NCCL receives only from a rank that is named: use recv, or a tensor on the CPU, at {site}");
+                Err(phalanx::Error::Unsupported { op, backend: "nccl", hint }.into())
+            }
+        },
+        other => Err(unsupported_dtype(group.host(), op, other).into()),
+    )
+}
+
 /// A tensor that is sent is copied first, as any input; one that is received into is locked meanwhile.
 fn pass_on_host<T: Shared>(host: &ProcessGroup, message: Message, tensor: &Tensor) -> Result<()> {
     match message {

@@ -15,7 +15,7 @@
 //! reach, or of a type that it has not there, and [`phalanx::Error::Misuse`] for one that cannot be changed in place
 //! because its elements do not lie in row-major order. In both cases nothing was sent. Over NCCL [`scan`] is `Unsupported`.
 
-use crate::perform::{pass, perform};
+use crate::perform::{pass, pass_from_any, perform};
 use crate::request::{Message, Shape};
 use crate::{Group, Result};
 use candle_core::Tensor;
@@ -280,6 +280,30 @@ pub fn send(group: &impl Group, tensor: &Tensor, dst: usize) -> Result<()> {
 #[track_caller]
 pub fn recv(group: &impl Group, tensor: &Tensor, src: usize) -> Result<()> {
     pass(group, Message::RecvFrom(src), tensor, CallSite::caller())
+}
+
+/// Overwrites `tensor` with what whichever rank [sends](send) to this rank first, in place, and returns that rank; see
+/// [`ProcessGroup::recv_any`](phalanx::ProcessGroup::recv_any). For tensors on the CPU: NCCL receives only from a rank that is named.
+///
+/// # Examples
+/// Rank 0 takes results as they come:
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # std::thread::scope(|s| { for group in phalanx::threads(3) { s.spawn(move || {
+/// if group.rank() == 0 {
+///     let result = Tensor::zeros(2, candle_core::DType::F32, &Device::Cpu)?;
+///     for _ in 1..group.world_size() {
+///         let worker = phalanx_candle::recv_any(&group, &result)?;
+///         assert_eq!(result.to_vec1::<f32>()?, [worker as f32; 2]);
+///     }
+/// } else {
+///     phalanx_candle::send(&group, &Tensor::new(&[group.rank() as f32; 2], &Device::Cpu)?, 0)?;
+/// }
+/// # Ok::<(), phalanx_candle::Error>(()) }); } });
+/// ```
+#[track_caller]
+pub fn recv_any(group: &impl Group, tensor: &Tensor) -> Result<usize> {
+    pass_from_any(group, tensor, CallSite::caller())
 }
 
 /// The shape of as many tensors as there are ranks, one after the other.
