@@ -211,6 +211,13 @@ fn sum(group: &ProcessGroup) -> Result<f32> {
 fn ranks_add_up_and_split_and_leave_in_order() {
     let sums = world("board-sums").run(4, |group| {
         let all = sum(&group).unwrap();
+        for refused in [group.recv_any(&mut [0u8], 0), group.recv_any_async(vec![0u8], 0).map(|_| 0)] {
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused, Error::Unsupported { .. }) && refused.group_is_usable(), "{refused}");
+            assert!(
+                refused.to_string().contains("it receives only from a rank that is named: use recv, at ")
+            );
+        }
         let pair = group.split(Some(group.rank() as u32 / 2), 0).unwrap().unwrap();
         let both = sum(&pair).unwrap();
         drop(pair);

@@ -23,6 +23,11 @@ works_over_links! {
         tags_may_be_received_in_any_order, many_small_messages_arrive, both_sides_may_begin_with_the_same_half,
         short_messages_need_no_receiver, large_messages_cross, waiting_in_vain_is_no_failure, threads_share_a_group,
     },
+    any_source::{
+        work_goes_to_whoever_is_done, no_rank_is_left_out_in_a_flood, every_message_is_received_once,
+        receives_keep_their_order_with_those_from_any, nothing_from_any_is_no_failure, who_has_left_is_not_waited_for,
+        nobody_sends_to_a_rank_that_is_alone,
+    },
     asynchrony::{
         asynchronous_operations_compute_the_same, operations_in_flight_may_be_waited_for_in_any_order,
         blocking_calls_take_their_turn, messages_flow_beside_collectives,

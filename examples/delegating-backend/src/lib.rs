@@ -154,6 +154,28 @@ impl Backend for CountingBackend {
         self.timed(&signature, |inner| inner.recv(from, bytes, timeout, on_timeout))
     }
 
+    fn recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        bytes: &mut [u8],
+        timeout: Duration,
+        on_timeout: OnTimeout,
+    ) -> Result<usize> {
+        let signature = call.clone();
+        self.timed(&signature, |inner| inner.recv_any(call, tag, bytes, timeout, on_timeout))
+    }
+
+    fn submit_recv_any(
+        &self,
+        call: Signature,
+        tag: u64,
+        buffer: Box<dyn Bytes>,
+        timeout: Duration,
+    ) -> Result<Pending> {
+        Ok(self.counted(call.clone(), self.inner.submit_recv_any(call, tag, buffer, timeout)?))
+    }
+
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         let signature = address.signature.clone();
         Ok(self.counted(signature, self.inner.submit_message(address, buffer, timeout)?))

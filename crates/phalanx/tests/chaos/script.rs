@@ -23,6 +23,7 @@ pub(crate) enum Op {
     Async,
     Barrier,
     Broadcast,
+    FromAny,
     Gather,
     Message,
     Reduce,
@@ -33,7 +34,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::AllReduce,
         Self::AllReduceAllocated,
         Self::AllGather,
@@ -42,6 +43,7 @@ impl Op {
         Self::Async,
         Self::Barrier,
         Self::Broadcast,
+        Self::FromAny,
         Self::Gather,
         Self::Message,
         Self::Reduce,
@@ -196,7 +198,7 @@ impl<'a> Script<'a> {
                 group.gather(&inputs.rows[rank], (rank == root).then_some(&mut all[..]), root)?;
                 if rank == root { check(op, &all, &oracle::gather(&inputs.rows)) } else { Ok(()) }
             }
-            Op::Message | Op::Ring if ranks == 1 => Ok(()),
+            Op::FromAny | Op::Message | Op::Ring if ranks == 1 => Ok(()),
             Op::Message => {
                 let (message, dst) = (inputs(len).rows.swap_remove(root), (root + 1) % ranks);
                 if rank == root {
@@ -205,6 +207,25 @@ impl<'a> Script<'a> {
                     check(op, &group.recv_async(vec![T::zeroed(); len], root, 7)?.wait()?, &message)?;
                 }
                 Ok(())
+            }
+            Op::FromAny => {
+                let inputs = inputs(len);
+                // Each call has its own tag: a message of a rank that is ahead must not be taken for one that is late.
+                let tag = random.bits();
+                if rank != root {
+                    return Ok(group.send(&inputs.rows[rank], root, tag)?);
+                }
+                let mut senders = Vec::new();
+                for _ in 1..ranks {
+                    let mut received = vec![T::zeroed(); len];
+                    senders.push(group.recv_any(&mut received, tag)?);
+                    check(op, &received, &inputs.rows[senders[senders.len() - 1]])?;
+                }
+                senders.sort_unstable();
+                if senders.iter().copied().eq((0..ranks).filter(|&r| r != root)) {
+                    return Ok(());
+                }
+                Err(Trouble::Wrong(format!("{op:?}: messages of ranks {senders:?} came to rank {root}")))
             }
             Op::Reduce => {
                 let inputs = inputs(len);

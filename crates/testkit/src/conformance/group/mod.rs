@@ -5,6 +5,7 @@
 //! ranks misbehave: nothing may hang, all ranks hear the same cause, and no data is mixed.
 
 pub mod algorithms;
+pub mod any_source;
 pub mod asynchrony;
 pub mod batches;
 pub mod beside;
@@ -56,6 +57,13 @@ macro_rules! group_conformance {
                 both_sides_may_begin_with_the_same_half, short_messages_need_no_receiver, large_messages_cross,
                 waiting_in_vain_is_no_failure,
                 threads_share_a_group,
+            },
+            any_source::{
+                work_goes_to_whoever_is_done, no_rank_is_left_out_in_a_flood, every_message_is_received_once,
+                receives_keep_their_order_with_those_from_any, nothing_from_any_is_no_failure, nobody_is_blamed_who_might_have_sent,
+                who_receives_from_any_is_late_itself, a_receive_from_any_may_be_part_of_a_circle,
+                another_message_from_any_is_a_mismatch, a_loss_ends_a_receive_from_any, who_has_left_is_not_waited_for,
+                nobody_sends_to_a_rank_that_is_alone,
             },
             batches::{
                 a_ring_needs_no_rank_that_receives_first, a_batch_goes_to_everybody, batches_meet_single_calls,
