@@ -258,6 +258,11 @@ impl Membership {
         !gone.contains(&0) && !gone.contains(&self.me().rank)
     }
 
+    /// Whether rank 0 has left in order, and the arbiter with it: nobody tells the others of trouble any more.
+    pub fn arbiter_has_left(&self) -> bool {
+        lock(&self.state).left.contains_key(&0)
+    }
+
     /// Rank 0, as errors name it.
     pub fn arbiter(&self) -> Peer {
         lock(&self.state).arbiter()

@@ -3,8 +3,6 @@
 use crate::Store;
 use phalanx_core::{Error, Result};
 
-/// The key in the store. The value is the number `started`, and all that have ended.
-const KEY: &str = "workers";
 /// The words behind the numbers once one has succeeded.
 const SUCCEEDED: &str = " succeeded";
 
@@ -34,6 +32,9 @@ pub struct Workers {
 }
 
 impl Workers {
+    /// The key in the store. The value is the number `started`, and all that have ended.
+    pub const KEY: &str = "workers";
+
     /// The workers that have not ended.
     pub fn living(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.started).filter(|worker| !self.ended.contains(worker))
@@ -47,7 +48,7 @@ impl Workers {
         let numbers = std::iter::once(&self.started).chain(&self.ended);
         let text: Vec<String> = numbers.map(u64::to_string).collect();
         let end = if self.succeeded { SUCCEEDED } else { "" };
-        store.set(KEY, (text.join(" ") + end).as_bytes())
+        store.set(Self::KEY, (text.join(" ") + end).as_bytes())
     }
 
     /// Reads the record; `None` in a job whose launcher keeps none.
@@ -55,14 +56,27 @@ impl Workers {
     /// # Errors
     /// Those of the store; [`Error::Config`] if something else wrote there.
     pub fn read(store: &(impl Store + ?Sized)) -> Result<Option<Self>> {
-        let Some(text) = store.try_get(KEY)? else { return Ok(None) };
-        let text = String::from_utf8_lossy(&text);
+        store.try_get(Self::KEY)?.map(|value| Self::parse(&value)).transpose()
+    }
+
+    /// The record that stands under [`KEY`](Self::KEY) as this value.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if something else wrote it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::Workers;
+    ///
+    /// assert_eq!(Workers::parse(b"4 2 0")?.ended, [2, 0]);
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn parse(value: &[u8]) -> Result<Self> {
+        let text = String::from_utf8_lossy(value);
         let (list, succeeded) = text.strip_suffix(SUCCEEDED).map_or((&*text, false), |list| (list, true));
         let numbers: Option<Vec<u64>> = list.split(' ').map(|number| number.parse().ok()).collect();
         match numbers.as_deref() {
-            Some([started, ended @ ..]) => {
-                Ok(Some(Self { started: *started, ended: ended.to_vec(), succeeded }))
-            }
+            Some([started, ended @ ..]) => Ok(Self { started: *started, ended: ended.to_vec(), succeeded }),
             _ => Err(Error::config(format!(
                 "the store's record of the job's workers cannot be read: {text:?}"
             ))),
@@ -83,7 +97,7 @@ mod tests {
             told.publish(&store).unwrap();
             assert_eq!(Workers::read(&store).unwrap(), Some(told));
         }
-        store.set(KEY, b"succeeded").unwrap();
+        store.set(Workers::KEY, b"succeeded").unwrap();
         assert!(matches!(Workers::read(&store), Err(Error::Config { .. })));
     }
 }

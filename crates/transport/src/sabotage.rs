@@ -18,6 +18,14 @@ pub enum Mechanism {
     Handshake,
     /// A frame goes to the operation it is for.
     Tag,
+    /// A worker that announces itself while another does so tries again.
+    Announcement,
+    /// Of the rosters that are proposed for a generation, the first one counts.
+    FirstProposal,
+    /// A worker shows that it lives while a generation forms.
+    Beat,
+    /// A worker without which a generation has formed is out.
+    Latecomer,
 }
 
 #[cfg(feature = "__simulation")]

@@ -20,7 +20,7 @@ use crate::host::job_links::{LinksStart, address_key};
 use crate::host::registry::{BackendKind, chosen_kind};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
-use phalanx_core::{Cause, Deadline, Error, Peer, Result, WORLD};
+use phalanx_core::{Deadline, Error, Peer, Result, WORLD};
 use phalanx_rendezvous::{Config, OpenStore, Store, StoreLocation, TcpStoreServer};
 use phalanx_trace::Recorded;
 use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
@@ -117,14 +117,8 @@ pub(crate) fn assemble(
     let session = reach_arbiter(&arbiter, secret, &hello, init_notices, deadline)?;
     let doubt = |limit| Doubt::new(arbiter.clone(), secret.clone(), hello, membership.clone(), limit);
     let line = TcpControl::new(session, membership.clone(), heartbeat, heartbeat.map(doubt))?;
-    let attendance = Attendance {
-        line: &line,
-        membership: &membership,
-        me: peer.clone(),
-        world_size,
-        init_notices,
-        deadline,
-    };
+    let rendezvous = Rendezvous { me: peer.clone(), world_size, deadline: *deadline };
+    let attendance = Attendance { line: &line, membership: &membership, rendezvous, init_notices };
     let join = Notice::Join {
         host: peer.host,
         addr: told,
@@ -277,17 +271,14 @@ fn reach_arbiter(
 struct Attendance<'a> {
     line: &'a TcpControl,
     membership: &'a Membership,
-    me: Peer,
-    world_size: usize,
+    rendezvous: Rendezvous,
     init_notices: &'a InitNotices<'a>,
-    deadline: &'a Deadline,
 }
 
 impl Attendance<'_> {
     /// Waits for all ranks, and says meanwhile who is missing.
     fn complete(&self) -> Result<Vec<Member>> {
-        let rendezvous =
-            Rendezvous { me: self.me.clone(), world_size: self.world_size, deadline: *self.deadline };
+        let rendezvous = &self.rendezvous;
         let wait = |limit| self.membership.wait_complete(&Deadline::after(Instant::now(), limit));
         loop {
             let incomplete = match wait(rendezvous.pause(Instant::now())) {
@@ -322,14 +313,8 @@ impl Attendance<'_> {
 
     /// Tells those who have joined why this rank goes. If they know a reason already, that one stays.
     fn give_up(&self, error: &Error) {
-        let words = match error {
-            Error::Rendezvous { what, .. } => what.clone(),
-            other => other.to_string(),
-        };
-        let reason = crate::control::limits::cut(&format!("{} gave up: {words}", self.me));
-        let cause = Cause::Aborted { peer: self.me.clone(), reason };
-        let notice = Notice::Failed { group: WORLD, members: (0..self.world_size).collect(), cause };
-        if self.line.send(notice).is_ok() && self.me.rank == 0 {
+        let notice = self.rendezvous.give_up(error);
+        if self.line.send(notice).is_ok() && self.rendezvous.me.rank == 0 {
             let _ = self.membership.wait_complete(&Deadline::after(Instant::now(), LAST_WORD_TIME));
         }
     }

@@ -3,7 +3,7 @@
 use crate::bootstrap::regroup::{Assignment, roster};
 use crate::bootstrap::start::Start;
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{OpenStore, PrefixStore, Store};
+use phalanx_rendezvous::{OpenStore, PrefixStore, Store, Workers};
 use phalanx_transport::random_number;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -121,7 +121,8 @@ impl<'a> InitNotices<'a> {
     /// [`Error::Rendezvous`] says what is the matter: a worker has ended, a rank gave up, rank 0 was started anew. Those of the store.
     pub(crate) fn check(&self) -> Result<()> {
         if self.start.is_none() {
-            self.assignment.check(self.job, self.deadline)?;
+            let workers = Workers::read(&self.job.store)?;
+            self.assignment.check(workers.as_ref(), self.deadline.elapsed(Instant::now()))?;
         }
         if let Some(gave_up) = self.heard()? {
             self.is_private.set(true);

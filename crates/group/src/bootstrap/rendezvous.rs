@@ -70,6 +70,17 @@ impl Rendezvous {
         }
         Step::Ask(Notice::WhoIsMissing)
     }
+
+    /// Tells those who have joined why this rank goes. If they know a reason already, that one stays.
+    pub(crate) fn give_up(&self, error: &Error) -> Notice {
+        let words = match error {
+            Error::Rendezvous { what, .. } => what.clone(),
+            other => other.to_string(),
+        };
+        let reason = crate::control::limits::cut(&format!("{} gave up: {words}", self.me));
+        let cause = Cause::Aborted { peer: self.me.clone(), reason };
+        Notice::Failed { group: WORLD, members: (0..self.world_size).collect(), cause }
+    }
 }
 
 fn missing_text(missing: &[usize], world_size: usize) -> String {

@@ -4,13 +4,17 @@
 //! come together as at the beginning, with a new arbiter on the new rank 0, new lines and new links. The store is what
 //! has to outlive all of them.
 
-mod farewell;
+pub(crate) mod ask;
+mod assignment;
+pub(crate) mod farewell;
+pub(crate) mod forming;
 mod liveness;
 pub(crate) mod processes;
 pub(crate) mod roster;
 pub(crate) mod store_heartbeat;
 pub(crate) mod threads;
 pub(crate) mod view;
+pub(crate) mod watch;
 
 use crate::ProcessGroup;
 use crate::bootstrap::self_test;
@@ -22,8 +26,11 @@ use crate::group::process_group::Regroup;
 use crate::host::host_context::HostContext;
 use crate::host::registry::{BackendKind, JobHandle};
 use crate::warning::warn_aside;
+pub(crate) use assignment::Assignment;
+use farewell::Farewell;
+use forming::{Forming, Step};
 use phalanx_algo::Selector;
-use phalanx_core::{CallSite, Cause, Context, Deadline, Error, OpKind, Peer, Result, Signature, WORLD};
+use phalanx_core::{CallSite, Deadline, Error, OpKind, Result, Signature, WORLD};
 use phalanx_rendezvous::{Elastic, OpenStore};
 use phalanx_transport::Secret;
 use roster::{Party, WaitLimits};
@@ -32,7 +39,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store_heartbeat::StoreHeartbeat;
-use view::{Admission, Candidate, Decision, Lost};
+use view::{Admission, Candidate, Lost};
 
 /// How the workers of a job reach each other: as processes or as threads.
 pub(crate) trait Bootstrap: Send + Sync + Debug {
@@ -66,23 +73,6 @@ pub(crate) trait Bootstrap: Send + Sync + Debug {
     /// # Errors
     /// They do not all come.
     fn meet(&self, assignment: &Assignment, open: &Arc<OpenStore>, deadline: &Deadline) -> Result<JobParts>;
-}
-
-/// A place in a generation.
-#[derive(Debug, Clone)]
-pub(crate) struct Assignment {
-    pub(crate) generation: u64,
-    pub(crate) rank: usize,
-    /// The workers, in rank order.
-    pub(crate) roster: Vec<u64>,
-    /// The heartbeat that watches the others while they come together, in a generation that forms.
-    pub(crate) heartbeat: Option<Arc<StoreHeartbeat>>,
-}
-
-impl Assignment {
-    pub(crate) fn new(generation: u64, rank: usize, roster: Vec<u64>) -> Self {
-        Self { generation, rank, roster, heartbeat: None }
-    }
 }
 
 /// The parts of which the group of all ranks is made.
@@ -152,29 +142,22 @@ impl Regroup for Generation {
         let Assignment { rank, ref roster, .. } = self.assignment;
         let call = Signature::bare(op, site);
         self.heartbeat.iter().for_each(|heartbeat| heartbeat.beat());
-        farewell::fail_groups(&*self.job, &call);
-        let workers = |ranks: Vec<usize>| ranks.into_iter().map(|rank| roster[rank]).collect();
         let membership = self.job.membership();
-        let lost = || Lost {
-            gone: workers(membership.gone()),
-            silent: workers(membership.silent()),
-            arbiter: membership.has_arbiter(),
-        };
+        Farewell::say(&*self.job, &call, membership.runtime().now()).wait();
         let deadline = Deadline::after(Instant::now(), self.bootstrap.init_timeout());
-        let open = self.bootstrap.open(&lost().gone, &deadline)?;
-        let forming = roster::not_refused(&open.store, self.assignment.generation + 1)?;
+        let open = self.bootstrap.open(&Lost::of(membership, roster).gone, &deadline)?;
         let name = |(rank, &worker): (usize, &u64)| (worker, self.job.peer(rank).to_string());
         let party = Party {
             me: Candidate { worker: roster[rank], rank: Some(rank), call: Some((self.job.peer(rank), call)) },
             admission,
             before: roster.clone(),
             names: roster.iter().enumerate().map(name).collect(),
-            lost: &lost,
-            heartbeat: self.heartbeat.clone(),
-            limits: WaitLimits { start: self.bootstrap.init_timeout(), compute: limit },
-            say: &|words| self.job.remind(words),
+            lost: Box::new(|| Lost::of(membership, roster)),
+            watch: self.heartbeat.as_ref().map(|heartbeat| heartbeat.watch()),
+            limits: WaitLimits::new(self.bootstrap.init_timeout(), limit),
+            say: Box::new(|words| self.job.remind(words)),
         };
-        let group = form(&self.bootstrap, &open, party, forming)?;
+        let group = form(&self.bootstrap, &open, party, self.assignment.generation + 1)?;
         self.heartbeat.iter().for_each(|heartbeat| heartbeat.rest());
         Ok(group)
     }
@@ -185,99 +168,39 @@ impl Regroup for Generation {
 pub(crate) fn enter(bootstrap: &Arc<dyn Bootstrap>, worker: u64, elastic: Elastic) -> Result<ProcessGroup> {
     let deadline = Deadline::after(Instant::now(), bootstrap.init_timeout());
     let open = bootstrap.open(&BTreeSet::new(), &deadline)?;
-    let heartbeat = bootstrap.heartbeat(worker).map(Arc::new);
-    heartbeat.iter().for_each(|heartbeat| heartbeat.beat());
+    let heartbeat = bootstrap.heartbeat(worker);
+    heartbeat.iter().for_each(StoreHeartbeat::beat);
     let party = Party {
         me: Candidate { worker, rank: None, call: None },
         admission: Admission::Elastic(elastic),
         before: Vec::new(),
         names: BTreeMap::new(),
-        lost: &Lost::default,
-        heartbeat,
-        limits: WaitLimits { start: bootstrap.init_timeout(), compute: bootstrap.timeout() },
-        say: &|words| warn_aside(&format!("worker {worker}"), words),
+        lost: Box::new(Lost::default),
+        watch: heartbeat.as_ref().map(StoreHeartbeat::watch),
+        limits: WaitLimits::new(bootstrap.init_timeout(), bootstrap.timeout()),
+        say: Box::new(|words| warn_aside(&format!("worker {worker}"), words)),
     };
-    let forming = roster::forming(&open.store)?;
-    form(bootstrap, &open, party, forming)
+    form(bootstrap, &open, party, 0)
 }
 
-/// Comes together with the others in this generation, after a roster; if that fails, because somebody else is lost meanwhile, in the
-/// next one. Whoever lives is waited for as long as an operation may take; then there is the time of init to come together.
+/// Comes together with the others in this generation, or in the first after it in which that is possible.
 #[track_caller]
 fn form(
     bootstrap: &Arc<dyn Bootstrap>,
     open: &Arc<OpenStore>,
-    mut party: Party<'_>,
-    mut generation: u64,
+    party: Party<'_>,
+    generation: u64,
 ) -> Result<ProcessGroup> {
-    let WaitLimits { start, compute } = party.limits;
-    let deadline = Deadline::after(Instant::now(), start.saturating_add(compute));
+    let (mut forming, mut step) = Forming::begin(party, generation, Instant::now());
     loop {
-        let roster = match party.agree(&open.store, generation, &deadline)? {
-            Decision::Roster(roster) => roster,
-            Decision::Refused(_) if party.me.call.is_none() => {
-                generation += 1; // nothing is wrong with those who are waited for
-                continue;
-            }
-            Decision::Refused(calls) => return Err(refused(&party, *calls, &deadline)),
+        step = match step {
+            Step::Ask(ask) => forming.answered(ask.perform(&open.store)?, Instant::now())?,
+            Step::Meet(assignment, deadline) => match found(bootstrap, assignment, open, &deadline) {
+                Ok(group) => return Ok(group),
+                Err(error) => forming.failed(error, Instant::now())?,
+            },
         };
-        let worker = party.me.worker;
-        let Some(rank) = roster.iter().position(|w| *w == worker) else {
-            if party.me.rank.is_none() {
-                generation += 1; // it was closed when this worker came
-                continue;
-            }
-            let what = format!(
-                "generation {generation} has formed without this rank, which came too late: workers {roster:?} go on"
-            );
-            let waited = deadline.elapsed(Instant::now());
-            return Err(Error::Rendezvous { rank: 0, world_size: 0, what, waited });
-        };
-        if let Some(heartbeat) = &party.heartbeat {
-            heartbeat.watch(roster.iter().copied().collect());
-        }
-        // Not all of what is left: somebody may be lost in this attempt too.
-        let now = Instant::now();
-        let attempt = Deadline::after(now, start.min(deadline.remaining(now)) / 2);
-        let assignment =
-            Assignment { heartbeat: party.heartbeat.clone(), ..Assignment::new(generation, rank, roster) };
-        tracing::info!(generation, rank, roster = ?assignment.roster, "a generation forms");
-        match found(bootstrap, assignment.clone(), open, &attempt) {
-            Ok(group) => return Ok(group),
-            Err(error) if may_pass(&error) && !deadline.has_passed(Instant::now()) => {
-                tracing::warn!(generation, %error, "the ranks did not come together; trying again without who is lost");
-            }
-            Err(error) => return Err(error),
-        }
-        party.me.rank = party.me.rank.map(|_| rank);
-        (generation, party.before) = (generation + 1, assignment.roster);
     }
-}
-
-/// One rank shrinks, and another waits for replacements.
-fn refused(party: &Party<'_>, [left, right]: [(Peer, Signature); 2], since: &Deadline) -> Error {
-    let call = party.me.call.as_ref().map(|(_, call)| call);
-    let at = Context {
-        op: call.map_or(OpKind::Init, |call| call.op),
-        seq: 0,
-        site: call.map(|call| call.site.clone()),
-        envelope: None,
-        group: WORLD,
-        members: (0..party.before.len()).collect(),
-        rank: party.me.rank.unwrap_or(0),
-        bytes: (0, 0),
-        elapsed: since.elapsed(Instant::now()),
-        through: None,
-    };
-    Error::from_cause(Cause::Mismatch { seq: 0, tag: None, left, right }, at)
-}
-
-/// Whether the next generation may do better.
-fn may_pass(error: &Error) -> bool {
-    !matches!(
-        error,
-        Error::Config { .. } | Error::Unavailable { .. } | Error::Internal { .. } | Error::WrongSum { .. }
-    )
 }
 
 /// The group of all ranks of a generation whose roster is known.
@@ -342,6 +265,7 @@ mod tests {
     use crate::host::choose_backend::HostBackends;
     use phalanx_core::ReduceOp;
     use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore, TcpStoreServer, Workers};
+    use view::Decision;
 
     /// A store that does not answer; remembers for how long it was asked.
     #[derive(Debug, Default)]
@@ -433,12 +357,12 @@ mod tests {
                 admission: Admission::Elastic(Elastic::new(2, 4).unwrap()),
                 before: Vec::new(),
                 names: BTreeMap::new(),
-                lost: &Lost::default,
-                heartbeat: None,
+                lost: Box::new(Lost::default),
+                watch: None,
                 limits: WaitLimits { start: deadline.limit(), compute: deadline.limit() },
-                say: &|_| {},
+                say: Box::new(|_| {}),
             };
-            let decided = party.agree(&store, 0, &deadline).unwrap();
+            let decided = forming::agree(&party, &store, 0, deadline).unwrap();
             assert_eq!(decided, Decision::Roster(vec![0, 1, 2, 3]));
             workers.ended.push(ghost);
             workers.publish(&store).unwrap();

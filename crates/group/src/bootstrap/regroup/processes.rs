@@ -11,7 +11,7 @@ use crate::control::group_health::words_of;
 use crate::host::registry::chosen_kind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Config, Elastic, OpenStore, StoreLocation, Workers};
+use phalanx_rendezvous::{Config, Elastic, OpenStore, StoreLocation};
 use phalanx_transport::Secret;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -231,32 +231,5 @@ fn whole(error: Error, assignment: &Assignment, deadline: &Deadline) -> Error {
             waited: deadline.elapsed(Instant::now()),
         },
         other => other,
-    }
-}
-
-impl Assignment {
-    /// Whether all the workers that are to come still live, as far as the launcher knows and as their beats show; asked now and then
-    /// while they are waited for.
-    ///
-    /// # Errors
-    /// [`Error::Rendezvous`] with who has ended, or is silent.
-    pub(crate) fn check(&self, open: &OpenStore, deadline: &Deadline) -> Result<()> {
-        let ended = Workers::read(&open.store)?.map(|workers| workers.ended).unwrap_or_default();
-        let silent = self.heartbeat.as_ref().map(|heartbeat| heartbeat.silent()).unwrap_or_default();
-        let lost = |worker: &u64| ended.contains(worker) || silent.contains(worker);
-        let Some(rank) = self.roster.iter().position(lost) else { return Ok(()) };
-        let worker = self.roster[rank];
-        let how = match &self.heartbeat {
-            Some(heartbeat) if !ended.contains(&worker) => {
-                format!(
-                    "has shown no sign of life for {} s (stopped, or cut off?)",
-                    heartbeat.limit().as_secs_f64()
-                )
-            }
-            _ => "ended before all had come".into(),
-        };
-        let what = format!("rank {rank}, which is worker {worker}, {how}");
-        let waited = deadline.elapsed(Instant::now());
-        Err(Error::Rendezvous { rank: self.rank, world_size: self.roster.len(), what, waited })
     }
 }

@@ -1,16 +1,20 @@
 //! The workers of the next generation: decided by the one that sees first that all are there, and followed by all.
 //!
 //! Each worker announces itself under the generation's number, and looks. Once everybody who lives has come it proposes the roster
-//! that it sees; the store takes the first proposal, and that counts.
+//! that it sees; the store takes the first proposal, and that counts. A state machine without a clock or a store.
 
-use super::store_heartbeat::StoreHeartbeat;
+use super::ask::{Answer, Ask};
 use super::view::{Admission, Candidate, Decision, Lost, Outlook, View};
+use super::watch::Watch;
+use crate::control::failure_report::SETTLE_TIME;
 use crate::control::reminder::{self, Reminder, Reminding};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{PrefixStore, Store, Workers};
+use phalanx_transport::sabotage::{Mechanism, breaks};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +34,18 @@ pub(crate) struct WaitLimits {
     pub(crate) compute: Duration,
 }
 
+/// What an operation may take besides its limit, if it ends in that: until it is settled what went wrong first, and the program has called
+/// again.
+const RETURN_TIME: Duration = SETTLE_TIME.saturating_add(Duration::from_secs(1));
+
+impl WaitLimits {
+    /// Of workers whose operations may take so long.
+    pub(crate) fn new(start: Duration, operation: Duration) -> Self {
+        // A survivor may be in an operation that began when the others had heard of the loss, in a group that has not heard of it.
+        Self { start, compute: operation.saturating_add(RETURN_TIME) }
+    }
+}
+
 /// A worker that takes part in forming a generation.
 pub(crate) struct Party<'a> {
     pub(crate) me: Candidate,
@@ -38,110 +54,230 @@ pub(crate) struct Party<'a> {
     pub(crate) before: Vec<u64>,
     pub(crate) names: BTreeMap<u64, String>,
     /// The workers that are known to be lost by now.
-    pub(crate) lost: &'a dyn Fn() -> Lost,
-    pub(crate) heartbeat: Option<Arc<StoreHeartbeat>>,
+    pub(crate) lost: Box<dyn Fn() -> Lost + Send + 'a>,
+    pub(crate) watch: Option<Arc<Watch>>,
     pub(crate) limits: WaitLimits,
     /// Says that this worker has waited for long, and for whom.
-    pub(crate) say: &'a dyn Fn(&str),
+    pub(crate) say: Box<dyn Fn(&str) + Send + 'a>,
+}
+
+impl fmt::Debug for Party<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Party").field("me", &self.me).field("before", &self.before).finish_non_exhaustive()
+    }
+}
+
+/// One worker's part in the agreement on a generation.
+///
+/// Workers that live are waited for as long as an operation may take. A new worker waits as long: it must not begin a job of its own
+/// beside those who only take long to notice a loss.
+#[derive(Debug)]
+pub(crate) struct Agreement {
+    generation: u64,
+    begun: Instant,
+    deadline: Deadline,
+    first_seen: BTreeMap<u64, Instant>,
+    too_few_since: Option<Instant>,
+    reminder: Reminder,
+    asked: Question,
+    /// Those who have announced themselves, the workers that are lost, and what keeps the generation from forming, as they were seen last.
+    announced: Vec<Candidate>,
+    gone: BTreeSet<u64>,
+    lacking: String,
+    /// There is no time left.
+    hopeless: bool,
+}
+
+/// What the store was asked last.
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    /// Which workers have announced themselves.
+    Others,
+    /// To add this worker to them.
+    Announce,
+    /// Which workers have announced themselves by now, this one among them.
+    Announced,
+    /// What the launcher says.
+    Workers,
+    /// To take this worker's proposal.
+    Propose,
+    /// What was decided.
+    Decided,
+}
+
+/// What follows from an answer.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Ask(Ask),
+    /// It was decided, with or without this worker.
+    Decided(Decision),
+}
+
+impl Agreement {
+    /// Begins to agree with the others on `generation`. Ask this first.
+    pub(crate) fn begin(party: &Party<'_>, generation: u64, deadline: Deadline, now: Instant) -> (Self, Ask) {
+        let agreement = Self {
+            generation,
+            begun: now,
+            deadline,
+            first_seen: BTreeMap::new(),
+            too_few_since: None,
+            reminder: Reminder::new(party.limits.compute, Duration::ZERO),
+            asked: Question::Others,
+            announced: Vec::new(),
+            gone: BTreeSet::new(),
+            lacking: String::new(),
+            hopeless: false,
+        };
+        let ask = Ask::TryGet(agreement.key(ANNOUNCED));
+        (agreement, ask)
+    }
+
+    /// Takes the answer to what was asked last.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if too few have come by the deadline, or all who could have let a new worker in are gone and have done the
+    /// work; [`Error::Config`] if what stands in the store can't be read.
+    pub(crate) fn step(&mut self, party: &Party<'_>, answer: Answer, now: Instant) -> Result<Next> {
+        let (asked, ask) = match self.asked {
+            Question::Others => {
+                let present = answer.value()?;
+                let mut all: Vec<Candidate> = read(present.as_deref())?.unwrap_or_default();
+                all.retain(|c| c.worker != party.me.worker);
+                all.push(party.me.clone());
+                (Question::Announce, Ask::CompareSet(self.key(ANNOUNCED), present, encode(&all)))
+            }
+            // Each failure is another worker's success, so this ends.
+            Question::Announce if answer == Answer::Changed(false) && !breaks(Mechanism::Announcement) => {
+                (Question::Others, Ask::TryGet(self.key(ANNOUNCED)))
+            }
+            Question::Announce => self.look(),
+            Question::Announced => {
+                self.announced = read(answer.value()?.as_deref())?.unwrap_or_default();
+                (Question::Workers, Ask::TryGet(Workers::KEY.into()))
+            }
+            Question::Workers => {
+                let launcher = answer.value()?.map(|value| Workers::parse(&value)).transpose()?;
+                self.judge(party, launcher.as_ref(), now)?
+            }
+            Question::Propose => self.await_decision(now),
+            Question::Decided => match answer.value()? {
+                Some(decision) => {
+                    return read(Some(&decision))?
+                        .map(Next::Decided)
+                        .ok_or_else(|| Error::config("no decision"));
+                }
+                None if self.hopeless => return Err(self.failed(party, now)),
+                None => self.look(),
+            },
+        };
+        self.asked = asked;
+        Ok(Next::Ask(ask))
+    }
+
+    fn key(&self, name: &str) -> String {
+        key(self.generation, name)
+    }
+
+    fn look(&self) -> (Question, Ask) {
+        (Question::Announced, Ask::TryGet(self.key(ANNOUNCED)))
+    }
+
+    fn await_decision(&self, now: Instant) -> (Question, Ask) {
+        let limit = LOOK_INTERVAL.min(self.deadline.remaining(now));
+        (Question::Decided, Ask::Get(self.key(DECISION), limit))
+    }
+
+    /// All was looked at: whether it can be decided.
+    fn judge(
+        &mut self,
+        party: &Party<'_>,
+        launcher: Option<&Workers>,
+        now: Instant,
+    ) -> Result<(Question, Ask)> {
+        let (waited, limits, lost) = (now - self.begun, party.limits, (party.lost)());
+        let is_guest = party.me.rank.is_none() && self.generation > 0;
+        let silent = party.look_at(&self.announced, &lost, now);
+        // A guest doesn't know who of the others has begun.
+        let stuck = match launcher {
+            Some(launcher) if !is_guest => {
+                let starting = launcher.living().filter(|worker| !party.before.contains(worker));
+                let half = limits.start / 2;
+                starting.filter(|&w| now - *self.first_seen.entry(w).or_insert(now) >= half).collect()
+            }
+            _ => BTreeSet::new(),
+        };
+        let view = View {
+            admission: party.admission,
+            announced: &self.announced,
+            before: &party.before,
+            launcher,
+            lost: &lost,
+            silent: &silent,
+            stuck: &stuck,
+            waited,
+            overdue: waited >= limits.compute && !is_guest,
+            started: waited >= limits.start / 2 && !is_guest,
+            is_guest,
+        };
+        // In the first generation all are new, and nothing has been done.
+        if is_guest && view.is_done() {
+            let what = "the job has been done: a rank has succeeded, and nobody is left who could let this process in";
+            return Err(failed(what.into(), waited));
+        }
+        let outlook = view.outlook();
+        self.gone = lost.gone.union(&silent).copied().collect();
+        self.too_few_since = self.too_few_since.filter(|_| outlook == Outlook::TooFew);
+        self.hopeless = self.deadline.has_passed(now);
+        match outlook {
+            // When the time is over, only what the others have decided counts.
+            Outlook::Decide(_) if self.hopeless => self.lacking = "all have come too late".into(),
+            Outlook::Decide(decision) => {
+                let (key, value) = (self.key(DECISION), encode(&decision));
+                let ask = match breaks(Mechanism::FirstProposal) {
+                    true => Ask::Set(key, value),
+                    false => Ask::CompareSet(key, None, value),
+                };
+                return Ok((Question::Propose, ask));
+            }
+            Outlook::TooFew => {
+                self.hopeless |= now - *self.too_few_since.get_or_insert(now) >= limits.start / 2;
+                self.lacking = match party.admission {
+                    Admission::Elastic(size) => format!("it takes {} of them", size.min()),
+                    Admission::Survivors => "none of them is a survivor".into(),
+                };
+            }
+            Outlook::Wait(absent) => {
+                if self.reminder.poll(waited) == Reminding::Say {
+                    (party.say)(&party.awaited(&absent, waited));
+                }
+                self.lacking = format!("{absent:?} have not come");
+            }
+        }
+        Ok(self.await_decision(now))
+    }
+
+    fn failed(&self, party: &Party<'_>, now: Instant) -> Error {
+        let here: Vec<u64> = self.announced.iter().map(|c| c.worker).collect();
+        let (generation, before, gone, lacking) = (self.generation, &party.before, &self.gone, &self.lacking);
+        let what = format!(
+            "generation {generation} did not form: workers {here:?} came, {before:?} were there before, {gone:?} are lost; {lacking}"
+        );
+        failed(what, now - self.begun)
+    }
 }
 
 impl Party<'_> {
-    /// Agrees with the others on `generation`. Returns what was decided, with or without this worker.
-    ///
-    /// Workers that live are waited for as long as an operation may take. A new worker waits as long: it must not begin a job of its own
-    /// beside those who only take long to notice a loss.
-    ///
-    /// # Errors
-    /// Those of the store, and [`Error::Rendezvous`] if too few have come by the deadline, or all who could have let a new worker in are
-    /// gone and have done the work.
-    pub(crate) fn agree(
-        &self,
-        store: &Arc<dyn Store>,
-        generation: u64,
-        deadline: &Deadline,
-    ) -> Result<Decision> {
-        let corner = corner(store, generation);
-        let begun = Instant::now();
-        let mut first_seen = BTreeMap::new();
-        let mut too_few_since = None;
-        let mut reminder = Reminder::new(self.limits.compute, Duration::ZERO);
-        announce(&corner, &self.me)?;
-        loop {
-            let announced: Vec<Candidate> = read(corner.try_get(ANNOUNCED)?)?.unwrap_or_default();
-            let (launcher, lost) = (Workers::read(store)?, (self.lost)());
-            let now = Instant::now();
-            let waited = now - begun;
-            let is_guest = self.me.rank.is_none() && generation > 0;
-            let silent = self.look_at(&announced, &lost);
-            // A guest doesn't know who of the others has begun.
-            let stuck = match &launcher {
-                Some(launcher) if !is_guest => {
-                    let starting = launcher.living().filter(|worker| !self.before.contains(worker));
-                    let half = self.limits.start / 2;
-                    starting.filter(|&w| now - *first_seen.entry(w).or_insert(now) >= half).collect()
-                }
-                _ => BTreeSet::new(),
-            };
-            let view = View {
-                admission: self.admission,
-                announced: &announced,
-                before: &self.before,
-                launcher: launcher.as_ref(),
-                lost: &lost,
-                silent: &silent,
-                stuck: &stuck,
-                waited,
-                overdue: waited >= self.limits.compute && !is_guest,
-                started: waited >= self.limits.start / 2 && !is_guest,
-                is_guest,
-            };
-            // In the first generation all are new, and nothing has been done.
-            if is_guest && view.is_done() {
-                let what = "the job has been done: a rank has succeeded, and nobody is left who could let this process in";
-                return Err(self.failed(what.into(), waited));
-            }
-            let outlook = view.outlook();
-            too_few_since = too_few_since.filter(|_| outlook == Outlook::TooFew);
-            let mut hopeless = deadline.has_passed(now);
-            match outlook {
-                Outlook::Decide(decision) => drop(corner.compare_set(DECISION, None, &encode(&decision))?),
-                Outlook::TooFew => {
-                    hopeless |= now - *too_few_since.get_or_insert(now) >= self.limits.start / 2;
-                }
-                Outlook::Wait(absent) => {
-                    if reminder.poll(waited) == Reminding::Say {
-                        (self.say)(&self.awaited(&absent, waited));
-                    }
-                }
-            }
-            match corner.get(DECISION, &Deadline::after(now, LOOK_INTERVAL.min(deadline.remaining(now)))) {
-                Ok(decision) => return read(Some(decision))?.ok_or_else(|| Error::config("no decision")),
-                Err(Error::Rendezvous { .. }) if !hopeless => {}
-                Err(Error::Rendezvous { .. }) => {
-                    let here: Vec<u64> = announced.iter().map(|c| c.worker).collect();
-                    let before = &self.before;
-                    let gone: Vec<_> = lost.gone.union(&silent).collect();
-                    let what = format!(
-                        "generation {generation} did not form: workers {here:?} came, {before:?} were there before, {gone:?} are lost"
-                    );
-                    return Err(self.failed(what, begun.elapsed()));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
     /// The workers that show no sign of life any more: of those that have announced themselves, and of the survivors before them.
-    fn look_at(&self, announced: &[Candidate], lost: &Lost) -> BTreeSet<u64> {
-        let Some(heartbeat) = &self.heartbeat else { return BTreeSet::new() };
+    fn look_at(&self, announced: &[Candidate], lost: &Lost, now: Instant) -> BTreeSet<u64> {
+        let Some(watch) = &self.watch else { return BTreeSet::new() };
         let here: BTreeSet<u64> = announced.iter().map(|c| c.worker).collect();
-        heartbeat.watch(here.iter().chain(&self.before).copied().collect());
-        if lost.arbiter {
-            // A survivor that has not heard of any trouble yet does not beat.
+        watch.over(here.iter().chain(&self.before).copied().collect(), now);
+        if lost.unaware {
             let absent = self.before.iter().filter(|w| !here.contains(w) && !lost.gone.contains(w));
-            heartbeat.heard(absent.copied());
+            watch.heard(absent.copied(), now);
         }
-        heartbeat.silent()
+        watch.silent()
     }
 
     fn awaited(&self, absent: &BTreeSet<u64>, waited: Duration) -> String {
@@ -156,86 +292,84 @@ impl Party<'_> {
             None => format!("{}, for {:.0} s", reminder::waiting_for(&awaited), waited.as_secs_f64()),
         }
     }
-
-    fn failed(&self, what: String, waited: Duration) -> Error {
-        Error::Rendezvous { rank: 0, world_size: 0, what, waited }
-    }
 }
 
-/// The first generation of which nothing is decided.
-pub(crate) fn forming(store: &Arc<dyn Store>) -> Result<u64> {
-    let mut generation = 0;
-    while corner(store, generation).try_get(DECISION)?.is_some() {
-        generation += 1;
-    }
-    Ok(generation)
+fn failed(what: String, waited: Duration) -> Error {
+    Error::Rendezvous { rank: 0, world_size: 0, what, waited }
 }
 
-/// The first generation from this one on that was not refused.
-pub(crate) fn not_refused(store: &Arc<dyn Store>, mut generation: u64) -> Result<u64> {
-    while let Some(Decision::Refused(_)) = read(corner(store, generation).try_get(DECISION)?)? {
-        generation += 1;
-    }
-    Ok(generation)
+/// Asks what was decided about `generation`; [`decision`] reads the answer.
+pub(crate) fn ask_decision(generation: u64) -> Ask {
+    Ask::TryGet(key(generation, DECISION))
+}
+
+/// What was decided, if anything.
+///
+/// # Errors
+/// [`Error::Config`]: it can't be read.
+pub(crate) fn decision(answer: Answer) -> Result<Option<Decision>> {
+    read(answer.value()?.as_deref())
 }
 
 /// How many new workers have announced themselves for `generation`, whose roster is open, and have not ended.
 pub(crate) fn waiting(store: &Arc<dyn Store>, generation: u64) -> Result<usize> {
-    let announced: Vec<Candidate> = read(corner(store, generation).try_get(ANNOUNCED)?)?.unwrap_or_default();
+    let announced: Vec<Candidate> =
+        read(store.try_get(&key(generation, ANNOUNCED))?.as_deref())?.unwrap_or_default();
     let ended = Workers::read(store)?.map(|workers| workers.ended).unwrap_or_default();
     Ok(announced.iter().filter(|c| c.rank.is_none() && !ended.contains(&c.worker)).count())
 }
 
 /// The part of the job's store for one generation.
 pub(crate) fn corner(store: &Arc<dyn Store>, generation: u64) -> PrefixStore<Arc<dyn Store>> {
-    PrefixStore::new(format!("generation {generation}"), store.clone())
+    PrefixStore::new(prefix(generation), store.clone())
 }
 
-/// Adds `me` to those who want to be in the generation.
-fn announce(corner: &impl Store, me: &Candidate) -> Result<()> {
-    loop {
-        let present = corner.try_get(ANNOUNCED)?;
-        let mut all: Vec<Candidate> = read(present.clone())?.unwrap_or_default();
-        all.retain(|c| c.worker != me.worker);
-        all.push(me.clone());
-        // Each failure is another worker's success, so this ends.
-        if corner.compare_set(ANNOUNCED, present.as_deref(), &encode(&all))? {
-            return Ok(());
-        }
-    }
+fn prefix(generation: u64) -> String {
+    format!("generation {generation}")
+}
+
+/// A key in that part.
+fn key(generation: u64, name: &str) -> String {
+    format!("{}/{name}", prefix(generation))
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("numbers and words are plain data")
 }
 
-fn read<T: DeserializeOwned>(bytes: Option<Vec<u8>>) -> Result<Option<T>> {
-    let decoded = bytes.map(|bytes| postcard::from_bytes(&bytes)).transpose();
+fn read<T: DeserializeOwned>(bytes: Option<&[u8]>) -> Result<Option<T>> {
+    let decoded = bytes.map(postcard::from_bytes).transpose();
     decoded.map_err(|e| Error::config(format!("what the store says of a generation cannot be read: {e}")))
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use super::super::forming::{agree, seek};
     use super::super::view::tests::{call, new, old, workers};
     use super::*;
     use phalanx_core::OpKind;
     use phalanx_rendezvous::{Elastic, MemoryStore};
     use std::thread;
 
-    fn no_loss() -> Lost {
+    pub(crate) fn no_loss() -> Lost {
         Lost::default()
     }
 
-    fn party<'a>(me: Candidate, before: &[u64], lost: &'a dyn Fn() -> Lost, limit: Duration) -> Party<'a> {
+    pub(crate) fn party<'a>(
+        me: Candidate,
+        before: &[u64],
+        lost: &'a (dyn Fn() -> Lost + Sync),
+        limit: Duration,
+    ) -> Party<'a> {
         Party {
             me,
             admission: Admission::Survivors,
             before: before.to_vec(),
             names: BTreeMap::new(),
-            lost,
-            heartbeat: None,
+            lost: Box::new(lost),
+            watch: None,
             limits: WaitLimits { start: limit, compute: limit },
-            say: &|_| {},
+            say: Box::new(|_| {}),
         }
     }
 
@@ -266,7 +400,8 @@ mod tests {
                     let (store, before, lost) = (&store, &before, &lost);
                     scope.spawn(move || {
                         thread::sleep(Duration::from_millis((worker * 7 + seed * 3) % 11));
-                        party(old(worker, worker as usize), before, lost, LONG).agree(store, 1, &after(LONG))
+                        let party = party(old(worker, worker as usize), before, lost, LONG);
+                        agree(&party, store, 1, after(LONG))
                     })
                 });
                 threads.collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap().unwrap()).collect()
@@ -281,7 +416,7 @@ mod tests {
         let store = store();
         let come = |worker: u64| {
             let party = party(old(worker, worker as usize), &[0, 1], &no_loss, Duration::from_millis(200));
-            party.agree(&store, 3, &after(LONG))
+            agree(&party, &store, 3, after(LONG))
         };
         assert_eq!(come(0).unwrap(), roster([0]), "worker 1 was waited for");
         assert_eq!(come(1).unwrap(), roster([0]));
@@ -294,10 +429,11 @@ mod tests {
         let store = store();
         let party = Party {
             names: BTreeMap::from([(1, "rank 1 (h)".to_owned())]),
-            say: &say,
+            say: Box::new(say),
             ..party(old(0, 0), &[0, 1], &no_loss, Duration::from_secs(3))
         };
-        party.agree(&store, 1, &after(LONG)).unwrap();
+        agree(&party, &store, 1, after(LONG)).unwrap();
+        drop(party);
         let said = said.lock().unwrap();
         assert!(
             said[0].starts_with("still waiting for rank 1 (h) in shrink of world (train.rs:0), for "),
@@ -310,7 +446,7 @@ mod tests {
         let store = store();
         let come = |rank: usize, op: OpKind, generation: u64| {
             let me = Candidate { call: Some(call(rank, op)), ..old(rank as u64, rank) };
-            party(me, &[0, 1], &no_loss, LONG).agree(&store, generation, &after(LONG)).unwrap()
+            agree(&party(me, &[0, 1], &no_loss, LONG), &store, generation, after(LONG)).unwrap()
         };
         let both = |ops: [OpKind; 2], generation| {
             thread::scope(|scope| {
@@ -320,8 +456,8 @@ mod tests {
         };
         let refused = Decision::Refused(Box::new([call(0, OpKind::Shrink), call(1, OpKind::Rejoin)]));
         assert_eq!(both([OpKind::Shrink, OpKind::Rejoin], 1), [refused.clone(), refused]);
-        let next = not_refused(&store, 1).unwrap();
-        assert_eq!((next, forming(&store).unwrap()), (2, 0));
+        let next = seek(party(old(0, 0), &[0, 1], &no_loss, LONG), &store, 1);
+        assert_eq!((next, seek(party(new(2), &[], &no_loss, LONG), &store, 0)), (2, 0));
         assert_eq!(both([OpKind::Shrink; 2], next), [roster([0, 1]), roster([0, 1])]);
     }
 
@@ -329,16 +465,17 @@ mod tests {
     fn a_new_worker_begins_no_job_of_its_own() {
         let store = store();
         workers(3, [1]).publish(&store).unwrap();
-        assert_eq!(forming(&store).unwrap(), 0);
+        let sought = || seek(party(new(2), &[], &no_loss, LONG), &store, 0);
+        assert_eq!(sought(), 0);
         corner(&store, 0).set(DECISION, &encode(&roster([0, 1]))).unwrap();
-        assert_eq!(forming(&store).unwrap(), 1);
+        assert_eq!(sought(), 1);
         assert_eq!(waiting(&store, 1).unwrap(), 0);
         let short = Duration::from_millis(200);
         let guest = Party {
             admission: Admission::Elastic(Elastic::new(1, 2).unwrap()),
             ..party(new(2), &[], &no_loss, short)
         };
-        let error = guest.agree(&store, 1, &after(short)).unwrap_err();
+        let error = agree(&guest, &store, 1, after(short)).unwrap_err();
         assert!(error.to_string().contains("generation 1 did not form: workers [2] came"), "{error}");
         assert_eq!(waiting(&store, 1).unwrap(), 1);
         workers(3, [1, 2]).publish(&store).unwrap();
@@ -356,7 +493,7 @@ mod tests {
                 admission: Admission::Elastic(Elastic::new(min, 3).unwrap()),
                 ..party(new(3), &[], &no_loss, LONG)
             };
-            let error = guest.agree(&store, 1, &after(LONG)).unwrap_err().to_string();
+            let error = agree(&guest, &store, 1, after(LONG)).unwrap_err().to_string();
             assert!(error.contains("the job has been done"), "{error}");
         }
     }

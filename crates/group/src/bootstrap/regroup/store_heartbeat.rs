@@ -4,23 +4,14 @@
 //! writes a beat into the store, on a thread that does nothing else: so a survivor that computes, and has not called `rejoin` yet, is
 //! told from one that is stopped. The same thread looks at the beats of the others. In a job that is in order there is no such thread.
 
-use super::liveness::Liveness;
+use super::watch::Watch;
 use crate::control::failure_latch::FailureLatch;
 use phalanx_core::{Deadline, Result};
-use phalanx_rendezvous::{OpenStore, Store};
+use phalanx_rendezvous::OpenStore;
 use phalanx_transport::{WakeSource, Waker};
-use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// How often the others are looked at, in the time after which silence is a loss …
-const LOOKS: u32 = 20;
-/// … but not more rarely.
-const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
-/// Tells one beat of this process from the next, whichever of its heartbeats makes it.
-static BEATS: AtomicU64 = AtomicU64::new(0);
 
 /// Opens the store once more.
 type Open = dyn Fn(&Deadline) -> Result<OpenStore> + Send + Sync;
@@ -29,15 +20,14 @@ type Open = dyn Fn(&Deadline) -> Result<OpenStore> + Send + Sync;
 pub(crate) struct StoreHeartbeat(Arc<Shared>);
 
 struct Shared {
-    worker: u64,
-    limit: Duration,
+    watch: Arc<Watch>,
     open: Box<Open>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
+#[derive(Default)]
 struct State {
-    liveness: Liveness,
     /// There is a thread.
     beats: bool,
     ended: bool,
@@ -45,7 +35,7 @@ struct State {
 
 impl fmt::Debug for StoreHeartbeat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreHeartbeat").field("worker", &self.0.worker).finish_non_exhaustive()
+        f.debug_struct("StoreHeartbeat").field("worker", &self.0.watch.worker()).finish_non_exhaustive()
     }
 }
 
@@ -56,9 +46,14 @@ impl StoreHeartbeat {
         limit: Duration,
         open: impl Fn(&Deadline) -> Result<OpenStore> + Send + Sync + 'static,
     ) -> Self {
-        let liveness = Liveness::new(limit, Instant::now());
-        let state = Mutex::new(State { liveness, beats: false, ended: false });
-        Self(Arc::new(Shared { worker, limit, open: Box::new(open), state, changed: Condvar::new() }))
+        let watch = Arc::new(Watch::new(worker, limit, Instant::now()));
+        let (state, changed) = Default::default();
+        Self(Arc::new(Shared { watch, open: Box::new(open), state, changed }))
+    }
+
+    /// The watch whose beats it makes, and which looks at those of the others.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        self.0.watch.clone()
     }
 
     /// Beats from now on.
@@ -79,28 +74,6 @@ impl StoreHeartbeat {
     pub(crate) fn rest(&self) {
         self.0.lock().ended = true;
         self.0.changed.notify_all();
-    }
-
-    /// Looks at these workers, and at nobody else.
-    pub(crate) fn watch(&self, mut workers: BTreeSet<u64>) {
-        workers.remove(&self.0.worker);
-        self.0.lock().liveness.watch(&workers, Instant::now());
-    }
-
-    /// An arbiter still hears them.
-    pub(crate) fn heard(&self, workers: impl Iterator<Item = u64>) {
-        let mut state = self.0.lock();
-        workers.for_each(|worker| state.liveness.heard(worker, Instant::now()));
-    }
-
-    /// The workers of these that have not beaten for the whole time.
-    pub(crate) fn silent(&self) -> BTreeSet<u64> {
-        self.0.lock().liveness.silent().clone()
-    }
-
-    /// How long silence may last.
-    pub(crate) fn limit(&self) -> Duration {
-        self.0.limit
     }
 }
 
@@ -137,13 +110,12 @@ impl Shared {
                 Ok(()) => {}
                 Err(error) => {
                     // The others will take this worker for lost if it lasts; the call that forms the generation says why it failed.
-                    tracing::debug!(worker = self.worker, %error, "no sign of life in the store");
+                    tracing::debug!(worker = self.watch.worker(), %error, "no sign of life in the store");
                     store = None;
                 }
             }
             let state = self.lock();
-            let pause = (self.limit / LOOKS).min(LOOK_INTERVAL_MAX);
-            let waited = self.changed.wait_timeout_while(state, pause, |state| !state.ended);
+            let waited = self.changed.wait_timeout_while(state, self.watch.pause(), |state| !state.ended);
             if waited.unwrap_or_else(PoisonError::into_inner).0.ended {
                 return;
             }
@@ -154,25 +126,15 @@ impl Shared {
     fn round(&self, open: &mut Option<OpenStore>) -> Result<()> {
         let store = match open {
             Some(open) => &open.store,
-            None => &open.insert((self.open)(&Deadline::after(Instant::now(), self.limit))?).store,
+            None => &open.insert((self.open)(&Deadline::after(Instant::now(), self.watch.limit()))?).store,
         };
-        let watched = self.lock().liveness.watched();
-        for worker in watched {
-            let beat = store.try_get(&key(worker))?;
-            self.lock().liveness.saw(worker, beat, Instant::now());
-        }
-        let is_due = self.lock().liveness.poll(Instant::now());
-        if is_due {
-            let number = BEATS.fetch_add(1, Ordering::Relaxed);
-            store.set(&key(self.worker), format!("{} {number}", std::process::id()).as_bytes())?;
+        let mut round = self.watch.round();
+        let mut answer = None;
+        while let Some(ask) = self.watch.step(&mut round, answer, Instant::now()) {
+            answer = Some(ask.perform(store)?);
         }
         Ok(())
     }
-}
-
-/// The key of a worker's beat.
-fn key(worker: u64) -> String {
-    format!("alive/{worker}")
 }
 
 /// Waits for a latch, without a thread.
@@ -184,7 +146,7 @@ struct FailureListener {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("worker", &self.worker).finish_non_exhaustive()
+        f.debug_struct("Shared").field("worker", &self.watch.worker()).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! One worker's view of a generation that forms, and the roster that follows from it. No clock, no store.
 
+use crate::control::membership::Membership;
 use phalanx_core::{Peer, Signature};
 use phalanx_rendezvous::{Elastic, Workers};
 use serde::{Deserialize, Serialize};
@@ -44,8 +45,21 @@ pub(crate) struct Lost {
     pub(crate) gone: BTreeSet<u64>,
     /// Those of them that are stopped or cut off: the launcher doesn't know.
     pub(crate) silent: BTreeSet<u64>,
-    /// The arbiter hears the others.
-    pub(crate) arbiter: bool,
+    /// A survivor that has not come may live and not beat, because it has heard of no trouble: the arbiter still hears the others, or has left
+    /// in order, which tells nobody of trouble.
+    pub(crate) unaware: bool,
+}
+
+impl Lost {
+    /// As a rank of the generation before has heard; its workers stood in this roster.
+    pub(crate) fn of(membership: &Membership, roster: &[u64]) -> Self {
+        let workers = |ranks: Vec<usize>| ranks.into_iter().map(|rank| roster[rank]).collect();
+        Self {
+            gone: workers(membership.gone()),
+            silent: workers(membership.silent()),
+            unaware: membership.has_arbiter() || membership.arbiter_has_left(),
+        }
+    }
 }
 
 /// One worker's view of a generation that forms.
@@ -163,7 +177,9 @@ fn disagreement(here: &[&Candidate]) -> Option<[(Peer, Signature); 2]> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use phalanx_core::{CallSite, OpKind};
+    use crate::control::notice::Verdict;
+    use phalanx_core::{CallSite, Loss, OpKind};
+    use std::time::Instant;
 
     pub(crate) fn old(worker: u64, rank: usize) -> Candidate {
         Candidate { worker, rank: Some(rank), call: Some(call(rank, OpKind::Shrink)) }
@@ -183,7 +199,7 @@ pub(super) mod tests {
         Workers { started, ended: ended.into(), succeeded: false }
     }
 
-    static NONE_LOST: Lost = Lost { gone: BTreeSet::new(), silent: BTreeSet::new(), arbiter: true };
+    static NONE_LOST: Lost = Lost { gone: BTreeSet::new(), silent: BTreeSet::new(), unaware: true };
     static NOBODY: BTreeSet<u64> = BTreeSet::new();
 
     fn view<'a>(announced: &'a [Candidate], before: &'a [u64]) -> View<'a> {
@@ -216,6 +232,18 @@ pub(super) mod tests {
 
     fn elastic(min: usize, max: usize) -> Admission {
         Admission::Elastic(Elastic::new(min, max).unwrap())
+    }
+
+    #[test]
+    fn survivors_need_not_beat_while_the_arbiter_is_there_or_when_it_has_left_in_order() {
+        let of_rank_1 = || crate::runtime::membership(call(1, OpKind::Shrink).0, 3, Duration::from_secs(5));
+        let (left, died) = (of_rank_1(), of_rank_1());
+        let lost = |membership: &Membership| Lost::of(membership, &[4, 5, 6]);
+        assert!(lost(&left).unaware);
+        left.hear(Verdict::Left { rank: 0, after: None }, Instant::now());
+        assert!(lost(&left).unaware && lost(&left).gone == BTreeSet::from([4]));
+        died.lost_arbiter(Loss::Died);
+        assert!(!lost(&died).unaware && lost(&died).gone == BTreeSet::from([4]), "all heard of that");
     }
 
     #[test]
