@@ -1,8 +1,9 @@
 //! The connections of one simulated process: the true endpoint and exchange over simulated sockets, and the line to the arbiter.
 
+use super::job::Seat;
 use super::network::Net;
 use super::random::Random;
-use super::stream::{SimSockets, address};
+use super::stream::{SimSockets, port};
 use crate::bootstrap::arbiter_service::ArbiterService;
 use phalanx_core::{Deadline, WORLD};
 use phalanx_transport::handshake::{Hello, Purpose};
@@ -38,32 +39,36 @@ impl SharedDesk {
 }
 
 impl Desk {
-    /// That of rank `me`, which begins to call the arbiter. Connections that it makes hold `capacity` bytes each way.
+    /// That of a process in a generation, which begins to call the arbiter. Connections that it makes hold `capacity` bytes each way.
     pub(super) fn open(
         net: &Net,
-        secret: Secret,
-        (me, world_size): (usize, usize),
+        secret: &Secret,
+        seat: &Seat,
         heartbeat: Option<Duration>,
         capacity: usize,
         deadline: Deadline,
         random: Random,
     ) -> SharedDesk {
+        let (me, rank, world_size) = (seat.me, seat.rank, seat.world_size());
+        let secret = secret.of_generation(seat.generation);
+        let port = port(seat.generation);
         let now = {
             let mut network = net.lock();
-            network.listen(me);
+            network.listen(me, port);
             network.now
         };
-        let arbiter = (me == 0).then(|| ArbiterService::new(world_size, heartbeat, None, now));
+        let arbiter = (rank == 0).then(|| ArbiterService::new(world_size, heartbeat, None, now));
         let control = arbiter.map(|arbiter| Box::new(arbiter) as Box<dyn Service<_>>);
-        let (rank, world) = (me as u32, world_size as u32);
-        let hello = Hello { purpose: Purpose::Control, rank, called: 0, world_size: world, group: WORLD };
-        let line = SimSockets::new(net, me, LINE_CAPACITY);
-        let call = Call::new(line, address(0), secret.clone(), hello, deadline, now);
-        let sockets = SimSockets::new(net, me, capacity);
+        let (own, world) = (rank as u32, world_size as u32);
+        let hello =
+            Hello { purpose: Purpose::Control, rank: own, called: 0, world_size: world, group: WORLD };
+        let sockets = |capacity| SimSockets::new(net, (me, port), seat.roster.clone(), capacity);
+        let line = sockets(LINE_CAPACITY);
+        let call = Call::new(line, seat.address(0), secret.clone(), hello, deadline, now);
         SharedDesk(Arc::new(Mutex::new(Self {
             net: net.clone(),
             random,
-            process: Process::new(sockets, secret, me, world_size, control),
+            process: Process::new(sockets(capacity), secret, rank, world_size, control),
             call: Some(call),
             line: None,
             no_line: None,

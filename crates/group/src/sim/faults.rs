@@ -29,6 +29,45 @@ pub(super) struct Faults {
     pub(super) detour: Option<[usize; 3]>,
     pub(super) lie: Option<Lie>,
     pub(super) astray: Option<Astray>,
+    /// What happens to processes that go on after a loss, at one of their requests to the store.
+    pub(super) harms: Vec<Harm>,
+    pub(super) slow_requests: Vec<SlowRequests>,
+    /// How long processes compute before they go on.
+    pub(super) dawdles: Vec<(usize, Duration)>,
+    /// The process that shrinks at first where the others rejoin.
+    pub(super) contrary: Option<usize>,
+    /// When the store is gone.
+    pub(super) store_ends: Option<Duration>,
+    /// How long the replacements that the launcher has take to start, each; `MAX`: for ever.
+    pub(super) spares: Vec<Duration>,
+}
+
+/// A process is hurt so long after one of its requests to the store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Harm {
+    pub(super) process: usize,
+    /// Which of its requests, from 1.
+    pub(super) request: usize,
+    pub(super) after: Duration,
+    /// For how long it stops; `None`: it dies.
+    pub(super) stops: Option<Duration>,
+}
+
+/// Some of a process's requests to the store take longer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlowRequests {
+    pub(super) process: usize,
+    pub(super) requests: [usize; 2],
+    pub(super) by: Duration,
+    /// On the way back: what was asked for has been done long before.
+    pub(super) after: bool,
+}
+
+impl SlowRequests {
+    pub(super) fn concerns(&self, process: usize, request: usize) -> bool {
+        let [first, last] = self.requests;
+        self.process == process && (first..=last).contains(&request)
+    }
 }
 
 /// Nothing gets from one rank to another.
@@ -196,17 +235,108 @@ impl Faults {
         faults
     }
 
+    /// What goes wrong besides in a job whose ranks go on after a loss. In an elastic one a replacement is a process like the others.
+    pub(super) fn draw_later(
+        &mut self,
+        random: &mut Random,
+        world_size: usize,
+        length: Duration,
+        is_elastic: bool,
+    ) {
+        if random.chance(3, 4) {
+            for _ in 0..1 + random.below(2) {
+                let at = length.mul_f64(random.below(1000) as f64 / 1000.0);
+                let rank = if random.chance(1, 3) { 0 } else { random.below(world_size) };
+                match random.below(3) {
+                    0 => self.stops.push(Stop { rank, at, until: at + random.millis(1..30_000) }),
+                    _ => self.deaths.push((at, rank)),
+                }
+            }
+        }
+        if is_elastic {
+            for _ in 0..random.below(4) {
+                let starts = *random.pick(&[10, 10, 100, 15_000]);
+                let never = random.chance(1, 8);
+                self.spares.push(if never { Duration::MAX } else { random.millis(0..starts) });
+            }
+        }
+        let processes = world_size + self.spares.len();
+        for _ in 0..random.below(3) {
+            let process = random.below(processes);
+            match random.below(8) {
+                0..=3 => {
+                    let (most, longest) = (*random.pick(&[10, 20, 200]), *random.pick(&[1, 5_000, 60_000]));
+                    let (request, after) = (1 + random.below(most), random.micros(0..longest));
+                    let stops = random.chance(1, 2).then(|| random.millis(1..25_000));
+                    self.harms.push(Harm { process, request, after, stops });
+                }
+                4 => {
+                    let (first, most) = (1 + random.below(30), *random.pick(&[1, 10]));
+                    let requests = [first, first + random.below(most)];
+                    let longest = *random.pick(&[100, 1_000, 12_000]);
+                    let by = random.millis(1..longest);
+                    self.slow_requests.push(SlowRequests {
+                        process,
+                        requests,
+                        by,
+                        after: random.chance(1, 2),
+                    });
+                }
+                5 => self.dawdles.push((process, random.millis(0..15_000))),
+                6 if is_elastic => self.contrary = Some(process),
+                7 if random.chance(1, 4) => self.store_ends = Some(random.millis(0..5_000)),
+                _ => {}
+            }
+        }
+    }
+
+    /// What of it concerns these processes, which are ranks in this order.
+    pub(super) fn among(&self, roster: &[u64]) -> Self {
+        let rank_of = |process: usize| roster.iter().position(|worker| *worker == process as u64);
+        let pair = |[one, other]: [usize; 2]| Some([rank_of(one)?, rank_of(other)?]);
+        let mut here = self.clone();
+        here.cuts = (self.cuts.iter())
+            .filter_map(|cut| Some(Cut { from: rank_of(cut.from)?, to: rank_of(cut.to)?, ..*cut }))
+            .collect();
+        here.resets = self.resets.iter().filter_map(|(at, of)| Some((*at, pair(*of)?))).collect();
+        here.stops =
+            self.stops.iter().filter_map(|stop| Some(Stop { rank: rank_of(stop.rank)?, ..*stop })).collect();
+        here.deaths = self.deaths.iter().filter_map(|(at, who)| Some((*at, rank_of(*who)?))).collect();
+        let by_rank = |list: &[(usize, Duration)]| {
+            list.iter().filter_map(|(who, by)| Some((rank_of(*who)?, *by))).collect()
+        };
+        (here.slow, here.late, here.dawdles) =
+            (by_rank(&self.slow), by_rank(&self.late), by_rank(&self.dawdles));
+        here.impostor = self.impostor.and_then(pair);
+        here.detour = self.detour.and_then(|[from, to, instead]| {
+            Some([rank_of(from)?, rank_of(to)?, rank_of(instead).unwrap_or(roster.len())])
+        });
+        here.lie = self.lie.and_then(|lie| Some(Lie { rank: rank_of(lie.rank)?, ..lie }));
+        here.astray = self.astray.and_then(|astray| Some(Astray { rank: rank_of(astray.rank)?, ..astray }));
+        here.harms = (self.harms.iter())
+            .filter_map(|harm| Some(Harm { process: rank_of(harm.process)?, ..*harm }))
+            .collect();
+        here.slow_requests = (self.slow_requests.iter())
+            .filter_map(|slow| Some(SlowRequests { process: rank_of(slow.process)?, ..*slow }))
+            .collect();
+        here.contrary = self.contrary.and_then(rank_of);
+        here
+    }
+
     /// Whether nothing of it keeps a call from being in time that may take `limit`.
     pub(super) fn are_harmless(&self, limit: Duration) -> bool {
         let misled = self.impostor.is_some() || self.detour.is_some();
         let lost = !self.resets.is_empty() || !self.deaths.is_empty() || misled;
-        let wrong = self.lie.is_some() || self.astray.is_some();
+        let wrong = self.lie.is_some() || self.astray.is_some() || self.store_ends.is_some();
         let cut = self.cuts.iter().map(|c| c.until.saturating_sub(c.at)).max().unwrap_or_default();
         let stopped = self.stops.iter().map(|s| s.until.saturating_sub(s.at));
         let slow: Duration = self.slow.iter().map(|(_, by)| *by * 100).sum();
         let late = self.late.iter().map(|(_, by)| *by).max().unwrap_or_default();
-        let delays =
-            [cut, slow, late].into_iter().chain(stopped).fold(Duration::ZERO, Duration::saturating_add);
+        let asking = self.store_delay();
+        let delays = [cut, slow, late, asking]
+            .into_iter()
+            .chain(stopped)
+            .fold(Duration::ZERO, Duration::saturating_add);
         !lost && !wrong && delays < limit.min(Duration::from_millis(900))
     }
 
@@ -222,6 +352,9 @@ impl Faults {
             || self.detour.is_some_and(|[from, to, _]| [from, to].contains(&rank))
             || self.lie.is_some_and(|lie| lie.rank == rank)
             || self.astray.is_some_and(|astray| astray.rank == rank)
+            || self.slow_requests.iter().any(|slow| slow.process == rank)
+            || self.dawdles.iter().any(|(r, _)| *r == rank)
+            || self.contrary == Some(rank)
     }
 
     /// Whether this rank and the arbiter hear each other all the time, each at its own pace. An arbiter that leaves early is heard by
@@ -240,6 +373,16 @@ impl Faults {
             && !self.slow.iter().any(|(r, _)| itself(r))
             && !self.impostor.is_some_and(|pair| touches(&pair))
             && !self.detour.is_some_and(|[from, to, _]| touches(&[from, to]))
+    }
+
+    /// Whether ranks are cut off from each other for longer than an attempt to come together takes.
+    pub(super) fn are_cut_for_long(&self) -> bool {
+        self.cuts.iter().any(|cut| cut.until - cut.at > Duration::from_millis(900))
+    }
+
+    /// By how much the store's answers are late, all together.
+    pub(super) fn store_delay(&self) -> Duration {
+        self.slow_requests.iter().map(|slow| slow.by * (1 + slow.requests[1] - slow.requests[0]) as u32).sum()
     }
 
     /// How long this rank may take longer for anything than others.

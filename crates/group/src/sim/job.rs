@@ -1,17 +1,41 @@
 //! What a simulated process knows of its job.
 
+use super::stream::address;
 use crate::control::Control;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
 use crate::control::notice::Notice;
 use phalanx_core::{Deadline, GroupId, Peer, Result};
 use phalanx_transport::Wire;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A rank, as errors name it.
-pub(super) fn peer(rank: usize) -> Peer {
-    Peer { rank, host: format!("host{rank}") }
+/// A process's place in a generation.
+#[derive(Debug, Clone)]
+pub(super) struct Seat {
+    /// The process, and the worker of that number.
+    pub(super) me: usize,
+    pub(super) generation: u64,
+    pub(super) rank: usize,
+    /// The workers, in rank order.
+    pub(super) roster: Arc<[u64]>,
+}
+
+impl Seat {
+    pub(super) fn world_size(&self) -> usize {
+        self.roster.len()
+    }
+
+    /// A rank, as errors name it.
+    pub(super) fn peer(&self, rank: usize) -> Peer {
+        Peer { rank, host: format!("host{}", self.roster[rank]) }
+    }
+
+    /// Where a rank listens.
+    pub(super) fn address(&self, rank: usize) -> SocketAddr {
+        address(self.roster[rank], self.generation)
+    }
 }
 
 /// Notices on their way to the line.
@@ -38,21 +62,22 @@ impl Control for Notices {
 /// A simulated rank's connection to its job.
 #[derive(Debug)]
 pub(super) struct SimJob {
-    pub(super) place: Place,
-    pub(super) membership: Arc<Membership>,
-    pub(super) notices: Arc<Notices>,
+    seat: Seat,
+    place: Place,
+    membership: Arc<Membership>,
+    notices: Arc<Notices>,
 }
 
 impl SimJob {
     pub(super) fn new(
-        rank: usize,
-        world_size: usize,
+        seat: &Seat,
         timeout: Duration,
         membership: Arc<Membership>,
         notices: Arc<Notices>,
     ) -> Self {
+        let (rank, world_size) = (seat.rank, seat.world_size());
         let place = Place { rank, world_size, local_rank: 0, local_world_size: 1, timeout };
-        Self { place, membership, notices }
+        Self { seat: seat.clone(), place, membership, notices }
     }
 }
 
@@ -70,7 +95,7 @@ impl JobContext for SimJob {
     }
 
     fn peer(&self, rank: usize) -> Peer {
-        peer(rank)
+        self.seat.peer(rank)
     }
 
     fn place(&self) -> &Place {

@@ -4,18 +4,26 @@
 //! its wire and frames, and how the first cause is settled. What is simulated is below and around: connections, time, the
 //! program, and everything that goes wrong.
 
+mod account;
+mod beats;
 mod check;
+mod check_passages;
 mod desk;
 mod division;
 mod doing;
+mod era;
 mod faults;
 mod job;
+mod launcher;
+mod life;
 mod log;
 mod network;
 mod process;
 mod program;
 mod random;
 mod run;
+mod runtime;
+mod store;
 mod strangers;
 mod stream;
 mod tally;

@@ -2,19 +2,25 @@
 //!
 //! A connection is two pipes. What is written to one arrives in order, cut into pieces, after a delay; what is written while the
 //! direction is cut arrives when that heals, as TCP sends again what was lost. A pipe holds so many bytes until its reader's
-//! acknowledgement has come back.
+//! acknowledgement has come back. A process listens at a port for each generation.
 
 use super::faults::Faults;
 use super::log::Log;
 use super::random::Random;
+use super::store::{Request, Store, Ticket};
+use crate::bootstrap::regroup::ask::{Answer, Ask};
+use phalanx_core::Result as Outcome;
 use phalanx_transport::LinkFault;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// More than a caller says in a handshake.
 const TAP_LEN: usize = 128;
+
+/// Where a process listens in generation 0; one further on in each after it.
+pub(super) const FIRST_PORT: u16 = 1;
 
 /// One end of a connection; 0 is the side that called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,8 +36,14 @@ pub(super) enum Event {
     Wake(usize),
     /// A call reaches the other side.
     Knock(usize),
+    /// A request reaches the store.
+    Ask(usize),
     Start(usize),
     Die(usize),
+    /// One of the harms that are drawn for a process that goes on.
+    Hurt(usize),
+    /// A process has ended, and its launcher sees it.
+    Ended(usize),
     Reset([usize; 2]),
     Stranger(usize),
 }
@@ -64,6 +76,8 @@ struct Pipe {
 #[derive(Debug)]
 struct Connection {
     processes: [usize; 2],
+    /// Where the second listens, and of which generation both are.
+    port: u16,
     capacity: usize,
     /// When the caller learns whether it was taken.
     answer: Option<(Instant, Line)>,
@@ -71,12 +85,6 @@ struct Connection {
     pipes: [Pipe; 2],
     closed: [bool; 2],
     broken: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct Listening {
-    listens: bool,
-    callers: VecDeque<End>,
 }
 
 /// The network between the simulated processes.
@@ -89,7 +97,9 @@ pub(super) struct Network {
     /// The impostor that answers in the place of the second rank of its pair.
     impostor: usize,
     connections: Vec<Connection>,
-    listening: Vec<Listening>,
+    /// The callers that wait, by process and port, where one listens.
+    listening: BTreeMap<(usize, u16), VecDeque<End>>,
+    store: Store,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     next: u64,
     /// The first bytes of the first caller of each process, for who says them again.
@@ -122,7 +132,8 @@ impl Network {
             faults,
             impostor: processes - 1,
             connections: Vec::new(),
-            listening: (0..processes).map(|_| Listening::default()).collect(),
+            listening: BTreeMap::new(),
+            store: Store::default(),
             events: BinaryHeap::new(),
             next: 0,
             taps: vec![Vec::new(); processes],
@@ -151,8 +162,11 @@ impl Network {
         loop {
             let Reverse((at, _, event)) = self.events.pop()?;
             self.now = at;
-            let Event::Knock(connection) = event else { return Some(event) };
-            self.arrive(connection);
+            match event {
+                Event::Knock(connection) => self.arrive(connection),
+                Event::Ask(ticket) => self.serve(ticket),
+                event => return Some(event),
+            }
         }
     }
 
@@ -177,8 +191,8 @@ impl Network {
         (leaves < Duration::MAX).then(|| self.start + leaves + delay)
     }
 
-    /// Calls a process over a connection that holds so many bytes each way; the outcome is in [`line`](Self::line).
-    pub(super) fn connect(&mut self, from: usize, to: usize, capacity: usize) -> End {
+    /// Calls a process, where it listens, over a connection that holds so many bytes each way; the outcome is in [`line`](Self::line).
+    pub(super) fn connect(&mut self, from: usize, (to, port): (usize, u16), capacity: usize) -> End {
         let to = match self.faults.detour {
             Some([one, other, instead]) if [one, other] == [from, to] => instead,
             _ if self.faults.impostor == Some([from, to]) => self.impostor,
@@ -188,6 +202,7 @@ impl Network {
         self.log.note(self.now, "connect", [from, to, id]);
         self.connections.push(Connection {
             processes: [from, to],
+            port,
             capacity,
             answer: None,
             pipes: Default::default(),
@@ -201,12 +216,13 @@ impl Network {
     }
 
     fn arrive(&mut self, id: usize) {
-        let [from, to] = self.connections[id].processes;
-        if self.connections[id].closed[0] {
+        let Connection { processes: [from, to], port, closed, .. } = self.connections[id];
+        if closed[0] {
             return;
         }
-        let line = if self.listening[to].listens {
-            self.listening[to].callers.push_back(End { connection: id, side: 1 });
+        let port = if to == self.impostor { FIRST_PORT } else { port };
+        let line = if let Some(callers) = self.listening.get_mut(&(to, port)) {
+            callers.push_back(End { connection: id, side: 1 });
             self.at(self.now, Event::Wake(to));
             Line::Open
         } else {
@@ -218,13 +234,30 @@ impl Network {
         }
     }
 
-    pub(super) fn listen(&mut self, process: usize) {
-        self.listening[process].listens = true;
+    pub(super) fn listen(&mut self, process: usize, port: u16) {
+        self.listening.entry((process, port)).or_default();
+    }
+
+    /// A process is done with a generation: nobody listens at its port any more, and its connections close.
+    pub(super) fn hush(&mut self, process: usize, port: u16) {
+        self.listening.remove(&(process, port));
+        self.close_all(process, |connection| connection.port == port);
+    }
+
+    fn close_all(&mut self, process: usize, which: impl Fn(&Connection) -> bool) {
+        for connection in 0..self.connections.len() {
+            for side in 0..2 {
+                let of = &self.connections[connection];
+                if of.processes[side] == process && which(of) {
+                    self.close(End { connection, side });
+                }
+            }
+        }
     }
 
     /// The next caller of a process.
-    pub(super) fn accept(&mut self, process: usize) -> Option<End> {
-        self.listening[process].callers.pop_front()
+    pub(super) fn accept(&mut self, process: usize, port: u16) -> Option<End> {
+        self.listening.get_mut(&(process, port))?.pop_front()
     }
 
     /// How far the call has come whose end this is.
@@ -353,15 +386,8 @@ impl Network {
 
     /// A process is gone: its connections close, and nobody is let in.
     pub(super) fn leave(&mut self, process: usize) {
-        self.listening[process].listens = false;
-        self.listening[process].callers.clear();
-        for connection in 0..self.connections.len() {
-            for side in 0..2 {
-                if self.connections[connection].processes[side] == process {
-                    self.close(End { connection, side });
-                }
-            }
-        }
+        self.listening.retain(|(listener, _), _| *listener != process);
+        self.close_all(process, |_| true);
     }
 
     /// Breaks all connections between two processes. What has arrived can still be read.
@@ -379,13 +405,52 @@ impl Network {
         pair.into_iter().for_each(|process| self.at(now, Event::Wake(process)));
     }
 
-    /// The process at this end is sure that `rank` is at the other. Only the simulation knows whether it is.
-    pub(super) fn trusted(&mut self, end: End, rank: usize) {
+    /// The process at this end is sure that `meant` is at the other. Only the simulation knows whether it is.
+    pub(super) fn trusted(&mut self, end: End, meant: usize) {
         let other = self.other(end);
-        self.log.note(self.now, "trusts", [other, rank, end.connection]);
-        if other != rank {
-            self.violations.push(format!("process {other} was taken for rank {rank}"));
+        self.log.note(self.now, "trusts", [other, meant, end.connection]);
+        if other != meant {
+            self.violations.push(format!("process {other} was taken for process {meant}"));
         }
+    }
+
+    /// The job's store, as nobody in the job sees it.
+    pub(super) fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Sends a request to the job's store. The answer comes as [`answer`](Self::answer).
+    pub(super) fn ask(&mut self, process: usize, ask: Ask) -> Ticket {
+        let jitter = self.faults.jitter.as_micros() as u64;
+        let mut delays = [(); 2].map(|()| self.faults.delay + self.random.micros(0..jitter + 1));
+        let nth = self.store.count(process);
+        for slow in self.faults.slow_requests.iter().filter(|slow| slow.concerns(process, nth)) {
+            delays[usize::from(slow.after)] += slow.by;
+        }
+        for (number, harm) in self.faults.harms.iter().enumerate() {
+            if (harm.process, harm.request) == (process, nth) {
+                let event = Event::Hurt(number);
+                self.next += 1;
+                self.events.push(Reverse((self.now + harm.after, self.next, event)));
+            }
+        }
+        self.log.note(self.now, "asks", [process, nth, 0]);
+        let (number, ticket) = self.store.begin(Request::new(process, ask, delays[1], self.now));
+        self.at(self.now + delays[0], Event::Ask(number));
+        ticket
+    }
+
+    fn serve(&mut self, ticket: usize) {
+        let is_there = self.faults.store_ends.is_none_or(|at| self.elapsed() < at);
+        for (process, at) in self.store.serve(ticket, self.now, is_there) {
+            self.log.note(self.now, "serves", [process, 0, 0]);
+            self.at(at, Event::Wake(process));
+        }
+    }
+
+    /// What the store has answered, if it has come. Asked again, there is nothing.
+    pub(super) fn answer(&mut self, ticket: Ticket) -> Option<Outcome<Answer>> {
+        self.store.take(ticket, self.now)
     }
 
     /// See [`Log::say`].

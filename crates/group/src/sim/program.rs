@@ -5,7 +5,9 @@ use super::random::{Random, mix};
 use crate::host::workspace::Pattern;
 use phalanx_algo::{Algorithm, Selector, Way};
 use phalanx_core::{CallSite, DType, Layout, Method, OpKind, ReduceOp, Signature};
-use std::sync::{Arc, OnceLock};
+use phalanx_rendezvous::Elastic;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Two messages from the root to the rank after it, which takes them in the other order.
@@ -62,11 +64,77 @@ pub(super) struct Program {
     pub(super) selector: Arc<Selector>,
     /// How long a rank that got an error stays.
     pub(super) linger: Duration,
+    /// How such a rank goes on after that; `None`: it ends.
+    pub(super) goes_on: Option<GoesOn>,
+}
+
+/// The programs of all generations of a job.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) first: Arc<Program>,
+    /// By generation and number of ranks.
+    later: Mutex<BTreeMap<(u64, usize), Arc<Program>>>,
+}
+
+impl Script {
+    pub(super) fn new(first: Program) -> Self {
+        Self { first: Arc::new(first), later: Mutex::default() }
+    }
+
+    /// Whether so many ranks call the first program in this generation.
+    pub(super) fn is_first(&self, generation: u64, world_size: usize) -> bool {
+        (generation, world_size) == (0, self.first.world_size)
+    }
+
+    /// What so many ranks call in this generation.
+    pub(super) fn of(&self, generation: u64, world_size: usize) -> Arc<Program> {
+        if self.is_first(generation, world_size) {
+            return self.first.clone();
+        }
+        let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || Arc::new(self.first.of_generation(generation, world_size));
+        later.entry((generation, world_size)).or_insert_with(make).clone()
+    }
+}
+
+/// How the ranks of a job go on after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GoesOn {
+    Shrinks,
+    /// With replacements.
+    Rejoins(Elastic),
 }
 
 impl Program {
     pub(super) fn draw(seed: u64, random: &mut Random) -> Self {
         let world_size = 2 + random.below(7);
+        let lines = 1 + random.below(10);
+        let mut program = Self::of_size(seed, world_size, lines, random);
+        if random.chance(1, 3) {
+            let size = Elastic::new(1 + random.below(world_size), world_size).expect("it is a size");
+            program.goes_on = Some(*random.pick(&[GoesOn::Shrinks, GoesOn::Rejoins(size)]));
+        }
+        program
+    }
+
+    /// What the ranks of a later generation call.
+    pub(super) fn of_generation(&self, generation: u64, world_size: usize) -> Self {
+        let seed = mix(self.seed ^ generation << 56);
+        let mut random = Random::new(seed);
+        let lines = random.below(4);
+        let Self { limit, init_limit, heartbeat, goes_on, linger, .. } = *self;
+        Self {
+            limit,
+            init_limit,
+            heartbeat,
+            goes_on,
+            linger,
+            ..Self::of_size(seed, world_size, lines, &mut random)
+        }
+    }
+
+    /// So many lines and a barrier.
+    fn of_size(seed: u64, world_size: usize, count: usize, random: &mut Random) -> Self {
         let mut selector = Selector::default();
         for op in COLLECTIVES {
             let algorithms: Vec<_> = Algorithm::of(op).filter(|a| a.supports(world_size)).collect();
@@ -74,7 +142,7 @@ impl Program {
         }
         let mut divisions = vec![Division::world(world_size)];
         let mut lines = Vec::new();
-        for _ in 0..1 + random.below(10) {
+        for _ in 0..count {
             let line = Line::draw(random, &lines, &mut divisions, world_size);
             lines.push(line);
         }
@@ -100,7 +168,13 @@ impl Program {
             heartbeat: *random.pick(&[None, Some(Duration::from_secs(3)), Some(Duration::from_secs(8))]),
             selector: Arc::new(selector),
             linger: *random.pick(&[Duration::ZERO, Duration::ZERO, Duration::from_millis(300)]),
+            goes_on: None,
         }
+    }
+
+    /// The size of an elastic job.
+    pub(super) fn elastic(&self) -> Option<Elastic> {
+        if let Some(GoesOn::Rejoins(size)) = self.goes_on { Some(size) } else { None }
     }
 
     /// About how long it takes when nothing goes wrong.

@@ -1,13 +1,17 @@
 //! One run: a world, its faults, and the events one after the other.
 
 use super::check;
-use super::faults::Faults;
+use super::check_passages;
+use super::era::{self, Era};
+use super::faults::{Faults, Stop};
+use super::launcher::Launcher;
 use super::log::Log;
 use super::network::{Event, Net, Network};
 use super::process::Process;
-use super::program::Program;
+use super::program::{Program, Script};
 use super::random::Random;
 use super::strangers::{Caller, Impostor};
+use phalanx_rendezvous::MemoryStore;
 use phalanx_transport::Secret;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +22,18 @@ const EVENTS_MAX: usize = 300_000;
 /// What became of a run.
 #[derive(Debug)]
 pub(super) struct Run {
-    pub(super) program: Arc<Program>,
+    pub(super) script: Arc<Script>,
     pub(super) faults: Faults,
-    /// By rank; `None`: it never started.
+    /// `None`: it never started.
     pub(super) processes: Vec<Option<Process>>,
+    /// Its generations, when it is over.
+    pub(super) eras: Vec<Era>,
     /// What must not happen, and did.
     pub(super) violations: Vec<String>,
     pub(super) log: Log,
     pub(super) start: Instant,
+    /// What stands in the store, when it is over.
+    pub(super) table: MemoryStore,
 }
 
 /// The processes and what the scheduler knows of them.
@@ -36,6 +44,7 @@ struct World {
     run: Run,
     callers: Vec<Option<Caller>>,
     impostor: Impostor,
+    launcher: Option<Launcher>,
     /// When each process looks again by itself.
     timers: Vec<Option<Instant>>,
     /// When each slow process gets to it.
@@ -47,14 +56,19 @@ struct World {
 pub(super) fn run(seed: u64, told: bool) -> Run {
     let mut random = Random::new(seed);
     let start = Instant::now();
-    let program = Arc::new(Program::draw(seed, &mut random.fork()));
-    let faults = Faults::draw(&mut random.fork(), program.world_size, program.lines.len(), program.length());
-    run_with(program, faults, start, random, Log::new(start, told))
+    let program = Program::draw(seed, &mut random.fork());
+    let (world_size, length) = (program.world_size, program.length());
+    let mut faults = Faults::draw(&mut random.fork(), world_size, program.lines.len(), length);
+    if program.goes_on.is_some() {
+        faults.draw_later(&mut random.fork(), world_size, length, program.elastic().is_some());
+    }
+    run_with(Script::new(program), faults, start, random, Log::new(start, told))
 }
 
-fn run_with(program: Arc<Program>, faults: Faults, start: Instant, mut random: Random, log: Log) -> Run {
-    let (ranks, strangers) = (program.world_size, faults.strangers.len());
-    let processes = ranks + strangers + 1;
+fn run_with(script: Script, faults: Faults, start: Instant, mut random: Random, log: Log) -> Run {
+    let (ranks, strangers) = (script.first.world_size, faults.strangers.len());
+    let all = ranks + faults.spares.len();
+    let processes = all + strangers + 1;
     let net = Net::new(Network::new(start, faults.clone(), processes, random.fork(), log.clone()));
     let mut network = net.lock();
     for rank in 0..ranks {
@@ -67,8 +81,11 @@ fn run_with(program: Arc<Program>, faults: Faults, start: Instant, mut random: R
     faults.deaths.iter().for_each(|&(at, rank)| network.plan(at, Event::Die(rank)));
     faults.resets.iter().for_each(|&(at, pair)| network.plan(at, Event::Reset(pair)));
     faults.strangers.iter().enumerate().for_each(|(i, s)| network.plan(s.at, Event::Stranger(i)));
+    let table = network.store().table.clone();
     drop(network);
+    let is_elastic = script.first.elastic().is_some();
     let mut world = World {
+        launcher: is_elastic.then(|| Launcher::start(ranks, &faults.spares, &net)),
         secret: Secret::from_hex(&"c3".repeat(32)).expect("it is one"),
         random,
         callers: (0..strangers).map(|_| None).collect(),
@@ -77,12 +94,14 @@ fn run_with(program: Arc<Program>, faults: Faults, start: Instant, mut random: R
         due: vec![None; processes],
         dead: vec![false; processes],
         run: Run {
-            program,
+            script: Arc::new(script),
             faults,
-            processes: (0..ranks).map(|_| None).collect(),
+            processes: (0..all).map(|_| None).collect(),
+            eras: Vec::new(),
             violations: Vec::new(),
             log,
             start,
+            table,
         },
         net,
     };
@@ -92,7 +111,14 @@ fn run_with(program: Arc<Program>, faults: Faults, start: Instant, mut random: R
     run.violations.append(&mut network.violations);
     run.log = network.log.clone();
     drop(network);
-    run.violations.extend(check::violations(&run));
+    run.processes.iter_mut().flatten().for_each(Process::close);
+    run.eras = era::of_run(&run.script, &run.faults, &mut run.processes, &mut run.violations);
+    let broken = run.eras.iter().flat_map(|era| {
+        let generation = era.generation;
+        check::violations(era).into_iter().map(move |what| format!("generation {generation}: {what}"))
+    });
+    run.violations.extend(broken);
+    run.violations.extend(check_passages::violations(&run));
     run
 }
 
@@ -102,28 +128,43 @@ impl World {
             let Some(event) = ({ self.net.lock().next_event() }) else { return };
             match event {
                 Event::Wake(process) => self.wake(process),
-                Event::Knock(_) => unreachable!("the network sees to that itself"),
+                Event::Knock(_) | Event::Ask(_) => unreachable!("the network sees to that itself"),
                 Event::Start(rank) if self.dead[rank] => {}
                 Event::Start(rank) => {
-                    let Run { program, faults, processes, .. } = &mut self.run;
+                    let Run { script, faults, processes, .. } = &mut self.run;
                     let random = self.random.fork();
-                    let process =
-                        Process::start(rank, program.clone(), faults, self.secret.clone(), &self.net, random);
-                    processes[rank] = Some(process);
+                    processes[rank] =
+                        Some(Process::start(rank, script, faults, &self.secret, &self.net, random));
                     self.wake(rank);
                 }
-                Event::Die(rank) => {
-                    self.dead[rank] = true;
-                    let mut network = self.net.lock();
-                    network.say(rank as u64, || format!("{rank} dies"));
-                    network.leave(rank);
+                Event::Die(rank) => self.die(rank),
+                Event::Hurt(number) => {
+                    let harm = self.run.faults.harms[number];
+                    let at = self.net.lock().elapsed();
+                    match harm.stops {
+                        None => {
+                            self.run.faults.deaths.push((at, harm.process));
+                            self.die(harm.process);
+                        }
+                        Some(long) => {
+                            let stop = Stop { rank: harm.process, at, until: at + long };
+                            self.run.faults.stops.push(stop);
+                        }
+                    }
+                }
+                Event::Ended(rank) => {
+                    let succeeded = self.run.processes[rank].as_ref().is_some_and(Process::has_succeeded);
+                    let succeeded = succeeded && !self.dead[rank];
+                    if let Some(launcher) = &mut self.launcher {
+                        launcher.ended(rank, succeeded, &self.net);
+                    }
                 }
                 Event::Reset(pair) => self.net.lock().reset(pair),
                 Event::Stranger(i) => {
-                    let world_size = self.run.program.world_size;
+                    let world_size = self.run.script.first.world_size;
                     let stranger = self.run.faults.strangers[i];
                     let caller = Caller::arrive(
-                        (world_size + i, world_size),
+                        (self.run.processes.len() + i, world_size),
                         stranger,
                         &self.secret,
                         &self.net,
@@ -136,8 +177,27 @@ impl World {
         self.run.violations.push("the run does not come to an end".into());
     }
 
+    fn die(&mut self, rank: usize) {
+        let is_over = self.run.processes[rank].as_ref().is_some_and(Process::is_over);
+        if is_over || std::mem::replace(&mut self.dead[rank], true) {
+            return;
+        }
+        let mut network = self.net.lock();
+        network.say(rank as u64, || format!("{rank} dies"));
+        network.leave(rank);
+        drop(network);
+        self.end(rank);
+    }
+
+    /// The launcher sees that a process has ended.
+    fn end(&mut self, rank: usize) {
+        let mut network = self.net.lock();
+        let at = network.now + self.random.millis(1..100);
+        network.at(at, Event::Ended(rank));
+    }
+
     fn wake(&mut self, process: usize) {
-        let ranks = self.run.program.world_size;
+        let ranks = self.run.processes.len();
         if process >= ranks + self.callers.len() {
             return self.impostor.look(&self.net, &mut self.random);
         }
@@ -184,6 +244,9 @@ impl World {
                 self.timers[process] = Some(again);
                 self.net.lock().at(again, Event::Wake(process));
             }
+        }
+        if rank.is_over() {
+            self.end(process);
         }
     }
 }

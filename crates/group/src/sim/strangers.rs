@@ -1,7 +1,7 @@
 //! Processes that do not belong to the job: some arrive, one answers in the place of a rank.
 
 use super::faults::{Manner, Stranger};
-use super::network::{End, Line, Net};
+use super::network::{End, FIRST_PORT, Line, Net};
 use super::random::Random;
 use phalanx_core::{GroupId, WORLD};
 use phalanx_transport::Secret;
@@ -28,7 +28,7 @@ impl Caller {
         random: &mut Random,
     ) -> Self {
         let mut network = net.lock();
-        let end = network.connect(me, stranger.target, 1000);
+        let end = network.connect(me, (stranger.target, FIRST_PORT), 1000);
         let hello = Hello {
             purpose: *random.pick(&[Purpose::Control, Purpose::Data]),
             rank: random.below(8) as u32,
@@ -103,14 +103,14 @@ pub(super) struct Impostor {
 
 impl Impostor {
     pub(super) fn new(me: usize, net: &Net) -> Self {
-        net.lock().listen(me);
+        net.lock().listen(me, FIRST_PORT);
         Self { me, calls: Vec::new() }
     }
 
     pub(super) fn look(&mut self, net: &Net, random: &mut Random) {
         let mut network = net.lock();
         let other = Secret::from_hex(&"a5".repeat(32)).expect("it is one");
-        while let Some(end) = network.accept(self.me) {
+        while let Some(end) = network.accept(self.me, FIRST_PORT) {
             self.calls.push((end, Some(Acceptor::new(other.clone(), random.array())), Vec::new()));
         }
         for (end, acceptor, heard) in &mut self.calls {

@@ -1,5 +1,6 @@
 //! What happened in many runs, in numbers.
 
+use super::account::Passage;
 use super::faults::Faults;
 use super::run::Run;
 use phalanx_core::Error;
@@ -14,6 +15,9 @@ pub(super) struct Tally {
     calls: BTreeMap<&'static str, usize>,
     /// Calls in groups of all ranks, and of some.
     groups: BTreeMap<&'static str, usize>,
+    generations: BTreeMap<&'static str, usize>,
+    /// How going on to the next generation ended.
+    passages: BTreeMap<&'static str, usize>,
     /// The same of the runs in which nothing was done that a call could not wait for.
     quiet: u64,
 }
@@ -21,10 +25,11 @@ pub(super) struct Tally {
 impl Tally {
     pub(super) fn add(&mut self, run: &Run) {
         self.runs += 1;
-        self.quiet += u64::from(run.faults.are_harmless(run.program.leeway()));
+        self.quiet += u64::from(run.faults.are_harmless(run.script.first.leeway()));
         let Faults {
             cuts, resets, stops, deaths, slow, late, strangers, impostor, detour, lie, astray, ..
         } = &run.faults;
+        let Faults { slow_requests, dawdles, contrary, store_ends, .. } = &run.faults;
         for (kind, n) in [
             ("cut directions", cuts.len()),
             ("broken connections", resets.len()),
@@ -37,15 +42,29 @@ impl Tally {
             ("detours", usize::from(detour.is_some())),
             ("lies", usize::from(lie.is_some())),
             ("ranks astray", usize::from(astray.is_some())),
+            ("slow in asking the store", slow_requests.len()),
+            ("late in going on", dawdles.len()),
+            ("going on otherwise", usize::from(contrary.is_some())),
+            ("lost stores", usize::from(store_ends.is_some())),
         ] {
             *self.faults.entry(kind).or_default() += n;
         }
-        for process in run.processes.iter().flatten() {
-            if let Some((_, Err(_))) = process.met {
+        for passage in run.processes.iter().flatten().flat_map(|process| &process.passages) {
+            *self.passages.entry(passage_end(passage)).or_default() += 1;
+        }
+        for era in &run.eras {
+            let later = era.generation.min(3) as usize;
+            let name = ["first", "second", "third", "later"][later];
+            *self.generations.entry(name).or_default() += 1;
+        }
+        for (era, account) in
+            run.eras.iter().flat_map(|era| era.accounts.iter().flatten().map(move |a| (era, a)))
+        {
+            if let Some((_, Err(_))) = account.met {
                 *self.calls.entry("init failed").or_default() += 1;
             }
-            for record in &process.records {
-                let group = run.program.lines[record.at].division;
+            for record in &account.records {
+                let group = era.program.lines[record.at].division;
                 *self.groups.entry(if group == 0 { "of all ranks" } else { "of some" }).or_default() += 1;
                 let end = match &record.ended {
                     None => "cut short (dead or stopped for ever)",
@@ -66,10 +85,29 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} seeds, {} of them without harm", self.runs, self.quiet)?;
-        for (title, numbers) in [("faults", &self.faults), ("calls", &self.calls), ("groups", &self.groups)] {
+        for (title, numbers) in [
+            ("faults", &self.faults),
+            ("calls", &self.calls),
+            ("groups", &self.groups),
+            ("generations", &self.generations),
+            ("going on", &self.passages),
+        ] {
             let list: Vec<_> = numbers.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
             writeln!(f, "{title}: {}", list.join(", "))?;
         }
         Ok(())
+    }
+}
+
+fn passage_end(passage: &Passage) -> &'static str {
+    match &passage.ended {
+        None => "cut short (dead or stopped for ever)",
+        Some((_, Ok(_))) => "well",
+        Some((_, Err(Error::Mismatch { .. }))) => "mismatch",
+        Some((_, Err(Error::Rendezvous { what, .. }))) if what.contains("came too late") => "too late",
+        Some((_, Err(Error::Rendezvous { what, .. }))) if what.contains("did not form") => "too few",
+        Some((_, Err(Error::Rendezvous { what, .. }))) if what.contains("has been done") => "done",
+        Some((_, Err(Error::Rendezvous { .. }))) => "not together",
+        Some((_, Err(_))) => "other errors",
     }
 }

@@ -105,3 +105,23 @@ fn a_proof_that_is_not_verified_is_noticed() {
 fn frames_that_go_to_any_operation_are_noticed() {
     notices(Mechanism::Tag);
 }
+
+#[test]
+fn announcements_that_are_lost_are_noticed() {
+    notices(Mechanism::Announcement);
+}
+
+#[test]
+fn a_roster_that_is_proposed_later_and_counts_is_noticed() {
+    notices(Mechanism::FirstProposal);
+}
+
+#[test]
+fn ranks_that_live_and_do_not_show_it_are_noticed() {
+    notices(Mechanism::Beat);
+}
+
+#[test]
+fn a_rank_that_goes_on_where_it_is_out_is_noticed() {
+    notices(Mechanism::Latecomer);
+}

@@ -2,8 +2,9 @@
 
 use super::desk::SharedDesk;
 use super::faults::{Falsehood, Lie};
+use super::job::Seat;
 use super::network::Net;
-use super::stream::{SimSockets, address};
+use super::stream::SimSockets;
 use phalanx_core::{Deadline, GroupId};
 use phalanx_transport::handshake::{Hello, Purpose};
 use phalanx_transport::simulated::{self, Mailbox};
@@ -37,10 +38,9 @@ pub(super) struct SimTransport {
     net: Net,
     desk: SharedDesk,
     group: GroupId,
-    me: usize,
-    /// The ranks of the job that are in the group, in its order, and how many ranks the job has.
+    seat: Seat,
+    /// The ranks of the job that are in the group, in its order.
     members: Vec<usize>,
-    world_size: usize,
     link_timeout: Duration,
     mailbox: Mailbox<SimSockets>,
     links: Vec<Link>,
@@ -54,7 +54,7 @@ impl SimTransport {
         net: &Net,
         desk: &SharedDesk,
         (group, members): (GroupId, &[usize]),
-        (me, world_size): (usize, usize),
+        seat: &Seat,
         link_timeout: Duration,
         lie: Option<Lie>,
     ) -> Self {
@@ -62,9 +62,8 @@ impl SimTransport {
             net: net.clone(),
             desk: desk.clone(),
             group,
-            me,
+            seat: seat.clone(),
             members: members.to_vec(),
-            world_size,
             link_timeout,
             mailbox: desk.lock().process.open(group),
             links: members.iter().map(|_| Link::Unused).collect(),
@@ -88,13 +87,13 @@ impl SimTransport {
             let called = self.members[peer];
             let hello = Hello {
                 purpose: Purpose::Data,
-                rank: self.me as u32,
+                rank: self.seat.rank as u32,
                 called: called as u32,
-                world_size: self.world_size as u32,
+                world_size: self.seat.world_size() as u32,
                 group: self.group,
             };
             let deadline = Deadline::after(self.net.lock().now, self.link_timeout);
-            let dial = Dial { peer: called, addr: address(called), hello, deadline };
+            let dial = Dial { peer: called, addr: self.seat.address(called), hello, deadline };
             self.desk.lock().process.dial(dial);
         }
         match &mut self.links[peer] {
@@ -161,7 +160,7 @@ impl Transport for SimTransport {
     }
 
     fn rank(&self) -> usize {
-        self.members.iter().position(|&member| member == self.me).expect("it is a member")
+        self.members.iter().position(|&member| member == self.seat.rank).expect("it is a member")
     }
 
     fn world_size(&self) -> usize {

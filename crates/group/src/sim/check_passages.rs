@@ -1,0 +1,178 @@
+//! What must hold when ranks go on to the next generation, whatever goes wrong meanwhile.
+
+use super::account::{Account, Passage};
+use super::era::Era;
+use super::run::Run;
+use crate::bootstrap::regroup::roster::{WaitLimits, ask_decision, decision};
+use crate::bootstrap::regroup::view::Decision;
+use crate::control::failure_report::SETTLE_TIME;
+use phalanx_core::{Error, OpKind};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What a process needs besides what it waits for: its threads hesitate, and messages take their time.
+const SLACK: Duration = Duration::from_millis(200);
+/// How long the farewell to the groups of a generation may take.
+const FAREWELL_TIME: Duration = Duration::from_secs(1);
+
+/// All promises that were broken.
+pub(super) fn violations(run: &Run) -> Vec<String> {
+    let mut found = Vec::new();
+    for (process, passage) in passages(run) {
+        in_time(run, process, passage, &mut found);
+        if let Some((at, Err(error))) = &passage.ended {
+            truth(run, process, passage, (*at, error), &mut found);
+            nobody_is_left_out(run, process, passage, error, &mut found);
+        }
+    }
+    for era in &run.eras {
+        membership(run, era, &mut found);
+    }
+    found
+}
+
+fn passages(run: &Run) -> impl Iterator<Item = (usize, &Passage)> {
+    let processes = run.processes.iter().enumerate();
+    processes.flat_map(|(me, process)| {
+        process.iter().flat_map(move |p| p.passages.iter().map(move |passage| (me, passage)))
+    })
+}
+
+/// A call returns when those who live had the time of an operation, and then that of init.
+fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>) {
+    let faults = &run.faults;
+    let owes = !faults.deaths.iter().any(|(_, who)| *who == process)
+        && !faults.stops.iter().any(|stop| stop.rank == process && stop.until == Duration::MAX);
+    if !owes {
+        return;
+    }
+    let stops = faults.stops.iter().filter(|stop| stop.rank == process);
+    let stopped: Duration = stops.map(|stop| stop.until - stop.at).sum();
+    let limits = WaitLimits::new(run.script.first.init_limit, run.script.first.limit);
+    let limit = FAREWELL_TIME + limits.start + limits.compute;
+    let extra = SLACK + stopped + faults.lag(process) * 40 + faults.store_delay();
+    match &passage.ended {
+        None => found.push(format!("process {process}: {} never returned", passage.op)),
+        Some((at, _)) if *at - passage.called > limit + extra => found.push(format!(
+            "process {process}: {} took {:?}, where {limit:?} and {extra:?} are allowed",
+            passage.op,
+            *at - passage.called
+        )),
+        Some(_) => {}
+    }
+}
+
+/// Whether a process was hurt, or by then never began, had come to its end, or had left this generation or a later one.
+fn is_lost(run: &Run, process: usize, since: Option<u64>, by: Instant) -> bool {
+    let Some(Some(state)) = run.processes.get(process) else { return true };
+    let mut eras = run.eras.iter().filter(|era| Some(era.generation) >= since);
+    let has_left = eras.any(|era| {
+        let accounts = era.accounts.iter().flatten();
+        let mut own = accounts.filter(|account| account.seat.me == process);
+        own.any(|account| account.left.is_some_and(|at| at <= by))
+    });
+    run.faults.touch(process) || state.ended.is_some_and(|at| at <= by) || has_left
+}
+
+/// The workers between two words of an error.
+fn workers(what: &str, before: &str, after: &str) -> Vec<usize> {
+    let Some((_, rest)) = what.split_once(before) else { return Vec::new() };
+    let list = rest.split_once(after).map_or(rest, |(list, _)| list);
+    list.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+/// An error says the truth.
+fn truth(
+    run: &Run,
+    process: usize,
+    passage: &Passage,
+    (at, error): (Instant, &Error),
+    found: &mut Vec<String>,
+) {
+    let is_true = match error {
+        Error::Rendezvous { what, .. } => {
+            let lost = workers(what, "were there before, ", "are lost");
+            let silent = workers(what, "which is worker ", ",");
+            let ranks = workers(what, "came too late: workers ", "go on");
+            let lost = lost.into_iter().chain(silent).all(|worker| is_lost(run, worker, passage.from, at));
+            lost && !ranks.contains(&process)
+        }
+        Error::Mismatch { .. } => run.faults.contrary.is_some(),
+        Error::Io { .. } => run.faults.store_ends.is_some() || !run.faults.slow_requests.is_empty(),
+        _ => false,
+    };
+    if !is_true {
+        found.push(format!("process {process} is told what is not true: {error}"));
+    }
+}
+
+/// A process that lives and comes in time is in the next generation.
+fn nobody_is_left_out(run: &Run, process: usize, passage: &Passage, error: &Error, found: &mut Vec<String>) {
+    // Of two that never reach each other, and both the store, neither is lost.
+    let apart = run.faults.detour.is_some() || run.faults.impostor.is_some() || run.faults.are_cut_for_long();
+    let is_survivor = passage.op != OpKind::Init;
+    let may_fail =
+        run.faults.touch(process) || run.faults.contrary.is_some() || run.faults.store_ends.is_some();
+    let too_few = run.script.first.elastic().is_some_and(|size| size.min() > 1)
+        && error.to_string().contains("did not form");
+    // An operation in a group of some of them may have taken all its time.
+    let others = passages(run).filter(|(_, other)| other.op != OpKind::Init && other.from == passage.from);
+    let is_late = |since: Instant| passage.called - since > run.script.first.limit + SETTLE_TIME;
+    let is_late = others.map(|(_, other)| other.called).min().is_some_and(is_late);
+    if is_survivor && !may_fail && !too_few && !apart && !is_late {
+        found.push(format!("process {process}, to which nothing was done, does not get on: {error}"));
+    }
+}
+
+/// The members of a generation are those of the store's roster, survivors first and in their order; where it stands, all have come.
+fn membership(run: &Run, era: &Era, found: &mut Vec<String>) {
+    let generation = era.generation;
+    let is_decided = generation > 0 || run.script.first.elastic().is_some();
+    let decided = ask_decision(generation).perform(&run.table).and_then(decision);
+    if is_decided && !matches!(&decided, Ok(Some(Decision::Roster(roster))) if *roster == era.roster) {
+        found.push(format!("generation {generation} has {:?}, and the store says {decided:?}", era.roster));
+    }
+    let stands = era.accounts.iter().flatten().any(|account| matches!(account.met, Some((_, Ok(())))));
+    if stands && let Some(rank) = era.accounts.iter().position(Option::is_none) {
+        found.push(format!("generation {generation} stands, and rank {rank} has not come"));
+    }
+    // Where each of them was before.
+    let before: BTreeMap<u64, Option<u64>> = (era.roster.iter())
+        .map(|&worker| {
+            let process = run.processes[worker as usize].as_ref();
+            let passages = process.into_iter().flat_map(|process| &process.passages);
+            let last = passages.take_while(|p| p.from.is_none_or(|from| from < generation)).last();
+            (worker, last.and_then(|passage| passage.from))
+        })
+        .collect();
+    // Where a generation stands, nobody passes it by.
+    for (worker, from) in &before {
+        let stood = |other: &&Era| {
+            let met = |account: &Account| matches!(account.met, Some((_, Ok(()))));
+            let later = Some(other.generation) > *from && other.generation < generation;
+            later && !other.roster.contains(worker) && other.accounts.iter().flatten().any(met)
+        };
+        if from.is_some()
+            && let Some(other) = run.eras.iter().find(stood)
+        {
+            let (passed, roster) = (other.generation, &other.roster);
+            found.push(format!(
+                "worker {worker} is in generation {generation} and was in {from:?} before, though {passed} stood with {roster:?}"
+            ));
+        }
+    }
+    let survivors = era.roster.iter().take_while(|worker| before[worker].is_some()).count();
+    if era.roster[survivors..].iter().any(|worker| before[worker].is_some()) {
+        found.push(format!(
+            "generation {generation} has {:?}, of whom {before:?} say where they were",
+            era.roster
+        ));
+    }
+    let Some(from) = era.roster.first().and_then(|worker| before[worker]) else { return };
+    let Some(last) = run.eras.iter().find(|era| era.generation == from) else { return };
+    let places = era.roster.iter().filter(|worker| before[worker] == Some(from));
+    let places: Vec<_> = places.map(|worker| last.roster.iter().position(|w| w == worker)).collect();
+    if !places.is_sorted() {
+        found.push(format!("generation {generation} has {:?} after {:?}", era.roster, last.roster));
+    }
+}
