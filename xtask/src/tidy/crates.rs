@@ -11,7 +11,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("algo", &["core"]),
     ("transport", &["core"]),
     ("shm", &["core", "algo", "kernels", "transport"]),
-    ("rendezvous", &["core", "transport"]),
+    ("pmi", &["core"]),
+    ("rendezvous", &["core", "pmi", "transport"]),
     ("trace", &["core"]),
     ("control", &["core", "trace", "transport"]),
     ("engine", &["core", "kernels", "algo", "transport", "control"]),
@@ -33,7 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 pub(crate) const PURE: [&str; 5] = ["core", "algo", "trace", "control", "engine"];
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
-const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm", "nccl", "nccl-double"];
+const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double"];
 
 pub(super) fn dependencies(root: &Path, findings: &mut Vec<String>) {
     for dir in entries(&root.join("crates")) {
