@@ -16,8 +16,14 @@ pub use phalanx_rendezvous::fuzz::store;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 5] =
-    [("handshake", handshake), ("frames", frames), ("store", store), ("control", control), ("files", files)];
+pub const TARGETS: [Target; 6] = [
+    ("handshake", handshake),
+    ("frames", frames),
+    ("store", store),
+    ("control", control),
+    ("files", files),
+    ("launchers", launchers),
+];
 
 /// What is said before anybody is trusted: the first byte chooses between a network that forges and an end that hears
 /// in pieces what anybody says.
@@ -50,6 +56,16 @@ pub fn files(data: &[u8]) {
         1 => phalanx_rendezvous::fuzz::files(rest),
         2 => phalanx_group::fuzz::prices(rest),
         _ => phalanx_group::fuzz::traces(rest),
+    }
+}
+
+/// What launchers of others say, and ranks through them: the first byte chooses what it is.
+pub fn launchers(data: &[u8]) {
+    let Some((what, rest)) = data.split_first() else { return };
+    match what % 3 {
+        0 => phalanx_pmi::fuzz::talk(rest),
+        1 => phalanx_rendezvous::fuzz::meeting(rest),
+        _ => phalanx_rendezvous::fuzz::tasks(rest),
     }
 }
 

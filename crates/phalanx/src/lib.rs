@@ -117,7 +117,8 @@ pub mod config {
 pub mod store {
     #[cfg(unix)]
     pub use phalanx_rendezvous::FileStore;
-    pub use phalanx_rendezvous::{MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};
+    pub use phalanx_rendezvous::{Channel, SharedFile, StoreLocation};
+    pub use phalanx_rendezvous::{MemoryStore, PrefixStore, Store, TcpStore, TcpStoreServer};
     pub use phalanx_transport::Secret;
 }
 

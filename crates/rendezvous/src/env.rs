@@ -1,6 +1,6 @@
 //! This process's place in its job, from the environment.
 
-use crate::other_launchers::{self, Asking};
+use crate::other_launchers::{self, Asking, Launched};
 use crate::{Elastic, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
@@ -25,13 +25,15 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 ///
 /// | variable | meaning |
 /// |---|---|
-/// | `PHALANX_RANK`, `PHALANX_WORLD_SIZE` | which of how many processes this is; else `RANK`, `WORLD_SIZE`; else a group of one |
+/// | `PHALANX_RANK`, `PHALANX_WORLD_SIZE` | which of how many processes this is; else `RANK`, `WORLD_SIZE`; else what another launcher says (Open MPI, MPICH, Intel MPI, Slurm); else a group of one |
 /// | `PHALANX_ALONE` | `1`: this process is a job of its own, although variables of another launcher (Open MPI, MPICH, Slurm, Kubernetes, …) say that there are several |
 /// | `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE` | the same within this host; else `LOCAL_RANK`, `LOCAL_WORLD_SIZE`; else one rank a host |
 /// | `PHALANX_NODE_RANK` | number of this host; else `GROUP_RANK`; else rank / ranks of this host |
-/// | `PHALANX_STORE` | `tcp://host:port` of a running server, or `file:///directory`; else rank 0 runs a server at `MASTER_ADDR`, `MASTER_PORT` |
-/// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits |
+/// | `PHALANX_STORE` | `tcp://host:port` of a running server, or `file:///directory`; else rank 0 runs a server at `MASTER_ADDR`, `MASTER_PORT`; else, under another launcher, where its channel (PMI, PMIx) says |
+/// | `PHALANX_SECRET` | the job's secret, 64 hexadecimal digits; else, under another launcher, what its channel says |
 /// | `PHALANX_SECRET_FILE` | or a file with it, which only its owner can read |
+/// | `PHALANX_SHARED_DIR` | a directory that all hosts see: in a step of Slurm without PMI rank 0 leaves the secret and its address there, in a private file, until all have met; else `$HOME/.phalanx` |
+/// | `PHALANX_PMIX_LIBRARY` | the file of PMIx, for Open MPI and `srun --mpi=pmix`; else `libpmix.so.2` where the system looks for libraries |
 /// | `PHALANX_ENCRYPT` | `1`: all that processes of the job say over TCP is encrypted; the same for all of them. `require`: besides, an NCCL that would send in the clear over its sockets is refused (NVLink between hosts is not looked at) |
 /// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set with a `file:` store, and different for jobs that run at the same time |
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one, as `host` or `host:port`; needed on several hosts with a `file:` store; else the one from which this host reaches the store |
@@ -82,8 +84,12 @@ pub struct Config {
     pub lifeline: Option<String>,
     /// The store through which the ranks find each other.
     pub store: StoreLocation,
-    /// The secret of the job, and whether its processes encrypt; there in every job but a group of one.
+    /// The secret of the job, and whether its processes encrypt; there in every job but a group of one and one that meets through its launcher's channel.
     pub secret: Option<Secret>,
+    /// Whether they encrypt, for a secret that is yet to come.
+    pub(crate) protection: Protection,
+    /// By which name the launcher knows this host.
+    pub(crate) node_name: Option<String>,
     /// Tells this run from others that use the same store.
     pub job_id: String,
     /// Host name or address that the other ranks should use for this one.
@@ -120,6 +126,26 @@ pub struct Config {
     pub trace_on_signal: bool,
 }
 
+/// How the processes of a job treat what they say over the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protection {
+    Clear,
+    Encrypted,
+    /// Besides, what can't be encrypted is refused.
+    Required,
+}
+
+impl Protection {
+    /// A secret by which that is done.
+    pub(crate) fn of(self, secret: Secret) -> Secret {
+        match self {
+            Self::Clear => secret,
+            Self::Encrypted => secret.encrypting(),
+            Self::Required => secret.refusing_clear(),
+        }
+    }
+}
+
 /// Which variables said who this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -127,6 +153,8 @@ pub enum Source {
     Phalanx,
     /// The variables of torchrun, which many other launchers set as well.
     Torchrun,
+    /// Those of another launcher, by its name: Open MPI, MPICH, Slurm.
+    Launcher(&'static str),
     /// No variable: this process is a job of its own.
     Alone,
 }
@@ -136,6 +164,7 @@ impl fmt::Display for Source {
         f.write_str(match self {
             Self::Phalanx => "PHALANX_RANK and PHALANX_WORLD_SIZE",
             Self::Torchrun => "RANK and WORLD_SIZE",
+            Self::Launcher(name) => name,
             Self::Alone => "no launcher",
         })
     }
@@ -187,8 +216,20 @@ impl Config {
         let vars = Variables(|name: &str| lookup(name).filter(|value| !value.trim().is_empty()));
         let found = vars.identity()?;
         let alone = other_launchers::is_alone(vars.text(other_launchers::ALONE))?;
+        let launched = match found {
+            None if !alone => other_launchers::launched(|name| vars.text(name))?,
+            _ => None,
+        };
+        let by_launcher = launched.as_ref().map(|l| (Source::Launcher(l.by), l.rank, l.world_size));
         match found {
-            None => other_launchers::refuse_foreign_job(Asking::Init, |name| vars.text(name))?,
+            None => {
+                // It may leave the meeting to variables that are set.
+                let can_meet =
+                    launched.as_ref().is_some_and(|l| !matches!(l.channel, Ok(None)) || vars.has_store());
+                if !can_meet {
+                    other_launchers::refuse_foreign_job(Asking::Init, |name| vars.text(name))?;
+                }
+            }
             Some((source, rank, world_size)) if alone && world_size > 1 => {
                 return Err(Error::config(format!(
                     "{}=1 says that this process is a job of its own, but it is rank {rank} of {world_size} (from {source}): unset \
@@ -198,11 +239,22 @@ impl Config {
             }
             Some(_) => {}
         }
-        let (source, rank, world_size) = found.unwrap_or((Source::Alone, 0, 1));
-        let (local_rank, local_world_size) = vars.local(world_size)?;
-        let store = vars.store(source)?;
-        let secret = vars.secret()?;
-        if source != Source::Alone && secret.is_none() {
+        let (source, rank, world_size) = found.or(by_launcher).unwrap_or((Source::Alone, 0, 1));
+        let (local_rank, local_world_size) =
+            vars.local(world_size, launched.as_ref().and_then(|l| l.local))?;
+        let node = launched.as_ref().and_then(|l| l.node);
+        let store = match launched {
+            Some(Launched { channel, .. }) if !vars.has_store() => {
+                let channel = channel?.ok_or_else(|| {
+                    Error::config(format!("{source} has no way in which the ranks can meet"))
+                })?;
+                StoreLocation::Launcher(channel)
+            }
+            _ => vars.store(source)?,
+        };
+        let protection = vars.protection()?;
+        let secret = vars.secret()?.map(|secret| protection.of(secret));
+        if source != Source::Alone && secret.is_none() && !matches!(store, StoreLocation::Launcher(_)) {
             return Err(Error::config(
                 "the processes of a job prove to each other that they belong to it: set PHALANX_SECRET to the same 64 \
                  hexadecimal digits for all of them (make them with: openssl rand -hex 32), or PHALANX_SECRET_FILE to a file \
@@ -218,6 +270,11 @@ impl Config {
             ));
         }
         let elastic = vars.parsed("PHALANX_ELASTIC")?;
+        if elastic.is_some() && matches!(source, Source::Launcher(_)) {
+            return Err(Error::config(format!(
+                "PHALANX_ELASTIC is set, and this process is a rank of {source}: an elastic job is started by `phalanx run --elastic`"
+            )));
+        }
         if elastic.is_some() && matches!(store, StoreLocation::File(_)) {
             return Err(Error::config(
                 "PHALANX_ELASTIC is set, and PHALANX_STORE is a directory: an elastic job needs a store that its launcher runs \
@@ -230,13 +287,18 @@ impl Config {
             world_size,
             local_rank,
             local_world_size,
-            node_rank: vars.either("PHALANX_NODE_RANK", "GROUP_RANK")?.unwrap_or(rank / local_world_size),
+            node_rank: vars
+                .either("PHALANX_NODE_RANK", "GROUP_RANK")?
+                .or(node)
+                .unwrap_or(rank / local_world_size),
             worker: vars.number("PHALANX_WORKER")?.unwrap_or(rank) as u64,
             elastic,
             // Who was started by a rank of another job inherits what holds for that one.
             lifeline: vars.text("PHALANX_LIFELINE").filter(|_| source == Source::Phalanx),
             store,
             secret,
+            protection,
+            node_name: vars.text("SLURMD_NODENAME"),
             job_id: own_job_id
                 .or_else(|| vars.text("TORCHELASTIC_RUN_ID"))
                 .unwrap_or_else(|| "default".into()),
@@ -366,20 +428,25 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         Ok(Some((source, rank, world_size)))
     }
 
-    /// Local rank and local world size.
-    fn local(&self, world_size: usize) -> Result<(usize, usize)> {
+    /// Local rank and local world size: ours, else torchrun's, else those of another launcher.
+    fn local(&self, world_size: usize, launched: Option<(usize, usize)>) -> Result<(usize, usize)> {
         let ours = self.pair("PHALANX_LOCAL_RANK", "PHALANX_LOCAL_WORLD_SIZE")?;
         let pair = match ours {
             Some(pair) => Some(pair),
             None => self.pair("LOCAL_RANK", "LOCAL_WORLD_SIZE")?,
         };
-        let (rank, size) = pair.unwrap_or((0, 1));
+        let (rank, size) = pair.or(launched).unwrap_or((0, 1));
         if rank >= size || size > world_size {
             return Err(Error::config(format!(
                 "local rank {rank} of {size} on this host, in a world of {world_size}: that cannot be"
             )));
         }
         Ok((rank, size))
+    }
+
+    /// Whether variables say where the ranks meet.
+    fn has_store(&self) -> bool {
+        ["PHALANX_STORE", "MASTER_ADDR", "MASTER_PORT"].iter().any(|name| self.text(name).is_some())
     }
 
     fn store(&self, source: Source) -> Result<StoreLocation> {
@@ -451,19 +518,22 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
     }
 
     fn secret(&self) -> Result<Option<Secret>> {
-        let secret = match (self.text("PHALANX_SECRET"), self.text("PHALANX_SECRET_FILE")) {
-            (None, None) => None,
-            (Some(hex), None) => Some(Secret::from_hex(&hex)?),
-            (None, Some(path)) => Some(Secret::from_hex(&secret_file::read(&path)?)?),
+        match (self.text("PHALANX_SECRET"), self.text("PHALANX_SECRET_FILE")) {
+            (None, None) => Ok(None),
+            (Some(hex), None) => Ok(Some(Secret::from_hex(&hex)?)),
+            (None, Some(path)) => Ok(Some(Secret::from_hex(&secret_file::read(&path)?)?)),
             (Some(_), Some(_)) => {
                 let what = "PHALANX_SECRET and PHALANX_SECRET_FILE are both set: unset one of them";
-                return Err(Error::config(what));
+                Err(Error::config(what))
             }
-        };
+        }
+    }
+
+    fn protection(&self) -> Result<Protection> {
         match self.text("PHALANX_ENCRYPT").as_deref() {
-            None | Some("0") => Ok(secret),
-            Some("1") => Ok(secret.map(Secret::encrypting)),
-            Some("require") => Ok(secret.map(Secret::refusing_clear)),
+            None | Some("0") => Ok(Protection::Clear),
+            Some("1") => Ok(Protection::Encrypted),
+            Some("require") => Ok(Protection::Required),
             Some(text) => {
                 Err(Error::config(format!("PHALANX_ENCRYPT is {text:?}, neither 0 nor 1 nor require")))
             }

@@ -23,6 +23,7 @@
 //! # Ok::<(), phalanx_core::Error>(())
 //! ```
 
+mod channel;
 mod client;
 mod elastic;
 mod env;
@@ -31,19 +32,26 @@ mod file;
 #[cfg(feature = "__fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+mod heard;
 pub mod lifeline;
 mod location;
+mod meet;
+mod meeting;
 mod memory;
 mod open;
 mod other_launchers;
+mod own_hosts;
 mod prefix;
 mod protocol;
 mod secret_file;
 mod server;
+mod shared_file;
+mod slurm;
 mod store;
 mod table;
 mod workers;
 
+pub use channel::Channel;
 pub use client::TcpStore;
 pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN};
@@ -56,5 +64,6 @@ pub use open::OpenStore;
 pub use other_launchers::{Asking, refuse_foreign_job};
 pub use prefix::PrefixStore;
 pub use server::TcpStoreServer;
+pub use shared_file::SharedFile;
 pub use store::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};
 pub use workers::Workers;

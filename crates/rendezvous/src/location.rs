@@ -1,5 +1,6 @@
 //! The location of a job's store.
 
+use crate::channel::Channel;
 use phalanx_core::{Error, Result};
 use std::fmt;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub enum StoreLocation {
     },
     /// A directory that all processes of the job see.
     File(PathBuf),
+    /// Rank 0 runs it, and another launcher's channel says where: see [`Config::met`](crate::Config::met).
+    Launcher(Channel),
     /// The process is alone.
     None,
 }
@@ -37,6 +40,7 @@ impl fmt::Display for StoreLocation {
         match self {
             Self::Tcp { host, port, .. } => write!(f, "tcp://{}", authority(host, *port)),
             Self::File(path) => write!(f, "file://{}", path.display()),
+            Self::Launcher(channel) => write!(f, "said through {channel}"),
             Self::None => f.write_str("none"),
         }
     }
@@ -50,7 +54,7 @@ pub(crate) fn authority(host: &str, port: u16) -> String {
 impl FromStr for StoreLocation {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) writes, except `none`.
+    /// Reads what [`Display`](fmt::Display) writes of a server and of a directory.
     fn from_str(url: &str) -> Result<Self> {
         let bad = |why: &str| Error::config(format!("{url:?} is no place for a store: {why}"));
         if let Some(path) = url.strip_prefix("file://") {

@@ -1,5 +1,6 @@
 //! Opening the store that the configuration names.
 
+use crate::heard;
 use crate::location::authority;
 use crate::{Config, MemoryStore, PrefixStore, Store, StoreLocation, TcpStore, TcpStoreServer};
 use phalanx_core::{Deadline, Error, Result};
@@ -23,7 +24,7 @@ pub struct OpenStore {
     /// most likely reach this one. `None` without a server.
     pub local_ip: Option<IpAddr>,
     /// The server, on the rank that runs it.
-    pub server: Option<TcpStoreServer>,
+    pub server: Option<Arc<TcpStoreServer>>,
 }
 
 impl fmt::Debug for OpenStore {
@@ -32,6 +33,26 @@ impl fmt::Debug for OpenStore {
             .field("local_ip", &self.local_ip)
             .field("server", &self.server)
             .finish_non_exhaustive()
+    }
+}
+
+impl OpenStore {
+    /// All ranks are here, or the job does not come about. Removes what only those need who have yet to come: a file by which they meet.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_core::Deadline;
+    /// # use phalanx_rendezvous::Config;
+    /// # use std::time::Instant;
+    /// # let config = Config::from_lookup(|_| None)?;
+    /// let open = config.open_store(&Deadline::after(Instant::now(), config.init_timeout))?;
+    /// open.nobody_else_comes();
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn nobody_else_comes(&self) {
+        if self.server.is_some() {
+            heard::nobody_else_comes();
+        }
     }
 }
 
@@ -84,6 +105,12 @@ impl Config {
                 Ok(OpenStore { store: Arc::new(MemoryStore::new()), local_ip: None, server: None })
             }
             StoreLocation::File(dir) => self.open_file(dir, responsible),
+            StoreLocation::Launcher(channel) => {
+                let what = format!(
+                    "the place of the store is known only once the ranks have met through {channel}: call `Config::met`"
+                );
+                Err(Error::config(what))
+            }
             StoreLocation::Tcp { host, port, host_it } => {
                 self.open_tcp(host, *port, *host_it && responsible, deadline)
             }
@@ -130,12 +157,13 @@ impl Config {
     fn open_tcp(&self, host: &str, port: u16, host_it: bool, deadline: &Deadline) -> Result<OpenStore> {
         let secret =
             self.secret.as_ref().ok_or_else(|| Error::config("a store over TCP needs the job's secret"))?;
-        let server = match host_it {
-            true => {
+        let server = match (host_it, heard::server_at(port)) {
+            (true, Some(server)) => Some(server),
+            (true, None) => {
                 let own = self.bind.as_deref().or(self.advertise.as_deref());
-                Some(serve(own.unwrap_or(host), port, secret, deadline)?)
+                Some(Arc::new(serve(own.unwrap_or(host), port, secret, deadline)?))
             }
-            false => None,
+            (false, _) => None,
         };
         let addr = server
             .as_ref()
@@ -164,7 +192,7 @@ fn own_address(bound: SocketAddr) -> SocketAddr {
 }
 
 /// Runs the server at the first address of `host` that is this host's.
-fn serve(host: &str, port: u16, secret: &Secret, deadline: &Deadline) -> Result<TcpStoreServer> {
+pub(crate) fn serve(host: &str, port: u16, secret: &Secret, deadline: &Deadline) -> Result<TcpStoreServer> {
     for addr in resolve(host, port, deadline)? {
         match TcpStoreServer::start(addr, secret) {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {}

@@ -1,15 +1,14 @@
-//! Jobs of other launchers, which say that there are several processes, but not where these could meet.
+//! Other launchers: by which variables they are known, and which of their processes this is.
 //!
-//! Without this check each of N processes under `mpirun` or `srun` would be a job of one rank: N models that know
-//! nothing of each other, and all succeed.
+//! Without them each of N processes under `mpirun` or `srun` would be a job of one rank: N models that know
+//! nothing of each other, and all succeed. Where a launcher has a channel the ranks meet through that ([`Channel`]); a job that has none is refused.
 
+use crate::channel::Channel;
+use crate::slurm;
 use phalanx_core::{Error, Result};
 
 /// Says that a process is a job of its own on purpose, whatever another launcher's variables say.
 pub(crate) const ALONE: &str = "PHALANX_ALONE";
-
-/// Slurm's numbers for steps that are no `srun`: the batch script, an interactive shell, and others.
-const SLURM_SPECIAL_STEPS: u64 = 0xffff_fff0;
 
 /// The processes that a launcher starts: the ranks themselves, or one on each host (a pod, a node) that is to start the ranks there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +28,14 @@ struct Launcher {
     more: &'static [(&'static str, &'static str)],
 }
 
+const OPEN_MPI: &str = "Open MPI";
+const PMI: &str = "PMI (MPICH, Intel MPI)";
+const SRUN: &str = "Slurm's srun";
+
+/// The first that says that there are several processes is believed. Those that others start come before these.
 const LAUNCHERS: &[Launcher] = &[
     Launcher {
-        name: "Open MPI",
+        name: OPEN_MPI,
         starts: Starts::Ranks,
         rank: "OMPI_COMM_WORLD_RANK",
         size: Some("OMPI_COMM_WORLD_SIZE"),
@@ -51,14 +55,14 @@ const LAUNCHERS: &[Launcher] = &[
         ],
     },
     Launcher {
-        name: "PMI (MPICH, Intel MPI)",
+        name: PMI,
         starts: Starts::Ranks,
         rank: "PMI_RANK",
         size: Some("PMI_SIZE"),
         more: &[("LOCAL_RANK", "MPI_LOCALRANKID"), ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS")],
     },
     Launcher {
-        name: "Slurm's srun",
+        name: SRUN,
         starts: Starts::Ranks,
         rank: "SLURM_PROCID",
         size: Some("SLURM_STEP_NUM_TASKS"),
@@ -155,6 +159,133 @@ fn is_within_a_job(asking: Asking, set: &impl Fn(&str) -> Option<String>) -> boo
         && ["PHALANX_RANK", "TORCHELASTIC_RUN_ID"].iter().any(|name| set(name).is_some())
 }
 
+/// A process among several that a launcher has started as ranks.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    /// The launcher's name.
+    pub(crate) by: &'static str,
+    /// This process, and how many there are.
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    /// The same within this host.
+    pub(crate) local: Option<(usize, usize)>,
+    /// This host.
+    pub(crate) node: Option<usize>,
+    /// How the processes can meet; `None`: the launcher leaves that to others. The error is of those who need the channel.
+    pub(crate) channel: Result<Option<Channel>>,
+}
+
+/// What a launcher says of the process itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Number {
+    rank: usize,
+    size: usize,
+}
+
+/// This process among those that another launcher has started as ranks; `None` if none says that there are several.
+///
+/// # Errors
+/// [`Error::Config`]: its variables make no sense, or two launchers disagree.
+pub(crate) fn launched(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>> {
+    let set = |name: &str| {
+        let value = lookup(name)?.trim().to_owned();
+        (!value.is_empty()).then_some(value)
+    };
+    let mut told: Vec<(&Launcher, Number)> = Vec::new();
+    for launcher in LAUNCHERS.iter().filter(|launcher| launcher.starts == Starts::Ranks) {
+        let Some(size) = launcher.size(&set) else { continue };
+        let Some(rank) = set(launcher.rank) else {
+            if size == 1 {
+                continue;
+            }
+            return Err(Error::config(format!(
+                "{} is {size}, but {} is not set, so {} does not say which process this is; {ALONE}=1 says that it is a job of its own",
+                launcher.size.unwrap_or_default(),
+                launcher.rank,
+                launcher.name
+            )));
+        };
+        let number = |text: &str| text.parse::<u32>().ok().map(|number| number as usize);
+        let (Some(rank), Ok(size)) = (number(&rank), u32::try_from(size)) else {
+            let size_name = launcher.size.unwrap_or_default();
+            let what = format!(
+                "{} is {rank:?} and {size_name} is {size}: not two numbers of 32 bits",
+                launcher.rank
+            );
+            return Err(Error::config(what));
+        };
+        let size = size as usize;
+        told.push((launcher, Number { rank, size }));
+    }
+    let Some(&(launcher, number)) = told.iter().find(|(_, number)| number.size > 1) else { return Ok(None) };
+    if number.rank >= number.size {
+        let (Number { rank, size }, name) = (number, launcher.name);
+        return Err(Error::config(format!(
+            "rank {rank} of a world of {size} (from {name}): ranks count from 0"
+        )));
+    }
+    if let Some((other, theirs)) = told.iter().find(|(other, theirs)| contradicts(other, *theirs, number)) {
+        return Err(Error::config(disagreement((launcher, number), (other, *theirs))));
+    }
+    let is_this = |rank_name: &str| set(rank_name).and_then(|rank| rank.parse().ok()) == Some(number.rank);
+    if launcher.name == OPEN_MPI && set("PMIX_RANK").is_some() && !is_this("PMIX_RANK") {
+        return Err(Error::config(format!(
+            "{} is {}, but PMIX_RANK is {}: unset the one that is wrong",
+            launcher.rank,
+            number.rank,
+            set("PMIX_RANK").unwrap_or_default()
+        )));
+    }
+    let says_the_same =
+        |name: &str| told.iter().any(|(other, theirs)| other.name == name && *theirs == number);
+    let in_step = says_the_same(SRUN);
+    let descriptor = set("PMI_FD").filter(|_| says_the_same(PMI));
+    let channel = match descriptor {
+        Some(text) => match text.parse::<i32>().ok().filter(|number| *number >= 0) {
+            Some(descriptor) => Ok(Some(Channel::Pmi(descriptor))),
+            None => Err(Error::config(format!("PMI_FD is {text:?}, not the number of a descriptor"))),
+        },
+        None if is_this("PMIX_RANK") => Ok(Some(Channel::Pmix)),
+        None if in_step => slurm::meeting_file(&set).map(|file| file.map(Channel::File)),
+        None => Ok(None),
+    };
+    let pair = |launcher: &Launcher| {
+        let named =
+            |ours| launcher.more.iter().find(|(name, _)| *name == ours).and_then(|(_, theirs)| set(theirs));
+        Some((named("LOCAL_RANK")?.parse().ok()?, named("LOCAL_WORLD_SIZE")?.parse().ok()?))
+    };
+    let local = told.iter().filter(|(_, theirs)| *theirs == number).find_map(|(launcher, _)| pair(launcher));
+    Ok(Some(Launched {
+        by: launcher.name,
+        rank: number.rank,
+        world_size: number.size,
+        local: local.or_else(|| in_step.then(|| slurm::local(&set))?),
+        node: in_step.then(|| set("SLURM_NODEID")?.parse().ok()).flatten(),
+        channel,
+    }))
+}
+
+/// Whether another launcher makes something else of this process. A step of Slurm with fewer processes is that of another launcher's daemons.
+fn contradicts(other: &Launcher, theirs: Number, ours: Number) -> bool {
+    theirs != ours && !(other.name == SRUN && theirs.size < ours.size)
+}
+
+fn disagreement(one: (&Launcher, Number), other: (&Launcher, Number)) -> String {
+    let says = |(launcher, Number { rank, size }): (&Launcher, Number)| {
+        let sizes = launcher.size.map(|name| format!(", {name}={size}")).unwrap_or_default();
+        format!(
+            "{} says that this is process {rank} of {size} ({}={rank}{sizes})",
+            launcher.name, launcher.rank
+        )
+    };
+    format!(
+        "{}, but {}: set RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and PHALANX_SECRET, which count more than both; or set {ALONE}=1 if each \
+         is meant to be a job of its own",
+        says(one),
+        says(other)
+    )
+}
+
 /// The first launcher that says that there are several processes, and how many if it does. One that does not tell the number counts if no other
 /// of its kind does.
 fn find(asking: Asking, set: &impl Fn(&str) -> Option<String>) -> Option<(&'static Launcher, Option<u64>)> {
@@ -173,8 +304,7 @@ impl Launcher {
     fn size(&self, set: &impl Fn(&str) -> Option<String>) -> Option<u64> {
         let name = self.size?;
         if name == "SLURM_STEP_NUM_TASKS" {
-            // The shell of a batch job has Slurm's variables too, and is one process.
-            set("SLURM_STEP_ID")?.parse::<u64>().ok().filter(|step| *step < SLURM_SPECIAL_STEPS)?;
+            slurm::step(set)?;
         }
         let size = set(name)?;
         // `PET_NNODES` may be a range.
@@ -195,7 +325,11 @@ impl Launcher {
             Asking::Init => "but nothing tells it where the others are, so each would be a job of its own",
             Asking::Launcher => "and starts ranks on its own host only, so each would make a job of its own",
         };
-        let each = self.assignments(set).join(" ");
+        let each = match (asking, self.starts, size) {
+            // `init` reads the others itself.
+            (Asking::Init, Starts::Ranks, Some(_)) => String::new(),
+            _ => format!("{} for each, and ", self.assignments(set).join(" ")),
+        };
         let start = match (asking, self.starts) {
             (Asking::Init, _) => String::new(),
             (Asking::Launcher, Starts::Ranks) => "let it start the program itself, and ".into(),
@@ -209,7 +343,7 @@ impl Launcher {
         let name = self.name;
         let both = both.join(", ");
         format!(
-            "{who} is {among} of {name} ({seen}), {trouble}: {start}set {each} for each, and {both} to the same for all; or set \
+            "{who} is {among} of {name} ({seen}), {trouble}: {start}set {each}{both} to the same for all; or set \
              {ALONE}=1 if each is meant to be a job of its own"
         )
     }
@@ -308,7 +442,12 @@ mod tests {
         for asking in [Asking::Init, Asking::Launcher] {
             for (variables, words) in SEVERAL {
                 let what = ask(asking, variables).unwrap_or_else(|| panic!("{variables}: not refused"));
-                for word in words.iter().chain(&["PHALANX_ALONE=1", "PHALANX_SECRET"]) {
+                // `init` reads the variables of those who start ranks itself.
+                let is_asked = |word: &&&str| {
+                    asking == Asking::Launcher
+                        || !["=$OMPI", "=$PMI", "=$MPI", "=$SLURM"].iter().any(|of| word.contains(of))
+                };
+                for word in words.iter().filter(is_asked).chain(&["PHALANX_ALONE=1", "PHALANX_SECRET"]) {
                     assert!(what.contains(word), "{variables}: {what:?} does not say {word:?}");
                 }
                 assert_eq!(what.contains("the program itself"), asking == Asking::Launcher, "{what}");

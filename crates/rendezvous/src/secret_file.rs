@@ -9,8 +9,13 @@ const LEN_MAX: u64 = 1 << 10;
 
 /// Reads a file that belongs to us and that nobody else may read or write.
 pub(crate) fn read(path: &str) -> Result<String> {
+    read_open(path, File::open(path))
+}
+
+/// The same, of a file at that path that is open by now.
+pub(crate) fn read_open(path: &str, file: io::Result<File>) -> Result<String> {
     let failed = |e| Error::io(format!("reading the job's secret from {path}"), e);
-    let file = File::open(path).map_err(failed)?;
+    let file = file.map_err(failed)?;
     // Of the open file, so that it can't be exchanged between the look and the reading.
     is_private(path, &file.metadata().map_err(failed)?)?;
     let mut text = String::new();

@@ -50,6 +50,94 @@ fn another_launchers_process_may_be_alone_on_purpose_and_ours_is_a_rank() {
     assert_eq!(read(&[one, &secret()]).unwrap().world_size, 1);
 }
 
+/// What each launcher sets, as seen on the real ones.
+const HYDRA: &str = "PMI_RANK=3 PMI_SIZE=4 PMI_FD=6 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1";
+const MPIRUN: &str = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 \
+                      OMPI_COMM_WORLD_NODE_RANK=1 PMIX_RANK=3 PMIX_NAMESPACE=1108475905";
+const SRUN: &str = "SLURM_JOB_ID=17 SLURM_STEP_ID=2 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1 \
+                    SLURM_STEP_TASKS_PER_NODE=3,1 SLURM_TASKS_PER_NODE=3,1 SLURM_CLUSTER_NAME=my/cluster HOME=/home/me";
+
+#[test]
+fn other_launchers_tell_the_ranks_and_where_to_meet() {
+    let pmi2 = format!("{SRUN} PMI_RANK=3 PMI_SIZE=4 PMI_FD=11");
+    let pmix = format!("{SRUN} PMIX_RANK=3");
+    // A launcher whose daemons srun has started: one on each of three other hosts.
+    let within = format!("{HYDRA} {SRUN} SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=2");
+    for (variables, by, local, node, store) in [
+        (HYDRA, "PMI (MPICH, Intel MPI)", (0, 1), 3, "said through PMI over descriptor 6"),
+        (MPIRUN, "Open MPI", (1, 2), 1, "said through PMIx"),
+        (SRUN, "Slurm's srun", (0, 1), 1, "said through the file /home/me/.phalanx/slurm-mycluster-17.2-0"),
+        (&pmi2, "PMI (MPICH, Intel MPI)", (0, 1), 1, "said through PMI over descriptor 11"),
+        (&pmix, "Slurm's srun", (0, 1), 1, "said through PMIx"),
+        (&within, "PMI (MPICH, Intel MPI)", (0, 1), 3, "said through PMI over descriptor 6"),
+    ] {
+        let config = read(&[variables]).unwrap();
+        assert_eq!(
+            (config.source, config.rank, config.world_size),
+            (Source::Launcher(by), 3, 4),
+            "{variables}"
+        );
+        assert_eq!(
+            ((config.local_rank, config.local_world_size), config.node_rank),
+            (local, node),
+            "{variables}"
+        );
+        assert_eq!((config.store.to_string().as_str(), &config.secret), (store, &None), "{variables}");
+        let soon = Deadline::after(Instant::now(), Duration::from_secs(5));
+        assert!(config.open_store(&soon).unwrap_err().to_string().contains("Config::met"));
+        // Whoever says where to meet says the secret too; the ranks are the launcher's still.
+        let told = read(&[variables, "MASTER_ADDR=node0 MASTER_PORT=29500", &secret()]).unwrap();
+        assert_eq!((told.source, told.rank), (Source::Launcher(by), 3));
+        assert_eq!(told.store, StoreLocation::Tcp { host: "node0".into(), port: 29500, host_it: true });
+        let error = read(&[variables, "MASTER_ADDR=node0 MASTER_PORT=29500"]).unwrap_err().to_string();
+        assert!(error.contains("set PHALANX_SECRET"), "{error}");
+        assert_eq!(read(&[variables, "PHALANX_ALONE=1"]).unwrap().source, Source::Alone);
+        assert_eq!(read(&[variables, TORCHRUN, &secret()]).unwrap().source, Source::Torchrun);
+        assert_eq!(read(&[variables, &secret()]).unwrap().secret.unwrap().to_hex(), SECRET);
+    }
+    let again = format!("{SRUN} SLURM_RESTART_COUNT=2 PHALANX_SHARED_DIR=/scratch");
+    let again = read(&[&again]).unwrap().store.to_string();
+    assert_eq!(again, "said through the file /scratch/slurm-mycluster-17.2-2");
+}
+
+#[test]
+fn launchers_that_disagree_or_make_no_sense_are_refused() {
+    for (variables, words) in [
+        (
+            vec![HYDRA, SRUN, "SLURM_PROCID=1"],
+            ["PMI_RANK=3, PMI_SIZE=4", "SLURM_PROCID=1, SLURM_STEP_NUM_TASKS=4"],
+        ),
+        (vec![HYDRA, SRUN, "SLURM_STEP_NUM_TASKS=8"], ["process 3 of 4", "process 3 of 8"]),
+        (vec![HYDRA, MPIRUN, "PMI_RANK=2"], ["process 3 of 4", "process 2 of 4"]),
+        (
+            vec![MPIRUN, "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", SRUN],
+            ["process 3 of 4", "process 0 of 1"],
+        ),
+        (vec![MPIRUN, "PMIX_RANK=1"], ["OMPI_COMM_WORLD_RANK is 3", "PMIX_RANK is 1"]),
+        (vec![HYDRA, "PMI_RANK=4"], ["rank 4 of a world of 4", "MPICH"]),
+        (vec![HYDRA, "PMI_RANK=x"], ["PMI_RANK is \"x\"", "not two numbers"]),
+        (vec![HYDRA, "PMI_SIZE=99999999999999"], ["PMI_SIZE is 99999999999999", "32 bits"]),
+        (vec![HYDRA, "PMI_FD=-1"], ["PMI_FD", "descriptor"]),
+        (vec![HYDRA, "PMI_FD="], ["MASTER_ADDR, MASTER_PORT, PHALANX_SECRET", "PHALANX_ALONE=1"]),
+        (vec!["MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2"], ["MVAPICH2", "PHALANX_SECRET"]),
+        (vec![SRUN, "HOME="], ["PHALANX_SHARED_DIR", "--mpi=pmi2"]),
+        (vec![SRUN, "PHALANX_SHARED_DIR=here"], ["PHALANX_SHARED_DIR", "full path"]),
+        (vec![HYDRA, "PHALANX_ELASTIC=2:4"], ["PHALANX_ELASTIC", "phalanx run --elastic"]),
+        (vec![HYDRA, "MPI_LOCALRANKID=2"], ["local rank 2 of 1", "cannot be"]),
+        (vec!["PET_NNODES=2 PET_NODE_RANK=1"], ["PET_NODE_RANK=1", "PHALANX_ALONE=1"]),
+    ] {
+        let error = read(&variables).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            matches!(error, Error::Config { .. }) && words.iter().all(|word| said.contains(word)),
+            "{said}"
+        );
+    }
+    // A batch script's shell is one process.
+    let shell = "SLURM_JOB_ID=17 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_NNODES=2 SLURM_LOCALID=0 HOME=/home/me";
+    assert_eq!(read(&[shell]).unwrap().source, Source::Alone);
+}
+
 #[test]
 fn our_own_variables() {
     let config = read(&[
@@ -165,7 +253,7 @@ fn nonsense_is_refused_and_named() {
         ),
         (
             &["SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 MASTER_ADDR=a MASTER_PORT=1"],
-            &["srun", "RANK=$SLURM_PROCID"],
+            &["SLURM_STEP_NUM_TASKS is 2, but SLURM_PROCID is not set"],
         ),
         (&["PHALANX_ALONE=2"], &["PHALANX_ALONE", "neither 0 nor 1"]),
         // Out of range

@@ -329,7 +329,7 @@ fn explained(
     init_notices: &InitNotices<'_>,
 ) -> Error {
     let Error::Rendezvous { mut what, rank, world_size, waited } = error else { return error };
-    let servers = open.server.iter().map(TcpStoreServer::strangers);
+    let servers = open.server.as_deref().into_iter().map(TcpStoreServer::strangers);
     let strangers: Vec<_> = servers.chain([exchange.strangers()]).collect();
     if let Some((version, from)) = strangers.iter().find_map(|strangers| strangers.other_version) {
         what += &format!(
@@ -343,7 +343,7 @@ fn explained(
             strangers.refused
         );
     }
-    let store = open.server.as_ref().map(TcpStoreServer::addr);
+    let store = open.server.as_deref().map(TcpStoreServer::addr);
     // A name may mean something else on its own host than elsewhere.
     let is_name = matches!(&config.store, StoreLocation::Tcp { host, .. } if host.parse::<IpAddr>().is_err() && host != "localhost");
     if let Some(addr) =

@@ -12,8 +12,8 @@ use phalanx_rendezvous::{Config, Lifeline};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Joins the job that the environment describes: phalanx's own variables (set by `phalanx run`), else torchrun's,
-/// else a group of one. See [`Config`] for their names.
+/// Joins the job that the environment describes: phalanx's own variables (set by `phalanx run`), else torchrun's, else those of another launcher
+/// (Open MPI, MPICH, Intel MPI, Slurm), through whose channel the ranks meet; else a group of one. See [`Config`] for their names.
 ///
 /// Collective among the processes of the job: returns when all of them have called it, in whatever order they start.
 ///
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// [`WrongSum`](phalanx_core::Error::WrongSum): they did not add up right here; on other ranks this call, or the next, says that the group was aborted.
 /// [`Config`](phalanx_core::Error::Config): variables are missing or make no sense, or another launcher (`mpirun`, `srun`, a Kubernetes job)
-/// says that there are several processes, and nothing tells them how to meet (`PHALANX_ALONE=1` says that each is a job of its own). [`Rendezvous`](phalanx_core::Error::Rendezvous): the others did not come
+/// says that there are several processes, and they have no way to meet (`PHALANX_ALONE=1` says that each is a job of its own). [`Rendezvous`](phalanx_core::Error::Rendezvous): the others did not come
 /// within the one deadline of init; says who is missing. (A process that replaces a lost one waits for the survivors, which may take as long as an
 /// operation, too.) A rank that gives up tells the others, which end with its reason.
 /// [`Unavailable`](phalanx_core::Error::Unavailable): the launcher that started this process is gone; the process is killed 5 s later if it still runs.
@@ -77,9 +77,11 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
     if config.reproducible {
         selector.forced.keys().try_for_each(|op| selector.check_rank_order(*op))?;
     }
-    let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
     // Before anybody is met: a name that nobody registered is refused here.
     let kind = chosen_kind(config)?;
+    let deadline = Deadline::after(Instant::now(), config.init_timeout);
+    let config = &config.met(&deadline)?;
+    let job = config.secret.as_ref().filter(|_| config.world_size > 1 || config.elastic.is_some());
     let Some(secret) = job else {
         let group = alone(config.timeout, kind, selector)?;
         return Ok(if config.reproducible { group.reproducible() } else { group });
@@ -89,7 +91,6 @@ fn join_others(config: &Config) -> Result<ProcessGroup> {
     if let Some(elastic) = config.elastic {
         return regroup::enter(&bootstrap, config.worker, elastic);
     }
-    let deadline = Deadline::after(Instant::now(), config.init_timeout);
     let open = Arc::new(config.open_store(&deadline)?);
     if open.server.is_some() {
         processes.keep(open.clone());

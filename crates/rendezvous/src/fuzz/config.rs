@@ -32,6 +32,22 @@ const NAMES: &[&str] = &[
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_USE_AGENT_STORE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMI_FD",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_ID",
+    "SLURM_JOB_ID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "HOME",
 ];
 
 /// Lines, each of a byte that chooses a variable and its value. What is accepted makes sense, what is refused is refused
@@ -47,7 +63,8 @@ pub fn config(data: &[u8]) {
         Ok(config) => {
             assert!(config.rank < config.world_size && config.local_rank < config.local_world_size);
             assert!(config.local_world_size <= config.world_size);
-            assert!(config.world_size == 1 || config.secret.is_some(), "a job without a secret");
+            let is_said = matches!(config.store, StoreLocation::Launcher(_));
+            assert!(config.world_size == 1 || config.secret.is_some() || is_said, "a job without a secret");
             assert!(!config.timeout.is_zero() && !config.init_timeout.is_zero());
             if let StoreLocation::Tcp { host_it: false, .. } = &config.store {
                 assert_eq!(config.store.to_string().parse::<StoreLocation>().unwrap(), config.store);

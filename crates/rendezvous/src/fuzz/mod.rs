@@ -3,8 +3,10 @@
 
 mod config;
 mod files;
+mod launchers;
 mod store;
 
 pub use config::config;
 pub use files::files;
+pub use launchers::{meeting, tasks};
 pub use store::store;

@@ -74,6 +74,7 @@ impl ProcessBootstrap {
             }
             _ => {}
         }
+        open.nobody_else_comes();
         outcome
     }
 
