@@ -24,7 +24,7 @@ impl ExitKind {
 }
 
 impl Outcome {
-    /// The code a launcher exits with: 0, [`Failure::exit_code`], 128 + signal, or 124 when time ran out.
+    /// The code a launcher exits with: 0, [`Failure::exit_code`](crate::Failure::exit_code), 128 + signal, or 124 when time ran out.
     ///
     /// # Examples
     /// ```

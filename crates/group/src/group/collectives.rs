@@ -17,7 +17,7 @@ impl ProcessGroup {
     /// # Determinism
     /// Same bits on every rank, whatever the state of the threads' floats. From run to run: see [reproducibility](ProcessGroup#reproducibility).
     /// # Errors
-    /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
+    /// See the [contract](ProcessGroup#contract); [`Misuse`](phalanx_core::Error::Misuse) for bit operators on floats.
     ///
     /// # Examples
     /// ```
@@ -421,7 +421,7 @@ impl ProcessGroup {
     /// # Shape
     /// `send_counts`, `recv_counts`: P numbers each. `input`, `output`: their sums of elements.
     /// # Errors
-    /// See the [contract](ProcessGroup#contract); [`Protocol`](Error::Protocol) where counts don't meet.
+    /// See the [contract](ProcessGroup#contract); [`Protocol`](phalanx_core::Error::Protocol) where counts don't meet.
     ///
     /// # Examples
     /// Rank 0 has one element for itself and two for rank 1, which has none for rank 0 and one for itself:
@@ -462,7 +462,7 @@ impl ProcessGroup {
     /// # Determinism
     /// Values are combined in the order of the ranks, whatever the backend: the same bits in every run. Half types are rounded once.
     /// # Errors
-    /// See the [contract](ProcessGroup#contract); [`Misuse`](Error::Misuse) for bit operators on floats.
+    /// See the [contract](ProcessGroup#contract); [`Misuse`](phalanx_core::Error::Misuse) for bit operators on floats.
     /// # Examples
     /// Where each rank's share begins in a file that all write:
     /// ```

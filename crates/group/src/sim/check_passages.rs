@@ -7,7 +7,7 @@ use crate::bootstrap::regroup::roster::{WaitLimits, ask_decision, decision};
 use crate::bootstrap::regroup::view::Decision;
 use crate::control::failure_report::SETTLE_TIME;
 use phalanx_core::{Error, OpKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// What a process needs besides what it waits for: its threads hesitate, and messages take their time.
@@ -119,7 +119,12 @@ fn nobody_is_left_out(run: &Run, process: usize, passage: &Passage, error: &Erro
     let others = passages(run).filter(|(_, other)| other.op != OpKind::Init && other.from == passage.from);
     let is_late = |since: Instant| passage.called - since > run.script.first.limit + SETTLE_TIME;
     let is_late = others.map(|(_, other)| other.called).min().is_some_and(is_late);
-    if is_survivor && !may_fail && !too_few && !apart && !is_late {
+    // Each attempt that loses somebody takes its part of the time; after two of them there may be none left.
+    let hurt_meanwhile = |at: Duration, who: usize| (run.start + at >= passage.called).then_some(who);
+    let stopped = run.faults.stops.iter().filter_map(|stop| hurt_meanwhile(stop.at, stop.rank));
+    let dead = run.faults.deaths.iter().filter_map(|&(at, who)| hurt_meanwhile(at, who));
+    let out_of_time = stopped.chain(dead).collect::<BTreeSet<_>>().len() >= 2;
+    if is_survivor && !may_fail && !too_few && !apart && !is_late && !out_of_time {
         found.push(format!("process {process}, to which nothing was done, does not get on: {error}"));
     }
 }
