@@ -24,7 +24,7 @@ impl HostCall<'_> {
     /// # use phalanx_group::{HostCall, Request};
     /// fn perform(call: HostCall<'_>) -> Result<()> {
     ///     match call.request() {
-    ///         Request::AllReduce { .. } => Ok(()), // … what this backend has …
+    ///         Request::AllGather { .. } => Ok(()), // … what this backend has …
     ///         _ => call.perform_derived("mine", perform),
     ///     }
     /// }
