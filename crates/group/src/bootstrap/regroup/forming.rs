@@ -85,7 +85,7 @@ impl<'a> Forming<'a> {
     pub(crate) fn failed(&mut self, error: Error, now: Instant) -> Result<Step> {
         let Stage::Meeting(roster) = &mut self.stage else { return Err(error) };
         if !may_pass(&error) || self.deadline.has_passed(now) {
-            return Err(error);
+            return Err(self.after_failure(error));
         }
         let (generation, me) = (self.generation, &mut self.party.me);
         tracing::warn!(generation, %error, "the ranks did not come together; trying again without who is lost");
@@ -365,6 +365,24 @@ mod tests {
             error.ends_with("the ranks of generation 1 did not come together: 2 of 3 ranks came"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_attempt_that_fails_when_no_time_is_left_says_why_the_one_before_failed() {
+        let (store, start) = (store(), Instant::now());
+        let [mut zero, mut one] = [0, 1].map(|worker| Worker::shrinks(worker, &[0, 1, 2], start));
+        let mut two = Worker::shrinks(2, &[0, 1, 2], start);
+        until_all_meet(&mut [&mut zero, &mut one, &mut two], &store).unwrap();
+        zero.waits_in_vain();
+        one.waits_in_vain();
+        until_all_meet(&mut [&mut zero, &mut one], &store).unwrap();
+        zero.now += START + COMPUTE + SETTLE_TIME;
+        let waited = START + COMPUTE;
+        let error = Error::Rendezvous { rank: 0, world_size: 2, what: "timed out".into(), waited };
+        let error = zero.forming.failed(error, zero.now).unwrap_err().to_string();
+        let ends =
+            "timed out; before that, the ranks of generation 1 did not come together: 2 of 3 ranks came";
+        assert!(error.ends_with(ends), "{error}");
     }
 
     #[test]
