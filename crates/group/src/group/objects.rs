@@ -207,12 +207,9 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn recv_object<O: DeserializeOwned>(&self, src: usize, tag: u64) -> Result<O> {
-        let op = OpKind::Recv;
         let mut len = [0u64];
         self.recv(&mut len, src, tag)?;
-        let mut bytes = vec![0u8; checked(op, len[0], src)?];
-        self.recv(&mut bytes, src, tag)?;
-        decode(op, &bytes, src)
+        self.recv_object_of(OpKind::Recv, len[0], src, tag)
     }
 
     /// Receives an object with `tag` from whichever other rank has sent one by [`send_object`](Self::send_object), and returns it with that rank. The rest
@@ -240,12 +237,17 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn recv_object_any<O: DeserializeOwned>(&self, tag: u64) -> Result<(O, usize)> {
-        let op = OpKind::RecvAny;
         let mut len = [0u64];
         let src = self.recv_any(&mut len, tag)?;
-        let mut bytes = vec![0u8; checked(op, len[0], src)?];
+        Ok((self.recv_object_of(OpKind::RecvAny, len[0], src, tag)?, src))
+    }
+
+    /// The second message of an object, whose first has said how many bytes it has.
+    #[track_caller]
+    fn recv_object_of<O: DeserializeOwned>(&self, op: OpKind, len: u64, src: usize, tag: u64) -> Result<O> {
+        let mut bytes = vec![0u8; checked(op, len, src)?];
         self.recv(&mut bytes, src, tag)?;
-        Ok((decode(op, &bytes, src)?, src))
+        decode(op, &bytes, src)
     }
 
     #[track_caller]

@@ -119,11 +119,12 @@ fn nobody_is_left_out(run: &Run, process: usize, passage: &Passage, error: &Erro
     let others = passages(run).filter(|(_, other)| other.op != OpKind::Init && other.from == passage.from);
     let is_late = |since: Instant| passage.called - since > run.script.first.limit + SETTLE_TIME;
     let is_late = others.map(|(_, other)| other.called).min().is_some_and(is_late);
-    // Each attempt that loses somebody takes its part of the time; after two of them there may be none left.
+    // Each attempt that loses somebody takes its part of the time; after two of them there may be none left. The error tells of both.
     let hurt_meanwhile = |at: Duration, who: usize| (run.start + at >= passage.called).then_some(who);
     let stopped = run.faults.stops.iter().filter_map(|stop| hurt_meanwhile(stop.at, stop.rank));
     let dead = run.faults.deaths.iter().filter_map(|&(at, who)| hurt_meanwhile(at, who));
-    let out_of_time = stopped.chain(dead).collect::<BTreeSet<_>>().len() >= 2;
+    let out_of_time = stopped.chain(dead).collect::<BTreeSet<_>>().len() >= 2
+        && error.to_string().contains("before that, the ranks of generation");
     if is_survivor && !may_fail && !too_few && !apart && !is_late && !out_of_time {
         found.push(format!("process {process}, to which nothing was done, does not get on: {error}"));
     }
