@@ -62,6 +62,7 @@ pub use location::StoreLocation;
 pub use memory::MemoryStore;
 pub use open::OpenStore;
 pub use other_launchers::{Asking, refuse_foreign_job};
+pub use own_hosts::host_name;
 pub use prefix::PrefixStore;
 pub use server::TcpStoreServer;
 pub use shared_file::SharedFile;

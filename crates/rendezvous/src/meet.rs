@@ -5,7 +5,7 @@ use crate::heard::{Heard, heard};
 use crate::location::authority;
 use crate::meeting::Meeting;
 use crate::open::serve;
-use crate::own_hosts::own_hosts;
+use crate::own_hosts::{host_name, own_hosts};
 use crate::{Config, StoreLocation, TcpStore, TcpStoreServer};
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_pmi::Fault;
@@ -95,7 +95,7 @@ impl Config {
 
     /// By which names this host may be known: that by which the launcher knows it first.
     fn host_names(&self) -> Vec<String> {
-        self.node_name.iter().cloned().chain(system_name()).collect()
+        self.node_name.iter().cloned().chain(host_name()).collect()
     }
 
     fn hear(&self, channel: &Channel, deadline: &Deadline) -> Result<Meeting> {
@@ -195,14 +195,4 @@ impl Config {
         let waited = deadline.elapsed(Instant::now());
         Error::Rendezvous { rank: self.rank, world_size: self.world_size, what, waited }
     }
-}
-
-#[cfg(unix)]
-fn system_name() -> Option<String> {
-    Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
-}
-
-#[cfg(not(unix))]
-fn system_name() -> Option<String> {
-    std::env::var("COMPUTERNAME").ok()
 }

@@ -1,4 +1,4 @@
-//! By which addresses the other hosts of a job may reach this one.
+//! The name of this host, and by which addresses the other hosts of a job may reach it.
 
 use crate::meeting::HOSTS_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
@@ -13,6 +13,20 @@ pub(crate) fn own_hosts(names: &[String]) -> Vec<IpAddr> {
     let resolved = names.iter().filter_map(|name| (name.as_str(), 0).to_socket_addrs().ok()).flatten();
     let routed = FAR_AWAY.into_iter().filter_map(source_towards);
     chosen(resolved.map(|addr| addr.ip()).filter(|ip| is_own(*ip)).chain(routed))
+}
+
+/// The name that the system has for this host, if it has one.
+///
+/// # Examples
+/// ```
+/// let host = phalanx_rendezvous::host_name().unwrap_or("a host".into());
+/// println!("rank 0 runs on {host}");
+/// ```
+pub fn host_name() -> Option<String> {
+    #[cfg(unix)]
+    return Some(rustix::system::uname().nodename().to_string_lossy().into_owned());
+    #[cfg(not(unix))]
+    std::env::var("COMPUTERNAME").ok()
 }
 
 fn chosen(found: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {

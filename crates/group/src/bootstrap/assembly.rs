@@ -399,15 +399,6 @@ fn longest_memory() -> u64 {
 
 /// This process as errors name it.
 pub(crate) fn process_name() -> String {
-    format!("{}:{}", host_name(), std::process::id())
-}
-
-#[cfg(not(unix))]
-fn host_name() -> String {
-    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "a host".into())
-}
-
-#[cfg(unix)]
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    let host = phalanx_rendezvous::host_name();
+    format!("{}:{}", host.as_deref().unwrap_or("a host"), std::process::id())
 }
