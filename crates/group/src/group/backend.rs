@@ -148,21 +148,30 @@ pub trait Backend: Send + Sync + Debug {
     /// As [`Error`](phalanx_core::Error) says. The group has failed then, unless nothing was begun.
     fn perform_messages(&self, messages: Vec<HostMessage<'_>>, timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(Instant::now(), timeout);
-        let (mut sends, mut receives) = (Vec::new(), Vec::new());
-        for HostMessage { address, payload } in messages {
-            match payload {
-                Payload::Out(bytes) => {
-                    let sent = self.submit_message(address, Box::new(bytes.to_vec()), timeout)?;
-                    // Short ones need no receiver: if one fails, so does the group.
-                    sends.extend((bytes.len() > EAGER_LIMIT).then_some(sent));
+        let (mut short, mut long, mut receives) = (Vec::new(), Vec::new(), Vec::new());
+        let begin = || {
+            for HostMessage { address, payload } in messages {
+                match payload {
+                    Payload::Out(bytes) => {
+                        let sends = if bytes.len() > EAGER_LIMIT { &mut long } else { &mut short };
+                        sends.push(self.submit_message(address, Box::new(bytes.to_vec()), timeout)?);
+                    }
+                    Payload::In(bytes) => receives.push((address, bytes)),
                 }
-                Payload::In(bytes) => receives.push((address, bytes)),
             }
-        }
-        for (from, bytes) in receives {
-            self.recv(from, bytes, deadline.remaining(Instant::now()), OnTimeout::FailGroup)?;
-        }
-        sends.into_iter().try_for_each(|sent| sent.wait().map(drop))
+            Ok(())
+        };
+        let begun = begin();
+        let (mut receives, mut long) = (receives.into_iter(), long.into_iter());
+        let done = begun
+            .and_then(|()| {
+                receives.try_for_each(|(from, bytes)| {
+                    self.recv(from, bytes, deadline.remaining(Instant::now()), OnTimeout::FailGroup)
+                })
+            })
+            // Short ones need no receiver: if one fails, so does the group.
+            .and_then(|()| long.try_for_each(|sent| sent.wait().map(drop)));
+        done.map_err(|error| root_error(error, long.chain(short).filter_map(|sent| sent.wait().err())))
     }
 
     /// Begins to send or receive (as the signature says) a buffer that the operation owns until it is done.
@@ -204,6 +213,16 @@ pub trait Backend: Send + Sync + Debug {
     fn leave(&self);
 }
 
+/// The error of one call that is performed by several operations side by side. `error` is of one of them. If that one began after another had failed,
+/// it says only that the group failed earlier; the program, which made one call, is told by the error of the other. Looks at `others` only then.
+pub(crate) fn root_error(error: Error, others: impl IntoIterator<Item = Error>) -> Error {
+    let is_refusal = |error: &Error| matches!(error, Error::Poisoned { .. });
+    if !is_refusal(&error) {
+        return error;
+    }
+    others.into_iter().find(|other| !is_refusal(other)).unwrap_or(error)
+}
+
 /// A backend that receives from no rank but one that is named.
 fn one_by_one(call: &Signature, backend: &'static str) -> Error {
     let hint = format!("it receives only from a rank that is named: use recv, at {}", call.site);
@@ -230,4 +249,23 @@ pub trait BackendFactory: Send + Sync + Debug {
 /// `3 ranks`, `1 host`.
 pub(crate) fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use phalanx_core::{Loss, OpKind};
+
+    #[test]
+    fn the_error_of_one_call_is_that_of_the_operation_that_failed_first() {
+        let peer = Peer { rank: 1, host: "h:7".into() };
+        let cause = Cause::Lost { peer, how: Loss::Left };
+        let refused = || Error::Poisoned { op: OpKind::Recv, cause: Box::new(cause.clone()) };
+        let failed = || Error::misuse(OpKind::Send, "on purpose");
+        let told = |error, others: Vec<Error>| root_error(error, others).to_string();
+        assert_eq!(told(refused(), vec![refused(), failed()]), failed().to_string());
+        assert_eq!(told(refused(), vec![refused()]), refused().to_string());
+        let nobody = std::iter::from_fn(|| -> Option<Error> { panic!("its error says what happened") });
+        assert_eq!(root_error(failed(), nobody).to_string(), failed().to_string());
+    }
 }

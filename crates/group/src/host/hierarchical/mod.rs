@@ -17,7 +17,7 @@ pub(crate) use hosts::Hosts;
 
 use crate::control::group_health::GroupHealth;
 use crate::engine::turns::Turns;
-use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout};
+use crate::group::backend::{Address, Backend, BufferMemory, HostMessage, OnTimeout, root_error};
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Bytes, Pending};
 use crate::group::recv_any::Received;
@@ -297,7 +297,10 @@ fn side_by_side(inside: Part<'_>, across: Part<'_>, timeout: Duration) -> Result
             inside.map_err(|e| Error::io("starting a thread for the messages inside the host", e))?;
         let across = across.0.perform_messages(across.1, timeout);
         let inside = inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        across.and(inside)
+        match (across, inside) {
+            (Err(error), Err(other)) => Err(root_error(error, [other])),
+            (across, inside) => across.and(inside),
+        }
     })
 }
 

@@ -211,6 +211,9 @@ pub fn another_message_in_a_batch_is_a_mismatch(world: &World) {
     });
 }
 
+/// Messages of a batch of which all but one are sent in vain.
+const MANY: u64 = 50;
+
 /// A rank that leaves while others wait for it in a batch, beside messages that come.
 pub fn a_rank_that_leaves_a_batch_alone_is_named(world: &World) {
     for who in 0..3 {
@@ -223,8 +226,9 @@ pub fn a_rank_that_leaves_a_batch_alone_is_named(world: &World) {
             let mut theirs = [[0u8; 100]; 3];
             let mut batch = group.batch();
             for (peer, buffer) in theirs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
-                batch.send(&[1u8; 100], peer, 4).unwrap();
-                batch.recv(buffer, peer, 4).unwrap();
+                // So many that one has failed, very likely, before the last of them begins.
+                (0..MANY).for_each(|tag| batch.send(&[1u8; 100], peer, tag).unwrap());
+                batch.recv(buffer, peer, MANY - 1).unwrap();
             }
             let error = failed(&group, batch.perform());
             let is_told = matches!(&error, Error::PeerLost { peer, how: Loss::Left, .. } if peer.rank == who);
