@@ -39,8 +39,8 @@ pub(crate) enum Workspace<I, O> {
     InPlace(O),
     /// Sent from the first, received into the second.
     Separate(I, O),
-    /// The schedule only sends, and the output is as it will be.
-    Sends(I, O),
+    /// The schedule only sends; this block of the first is the output. It is copied when all others have theirs, who wait for this rank.
+    Sends(I, Range<usize>, O),
     /// What comes is for others.
     PassesOn(I, Scratch),
     /// This block becomes the output.
@@ -60,7 +60,7 @@ pub(crate) struct Scan {
 }
 
 impl<I: Readable, O: Writable> Workspace<I, O> {
-    /// `request` of elements of type `dtype`, or of bytes, for rank `rank` of `world_size`; what a rank gives itself is where it belongs then.
+    /// `request` of elements of type `dtype`, or of bytes, for rank `rank` of `world_size`; what a rank gives itself is where it belongs then, or is brought there in the end.
     ///
     /// # Errors
     /// [`Changed`]: a buffer of the program's own making.
@@ -119,9 +119,9 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
                 whole.bytes_mut()[bytes(blocks.block(rank))].copy_from_slice(input.read()?);
                 (blocks, Self::PassesOn(input, whole))
             }
-            Request::Scatter { input: Some(mut input), mut output, blocks, .. } => {
-                keep(output.write()?, &input.read()?[bytes(blocks.block(rank))]);
-                (blocks, Self::Sends(input, output))
+            Request::Scatter { input: Some(input), output, blocks, .. } => {
+                let own = bytes(blocks.block(rank));
+                (blocks, Self::Sends(input, own, output))
             }
             Request::Scatter { input: None, output, blocks, .. } => {
                 let (own, whole) = (bytes(blocks.block(rank)), whole(&blocks));
@@ -164,7 +164,7 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
         Ok(match self {
             Self::InPlace(buffer) => Memory::InPlace(buffer.write()?),
             Self::Separate(input, output) => Memory::Separate(input.read()?, output.write()?),
-            Self::Sends(input, _) => Memory::Separate(input.read()?, &mut []),
+            Self::Sends(input, ..) => Memory::Separate(input.read()?, &mut []),
             Self::PassesOn(_, whole) | Self::Takes(_, _, whole) | Self::Scans(_, whole, _) => {
                 Memory::InPlace(whole.bytes_mut())
             }
@@ -182,7 +182,8 @@ impl<I: Readable, O: Writable> Workspace<I, O> {
             Self::Scans(output, whole, Scan { reduce, dtype, rank }) => {
                 fold_scan(output.write()?, whole.bytes(), *reduce, *dtype, *rank);
             }
-            Self::InPlace(_) | Self::Separate(..) | Self::Sends(..) | Self::PassesOn(..) | Self::Nothing => {}
+            Self::Sends(input, own, output) => keep(output.write()?, &input.read()?[own.clone()]),
+            Self::InPlace(_) | Self::Separate(..) | Self::PassesOn(..) | Self::Nothing => {}
         }
         Ok(())
     }
@@ -194,7 +195,7 @@ impl Workspace<OwnedBuffer, OwnedBuffer> {
         match self {
             Self::InPlace(output)
             | Self::Separate(_, output)
-            | Self::Sends(_, output)
+            | Self::Sends(.., output)
             | Self::Takes(output, ..)
             | Self::Scans(output, ..)
             | Self::PassesOn(output, _) => output.into_inner(),

@@ -398,9 +398,6 @@ fn run(
             let block = |rank| bytes(blocks.block(rank));
             let len = output.len();
             let whole = |_| 0..len;
-            if let Some(input) = input {
-                keep(output, &input[block(rank)]);
-            }
             let transfer = Transfer {
                 same: false,
                 gives: &|rank| rank == root,
@@ -409,8 +406,13 @@ fn run(
                 place: if rank == root { None } else { Some(&whole) },
                 layout: Some(&blocks),
             };
-            let input = input.unwrap_or_default();
-            team.pull(shm, phalanx_shm::Buffers::Separate(input, output), transfer)
+            let Some(input) = input else {
+                return team.pull(shm, phalanx_shm::Buffers::Separate(&[], output), transfer);
+            };
+            team.pull(shm, phalanx_shm::Buffers::Separate(input, &mut []), transfer)?;
+            // After that: the others wait for the root alone.
+            keep(output, &input[block(rank)]);
+            Ok(())
         }
         Request::AllToAll { input, output, blocks } => {
             let is_even = matches!(blocks, BlockExchange::Even { .. });
