@@ -112,7 +112,7 @@ impl Place {
         let (signature, request) = call.into_parts();
         match request {
             Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: ReduceOp::Sum } => {
-                let all = self.exchange(&signature, buffer, limit)?;
+                let all = self.exchange(signature, buffer, limit)?;
                 for (at, sum) in buffer.chunks_exact_mut(4).enumerate() {
                     let value = |part: &Vec<u8>| f32::from_le_bytes(part[4 * at..][..4].try_into().unwrap());
                     sum.copy_from_slice(&all.iter().map(value).sum::<f32>().to_le_bytes());
@@ -121,11 +121,11 @@ impl Place {
             Request::AllGather { buffers: Buffers::InPlace(whole), blocks } => {
                 let own = blocks.block(self.health.rank());
                 let part = &whole[own.start * element..own.end * element];
-                let all = self.exchange(&signature, part, limit)?.concat();
+                let all = self.exchange(signature, part, limit)?.concat();
                 whole.copy_from_slice(&all);
             }
             Request::AllGather { buffers: Buffers::Separate(input, output), .. } => {
-                output.copy_from_slice(&self.exchange(&signature, input, limit)?.concat());
+                output.copy_from_slice(&self.exchange(signature, input, limit)?.concat());
             }
             _ => return unsupported(signature.op),
         }

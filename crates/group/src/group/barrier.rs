@@ -1,6 +1,7 @@
 //! Barriers of a [`ProcessGroup`], for a caller that waits.
 
 use crate::ProcessGroup;
+use crate::group::call::HostCall;
 use crate::group::request::Request;
 use phalanx_core::{CallSite, OpKind, Result};
 use std::time::Duration;
@@ -50,7 +51,9 @@ impl ProcessGroup {
     }
 
     pub(crate) fn barrier_at(&self, op: OpKind, timeout: Duration, site: CallSite) -> Result<()> {
-        let call = self.call::<&[u8], &mut [u8]>(op, None, Request::Barrier, 0, site)?;
+        let request = Request::<&[u8], &mut [u8]>::Barrier;
+        let signature = self.signature_of(op, None, &request, 0, site)?;
+        let call = HostCall::new(&signature, request, self.rank(), self.world_size())?;
         self.backend.perform(call, timeout)
     }
 }

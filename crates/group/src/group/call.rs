@@ -4,13 +4,14 @@ use crate::group::memory::{Changed, Extent, OwnedBuffer};
 use crate::group::pending::Bytes;
 use crate::group::request::{BlockExchange, Buffers, Request};
 use phalanx_core::{DType, Error, Layout, Result, Signature};
+use std::borrow::Borrow;
 use std::fmt;
 
 /// A call whose request makes sense for this rank: buffers have the lengths that they must have, a root is a rank of the group, and
 /// only roots have what only roots have. No other can be made.
 #[derive(Debug)]
-pub struct Call<I, O> {
-    signature: Signature,
+pub struct Call<I, O, S = Signature> {
+    signature: S,
     request: Request<I, O>,
     rank: usize,
     world_size: usize,
@@ -18,12 +19,13 @@ pub struct Call<I, O> {
 
 /// A request on borrowed memory of the host.
 pub(crate) type HostRequest<'a> = Request<&'a [u8], &'a mut [u8]>;
-/// A call that borrows memory of the host, as bytes that are aligned for their type.
-pub type HostCall<'a> = Call<&'a [u8], &'a mut [u8]>;
+/// A call that borrows memory of the host, as bytes that are aligned for their type, and its signature: it is small, for every call passes through
+/// several hands.
+pub type HostCall<'a> = Call<&'a [u8], &'a mut [u8], &'a Signature>;
 /// A call that owns its buffers until it is done.
 pub type OwnedCall = Call<OwnedBuffer, OwnedBuffer>;
 
-impl<I: Extent, O: Extent> Call<I, O> {
+impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
     /// A call of rank `rank` in a group of `world_size`. The signature says what is called, and all ranks give the same; what is performed
     /// may be another operation. Elements have the type that the signature [carries](Signature::carries), or are bytes. A pre-multiplied sum is
     /// performed as a sum: its contributions are multiplied already.
@@ -43,11 +45,12 @@ impl<I: Extent, O: Extent> Call<I, O> {
     /// assert_eq!(call.signature().op, OpKind::Broadcast);
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
-    pub fn new(signature: Signature, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
-        check(&signature, signature.carries(), &request, rank, world_size)?;
+    pub fn new(signature: S, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
+        let called = signature.borrow();
+        check(called, called.carries(), &request, rank, world_size)?;
         if let Some(op) = request.reduce().filter(|op| op.factor().is_some()) {
             let what = format!("a call of {op} is performed as a sum, of products that were formed before");
-            return Err(wrong(&signature, what));
+            return Err(wrong(called, what));
         }
         Ok(Self { signature, request, rank, world_size })
     }
@@ -74,7 +77,7 @@ fn wrong(signature: &Signature, what: String) -> Error {
     Error::misuse(signature.op, format!("{what}, at {}", signature.site))
 }
 
-impl<I, O> Call<I, O> {
+impl<I, O, S: Borrow<Signature>> Call<I, O, S> {
     /// What all ranks must mean alike.
     ///
     /// # Examples
@@ -89,7 +92,7 @@ impl<I, O> Call<I, O> {
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
     pub fn signature(&self) -> &Signature {
-        &self.signature
+        self.signature.borrow()
     }
 
     /// What is performed.
@@ -123,7 +126,7 @@ impl<I, O> Call<I, O> {
     /// assert_eq!((signature.op, request.kind()), (OpKind::Broadcast, OpKind::Broadcast));
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
-    pub fn into_parts(self) -> (Signature, Request<I, O>) {
+    pub fn into_parts(self) -> (S, Request<I, O>) {
         (self.signature, self.request)
     }
 
@@ -153,7 +156,7 @@ impl<I, O> Call<I, O> {
         if (self.rank, self.world_size) == (rank, world_size) {
             return Ok(());
         }
-        let Signature { op, site, .. } = &self.signature;
+        let Signature { op, site, .. } = self.signature();
         let (made, ranks) = (self.rank, self.world_size);
         let what = format!("a call of rank {made}/{ranks} on rank {rank}/{world_size}, at {site}");
         Err(Error::misuse(*op, what))
@@ -184,7 +187,7 @@ impl OwnedCall {
             OwnedBuffer::bytes,
             |reduce| reduce,
         )?;
-        Ok(Call { signature: self.signature.clone(), request, rank: self.rank, world_size: self.world_size })
+        Ok(Call { signature: &self.signature, request, rank: self.rank, world_size: self.world_size })
     }
 
     /// The buffer with which the operation is completed; an empty one where it had none.

@@ -29,7 +29,7 @@ impl HostCall<'_> {
     ///     }
     /// }
     /// # let signature = Signature::bare(OpKind::Barrier, CallSite::caller());
-    /// # assert!(perform(HostCall::new(signature, Request::Barrier, 0, 2)?).is_ok());
+    /// # assert!(perform(HostCall::new(&signature, Request::Barrier, 0, 2)?).is_ok());
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
     pub fn perform_derived(

@@ -72,7 +72,7 @@ impl ProcessGroup {
             check(&signature, dtype, &request, rank, world_size)?;
         }
         let run = |request: HostRequest<'_>| {
-            let call = Call::new(signature, request, rank, world_size)?;
+            let call = Call::new(&signature, request, rank, world_size)?;
             self.backend.perform(call, self.timeout())
         };
         match products {

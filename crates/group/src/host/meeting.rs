@@ -16,7 +16,7 @@ pub(crate) fn meet(health: &GroupHealth, call: &Signature, deadline: &Deadline) 
     if call.op != OpKind::NewGroup {
         return Ok(());
     }
-    let barrier = HostCall::new(call.clone(), Request::Barrier, health.rank, health.members().len())?;
+    let barrier = HostCall::new(call, Request::Barrier, health.rank, health.members().len())?;
     let links = ScheduledBackend::new(Arc::new(health.meeting()), BackendChoice::Links, Arc::default());
     links.perform(barrier, deadline.remaining(Instant::now()))
 }

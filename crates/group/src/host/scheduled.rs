@@ -184,13 +184,13 @@ impl ScheduledBackend {
         begun: Option<Partials>,
     ) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let (pattern, workspace) = self.workspace(&signature, request)?;
-        let arithmetic = Arithmetic::of(&signature, pattern.reduce, contributions)?;
+        let (pattern, workspace) = self.workspace(signature, request)?;
+        let arithmetic = Arithmetic::of(signature, pattern.reduce, contributions)?;
         let sums = match &begun {
             Some(_) => Sums::Begun,
             None => arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums()),
         };
-        let plan = self.plan(&signature, &pattern, sums);
+        let plan = self.plan(signature, &pattern, sums);
         let method = whole.signature.method.then(&plan.method);
         let running = Running::new(whole.seq, whole.signature.clone(), method, plan, arithmetic);
         let running = match begun {
@@ -388,12 +388,12 @@ impl Backend for ScheduledBackend {
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
         call.check_place(self.rank(), self.members().len())?;
         let (signature, request) = call.into_parts();
-        self.check(&signature)?;
-        let (pattern, workspace) = self.workspace(&signature, request)?;
-        let running = self.begin(&signature, &pattern)?;
+        self.check(signature)?;
+        let (pattern, workspace) = self.workspace(signature, request)?;
+        let running = self.begin(signature, &pattern)?;
         let seq = running.seq();
         self.run(running, workspace, Attempt::new(Instant::now(), timeout))?;
-        self.engine.health.ended(seq, &signature, clock::now);
+        self.engine.health.ended(seq, signature, clock::now);
         Ok(())
     }
 

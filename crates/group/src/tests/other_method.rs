@@ -6,7 +6,7 @@ use crate::bootstrap::thread_job::ThreadJob;
 use crate::control::group_health::{GroupHealth, ParentCall};
 use crate::engine::partial::Partials;
 use crate::group::backend::{Backend, BackendFactory};
-use crate::group::call::HostCall;
+use crate::group::call::{HostCall, HostRequest};
 use crate::group::request::{Buffers, Request};
 use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
@@ -100,7 +100,7 @@ fn sum(world_size: usize, len: usize) -> Sum {
 }
 
 impl Sum {
-    fn call<'a>(&self, rank: usize, dtype: DType, buffer: &'a mut [u8]) -> HostCall<'a> {
+    fn request<'a>(&self, dtype: DType, buffer: &'a mut [u8]) -> (Signature, HostRequest<'a>) {
         let (buffers, reduce) = (Buffers::InPlace(buffer), ReduceOp::Sum);
         let request = match self.blocks.clone() {
             None => Request::AllReduce { buffers, reduce },
@@ -108,14 +108,19 @@ impl Sum {
         };
         let bare = Signature::bare(request.kind(), CallSite::caller());
         let (dtype, count, reduce) = (Some(dtype), self.len as u64, Some(reduce));
-        HostCall::new(Signature { dtype, count, reduce, ..bare }, request, rank, self.world_size).unwrap()
+        (Signature { dtype, count, reduce, ..bare }, request)
+    }
+
+    fn perform(&self, backend: &dyn Backend, rank: usize, buffer: &mut [f32]) -> Result<(), Error> {
+        let (signature, request) = self.request(DType::F32, bytemuck::cast_slice_mut(buffer));
+        backend.perform(HostCall::new(&signature, request, rank, self.world_size)?, LIMIT)
     }
 }
 
 /// What comes of the sum at a rank. Nowhere is a number of one of the `odd` ranks added to one of the others.
 fn outcome(rank: usize, backend: &dyn Backend, sum: &Sum, odd: &[usize]) -> Error {
     let mut buffer = vec![(1 << rank) as f32; sum.len];
-    let done = backend.perform(sum.call(rank, DType::F32, bytemuck::cast_slice_mut(&mut buffer)), LIMIT);
+    let done = sum.perform(backend, rank, &mut buffer);
     let error = done.expect_err("ranks do it in different ways");
     let odd: u32 = odd.iter().map(|rank| 1 << rank).sum();
     let is_mixed = |x: &f32| *x as u32 & odd != 0 && *x as u32 & !odd != 0;
@@ -250,9 +255,9 @@ fn other_sums_are_named_to_all() {
         let backend = ScheduledBackend::new(health, part.choice, selector);
         let mut buffer = vec![0u8; 2 * LEN];
         let sums = Partials::new(buffer.len());
-        let call = sum(2, LEN).call(part.rank, DType::F16, &mut buffer);
-        let signature = &call.signature().clone();
-        let whole = ParentCall { signature, seq: 1, called: Instant::now(), limit: LIMIT };
+        let (signature, request) = sum(2, LEN).request(DType::F16, &mut buffer);
+        let call = HostCall::new(&signature, request, part.rank, 2).unwrap();
+        let whole = ParentCall { signature: &signature, seq: 1, called: Instant::now(), limit: LIMIT };
         let done = match part.rank {
             0 => backend.perform(call, LIMIT),
             _ => backend.perform_part(whole, call, 2, Some(sums)),
@@ -357,8 +362,7 @@ fn a_forced_algorithm_leaves_other_operations_in_shared_memory() {
         let mut buffer = vec![part.rank as f32 + 1.0; 1000];
         let scattered = Sum { blocks: Some(Layout::even(2, 1000)), ..sum(2, 1000) };
         for sum in [&sum(2, 1000), &scattered, &sum(2, 1000)] {
-            let bytes = bytemuck::cast_slice_mut(&mut buffer);
-            backend.perform(sum.call(part.rank, DType::F32, bytes), LIMIT).unwrap();
+            sum.perform(&*backend, part.rank, &mut buffer).unwrap();
             if sum.blocks.is_some() {
                 // Of its own block alone: the other is anything.
                 buffer[[500, 0][part.rank]..][..500].fill(0.0);

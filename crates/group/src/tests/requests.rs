@@ -87,22 +87,30 @@ fn cases(rank: usize, world_size: usize) -> Vec<Case> {
     cases
 }
 
-/// A call of bytes that is named as what it does.
-fn call<I: Extent, O: Extent>(request: Request<I, O>, place: (usize, usize)) -> Result<Call<I, O>> {
+/// The signature of a call of bytes that is named as what it does.
+fn named<I: Extent, O: Extent>(request: &Request<I, O>) -> Signature {
     let (op, count) = (request.kind(), request.count(1) as u64);
     let (reduce, root) = (request.reduce().copied(), request.root().map(|root| root as u32));
     let dtype = Some(DType::U8);
     let bare = Signature::bare(op, CallSite::caller());
-    Call::new(Signature { dtype, count, reduce, root, ..bare }, request, place.0, place.1)
+    Signature { dtype, count, reduce, root, ..bare }
 }
 
-fn borrowed(request: &mut Request<Bytes, Bytes>, place: (usize, usize)) -> Result<HostCall<'_>> {
-    call(request.each().map(|input| &**input, |output| &mut **output), place)
+/// Gives `perform` a call on borrowed memory.
+fn borrowed<R>(
+    request: &mut Request<Bytes, Bytes>,
+    place: (usize, usize),
+    perform: impl FnOnce(HostCall<'_>) -> R,
+) -> R {
+    let request = request.each().map(|input| &**input, |output| &mut **output);
+    let signature = named(&request);
+    perform(HostCall::new(&signature, request, place.0, place.1).unwrap())
 }
 
 fn owned(request: Request<Bytes, Bytes>, place: (usize, usize)) -> Result<OwnedCall> {
     let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
-    call(request.map(owned, owned), place)
+    let request = request.map(owned, owned);
+    OwnedCall::new(named(&request), request, place.0, place.1)
 }
 
 /// All requests, and a call of another rank's in between.
@@ -112,7 +120,7 @@ fn perform_all(backend: &dyn Backend) {
         let what = format!("{request:?} over {} on rank {}", backend.name(), place.0);
         for elsewhere in [(place.0, place.1 + 1), ((place.0 + 1) % place.1, place.1)] {
             let request = || Request::Broadcast { buffer: vec![0], root: 0 };
-            let done = backend.perform(borrowed(&mut request(), elsewhere).unwrap(), LIMIT);
+            let done = borrowed(&mut request(), elsewhere, |call| backend.perform(call, LIMIT));
             assert!(matches!(done, Err(Error::Misuse { .. })), "{done:?}");
             let begun = backend.submit(owned(request(), elsewhere).unwrap(), LIMIT);
             assert!(matches!(begun, Err(Error::Misuse { .. })), "{begun:?}");
@@ -120,14 +128,14 @@ fn perform_all(backend: &dyn Backend) {
         let begun = backend.submit(owned(request.clone(), place).unwrap(), LIMIT).unwrap();
         let result = begun.wait().unwrap().into_any().downcast::<Bytes>().unwrap();
         assert_eq!(result[range.clone()], expected, "begun: {what}");
-        backend.perform(borrowed(&mut request, place).unwrap(), LIMIT).unwrap();
+        borrowed(&mut request, place, |call| backend.perform(call, LIMIT)).unwrap();
         let result = request.into_result().unwrap_or_default();
         assert_eq!(result[range], expected, "{what}");
     }
     for (mut request, range, expected) in cases(place.0, place.1) {
         let what = format!("{request:?} by others over {} on rank {}", backend.name(), place.0);
         let is_basic = matches!(request.kind(), OpKind::AllReduce | OpKind::AllGather | OpKind::AllToAll);
-        let done = backend.perform_derived(borrowed(&mut request, place).unwrap(), LIMIT);
+        let done = borrowed(&mut request, place, |call| backend.perform_derived(call, LIMIT));
         if is_basic {
             assert!(matches!(done, Err(Error::Unsupported { .. })), "{what}: {done:?}");
             continue;
@@ -207,13 +215,13 @@ fn a_call_of_what_makes_no_sense_cannot_be_made() {
     for (request, why) in ill_formed() {
         let what = format!("{request:?}");
         // Whole elements of the type.
-        let widen = |bytes: Bytes| vec![0; 4 * bytes.len()];
+        let widen = |bytes: Bytes| vec![0u8; 4 * bytes.len()];
         let request = request.map(widen, widen);
         let op = request.kind();
         let mut request = request;
-        let made = HostCall::new(
+        let made = Call::new(
             signature(op, Some(DType::F32)),
-            request.each().map(|input| &**input, |output| &mut **output),
+            request.each().map(|input| &input[..], |output| &mut output[..]),
             0,
             2,
         );
@@ -222,12 +230,11 @@ fn a_call_of_what_makes_no_sense_cannot_be_made() {
         let whole = text.starts_with(op.name()) && text.ends_with("at train.rs:7");
         assert!(whole && text.contains(why), "{what}: {text}");
     }
-    let halves = Request::Broadcast { buffer: &mut [0u8; 6][..], root: 0 };
-    let made = HostCall::new(signature(OpKind::Broadcast, Some(DType::F32)), halves, 0, 2);
+    let halves = Request::<&[u8], _>::Broadcast { buffer: &mut [0u8; 6][..], root: 0 };
+    let made = Call::new(signature(OpKind::Broadcast, Some(DType::F32)), halves, 0, 2);
     assert!(made.unwrap_err().to_string().contains("buffer has 6 bytes of elements of 4"));
-    let (buffers, reduce) = (Buffers::InPlace(&mut [0u8][..]), ReduceOp::Sum);
-    let made =
-        HostCall::new(signature(OpKind::AllReduce, None), Request::AllReduce { buffers, reduce }, 0, 2);
+    let (buffers, reduce) = (Buffers::<&[u8], _>::InPlace(&mut [0u8][..]), ReduceOp::Sum);
+    let made = Call::new(signature(OpKind::AllReduce, None), Request::AllReduce { buffers, reduce }, 0, 2);
     assert!(made.unwrap_err().to_string().contains("sum of elements of no type"));
 }
 
@@ -242,9 +249,9 @@ fn a_request_is_the_call_of_the_method_of_its_name() {
 
 #[test]
 fn a_rank_that_is_none_of_the_group_has_no_calls() {
-    let signature = || Signature::bare(OpKind::Barrier, CallSite::caller());
+    let signature = Signature::bare(OpKind::Barrier, CallSite::caller());
     for rank in [2, 7] {
-        let made = HostCall::new(signature(), Request::Barrier, rank, 2);
+        let made = HostCall::new(&signature, Request::Barrier, rank, 2);
         assert!(made.unwrap_err().to_string().contains(&format!("rank {rank} is out of range")));
     }
     let gathered = Request::AllGather {
@@ -252,7 +259,7 @@ fn a_rank_that_is_none_of_the_group_has_no_calls() {
         blocks: Layout::even(2, 2),
     };
     let u8 = Signature { dtype: Some(DType::U8), ..Signature::bare(OpKind::AllGather, CallSite::caller()) };
-    assert!(matches!(HostCall::new(u8, gathered, 2, 2), Err(Error::Misuse { .. })));
+    assert!(matches!(HostCall::new(&u8, gathered, 2, 2), Err(Error::Misuse { .. })));
 }
 
 #[test]

@@ -52,10 +52,10 @@ impl Performer for Levels {
         call.check_place(self.health.rank, self.health.members().len())?;
         self.health.check(call.signature(), || *self.seq() + 1)?;
         let (signature, request) = call.into_parts();
-        self.flat.check_order(&signature)?;
-        let way = self.way(&signature, &request);
+        self.flat.check_order(signature)?;
+        let way = self.way(signature, &request);
         let method = signature.method.then(&words(way).into());
-        let signature = &Signature { method, ..signature };
+        let signature = &Signature { method, ..signature.clone() };
         let mut seq = self.seq();
         *seq += 1;
         let whole = ParentCall { signature, seq: *seq, called: Instant::now(), limit };
@@ -168,12 +168,11 @@ impl Parts<'_> {
     /// Among all ranks at once.
     fn flat(&self, request: HostRequest<'_>) -> Result<()> {
         let (rank, world_size) = (self.levels.health.rank, self.levels.health.members().len());
-        let part = self.part(request, self.whole.signature.carries(), rank, world_size)?;
-        let (mut signature, request) = part.into_parts();
+        let mut signature = self.part(&request, self.whole.signature.carries());
         if self.whole.signature.method.is_in_rank_order() {
             signature.method = Method::IN_RANK_ORDER;
         }
-        let part = HostCall::new(signature, request, rank, world_size)?;
+        let part = HostCall::new(&signature, request, rank, world_size)?;
         self.levels.flat.perform_part(self.whole, part, world_size, None)
     }
 
@@ -185,7 +184,8 @@ impl Parts<'_> {
     fn inside_as(&self, request: HostRequest<'_>, dtype: Option<DType>) -> Result<()> {
         let Some(intra) = &self.levels.intra else { return Ok(()) };
         let ranks = self.levels.hosts.members(self.host).len();
-        intra.perform_part(self.whole, self.part(request, dtype, self.index, ranks)?)
+        let signature = self.part(&request, dtype);
+        intra.perform_part(self.whole, HostCall::new(&signature, request, self.index, ranks)?)
     }
 
     /// Among the ranks at this place on all hosts. What `sums` has is combined instead of the buffer; the result is in the buffer.
@@ -194,26 +194,20 @@ impl Parts<'_> {
         let inter =
             inter.ok_or_else(|| Error::Internal { what: "a rank without links to other hosts".into() })?;
         let (hosts, all) = (self.levels.hosts.len(), self.levels.health.members().len());
-        let part = self.part(request, self.whole.signature.carries(), self.host, hosts)?;
+        let signature = self.part(&request, self.whole.signature.carries());
+        let part = HostCall::new(&signature, request, self.host, hosts)?;
         inter.perform_part(self.whole, part, all, sums)
     }
 
-    /// A part of the call, on rank `rank` of those `ranks` that perform it.
-    fn part<'b>(
-        &self,
-        request: HostRequest<'b>,
-        dtype: Option<DType>,
-        rank: usize,
-        ranks: usize,
-    ) -> Result<HostCall<'b>> {
-        let signature = Signature {
+    /// The signature of a part of the call, for those ranks that perform it.
+    fn part(&self, request: &HostRequest<'_>, dtype: Option<DType>) -> Signature {
+        Signature {
             dtype,
             count: request.count(element(dtype)) as u64,
             reduce: request.reduce().copied(),
             root: request.root().map(|root| root as u32),
             ..Signature::bare(request.kind(), self.whole.signature.site.clone())
-        };
-        HostCall::new(signature, request, rank, ranks)
+        }
     }
 
     /// Room for the sums of half types in a buffer of `len` bytes, and what fills it; `None` for all others, which are summed up in place.

@@ -249,7 +249,7 @@ impl Backend for HierarchicalBackend {
         // The same answer on all ranks, before any has sent something.
         window_len(self.levels.hosts.most_members(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
-        let call = HostCall::new(signature.clone(), Request::Barrier, self.rank(), self.members().len())?;
+        let call = HostCall::new(&signature, Request::Barrier, self.rank(), self.members().len())?;
         // Its time does not run while others have their turn.
         self.levels.call_thread.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);

@@ -167,7 +167,7 @@ impl ShmTeam {
     /// Performs a part of a call of the group. All that this team performs are such parts, in the order of their numbers.
     pub(crate) fn perform_part(&self, whole: ParentCall<'_>, part: HostCall<'_>) -> Result<()> {
         let (signature, request) = part.into_parts();
-        let values = Values::of(&signature, request.reduce().copied())?;
+        let values = Values::of(signature, request.reduce().copied())?;
         self.health.remember(whole.seq, whole.signature, clock::now);
         let mut look = GroupCheck::of_part(&self.health, whole);
         let shm_call = &mut Call { seq: whole.seq, signature: whole.signature, wait_check: &mut look };
@@ -238,7 +238,6 @@ impl Performer for Shared {
         let place = (health.rank, health.members().len());
         call.check_place(place.0, place.1)?;
         let (signature, request) = call.into_parts();
-        let signature = &signature;
         health.check(signature, || self.team.lock().seq + 1)?;
         self.messages.check_order(signature)?;
         let values = Values::of(signature, request.reduce().copied())?;
@@ -282,7 +281,7 @@ impl Shared {
     ) -> Result<()> {
         let health = &self.team.health;
         let (rank, world_size) = (health.rank, health.members().len());
-        let part = HostCall::new(called.clone(), request, rank, world_size)?;
+        let part = HostCall::new(called, request, rank, world_size)?;
         let signature = &Signature { method: called.method.then(&BY_MESSAGES.into()), ..called.clone() };
         let whole = ParentCall { signature, seq, called: Instant::now(), limit };
         let _takes_messages = TakesMessages::begin(health);
@@ -524,7 +523,7 @@ impl Backend for ShmBackend {
     fn alloc(&self, signature: Signature, len: usize, timeout: Duration) -> Result<BufferMemory> {
         window_len(self.members().len(), &signature, len)?;
         // All come with the same length, or learn here that they do not.
-        let call = HostCall::new(signature.clone(), Request::Barrier, self.rank(), self.members().len())?;
+        let call = HostCall::new(&signature, Request::Barrier, self.rank(), self.members().len())?;
         // Its time does not run while others have their turn.
         self.shared.call_thread.wait_until_empty();
         let deadline = Deadline::after(Instant::now(), timeout);
