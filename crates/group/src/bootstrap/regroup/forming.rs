@@ -94,9 +94,7 @@ impl<'a> Forming<'a> {
             Stage::Agreeing(agreement) => match agreement.step(&self.party, answer, now) {
                 Ok(Next::Ask(ask)) => Ok(Step::Ask(ask)),
                 Ok(Next::Decided(decision)) => {
-                    if let Stage::Agreeing(agreement) = std::mem::replace(&mut self.stage, Stage::Seeking) {
-                        self.first_seen = agreement.into_first_seen();
-                    }
+                    self.first_seen = agreement.take_first_seen();
                     self.decided(decision, now)
                 }
                 Err(error) => Err(self.after_failure(error)),
@@ -293,6 +291,7 @@ pub(super) fn agree(
 #[cfg(test)]
 mod tests {
     use super::super::roster::tests::{no_loss, party};
+    use super::super::view::Candidate;
     use super::super::view::tests::{new, old, workers};
     use super::*;
     use crate::control::failure_report::SETTLE_TIME;
@@ -405,28 +404,60 @@ mod tests {
         assert!(late < Duration::from_secs(1), "it looks whether the other is lost: {late:?}");
     }
 
+    /// Of an elastic job of at most three ranks, of which worker 1 or 2 is lost.
+    fn elastic(me: Candidate, before: &[u64], now: Instant) -> Worker {
+        let size = Elastic::new(1, 3).unwrap();
+        let party = party(me, before, &no_loss, START);
+        Worker::begin(Party { admission: Admission::Elastic(size), ..party }, now)
+    }
+
     #[test]
     fn replacements_that_come_and_are_lost_without_end_give_time_for_so_many_only() {
         let (store, start) = (store(), Instant::now());
-        let size = Elastic::new(1, 3).unwrap();
-        let elastic = |me, before: &[u64]| {
-            let party = party(me, before, &no_loss, START);
-            Party { admission: Admission::Elastic(size), ..party }
-        };
         workers(3, [1]).publish(&store).unwrap();
-        let mut survivor = Worker::begin(elastic(old(0, 0), &[0, 1]), start);
-        let error = (2..).find_map(|guest| {
+        let mut survivor = elastic(old(0, 0), &[0, 1], start);
+        let error = (2..20).find_map(|guest| {
             Workers { started: guest + 1, ended: (1..guest).collect(), succeeded: false }
                 .publish(&store)
                 .unwrap();
-            let mut new = Worker::begin(elastic(new(guest), &[]), survivor.now);
+            let mut new = elastic(new(guest), &[], survivor.now);
             let both = until_all_meet(&mut [&mut survivor, &mut new], &store);
             both.map(|()| survivor.waits_in_vain()).err()
         });
         let error = error.unwrap().to_string();
-        assert!(error.contains("no time"), "{error}");
+        assert!(error.contains("when this rank had no time left"), "{error}");
         let took = survivor.now - start;
         assert!(START * 3 / 2 < took && took <= START * (1 + 3), "{took:?}");
+    }
+
+    #[test]
+    fn a_process_that_never_comes_as_far_as_init_is_waited_for_once() {
+        let (store, start) = (store(), Instant::now());
+        let [mut zero, mut one] =
+            [0, 1].map(|worker| elastic(old(worker, worker as usize), &[0, 1, 2], start));
+        workers(4, [2]).publish(&store).unwrap();
+        until_all_meet(&mut [&mut zero, &mut one], &store).unwrap();
+        assert!(zero.now - start >= START / 2, "worker 3 was waited for");
+        [&mut zero, &mut one].into_iter().for_each(Worker::waits_in_vain);
+        let failed = zero.now;
+        until_all_meet(&mut [&mut zero, &mut one], &store).unwrap();
+        assert!(zero.now - failed < Duration::from_secs(1), "{:?}", zero.now - failed);
+    }
+
+    #[test]
+    fn when_the_time_is_over_and_nobody_is_lost_nobody_else_is_waited_for() {
+        let (store, start) = (store(), Instant::now());
+        let [mut zero, mut one] =
+            [0, 1].map(|worker| elastic(old(worker, worker as usize), &[0, 1, 2], start));
+        workers(3, [2]).publish(&store).unwrap();
+        for _ in 0..ATTEMPTS {
+            until_all_meet(&mut [&mut zero, &mut one], &store).unwrap();
+            [&mut zero, &mut one].into_iter().for_each(Worker::waits_in_vain);
+        }
+        workers(4, [2]).publish(&store).unwrap();
+        let error = until_all_meet(&mut [&mut zero, &mut one], &store).unwrap_err().to_string();
+        assert!(error.contains("[0, 1], when this rank had no time left; before that, "), "{error}");
+        assert!(zero.now - start < START + Duration::from_secs(1), "{:?}", zero.now - start);
     }
 
     #[test]

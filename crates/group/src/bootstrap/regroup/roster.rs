@@ -208,9 +208,9 @@ impl Agreement {
         (Question::Announced, Ask::TryGet(self.key(ANNOUNCED)))
     }
 
-    /// What this worker goes on with.
-    pub(crate) fn into_first_seen(self) -> FirstSeen {
-        self.first_seen
+    /// What the next agreement of this worker begins with.
+    pub(crate) fn take_first_seen(&mut self) -> FirstSeen {
+        std::mem::take(&mut self.first_seen)
     }
 
     fn await_decision(&self, now: Instant) -> (Question, Ask) {
