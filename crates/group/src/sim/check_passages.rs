@@ -39,8 +39,8 @@ fn passages(run: &Run) -> impl Iterator<Item = (usize, &Passage)> {
 }
 
 /// It is decided who goes on when those who live had the time of an operation, and those that start half of the time of init; a new process waits
-/// for all of that. From then on a call has the time of init, and that again for each that is lost meanwhile; and the last attempt of one that has
-/// joined them meanwhile is waited for.
+/// for all of that. From then on a call has the time of init, and that again for each that is lost meanwhile; and the last attempt of those who have
+/// more time, since their first was later, is waited for.
 fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>) {
     let faults = &run.faults;
     let owes = !faults.deaths.iter().any(|(_, who)| *who == process)
@@ -61,16 +61,18 @@ fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>
         OpKind::Rejoin => start / 2,
         _ => start,
     };
-    let began = |process: usize, passage: &Passage| {
-        attempts(run, process, passage, *end).map(|(_, own)| own.started).min()
-    };
-    let decided = began(process, passage).unwrap_or(*end);
-    // One that has joined the others after their first attempt may be in its last for so much longer.
-    let met =
-        |who: usize| attempts(run, process, passage, *end).any(|(era, _)| era.roster.contains(&(who as u64)));
-    let mut newcomers = passages(run).filter(|(who, other)| other.op == OpKind::Init && met(*who));
-    let joined = newcomers.any(|(who, other)| began(who, other).is_some_and(|at| at > decided + SLACK));
-    let waited = if joined { start / 3 } else { Duration::ZERO };
+    let tries = || attempts(run, process, passage, *end);
+    let decided = tries().map(|(_, own)| own.started).min().unwrap_or(*end);
+    // Those whose first attempt was later may be in their last for so much longer.
+    let others = passages(run).filter(|(who, other)| {
+        let own = attempts(run, *who, other, *end);
+        own.map(|(era, _)| era.generation)
+            .any(|generation| tries().any(|(era, _)| era.generation == generation))
+    });
+    let first =
+        others.filter_map(|(who, other)| attempts(run, who, other, *end).map(|(_, own)| own.started).min());
+    let later = first.map(|at| at.saturating_duration_since(decided)).max().unwrap_or_default();
+    let waited = later.min(start / 3);
     let lost = lost_meanwhile(run, process, passage, *end).len();
     for (what, took, limit) in [
         ("to decide", decided - passage.called, FAREWELL_TIME + compute + starting),
@@ -97,7 +99,8 @@ fn attempts<'a>(
     own.filter(move |(_, own)| passage.called <= own.started && own.started <= end)
 }
 
-/// The processes with which this one tried to come together in vain, and which were stopped meanwhile, or were dead or had given up by the end.
+/// The processes with which this one tried to come together in vain, and which were stopped meanwhile, were dead or had given up by the end, or
+/// stand there without it.
 fn lost_meanwhile(run: &Run, process: usize, passage: &Passage, end: Instant) -> BTreeSet<usize> {
     let mut lost = BTreeSet::new();
     let in_vain = |(_, own): &(&Era, &Account)| !matches!(own.met, Some((_, Ok(()))));
@@ -112,8 +115,13 @@ fn lost_meanwhile(run: &Run, process: usize, passage: &Passage, end: Instant) ->
             let ended = run.processes[who].as_ref().and_then(|process| process.ended);
             ended.is_some_and(|at| at <= end)
         };
+        // It came together with the others, and this one did not.
+        let stands = |who: usize| {
+            let mut accounts = era.accounts.iter().flatten().filter(|account| account.seat.me == who);
+            accounts.any(|account| matches!(account.met, Some((_, Ok(())))))
+        };
         let others = era.roster.iter().map(|&worker| worker as usize).filter(|&who| who != process);
-        lost.extend(others.filter(|&who| is_dead(who) || is_stopped(who) || has_ended(who)));
+        lost.extend(others.filter(|&who| is_dead(who) || is_stopped(who) || has_ended(who) || stands(who)));
     }
     lost
 }
@@ -169,8 +177,13 @@ fn nobody_is_left_out(run: &Run, process: usize, passage: &Passage, error: &Erro
     let is_survivor = passage.op != OpKind::Init;
     let may_fail =
         run.faults.touch(process) || run.faults.contrary.is_some() || run.faults.store_ends.is_some();
-    let too_few = run.script.first.elastic().is_some_and(|size| size.min() > 1)
-        && error.to_string().contains("did not form");
+    // Without those who are hurt, until the time was over.
+    let error_text = error.to_string();
+    let roster = workers(&error_text, "has formed, of workers ", ", when this rank had no time left");
+    let unhurt = roster.iter().filter(|&&worker| !run.faults.touch(worker)).count();
+    let too_few = run.script.first.elastic().is_some_and(|size| {
+        size.min() > 1 && (error_text.contains("did not form") || !roster.is_empty() && unhurt < size.min())
+    });
     // An operation in a group of some of them may have taken all its time.
     let others = passages(run).filter(|(_, other)| other.op != OpKind::Init && other.from == passage.from);
     let is_late = |since: Instant| passage.called - since > run.script.first.limit + SETTLE_TIME;

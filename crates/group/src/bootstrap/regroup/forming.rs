@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// An attempt to come together has one of so many parts of the time of init. When it is over, that time begins anew for a group without those
 /// who were lost in it: half of it for all others to give up the attempt, too, and the rest to come together.
 const ATTEMPTS: u32 = 3;
+/// An attempt that would have less than this part of it is not begun.
+const SHORT: u32 = 12;
 
 /// One worker's way.
 #[derive(Debug)]
@@ -208,7 +210,7 @@ impl<'a> Forming<'a> {
         }
         self.deadline = self.deadline_of(&roster, now);
         let left = self.deadline.remaining(now);
-        if left.is_zero() {
+        if left.is_zero() || left < self.party.limits.start / SHORT {
             let what = format!(
                 "generation {generation} has formed, of workers {roster:?}, when this rank had no time left"
             );
