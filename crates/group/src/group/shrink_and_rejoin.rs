@@ -22,7 +22,8 @@ impl ProcessGroup {
     ///
     /// Collective among the survivors, on the group of all ranks. Those who live are waited for as long as an operation on this handle may
     /// take (see [`with_timeout`](Self::with_timeout)) and 3 s more, and named in a warning after 30 s; then the others go on without them. Those who are
-    /// stopped or cut off are done without after the heartbeat's time. All other groups of this generation end on this rank: where this one
+    /// stopped or cut off are done without after the heartbeat's time. Then the ranks have the time of init (`PHALANX_INIT_TIMEOUT_S`) to come together, and that
+    /// time again for each that is lost meanwhile. All other groups of this generation end on this rank: where this one
     /// has failed they fail for the same cause, on their other members too. If some ranks have heard of no trouble, [`abort`](Self::abort) first. The ranks meet in the job's store, which must have outlived the lost ranks:
     /// the launcher's does.
     ///

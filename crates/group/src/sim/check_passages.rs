@@ -38,7 +38,9 @@ fn passages(run: &Run) -> impl Iterator<Item = (usize, &Passage)> {
     })
 }
 
-/// A call returns when those who live had the time of an operation, and then that of init.
+/// It is decided who goes on when those who live had the time of an operation, and those that start half of the time of init; a new process waits
+/// for all of that. From then on a call has the time of init, and that again for each that is lost meanwhile; and the last attempt of those who have
+/// more time, since their first was later, is waited for.
 fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>) {
     let faults = &run.faults;
     let owes = !faults.deaths.iter().any(|(_, who)| *who == process)
@@ -46,20 +48,82 @@ fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>
     if !owes {
         return;
     }
+    let op = passage.op;
+    let Some((end, _)) = &passage.ended else {
+        return found.push(format!("process {process}: {op} never returned"));
+    };
     let stops = faults.stops.iter().filter(|stop| stop.rank == process);
     let stopped: Duration = stops.map(|stop| stop.until - stop.at).sum();
-    let limits = WaitLimits::new(run.script.first.init_limit, run.script.first.limit);
-    let limit = FAREWELL_TIME + limits.start + limits.compute;
     let extra = SLACK + stopped + faults.lag(process) * 40 + faults.store_delay();
-    match &passage.ended {
-        None => found.push(format!("process {process}: {} never returned", passage.op)),
-        Some((at, _)) if *at - passage.called > limit + extra => found.push(format!(
-            "process {process}: {} took {:?}, where {limit:?} and {extra:?} are allowed",
-            passage.op,
-            *at - passage.called
-        )),
-        Some(_) => {}
+    let WaitLimits { start, compute } = WaitLimits::new(run.script.first.init_limit, run.script.first.limit);
+    let starting = match op {
+        OpKind::Shrink => Duration::ZERO,
+        OpKind::Rejoin => start / 2,
+        _ => start,
+    };
+    let tries = || attempts(run, process, passage, *end);
+    let decided = tries().map(|(_, own)| own.started).min().unwrap_or(*end);
+    // Those whose first attempt was later may be in their last for so much longer.
+    let others = passages(run).filter(|(who, other)| {
+        let own = attempts(run, *who, other, *end);
+        own.map(|(era, _)| era.generation)
+            .any(|generation| tries().any(|(era, _)| era.generation == generation))
+    });
+    let first =
+        others.filter_map(|(who, other)| attempts(run, who, other, *end).map(|(_, own)| own.started).min());
+    let later = first.map(|at| at.saturating_duration_since(decided)).max().unwrap_or_default();
+    let waited = later.min(start / 3);
+    let lost = lost_meanwhile(run, process, passage, *end).len();
+    for (what, took, limit) in [
+        ("to decide", decided - passage.called, FAREWELL_TIME + compute + starting),
+        ("to come together", *end - decided, start * (1 + lost as u32) + waited),
+    ] {
+        if took > limit + extra {
+            found.push(format!(
+                "process {process}: {op} took {took:?} {what}, where {limit:?} and {extra:?} are allowed"
+            ));
+        }
     }
+}
+
+/// The generations in which this process tried to come together with others by `end`, with its account of them.
+fn attempts<'a>(
+    run: &'a Run,
+    process: usize,
+    passage: &'a Passage,
+    end: Instant,
+) -> impl Iterator<Item = (&'a Era, &'a Account)> {
+    let eras = run.eras.iter().filter(|era| Some(era.generation) > passage.from);
+    let of_process = move |account: &&Account| account.seat.me == process;
+    let own = eras.filter_map(move |era| Some((era, era.accounts.iter().flatten().find(of_process)?)));
+    own.filter(move |(_, own)| passage.called <= own.started && own.started <= end)
+}
+
+/// The processes with which this one tried to come together in vain, and which were stopped meanwhile, were dead or had given up by the end, or
+/// stand there without it.
+fn lost_meanwhile(run: &Run, process: usize, passage: &Passage, end: Instant) -> BTreeSet<usize> {
+    let mut lost = BTreeSet::new();
+    let in_vain = |(_, own): &(&Era, &Account)| !matches!(own.met, Some((_, Ok(()))));
+    for (era, own) in attempts(run, process, passage, end).filter(in_vain) {
+        let (faults, since) = (&run.faults, own.started - run.start);
+        let is_dead = |who| faults.deaths.iter().any(|&(at, rank)| rank == who && run.start + at <= end);
+        let is_stopped = |who| {
+            let mut stops = faults.stops.iter().filter(|stop| stop.rank == who);
+            stops.any(|stop| run.start + stop.at <= end && since < stop.until)
+        };
+        let has_ended = |who: usize| {
+            let ended = run.processes[who].as_ref().and_then(|process| process.ended);
+            ended.is_some_and(|at| at <= end)
+        };
+        // It came together with the others, and this one did not.
+        let stands = |who: usize| {
+            let mut accounts = era.accounts.iter().flatten().filter(|account| account.seat.me == who);
+            accounts.any(|account| matches!(account.met, Some((_, Ok(())))))
+        };
+        let others = era.roster.iter().map(|&worker| worker as usize).filter(|&who| who != process);
+        lost.extend(others.filter(|&who| is_dead(who) || is_stopped(who) || has_ended(who) || stands(who)));
+    }
+    lost
 }
 
 /// Whether a process was hurt, or by then never began, had come to its end, or had left this generation or a later one.
@@ -113,19 +177,18 @@ fn nobody_is_left_out(run: &Run, process: usize, passage: &Passage, error: &Erro
     let is_survivor = passage.op != OpKind::Init;
     let may_fail =
         run.faults.touch(process) || run.faults.contrary.is_some() || run.faults.store_ends.is_some();
-    let too_few = run.script.first.elastic().is_some_and(|size| size.min() > 1)
-        && error.to_string().contains("did not form");
+    // Without those who are hurt, until the time was over.
+    let error_text = error.to_string();
+    let roster = workers(&error_text, "has formed, of workers ", ", when this rank had no time left");
+    let unhurt = roster.iter().filter(|&&worker| !run.faults.touch(worker)).count();
+    let too_few = run.script.first.elastic().is_some_and(|size| {
+        size.min() > 1 && (error_text.contains("did not form") || !roster.is_empty() && unhurt < size.min())
+    });
     // An operation in a group of some of them may have taken all its time.
     let others = passages(run).filter(|(_, other)| other.op != OpKind::Init && other.from == passage.from);
     let is_late = |since: Instant| passage.called - since > run.script.first.limit + SETTLE_TIME;
     let is_late = others.map(|(_, other)| other.called).min().is_some_and(is_late);
-    // Each attempt that loses somebody takes its part of the time; after two of them there may be none left. The error tells of both.
-    let hurt_meanwhile = |at: Duration, who: usize| (run.start + at >= passage.called).then_some(who);
-    let stopped = run.faults.stops.iter().filter_map(|stop| hurt_meanwhile(stop.at, stop.rank));
-    let dead = run.faults.deaths.iter().filter_map(|&(at, who)| hurt_meanwhile(at, who));
-    let out_of_time = stopped.chain(dead).collect::<BTreeSet<_>>().len() >= 2
-        && error.to_string().contains("before that, the ranks of generation");
-    if is_survivor && !may_fail && !too_few && !apart && !is_late && !out_of_time {
+    if is_survivor && !may_fail && !too_few && !apart && !is_late {
         found.push(format!("process {process}, to which nothing was done, does not get on: {error}"));
     }
 }

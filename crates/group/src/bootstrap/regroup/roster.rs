@@ -67,6 +67,24 @@ impl fmt::Debug for Party<'_> {
     }
 }
 
+/// When processes that start were seen first.
+pub(crate) type FirstSeen = BTreeMap<u64, Instant>;
+
+/// By when it must be decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Until {
+    pub(crate) some_came: Deadline,
+    /// From then on nobody else is waited for where all of the generation before have come: nobody is lost.
+    pub(crate) all_came: Deadline,
+}
+
+impl Until {
+    /// In either case.
+    pub(crate) fn either(deadline: Deadline) -> Self {
+        Self { all_came: deadline, some_came: deadline }
+    }
+}
+
 /// One worker's part in the agreement on a generation.
 ///
 /// Workers that live are waited for as long as an operation may take. A new worker waits as long: it must not begin a job of its own
@@ -75,8 +93,9 @@ impl fmt::Debug for Party<'_> {
 pub(crate) struct Agreement {
     generation: u64,
     begun: Instant,
-    deadline: Deadline,
-    first_seen: BTreeMap<u64, Instant>,
+    until: Until,
+    /// Since when this worker knows those that were started, and have not come.
+    first_seen: FirstSeen,
     too_few_since: Option<Instant>,
     reminder: Reminder,
     asked: Question,
@@ -115,12 +134,18 @@ pub(crate) enum Next {
 
 impl Agreement {
     /// Begins to agree with the others on `generation`. Ask this first.
-    pub(crate) fn begin(party: &Party<'_>, generation: u64, deadline: Deadline, now: Instant) -> (Self, Ask) {
+    pub(crate) fn begin(
+        party: &Party<'_>,
+        generation: u64,
+        until: Until,
+        first_seen: FirstSeen,
+        now: Instant,
+    ) -> (Self, Ask) {
         let agreement = Self {
             generation,
             begun: now,
-            deadline,
-            first_seen: BTreeMap::new(),
+            until,
+            first_seen,
             too_few_since: None,
             reminder: Reminder::new(party.limits.compute, Duration::ZERO),
             asked: Question::Others,
@@ -183,8 +208,13 @@ impl Agreement {
         (Question::Announced, Ask::TryGet(self.key(ANNOUNCED)))
     }
 
+    /// What the next agreement of this worker begins with.
+    pub(crate) fn take_first_seen(&mut self) -> FirstSeen {
+        std::mem::take(&mut self.first_seen)
+    }
+
     fn await_decision(&self, now: Instant) -> (Question, Ask) {
-        let limit = LOOK_INTERVAL.min(self.deadline.remaining(now));
+        let limit = LOOK_INTERVAL.min(self.until.some_came.remaining(now));
         (Question::Decided, Ask::Get(self.key(DECISION), limit))
     }
 
@@ -207,7 +237,7 @@ impl Agreement {
             }
             _ => BTreeSet::new(),
         };
-        let view = View {
+        let mut view = View {
             admission: party.admission,
             announced: &self.announced,
             before: &party.before,
@@ -225,10 +255,12 @@ impl Agreement {
             let what = "the job has been done: a rank has succeeded, and nobody is left who could let this process in";
             return Err(failed(what.into(), waited));
         }
+        let is_over = self.until.all_came.has_passed(now) && view.all_came();
+        view.overdue |= is_over;
         let outlook = view.outlook();
         self.gone = lost.gone.union(&silent).copied().collect();
         self.too_few_since = self.too_few_since.filter(|_| outlook == Outlook::TooFew);
-        self.hopeless = self.deadline.has_passed(now);
+        self.hopeless = self.until.some_came.has_passed(now);
         match outlook {
             // When the time is over, only what the others have decided counts.
             Outlook::Decide(_) if self.hopeless => self.lacking = "all have come too late".into(),
@@ -241,13 +273,14 @@ impl Agreement {
                 return Ok((Question::Propose, ask));
             }
             Outlook::TooFew => {
-                self.hopeless |= now - *self.too_few_since.get_or_insert(now) >= limits.start / 2;
+                self.hopeless |= is_over || now - *self.too_few_since.get_or_insert(now) >= limits.start / 2;
                 self.lacking = match party.admission {
                     Admission::Elastic(size) => format!("it takes {} of them", size.min()),
                     Admission::Survivors => "none of them is a survivor".into(),
                 };
             }
             Outlook::Wait(absent) => {
+                self.hopeless |= is_over;
                 if self.reminder.poll(waited) == Reminding::Say {
                     (party.say)(&party.awaited(&absent, waited));
                 }

@@ -100,11 +100,21 @@ impl View<'_> {
         self.launcher.is_some_and(|launcher| launcher.ended.contains(&worker))
     }
 
+    /// Whoever has announced itself and shows that it lives, though it may have been taken for lost before.
+    fn here(&self) -> Vec<&Candidate> {
+        let lives = |c: &&Candidate| !self.has_ended(c.worker) && !self.silent.contains(&c.worker);
+        self.announced.iter().filter(lives).collect()
+    }
+
+    /// Whether nobody of the generation before is missing.
+    pub(crate) fn all_came(&self) -> bool {
+        let here = self.here();
+        self.before.iter().all(|worker| here.iter().any(|c| c.worker == *worker))
+    }
+
     /// Survivors first, in their old order, so that rank 0 has the state if anybody has.
     pub(crate) fn outlook(&self) -> Outlook {
-        // Whoever has announced itself and shows that it lives is there, though it may have been taken for lost before.
-        let mut here: Vec<&Candidate> = self.announced.iter().collect();
-        here.retain(|c| !self.has_ended(c.worker) && !self.silent.contains(&c.worker));
+        let mut here = self.here();
         if let Some(calls) = disagreement(&here) {
             return Outlook::Decide(Decision::Refused(Box::new(calls)));
         }
