@@ -1,4 +1,5 @@
-//! The choice among algorithms: one function, whose answer can be forced, and printed (see `explain`).
+//! The choice among algorithms of messages: one function, whose answer can be forced, and printed (see `explain`). Where ranks share memory
+//! `shared_memory.rs` chooses, and over several hosts `two_level.rs` which parts there are.
 
 use crate::{Algorithm, Considered, Kind, LevelsWay, Link, MemoryWay, Way};
 use phalanx_core::{Error, OpKind, Result};

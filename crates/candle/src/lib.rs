@@ -69,12 +69,12 @@ mod clip;
 mod coalesced;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod data_parallel;
 mod diloco;
 mod element;
 mod error;
 mod group;
 mod model;
-mod parallel;
 mod perform;
 mod request;
 mod saved;
@@ -90,11 +90,11 @@ mod var_backend;
 pub use adamw::AdamW;
 pub use clip::clip_grad_norm;
 pub use coalesced::{all_gather_coalesced, all_reduce_coalesced, reduce_scatter_coalesced};
+pub use data_parallel::{DistributedDataParallel, sync_gradients};
 pub use diloco::{DiLoCo, DiLoCoConfig, InnerOptimizer};
 pub use error::{Error, Result};
 pub use group::Group;
 pub use model::{sync_model, verify_parameters};
-pub use parallel::{DistributedDataParallel, sync_gradients};
 /// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`].
 pub use phalanx_compress as compress;
 /// A group for tensors on GPUs.

@@ -63,6 +63,6 @@ pub mod runtime;
 #[doc(hidden)]
 pub mod settings_difference;
 #[doc(hidden)]
-pub mod waits;
+pub mod wait_graph;
 
 pub use line::Control;

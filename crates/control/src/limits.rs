@@ -2,7 +2,7 @@
 //! secret can make another process hold more and more.
 
 use super::notice::{Member, Notice, Through, Verdict};
-use super::waits::{COUNTS_MAX, Standing, WAITS_MAX, With};
+use super::wait_graph::{COUNTS_MAX, Standing, WAITS_MAX, With};
 use phalanx_core::{Cause, Loss, Peer, WORLD, Wait};
 
 /// Longest text: a host's name, what ranks must agree on, the words of an abort.

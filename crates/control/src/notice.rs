@@ -1,6 +1,6 @@
 //! Notices and verdicts: what ranks and the arbiter say to each other.
 
-use crate::waits::Standing;
+use crate::wait_graph::Standing;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

@@ -14,22 +14,22 @@
 //! assert_eq!(chunk(1, 3, 10), 3..6); // rank 1 of 3 owns these of 10 elements
 //! ```
 
+mod cause;
 mod chunk;
 mod deadline;
 mod dtype;
 mod error;
-mod first_cause;
 mod method;
 mod peer;
 mod reduce;
 mod signature;
 mod wait;
 
+pub use cause::{Cause, Envelope, GroupId, Loss, WORLD};
 pub use chunk::{Layout, chunk};
 pub use deadline::Deadline;
 pub use dtype::{DType, Element};
 pub use error::{Context, Error, Result};
-pub use first_cause::{Cause, Envelope, GroupId, Loss, WORLD};
 pub use method::Method;
 pub use peer::Peer;
 pub use reduce::ReduceOp;

@@ -1,7 +1,7 @@
 //! Half types as `f32` in memory, and back: for sums that are not rounded before their end.
 
 use crate::generic::Reduce;
-use crate::{Instance, float_state, isa, plain};
+use crate::{Instance, float_state, isa, reference};
 use phalanx_core::DType;
 
 /// The conversions between a half type and `f32`.
@@ -42,7 +42,7 @@ impl Conversion {
     /// `instance` must be available: the methods rely on it.
     fn of(instance: Instance, dtype: DType) -> Option<Self> {
         let (widen, narrow) = match instance {
-            Instance::Plain => plain::conversions(dtype),
+            Instance::Plain => reference::conversions(dtype),
             Instance::Baseline => isa::baseline::conversions(dtype),
             #[cfg(target_arch = "x86_64")]
             Instance::Avx2 => isa::avx2::conversions(dtype),

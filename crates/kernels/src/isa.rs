@@ -113,7 +113,7 @@ mod parts {
     pub(super) use crate::generic::{
         Body, Direct, Format, Lanes, Mixed, Narrow, Reduce, Reduction, Widen, Widening,
     };
-    pub(super) use crate::half_types::{Bf16, Bf16Block, F16, F16Block, Half, Isa, Ordered};
+    pub(super) use crate::half_blocks::{Bf16, Bf16Block, F16, F16Block, Half, Isa, Ordered};
     pub(super) use crate::ops::{Avg, BitAnd, BitOr, BitXor, Bits, Max, Min, Op, Prod, Sum};
     pub(super) use phalanx_core::{DType, ReduceOp};
 }

@@ -1,7 +1,7 @@
 //! The face: a kernel is a function for one operator, one element type, one instance.
 
 use crate::generic::Reduce;
-use crate::{Instance, float_state, isa, plain};
+use crate::{Instance, float_state, isa, reference};
 use phalanx_core::{DType, ReduceOp};
 
 /// Up to so many bytes are combined one element at a time: laying them over a block and taking them off again costs 40 ns.
@@ -36,7 +36,7 @@ impl Kernel {
     /// `instance` must be available: [`Kernel::reduce`] relies on it.
     fn of(instance: Instance, op: ReduceOp, dtype: DType) -> Option<Self> {
         let reduce = match instance {
-            Instance::Plain => plain::kernel(op, dtype),
+            Instance::Plain => reference::kernel(op, dtype),
             Instance::Baseline => isa::baseline::kernel(op, dtype),
             #[cfg(target_arch = "x86_64")]
             Instance::Avx2 => isa::avx2::kernel(op, dtype),
@@ -135,7 +135,7 @@ impl Kernel {
         assert!(!sources.is_empty(), "{op} of {dtype}: a reduction needs a source");
         assert!(len.is_multiple_of(dtype.size()), "{len} bytes are not a whole number of {dtype}");
         assert!(divide_by > 0 || op != ReduceOp::Avg, "an average of {dtype} is divided by 0");
-        let tiny = if len <= TINY { plain::kernel(op, dtype) } else { None };
+        let tiny = if len <= TINY { reference::kernel(op, dtype) } else { None };
         let reduce = tiny.unwrap_or(self.reduce);
         // SAFETY: the caller answers for the memory; the shape was just checked; the instance is available (see `of`).
         unsafe { float_state::call(reduce, into, sources, len, divide_by) }

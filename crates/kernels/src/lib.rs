@@ -9,7 +9,7 @@
 //! `generic.rs` holds the one loop: read a block of each source into an accumulator, write the accumulator to each
 //! destination. It works on arrays, which the compiler turns into vectors, so that an *instance* for an instruction set
 //! ([`Instance`]) is the same source compiled with other target features; only the conversion of `f16` needs instructions
-//! by name. The instance is chosen once, from what the CPU offers. `plain.rs` is the truth: one element at a time, without
+//! by name. The instance is chosen once, from what the CPU offers. `reference.rs` is the truth: one element at a time, without
 //! any trick, and every instance must equal it bit for bit.
 //!
 //! # What the bits are
@@ -62,17 +62,17 @@ mod copy;
 mod factor;
 mod float_state;
 mod generic;
-mod half_sum;
-mod half_types;
+mod half_blocks;
 mod instance;
 mod isa;
 mod kernel;
 mod ops;
-mod plain;
+mod reference;
+mod unrounded_half_sum;
 
 pub use convert::Conversion;
 pub use copy::{copy, copy_past_caches, copy_slice};
 pub use factor::Factor;
-pub use half_sum::HalfSum;
 pub use instance::Instance;
 pub use kernel::Kernel;
+pub use unrounded_half_sum::HalfSum;

@@ -27,6 +27,7 @@ mod cores;
 mod counter;
 mod forced;
 mod futex;
+mod gather_scatter;
 mod hash;
 mod lease;
 mod memory;
@@ -43,19 +44,18 @@ mod sync;
 mod team;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod transfer;
 mod transport;
 mod waker;
 mod window;
 
 pub use all_reduce::Reduction;
 pub use forced::NotTaken;
+pub use gather_scatter::{Buffers, Transfer};
 pub use memory::{create, longest};
 pub use other_process::Processes;
 pub use quick_owner_process::QuickOwnerProcess;
 pub use region::segment_len;
 pub use team::Team;
-pub use transfer::{Buffers, Transfer};
 pub use transport::{ShmTransport, pipes_len};
 pub use window::{Window, window_len};
 

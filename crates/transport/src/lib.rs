@@ -29,13 +29,13 @@ pub mod handshake;
 #[cfg(feature = "sockets")]
 mod host_probe;
 #[cfg(feature = "sockets")]
+mod io_outcome;
+#[cfg(feature = "sockets")]
 mod key_exchange;
 #[cfg(feature = "sockets")]
 mod keys;
 #[cfg(feature = "sockets")]
 mod local;
-#[cfg(feature = "sockets")]
-mod moved;
 #[cfg(feature = "sockets")]
 mod owner_process;
 #[cfg(feature = "sockets")]
@@ -82,11 +82,11 @@ pub use frame::{Channel, FRAME_LEN_MAX, Header, Key, encode_signature};
 #[cfg(feature = "sockets")]
 pub use host_probe::probe_hosts;
 #[cfg(feature = "sockets")]
+pub use io_outcome::moved;
+#[cfg(feature = "sockets")]
 pub use local::HostKey;
 #[cfg(all(feature = "sockets", target_os = "linux"))]
 pub use local::OfferedFd;
-#[cfg(feature = "sockets")]
-pub use moved::moved;
 #[cfg(feature = "sockets")]
 pub use owner_process::OwnerProcess;
 #[cfg(feature = "sockets")]

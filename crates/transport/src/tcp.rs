@@ -10,7 +10,7 @@ use crate::direction::Direction;
 use crate::endpoint::Dial;
 use crate::exchange::Mailbox;
 use crate::handshake::{Hello, Purpose};
-use crate::moved::moved;
+use crate::io_outcome::moved;
 use crate::owner_process::OwnerProcess;
 use crate::reachability::Reachability;
 use crate::transport::{LinkFault, Transport};

@@ -41,7 +41,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "checksum host_probe keys waker",
             "wait",
             "transport",
-            "handshake moved reachability seal",
+            "handshake io_outcome reachability seal",
             "connection",
             "endpoint local exchange",
             "tcp thread wire",

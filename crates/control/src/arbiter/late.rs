@@ -6,7 +6,7 @@
 use super::inquiry::Inquiry;
 use super::{Arbiter, Mail};
 use crate::notice::{Through, Verdict};
-use crate::waits::wait_ends;
+use crate::wait_graph::wait_ends;
 use phalanx_core::{Cause, Envelope, GroupId, Loss, Peer};
 use std::collections::BTreeSet;
 

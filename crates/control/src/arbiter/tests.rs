@@ -1,7 +1,7 @@
 //! What the arbiter decides, notice by notice.
 
 use super::*;
-use crate::waits::{Pending, Standing, With};
+use crate::wait_graph::{Pending, Standing, With};
 use phalanx_core::{CallSite, Method, OpKind};
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::FailureLatch;
 use crate::lock::lock;
-use crate::waits::{Pending, Standing, With};
+use crate::wait_graph::{Pending, Standing, With};
 use phalanx_core::{Cause, Envelope};
 use phalanx_trace::Call;
 use std::sync::atomic::Ordering;

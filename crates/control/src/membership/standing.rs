@@ -2,7 +2,7 @@
 
 use super::{Membership, State};
 use crate::lock::lock;
-use crate::waits::{COUNTS_MAX, Standing, WAITS_MAX};
+use crate::wait_graph::{COUNTS_MAX, Standing, WAITS_MAX};
 use phalanx_core::Cause;
 
 impl Membership {

@@ -12,7 +12,7 @@ pub(crate) mod init;
 pub(crate) mod init_notices;
 pub(crate) mod launcher;
 pub(crate) mod local_control;
-pub(crate) mod over;
+pub(crate) mod over_own_links;
 pub(crate) mod prices;
 pub(crate) mod regroup;
 pub(crate) mod rendezvous;

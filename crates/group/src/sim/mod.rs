@@ -7,8 +7,8 @@
 mod account;
 mod beats;
 mod check;
-mod check_passages;
-mod desk;
+mod check_generations;
+mod connections;
 mod division;
 mod doing;
 mod era;

@@ -1,7 +1,7 @@
 //! One run: a world, its faults, and the events one after the other.
 
 use super::check;
-use super::check_passages;
+use super::check_generations;
 use super::era::{self, Era};
 use super::faults::{Faults, Stop};
 use super::launcher::Launcher;
@@ -118,7 +118,7 @@ fn run_with(script: Script, faults: Faults, start: Instant, mut random: Random, 
         check::violations(era).into_iter().map(move |what| format!("generation {generation}: {what}"))
     });
     run.violations.extend(broken);
-    run.violations.extend(check_passages::violations(&run));
+    run.violations.extend(check_generations::violations(&run));
     run
 }
 

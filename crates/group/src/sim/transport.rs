@@ -1,6 +1,6 @@
 //! The links of one simulated rank, as a transport.
 
-use super::desk::SharedDesk;
+use super::connections::SharedConnections;
 use super::faults::{Falsehood, Lie};
 use super::job::Seat;
 use super::network::Net;
@@ -36,7 +36,7 @@ struct Outgoing {
 #[derive(Debug)]
 pub(super) struct SimTransport {
     net: Net,
-    desk: SharedDesk,
+    connections: SharedConnections,
     group: GroupId,
     seat: Seat,
     /// The ranks of the job that are in the group, in its order.
@@ -52,7 +52,7 @@ pub(super) struct SimTransport {
 impl SimTransport {
     pub(super) fn open(
         net: &Net,
-        desk: &SharedDesk,
+        connections: &SharedConnections,
         (group, members): (GroupId, &[usize]),
         seat: &Seat,
         link_timeout: Duration,
@@ -60,12 +60,12 @@ impl SimTransport {
     ) -> Self {
         Self {
             net: net.clone(),
-            desk: desk.clone(),
+            connections: connections.clone(),
             group,
             seat: seat.clone(),
             members: members.to_vec(),
             link_timeout,
-            mailbox: desk.lock().process.open(group),
+            mailbox: connections.lock().process.open(group),
             links: members.iter().map(|_| Link::Unused).collect(),
             lie,
             frames: 0,
@@ -94,7 +94,7 @@ impl SimTransport {
             };
             let deadline = Deadline::after(self.net.lock().now, self.link_timeout);
             let dial = Dial { peer: called, addr: self.seat.address(called), hello, deadline };
-            self.desk.lock().process.dial(dial);
+            self.connections.lock().process.dial(dial);
         }
         match &mut self.links[peer] {
             Link::Up(link) => Ok(Some(link)),
@@ -209,6 +209,6 @@ impl Transport for SimTransport {
 
 impl Drop for SimTransport {
     fn drop(&mut self) {
-        self.desk.lock().process.close(self.group);
+        self.connections.lock().process.close(self.group);
     }
 }

@@ -3,7 +3,7 @@
 mod calls;
 
 use super::account::Account;
-use super::desk::{Desk, SharedDesk};
+use super::connections::{Connections, SharedConnections};
 use super::doing::Doing;
 use super::faults::{Astray, Faults, Lie, Misdeed};
 use super::job::{Notices, Seat, SimJob};
@@ -71,7 +71,7 @@ pub(super) struct Life {
     astray: Option<Astray>,
     net: Net,
     random: Random,
-    desk: SharedDesk,
+    connections: SharedConnections,
     membership: Arc<Membership>,
     notices: Arc<Notices>,
     /// `None`: the line does not stand.
@@ -104,7 +104,8 @@ impl Life {
         let program = script.of(seat.generation, seat.world_size());
         let is_first = script.is_first(seat.generation, seat.world_size());
         let (heartbeat, me, world_size) = (program.heartbeat, seat.peer(seat.rank), seat.world_size());
-        let desk = Desk::open(net, secret, &seat, heartbeat, faults.capacity, deadline, random.fork());
+        let connections =
+            Connections::open(net, secret, &seat, heartbeat, faults.capacity, deadline, random.fork());
         let recorded = Recorded { me: me.clone(), world_size, timeout: program.limit };
         let runtime = Arc::new(SimRuntime::new(net));
         Self {
@@ -114,7 +115,7 @@ impl Life {
             program,
             net: net.clone(),
             random,
-            desk,
+            connections,
             membership: Membership::new(recorded, 16, runtime),
             notices: Arc::default(),
             client: None,
@@ -194,7 +195,7 @@ impl Life {
             later
         };
         if !hesitates(&mut self.random, &mut again) {
-            self.desk.lock().advance();
+            self.connections.lock().advance();
         }
         if !hesitates(&mut self.random, &mut again) {
             self.listen(now);
@@ -202,19 +203,24 @@ impl Life {
         if !hesitates(&mut self.random, &mut again) {
             while self.work(now) {}
             self.tell();
-            self.desk.lock().advance();
+            self.connections.lock().advance();
         }
         if self.is_over() {
             return None;
         }
         let client = self.client.as_ref().and_then(ControlClient::deadline);
-        again.into_iter().chain(self.desk.lock().until(now)).chain(client).chain(self.work_until(now)).min()
+        again
+            .into_iter()
+            .chain(self.connections.lock().until(now))
+            .chain(client)
+            .chain(self.work_until(now))
+            .min()
     }
 
     /// A caller that has something to tell the arbiter writes it to the line itself.
     fn tell(&mut self) {
-        let mut desk = self.desk.lock();
-        let Some(line) = &mut desk.line else { return };
+        let mut connections = self.connections.lock();
+        let Some(line) = &mut connections.line else { return };
         for notice in self.notices.take() {
             let message = postcard::to_stdvec(&notice).expect("notices are plain data");
             self.net.lock().say(message.len() as u64, || format!("{} tells {notice:?}", self.seat.me));
@@ -224,8 +230,8 @@ impl Life {
 
     /// The thread of the line.
     fn listen(&mut self, now: Instant) {
-        let mut desk = self.desk.lock();
-        let Some(line) = &mut desk.line else { return };
+        let mut connections = self.connections.lock();
+        let Some(line) = &mut connections.line else { return };
         let Some(client) = &mut self.client else { return };
         let (messages, stands) = line.advance();
         for message in messages {
@@ -312,7 +318,7 @@ impl Life {
                 Stage::LastWords(now + LAST_WORDS_TIME)
             }
             Stage::LastWords(until) => {
-                if *until > now && (self.desk.lock().is_writing() || !self.notices.is_empty()) {
+                if *until > now && (self.connections.lock().is_writing() || !self.notices.is_empty()) {
                     return false;
                 }
                 let Seat { me, generation, .. } = self.seat;
@@ -328,8 +334,8 @@ impl Life {
 
     /// How the call to the arbiter has ended, if it has.
     fn called(&self) -> Option<Result<(), String>> {
-        let mut desk = self.desk.lock();
-        desk.no_line.take().map(Err).or(desk.line.is_some().then_some(Ok(())))
+        let mut connections = self.connections.lock();
+        connections.no_line.take().map(Err).or(connections.line.is_some().then_some(Ok(())))
     }
 
     /// When the main thread looks again.
@@ -360,7 +366,8 @@ impl Life {
     /// Makes a group whose members are these ranks of the job.
     fn open(&mut self, division: usize, id: GroupId, members: Vec<usize>) {
         let (limit, lie) = (self.program.limit, self.lie);
-        let transport = SimTransport::open(&self.net, &self.desk, (id, &members), &self.seat, limit, lie);
+        let transport =
+            SimTransport::open(&self.net, &self.connections, (id, &members), &self.seat, limit, lie);
         let job = self.job.clone().expect("it has come together with the others");
         let health = Arc::new(GroupHealth::new(job, id, members));
         let wire = Wire::new(Box::new(transport));

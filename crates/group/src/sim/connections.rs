@@ -17,7 +17,7 @@ const LINE_CAPACITY: usize = 64 << 10;
 
 /// The connections of one process.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Connections {
     net: Net,
     random: Random,
     pub(super) process: Process<SimSockets>,
@@ -27,18 +27,18 @@ pub(super) struct Desk {
     pub(super) no_line: Option<String>,
 }
 
-/// A process's desk, for its transports too.
+/// A process's connections, for its transports too.
 #[derive(Debug, Clone)]
-pub(super) struct SharedDesk(Arc<Mutex<Desk>>);
+pub(super) struct SharedConnections(Arc<Mutex<Connections>>);
 
-impl SharedDesk {
+impl SharedConnections {
     /// One thread uses it, so nobody ever waits for the lock.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Desk> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Connections> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Desk {
+impl Connections {
     /// That of a process in a generation, which begins to call the arbiter. Connections that it makes hold `capacity` bytes each way.
     pub(super) fn open(
         net: &Net,
@@ -48,7 +48,7 @@ impl Desk {
         capacity: usize,
         deadline: Deadline,
         random: Random,
-    ) -> SharedDesk {
+    ) -> SharedConnections {
         let (me, rank, world_size) = (seat.me, seat.rank, seat.world_size());
         let secret = secret.of_generation(seat.generation);
         let port = port(seat.generation);
@@ -65,7 +65,7 @@ impl Desk {
         let sockets = |capacity| SimSockets::new(net, (me, port), seat.roster.clone(), capacity);
         let line = sockets(LINE_CAPACITY);
         let call = Call::new(line, seat.address(0), secret.clone(), hello, deadline, now);
-        SharedDesk(Arc::new(Mutex::new(Self {
+        SharedConnections(Arc::new(Mutex::new(Self {
             net: net.clone(),
             random,
             process: Process::new(sockets(capacity), secret, rank, world_size, control),

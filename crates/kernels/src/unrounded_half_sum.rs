@@ -1,7 +1,7 @@
 //! Sums of half types that are kept as `f32` until their end.
 
 use crate::generic::Reduce;
-use crate::{Instance, float_state, isa, plain};
+use crate::{Instance, float_state, isa, reference};
 use phalanx_core::{DType, ReduceOp};
 
 /// How contributions of a half type are combined one after the other without being rounded in between: [`begin`](Self::begin) with two,
@@ -44,7 +44,7 @@ impl HalfSum {
     /// `instance` must be available: the methods rely on it.
     fn of(instance: Instance, op: ReduceOp, dtype: DType) -> Option<Self> {
         let [begin, add, end] = match instance {
-            Instance::Plain => plain::half_sums(op, dtype),
+            Instance::Plain => reference::half_sums(op, dtype),
             Instance::Baseline => isa::baseline::half_sums(op, dtype),
             #[cfg(target_arch = "x86_64")]
             Instance::Avx2 => isa::avx2::half_sums(op, dtype),

@@ -2,7 +2,7 @@
 
 use super::{Arbiter, Mail};
 use crate::notice::Verdict;
-use crate::waits::{Link, Step, With};
+use crate::wait_graph::{Link, Step, With};
 use phalanx_core::{Cause, Wait};
 
 impl Arbiter {
