@@ -139,7 +139,8 @@ impl Drop for ThreadTransport {
             return;
         }
         for peer in 0..self.pipes.world_size {
-            for (from, to) in [(self.rank, peer), (peer, self.rank)] {
+            // In this order: whoever has read the end finds that the link has ended both ways.
+            for (from, to) in [(peer, self.rank), (self.rank, peer)] {
                 let mut pipe = self.pipes.pipe(from, to);
                 pipe.closed = true;
                 wake(&mut pipe.readers);
