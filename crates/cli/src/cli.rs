@@ -126,9 +126,35 @@ pub(crate) struct Run {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
 
+    #[command(flatten)]
+    pub(crate) hosts: Hosts,
+
     /// The program, looked up in PATH unless it contains a slash, and its arguments, passed on as they are
     #[arg(trailing_var_arg = true, required = true, num_args = 1.., value_names = ["PROGRAM", "ARGS"])]
     pub(crate) command: Vec<OsString>,
+}
+
+/// A job over several hosts: this command on each of them.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Several hosts")]
+pub(crate) struct Hosts {
+    /// How many hosts the job has: this command is started on each, and -n counts the ranks of its own host
+    #[arg(long, value_name = "HOSTS")]
+    pub(crate) nnodes: Option<usize>,
+
+    /// The number of this host, from 0. The command of number 0 leads: it supervises all ranks, shows their output and has
+    /// the report; what is to hold for the whole job, as --max-restarts or --log-dir, counts from there
+    #[arg(long, alias = "node_rank", value_name = "K")]
+    pub(crate) node_rank: Option<usize>,
+
+    /// Where the command of node rank 0 listens and the others call it. It takes two more ports, any that are free
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) rendezvous: Option<String>,
+
+    /// A file with 64 hexadecimal digits (openssl rand -hex 32), the same on all hosts, that only its owner can read: who
+    /// knows them belongs to the job [default: PHALANX_SECRET_FILE or PHALANX_SECRET]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 use crate::cli::Run;
 use crate::complaint;
+use crate::hosts::node;
 use phalanx_core::{Error, Result};
 use phalanx_launch::{Asking, Launch, Outcome, refuse_foreign_job};
 use std::sync::mpsc::channel;
@@ -10,7 +11,6 @@ use std::time::Duration;
 
 /// Runs a job and returns the code to exit with.
 pub(crate) fn run(flags: Run) -> Result<i32> {
-    refuse_foreign_job(Asking::Launcher, |name| std::env::var(name).ok())?;
     let Run {
         ranks,
         max_restarts,
@@ -22,17 +22,29 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
         no_prefix,
         encrypt,
         env,
+        hosts,
         command,
     } = flags;
+    let node = node(hosts)?;
+    if node.is_none() {
+        refuse_foreign_job(Asking::Launcher, |name| std::env::var(name).ok())?;
+    }
     let mut command = command.into_iter();
     let program = command.next().unwrap_or_default();
     let mut launch = Launch::new(program).args(command).prefix(!no_prefix).grace(grace).timeout(timeout);
     if let (Some(ranks), Some(size)) = (ranks, elastic)
         && ranks != size.max()
+        && node.is_none()
     {
         let what =
             format!("an elastic job of {size} begins with {} ranks, not {ranks}: leave out -n", size.max());
         return Err(Error::config(what));
+    }
+    if let Some(node) = node {
+        if ranks.is_none() {
+            return Err(Error::config("of a job over several hosts each has as many ranks as -n says there"));
+        }
+        launch = launch.node(node);
     }
     if let Some(ranks) = ranks {
         launch = launch.ranks(ranks);

@@ -1,30 +1,33 @@
 //! The public face: what to launch, and the job that runs.
 
+use crate::attempts::run_attempts;
 use crate::event::Event;
-use crate::exit_kind::SIGKILL;
-use crate::job::{Attempt, Ended, Job, was_asked};
+use crate::hosts::agent;
+use crate::hosts::leader::Hosts;
+use crate::hosts::limits::Limits;
+use crate::hosts::node::Node;
+use crate::job::{Ended, Job, was_asked};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
-use crate::plan::{Order, Site, check, not_inherited, plan};
-use crate::replacing::Spares;
+use crate::placement::Room;
+use crate::plan::{Order, check, not_inherited};
+use crate::program::Program;
+use crate::running::{Running, join};
+use crate::start_error::exit_code;
 use crate::supervise::Asked;
 use crate::writer::{Sink, Writers};
-use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Elastic, LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
-use phalanx_transport::{Secret, loopback};
+use phalanx_core::{Error, Result};
+use phalanx_rendezvous::Elastic;
+use phalanx_transport::Secret;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
-
-/// How long the launcher's own store may take to answer it.
-const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// A job to start: which program, how many times, and how to treat it.
 ///
@@ -53,6 +56,7 @@ pub struct Launch {
     err: Sink,
     grace: Duration,
     timeout: Option<Duration>,
+    node: Option<Node>,
 }
 
 impl Launch {
@@ -83,6 +87,7 @@ impl Launch {
             err: Box::new(std::io::stderr()),
             grace: Self::GRACE,
             timeout: None,
+            node: None,
         }
     }
 
@@ -191,7 +196,7 @@ impl Launch {
         self
     }
 
-    /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<local rank>/{stdout.log,stderr.log}`, where n
+    /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<rank>/{stdout.log,stderr.log}`, where n
     /// counts the starts of the rank from 0.
     /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
     /// lately to `<folder>/<job id>/attempt_<n>/trace_rank_<rank>.json` (see `phalanx trace`); those of an elastic job, whose groups have
@@ -296,6 +301,41 @@ impl Launch {
         self
     }
 
+    /// Makes this launcher one of several, each on its own host. That of node rank 0 leads: it waits until the others have called (`PHALANX_INIT_TIMEOUT_S`),
+    /// has them start [`ranks`](Self::ranks) ranks each, which may be another number on each host, and supervises all. What holds for the whole job,
+    /// as [`max_restarts`](Self::max_restarts), is its word; the program, its arguments and [variables](Self::env) are those of each
+    /// host's own launcher. Ranks are numbered by hosts.
+    ///
+    /// The other launchers are its agents. They show no output, which goes to the leader, and end as [`Outcome::Led`] where the job did not succeed.
+    /// A signal to any of them is one to the job. When an agent loses the leader it kills its ranks and ends with an error; when the leader loses an
+    /// agent, or hears nothing of it for three fifths of `PHALANX_HEARTBEAT_TIMEOUT_S`, the ranks there have ended as
+    /// [`ExitKind::HostLost`](crate::ExitKind::HostLost).
+    ///
+    /// An [elastic](Self::elastic) job has `size.max()` ranks, whatever the hosts have room for beyond that: a rank of a lost host is replaced at a
+    /// place that is free, or the job goes on without it. The agent of a host that comes back offers its places anew.
+    ///
+    /// # Examples
+    /// Two launchers of one machine play two hosts.
+    /// ```
+    /// use phalanx_launch::{Launch, Node, Secret};
+    /// # if cfg!(unix) {
+    /// # let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    /// let secret = Secret::generate()?;
+    /// let host = |rank| -> phalanx_core::Result<_> {
+    ///     let node = Node::new(rank, 2, format!("127.0.0.1:{port}"), secret.clone())?;
+    ///     Ok(Launch::new("sh").args(["-c", "test $WORLD_SIZE = 3"]).node(node))
+    /// };
+    /// let agent = host(1)?.ranks(1).spawn()?;
+    /// assert!(host(0)?.ranks(2).run()?.is_success());
+    /// assert!(agent.wait()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn node(mut self, node: Node) -> Self {
+        self.node = Some(node);
+        self
+    }
+
     /// Starts the ranks and waits until the last is gone.
     ///
     /// SIGINT, SIGTERM and SIGHUP that this process receives meanwhile are passed on to the ranks, and a second
@@ -357,51 +397,57 @@ impl Launch {
                 .unwrap_or_else(|| self.elastic.map_or(0, |size| size.max().saturating_mul(3))),
             elastic: self.elastic,
         };
-        check(order.ranks, &job_id, self.env.keys().map(String::as_str))?;
+        // In an elastic job over several hosts, each has as many places as it was given, and there may be more of them than ranks.
+        let node = self.node.filter(|node| node.count > 1);
+        let places = if node.is_some() { self.ranks } else { order.ranks };
+        check(places, 1, &job_id, self.env.keys().map(String::as_str))?;
         #[cfg(unix)]
         crate::signals::see_how_children_end()?;
-        let pids = Arc::new(Mutex::new(Vec::new()));
-        let job = Job {
+        let program = Program {
             program: self.program,
             args: self.args,
             env: self.env.into_iter().collect(),
             not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
-            prefix: self.prefix,
-            writers: Writers::start(self.out, self.err)?,
-            grace: self.grace,
-            timeout: self.timeout,
-            replacements: order.max_restarts,
-            began: Instant::now(),
-            pids: pids.clone(),
         };
-
+        let node = node.map(|node| if program.encrypts() { node.encrypting() } else { node });
+        let room = Room { places, cores: thread::available_parallelism().map_or(1, usize::from) };
+        let pids = Arc::new(Mutex::new(Vec::new()));
+        let own_events = events.clone();
         // The ranks die with the thread that starts them, so that thread must be the last to leave: it supervises them.
         let (started, all_started) = channel();
-        let watchers = events.clone();
-        let supervise = move || {
-            let all_started = || {
-                // Nobody waits for this only if the starter has panicked.
-                let _ = started.send(());
-            };
-            let ended = run_attempts(&order, &job, (&watchers, &inbox), all_started);
-            // How long readers may take who are not done: as long as ranks might.
-            let limit = match &ended {
-                Ok(Ended { asked: Asked::AtOnce, .. }) | Err(_) => Some(DRAIN),
-                Ok(_) => job
-                    .timeout
-                    .map(|limit| limit.saturating_sub(job.began.elapsed()).saturating_add(job.grace)),
-            };
-            let mut is_left = false;
-            let is_asked = || {
-                is_left |= was_asked(&inbox);
-                is_left
-            };
-            job.writers.finish(limit, is_asked);
-            let Ended { mut outcome, asked, .. } = ended?;
-            if let Outcome::Failure(failure) = &mut outcome {
-                failure.interrupted = is_left || asked != Asked::Nothing;
+        let all_started_there = move || {
+            // Nobody waits for this only if the starter has panicked.
+            let _ = started.send(());
+        };
+        let supervise: Box<dyn FnOnce() -> Result<Outcome> + Send> = match node {
+            Some(node) if node.rank > 0 => {
+                let limits = Limits::of(&program)?;
+                Box::new(move || {
+                    all_started_there();
+                    agent::serve(&node, room, program, limits, (&own_events, &inbox))
+                })
             }
-            Ok(outcome)
+            node => {
+                let mut hosts = match &node {
+                    Some(node) => Hosts::lead(room, node, Limits::of(&program)?, &events)?,
+                    None => Hosts::here(room),
+                };
+                let job = Job {
+                    program,
+                    prefix: self.prefix,
+                    writers: Writers::start(self.out, self.err)?,
+                    grace: self.grace,
+                    timeout: self.timeout,
+                    replacements: order.max_restarts,
+                    began: Instant::now(),
+                    pids: pids.clone(),
+                };
+                Box::new(move || {
+                    let secret = node.as_ref().map(|node| &node.secret);
+                    let (hosts, events) = ((&mut hosts, secret), (&own_events, &inbox));
+                    supervise(&order, &job, hosts, events, all_started_there)
+                })
+            }
         };
         let supervisor = thread::Builder::new()
             .name("phalanx-launch".to_owned())
@@ -416,68 +462,36 @@ impl Launch {
     }
 }
 
-/// Starts the job, and again when it has failed, as often as it was ordered: each time with a secret and a store that no process of the
-/// time before knows.
-fn run_attempts(
+/// Runs the job to its end, and says so on all its hosts.
+fn supervise(
     order: &Order,
     job: &Job,
+    (hosts, secret): (&mut Hosts, Option<&Secret>),
     (events, inbox): (&Sender<Event>, &Receiver<Event>),
     all_started: impl Fn(),
-) -> Result<Ended> {
-    let is_inherited = |name: &str| !job.not_inherited.contains(&name) && std::env::var_os(name).is_some();
-    let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || is_inherited(name);
-    // As the ranks will understand it: the store must do as they do.
-    let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
-    let encrypts =
-        set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1" || on == "require");
-    let mut number = 0;
-    loop {
-        let secret = Secret::generate()?;
-        let secret = if encrypts { secret.encrypting() } else { secret };
-        let store = TcpStoreServer::start(SocketAddr::from((loopback(), 0)), &secret)?;
-        let heard = events.clone();
-        let hear = move |word| {
-            // The receiver is gone only when the job was given up.
-            let _ = heard.send(Event::Heard { attempt: number, heard: word });
-        };
-        let lifelines = LifelineServer::start(SocketAddr::new(store.addr().ip(), 0), &secret, hear)?;
-        let site = Site {
-            store: store.addr(),
-            lifeline: lifelines.addr(),
-            master_port: free_port()?,
-            cores: thread::available_parallelism().map_or(1, usize::from),
-        };
-        let elastic = match order.elastic {
-            None => None,
-            Some(size) => {
-                let deadline = Deadline::after(Instant::now(), STORE_TIME);
-                let client = TcpStore::connect(&store.addr().to_string(), &secret, &deadline)?;
-                let spares = Spares { min: size.min(), left: order.max_restarts };
-                Some((PrefixStore::new(order.job_id.as_str(), client), spares))
-            }
-        };
-        let plan = |attempt: usize| plan(order, attempt, &site, is_set);
-        let secret = secret.to_hex().into();
-        let (job_id, store, ranks) = (order.job_id.clone(), site.store, order.ranks);
-        job.log(move || tracing::debug!(job_id, %store, ranks, attempt = number, "starting"));
-        let running =
-            Attempt { job, secret, plan: &plan, number, elastic, lifelines: &lifelines }.start(events)?;
-        all_started();
-        let ended = running.supervise(inbox)?;
-        let Outcome::Failure(failure) = &ended.outcome else { return Ok(ended) };
-        // Who asked for the end meant the job, also while a failure was being handled. What cannot even be killed may still hold what
-        // the next attempt needs. An elastic job has had its restarts.
-        let wanted = ended.asked == Asked::Nothing && ended.all_gone;
-        if number >= order.max_restarts || order.elastic.is_some() || !wanted {
-            return Ok(ended);
-        }
-        number += 1;
-        let (failure, most) = (failure.clone(), order.max_restarts);
-        job.log(move || {
-            tracing::warn!("{failure}");
-            tracing::warn!("starting the job again: restart {number} of {most}");
-        });
+) -> Result<Outcome> {
+    let ended = run_attempts(order, job, (&mut *hosts, secret), (events, inbox), all_started);
+    let (code, words) = match &ended {
+        Ok(ended) => (ended.outcome.exit_code(), ended.outcome.to_string()),
+        Err(error) => (exit_code(error), error.to_string()),
+    };
+    hosts.over(code, words.lines().next().unwrap_or_default());
+    // How long readers may take who are not done: as long as ranks might.
+    let limit = match &ended {
+        Ok(Ended { asked: Asked::AtOnce, .. }) | Err(_) => Some(DRAIN),
+        Ok(_) => job.timeout.map(|limit| limit.saturating_sub(job.began.elapsed()).saturating_add(job.grace)),
+    };
+    let mut is_left = false;
+    let is_asked = || {
+        is_left |= was_asked(inbox);
+        is_left
+    };
+    job.writers.finish(limit, is_asked);
+    let Ended { mut outcome, asked, .. } = ended?;
+    if let Outcome::Failure(failure) = &mut outcome {
+        failure.interrupted = is_left || asked != Asked::Nothing;
     }
+    Ok(outcome)
 }
 
 impl fmt::Debug for Launch {
@@ -496,6 +510,7 @@ impl fmt::Debug for Launch {
             err: _,
             grace,
             timeout,
+            node,
         } = self;
         // Values of variables are often secrets.
         let env: Vec<_> = env.keys().collect();
@@ -511,112 +526,9 @@ impl fmt::Debug for Launch {
             .field("prefix", prefix)
             .field("grace", grace)
             .field("timeout", timeout)
+            .field("node", node)
             .finish_non_exhaustive()
     }
-}
-
-/// A job whose ranks have been started.
-///
-/// Dropping it kills the ranks and waits until they are gone.
-#[derive(Debug)]
-#[must_use = "dropping a running job kills it"]
-pub struct Running {
-    job_id: String,
-    pids: Arc<Mutex<Vec<u32>>>,
-    events: Sender<Event>,
-    supervisor: Option<JoinHandle<Result<Outcome>>>,
-}
-
-impl Running {
-    /// The job's name.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::Launch;
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("true").spawn()?;
-    /// assert_eq!(running.job_id().len(), 8); // none was given: random digits
-    /// # assert!(running.wait()?.is_success());
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn job_id(&self) -> &str {
-        &self.job_id
-    }
-
-    /// The ranks' processes, in rank order: the latest of each, if they were restarted or replaced. On Unix each leads a process group.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::Launch;
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("sleep").args(["60"]).ranks(2).spawn()?;
-    /// assert_eq!(running.pids().len(), 2);
-    /// drop(running); // kills them
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn pids(&self) -> Vec<u32> {
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Does what the launcher does when it receives `signal`: passes it on to all ranks, grants them the grace period,
-    /// then kills them. A second signal, or SIGKILL, kills at once. SIGUSR1 and SIGUSR2 end nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::{Launch, Outcome};
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("sleep").args(["60"]).ranks(2).spawn()?;
-    /// running.signal(15); // SIGTERM
-    /// assert_eq!(running.wait()?, Outcome::Interrupted { signal: 15 });
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn signal(&self, signal: i32) {
-        // A job that is over needs no signal.
-        let _ = self.events.send(Event::Signal(signal));
-    }
-
-    /// Waits until no rank is left and all their output is written.
-    ///
-    /// # Errors
-    /// `Internal`; those of [`spawn`](Launch::spawn) when the job is to be started again and can't be. A job that fails is not an error but an [`Outcome`].
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::Launch;
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("sh").args(["-c", "exit 3"]).spawn()?;
-    /// assert_eq!(running.wait()?.exit_code(), 3);
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn wait(mut self) -> Result<Outcome> {
-        self.supervisor.take().map_or_else(|| Err(Error::Internal { what: "waited twice".into() }), join)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(supervisor) = self.supervisor.take() {
-            self.signal(SIGKILL);
-            // Nobody is left to hear how the job ended.
-            let _ = join(supervisor);
-        }
-    }
-}
-
-fn join(supervisor: JoinHandle<Result<Outcome>>) -> Result<Outcome> {
-    supervisor
-        .join()
-        .unwrap_or_else(|_| Err(Error::Internal { what: "the launcher's thread panicked".into() }))
-}
-
-/// A port that is free now. Another program may take it before the ranks do; phalanx itself does not use it.
-fn free_port() -> Result<u16> {
-    let port = TcpListener::bind((loopback(), 0)).and_then(|listener| listener.local_addr());
-    Ok(port.map_err(|error| Error::io("looking for a free port", error))?.port())
 }
 
 fn random_id() -> Result<String> {
@@ -625,40 +537,4 @@ fn random_id() -> Result<String> {
         tried: error.to_string(),
     })?;
     Ok(format!("{id:08x}"))
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-    use crate::exit_kind::ExitKind;
-    use std::cell::Cell;
-
-    #[test]
-    fn a_signal_that_comes_when_the_ranks_are_gone_starts_nothing_again() {
-        let sink = || Box::new(std::io::sink());
-        let job = Job {
-            program: "false".into(),
-            args: Vec::new(),
-            env: Vec::new(),
-            not_inherited: Vec::new(),
-            prefix: true,
-            writers: Writers::start(sink(), sink()).unwrap(),
-            grace: Duration::ZERO,
-            // A second attempt, of whose end nobody is told, ends by it.
-            timeout: Some(Duration::from_secs(30)),
-            replacements: 0,
-            began: Instant::now(),
-            pids: Arc::default(),
-        };
-        let order = Order { ranks: 1, job_id: "j".into(), log_dir: None, max_restarts: 1, elastic: None };
-        // What the launcher hears, in this order; what it is told by the one who watches the rank comes to nobody.
-        let (events, inbox) = channel();
-        events.send(Event::Exited { rank: 0, exit: ExitKind::Code(1) }).unwrap();
-        events.send(Event::Signal(15)).unwrap();
-        let (watchers, _nobody) = channel();
-        let starts = Cell::new(0);
-        let ended = run_attempts(&order, &job, (&watchers, &inbox), || starts.set(starts.get() + 1)).unwrap();
-        assert_eq!((starts.get(), ended.asked), (1, Asked::AtOnce));
-        assert!(matches!(ended.outcome, Outcome::Failure(_)), "{}", ended.outcome);
-    }
 }

@@ -62,18 +62,24 @@
 //!
 //! Deliberately absent: containers, several hosts.
 
+mod attempts;
 mod event;
 mod exit_code;
 mod exit_kind;
 mod headline;
+mod hosts;
 mod job;
 mod launch;
 mod lines;
 mod logs;
 mod outcome;
+mod placement;
 mod plan;
 mod process;
+mod program;
+mod rank_process;
 mod replacing;
+mod running;
 #[cfg(unix)]
 mod signals;
 mod start_error;
@@ -82,7 +88,11 @@ mod writer;
 
 pub use exit_kind::ExitKind;
 pub use headline::NamedBy;
-pub use launch::{Launch, Running};
+pub use hosts::node::Node;
+pub use launch::Launch;
 pub use outcome::{Failure, Outcome, Replacements, TAIL_LINES};
-pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};
+pub use phalanx_rendezvous::{Asking, Elastic, read_secret, refuse_foreign_job, secret_of_environment};
+pub use phalanx_transport::Secret;
 pub use plan::RANKS_MAX;
+pub use running::Running;
+pub use start_error::exit_code;

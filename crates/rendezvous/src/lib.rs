@@ -49,12 +49,13 @@ mod shared_file;
 mod slurm;
 mod store;
 mod table;
+mod time_limits;
 mod workers;
 
 pub use channel::Channel;
 pub use client::TcpStore;
 pub use elastic::Elastic;
-pub use env::{Config, Source, TRACE_LEN};
+pub use env::{Config, Source, TRACE_LEN, secret_of_environment};
 #[cfg(unix)]
 pub use file::FileStore;
 pub use lifeline::{Lifeline, LifelineServer};
@@ -62,9 +63,11 @@ pub use location::StoreLocation;
 pub use memory::MemoryStore;
 pub use open::OpenStore;
 pub use other_launchers::{Asking, refuse_foreign_job};
-pub use own_hosts::host_name;
+pub use own_hosts::{host_name, own_hosts};
 pub use prefix::PrefixStore;
+pub use secret_file::read_secret;
 pub use server::TcpStoreServer;
 pub use shared_file::SharedFile;
 pub use store::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};
+pub use time_limits::TimeLimits;
 pub use workers::Workers;

@@ -69,6 +69,8 @@ pub enum Purpose {
     Lifeline = 5,
     /// A sign of life: a rank whose line to the arbiter is silent asks whether it can be reached by another connection.
     Heartbeat = 6,
+    /// The line of a launcher's agent on another host to the launcher that leads the job.
+    Agent = 7,
 }
 
 /// The caller, the rank that it calls, and what for.
@@ -96,6 +98,12 @@ impl Hello {
     pub fn lifeline(rank: usize, world_size: usize) -> Self {
         let (rank, world_size) = (rank as u32, world_size as u32);
         Self { purpose: Purpose::Lifeline, rank, called: 0, world_size, group: phalanx_core::WORLD }
+    }
+
+    /// The agent of host number `node` among the `nodes` hosts of a job, to the launcher that leads it.
+    pub fn agent(node: usize, nodes: usize) -> Self {
+        let (rank, world_size) = (node as u32, nodes as u32);
+        Self { purpose: Purpose::Agent, rank, called: 0, world_size, group: phalanx_core::WORLD }
     }
 
     /// The reason to refuse such a caller at rank `rank` of a job of `world_size`, if there is one.
@@ -355,6 +363,7 @@ impl Acceptor {
                 4 => Purpose::Memory,
                 5 => Purpose::Lifeline,
                 6 => Purpose::Heartbeat,
+                7 => Purpose::Agent,
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);
