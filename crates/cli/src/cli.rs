@@ -38,6 +38,9 @@ pub(crate) enum Command {
     /// or ~/.cache, and hold until processor, cores or kernel change. In a job those of rank 0 count. Without them phalanx
     /// takes built-in ones.
     Tune,
+    /// What `phalanx run --hosts` starts on the other hosts
+    #[command(hide = true)]
+    Agent,
     /// Look at the collective algorithms: list them, draw them, price them, prove them
     #[command(subcommand)]
     Algo(Algo),
@@ -76,14 +79,13 @@ started several of this one, each would make a job of its own: that is refused, 
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_RUN)]
 pub(crate) struct Run {
-    /// How many ranks to start
+    /// How many ranks to start on this host [default: what the environment of another launcher says]
     #[arg(
         short = 'n',
         long = "nproc-per-node",
         visible_alias = "ranks",
         alias = "nproc_per_node",
-        value_name = "N",
-        required_unless_present = "elastic"
+        value_name = "N"
     )]
     pub(crate) ranks: Option<usize>,
 
@@ -155,6 +157,19 @@ pub(crate) struct Hosts {
     /// knows them belongs to the job [default: PHALANX_SECRET_FILE or PHALANX_SECRET]
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<String>,
+
+    /// Instead of a command on each host: start on all of these, through ssh, from the first, which is this host. HOST:N has
+    /// N ranks, the others as many as -n says
+    #[arg(long, value_name = "HOST[:N],...", value_delimiter = ',', conflicts_with_all = ["nnodes", "node_rank", "secret_file"])]
+    pub(crate) hosts: Vec<String>,
+
+    /// As --hosts, from a file: a host a line, as HOST, HOST:N or HOST slots=N
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "nnodes", "node_rank", "secret_file"])]
+    pub(crate) hostfile: Option<PathBuf>,
+
+    /// What starts a program on another host, instead of `ssh -T -o BatchMode=yes`; words are separated by spaces
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) ssh: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -286,7 +301,6 @@ mod tests {
         for (words, complaint) in [
             (&["-n", "two", "train"][..], "invalid digit"),
             (&["-n", "2"], "<PROGRAM>"),
-            (&["train"], "<N>"),
             (&["-n", "2", "--bogus", "train"], "--bogus"),
             (&["-n", "2", "--grace=-1", "train"], "--grace"),
             (&["-n", "2", "--timeout", "soon", "train"], "not a number of seconds"),

@@ -30,6 +30,7 @@ fn main() {
         .init();
     let done = match cli.command {
         Command::Run(flags) => run::run(flags),
+        Command::Agent => run::agent(),
         Command::Bench(flags) => bench::run(&flags),
         Command::Tune => tune::run().map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),

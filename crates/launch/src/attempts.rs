@@ -30,7 +30,7 @@ pub(crate) fn run_attempts(
     let mut number = 0;
     let mut failed = None;
     loop {
-        let order = match gather(order, job, hosts, inbox) {
+        let order = match gather(order, job, hosts, (events, inbox)) {
             Ok(order) => order,
             Err(why) => {
                 // Before the first start there is nothing else to say.
@@ -113,9 +113,14 @@ pub(crate) fn run_attempts(
 }
 
 /// Waits until all hosts are here; then it is known how many ranks the job has.
-fn gather(order: &Order, job: &Job, hosts: &Hosts, inbox: &Receiver<Event>) -> Result<Order, NotHere> {
+fn gather(
+    order: &Order,
+    job: &Job,
+    hosts: &mut Hosts,
+    channel: (&Sender<Event>, &Receiver<Event>),
+) -> Result<Order, NotHere> {
     let left = job.timeout.map(|limit| limit.saturating_sub(job.began.elapsed()));
-    hosts.wait_for_all(left, inbox, |what| job.log(move || tracing::warn!("{what}")))?;
+    hosts.wait_for_all(left, channel, |what| job.log(move || tracing::warn!("{what}")))?;
     let mut order = order.clone();
     if hosts.are_several() && order.elastic.is_none() {
         order.ranks = hosts.present().iter().map(|(_, host)| host.places).sum();

@@ -37,6 +37,12 @@ pub(crate) enum HostEvent {
         host: String,
         why: String,
     },
+    /// The remote shell in which its agent was started has ended.
+    ShellEnded {
+        node: usize,
+        host: String,
+        exit: ExitKind,
+    },
     /// A signal was not passed on to a process there.
     Deaf {
         node: usize,
@@ -50,6 +56,9 @@ impl fmt::Display for HostEvent {
         match self {
             Self::Came { node, host } => write!(f, "node {node} ({host}) is here"),
             Self::Lost { node, host, why } => write!(f, "node {node} ({host}) is lost: {why}"),
+            Self::ShellEnded { node, host, exit } => {
+                write!(f, "the remote shell to node {node} ({host}) {exit}")
+            }
             Self::Deaf { node, pid, signal } => write!(
                 f,
                 "{} was not passed on to process {pid} on node {node}, which has no handler for it and would die of it",

@@ -43,14 +43,16 @@ pub(crate) struct Job {
     pub(crate) pids: Arc<Mutex<Vec<u32>>>,
 }
 
+/// Plans a process for the n-th start after the first, of a rank, at a place on a host.
+pub(crate) type Plan<'p> = dyn Fn(usize, usize, (&Host, Place)) -> RankPlan + 'p;
+
 /// One start of all ranks: the parts that are new each time.
 pub(crate) struct Attempt<'j> {
     pub(crate) job: &'j Job,
     pub(crate) secret: OsString,
     /// What the secret was made of, for those who know that of the job: see [`Secret::of_start`](phalanx_transport::Secret).
     pub(crate) start: u64,
-    /// The process of a rank at a place, as it is started for the n-th time after the first.
-    pub(crate) plan: &'j dyn Fn(usize, usize, (&Host, Place)) -> RankPlan,
+    pub(crate) plan: &'j Plan<'j>,
     pub(crate) ranks: usize,
     pub(crate) number: usize,
     pub(crate) hosts: &'j mut Hosts,
@@ -286,7 +288,9 @@ impl RunningJob<'_> {
                 }
                 Ok(Event::Host(event)) => {
                     match &event {
-                        HostEvent::Came { .. } => job.log(move || tracing::info!("{event}")),
+                        HostEvent::Came { .. } | HostEvent::ShellEnded { .. } => {
+                            job.log(move || tracing::info!("{event}"))
+                        }
                         HostEvent::Lost { .. } | HostEvent::Deaf { .. } => {
                             job.log(move || tracing::warn!("{event}"));
                         }

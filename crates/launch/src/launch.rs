@@ -4,8 +4,10 @@ use crate::attempts::run_attempts;
 use crate::event::Event;
 use crate::hosts::agent;
 use crate::hosts::leader::Hosts;
+use crate::hosts::letter::Letter;
 use crate::hosts::limits::Limits;
 use crate::hosts::node::Node;
+use crate::hosts::ssh::{Callers, RemoteHost, SSH};
 use crate::job::{Ended, Job, was_asked};
 use crate::logs::DRAIN;
 use crate::outcome::Outcome;
@@ -57,6 +59,15 @@ pub struct Launch {
     grace: Duration,
     timeout: Option<Duration>,
     node: Option<Node>,
+    remote: Option<Remote>,
+}
+
+/// Hosts on which this launcher starts agents.
+struct Remote {
+    hosts: Vec<RemoteHost>,
+    shell: Vec<OsString>,
+    agent: Vec<OsString>,
+    rendezvous: Option<String>,
 }
 
 impl Launch {
@@ -88,6 +99,7 @@ impl Launch {
             grace: Self::GRACE,
             timeout: None,
             node: None,
+            remote: None,
         }
     }
 
@@ -336,6 +348,40 @@ impl Launch {
         self
     }
 
+    /// Makes this the first of several hosts, and starts the agents on the others, through ssh: `agent` is their command there, which has to call
+    /// [`serve_agent`](crate::serve_agent), as `phalanx agent` does. All that an agent needs to know, with the job's secret, goes through the shell's standard
+    /// input, and nothing of it stands on a command line. The program is started in the folder of the same path; of this process's variables only
+    /// `PHALANX_*` and those of [`env`](Self::env) are taken along. `shell` is the remote shell and its flags; empty: `ssh -T -o BatchMode=yes`, which asks
+    /// for no password. It is given the name of a host and a command for a shell there. `rendezvous` is the address of this host that the
+    /// others call, with the port; `None`: one that they will most likely reach, and any port.
+    ///
+    /// When a job is started again, so are agents that have gone. All else is as for [`node`](Self::node).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use phalanx_launch::{Launch, RemoteHost};
+    ///
+    /// let hosts = vec![RemoteHost::new("node-b", 8), RemoteHost::new("node-c", 4)];
+    /// let agent = ["phalanx", "agent"];
+    /// let outcome = Launch::new("./train").ranks(8).remote_hosts(hosts, agent, [""; 0], None).run()?;
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn remote_hosts<A: Into<OsString>, S: Into<OsString>>(
+        mut self,
+        hosts: Vec<RemoteHost>,
+        agent: impl IntoIterator<Item = A>,
+        shell: impl IntoIterator<Item = S>,
+        rendezvous: Option<String>,
+    ) -> Self {
+        let mut shell: Vec<OsString> = shell.into_iter().map(Into::into).collect();
+        if shell.is_empty() {
+            shell = SSH.map(OsString::from).to_vec();
+        }
+        self.remote =
+            Some(Remote { hosts, shell, agent: agent.into_iter().map(Into::into).collect(), rendezvous });
+        self
+    }
+
     /// Starts the ranks and waits until the last is gone.
     ///
     /// SIGINT, SIGTERM and SIGHUP that this process receives meanwhile are passed on to the ranks, and a second
@@ -398,7 +444,17 @@ impl Launch {
             elastic: self.elastic,
         };
         // In an elastic job over several hosts, each has as many places as it was given, and there may be more of them than ranks.
-        let node = self.node.filter(|node| node.count > 1);
+        let node = match &self.remote {
+            Some(Remote { hosts, .. }) if hosts.is_empty() => None,
+            Some(remote) => {
+                for host in &remote.hosts {
+                    check(host.ranks, 1, &job_id, [])?;
+                }
+                let rendezvous = remote.rendezvous.clone();
+                Some(Node::first(1 + remote.hosts.len(), rendezvous, Secret::generate()?)?)
+            }
+            None => self.node.filter(|node| node.count > 1),
+        };
         let places = if node.is_some() { self.ranks } else { order.ranks };
         check(places, 1, &job_id, self.env.keys().map(String::as_str))?;
         #[cfg(unix)]
@@ -429,7 +485,10 @@ impl Launch {
             }
             node => {
                 let mut hosts = match &node {
-                    Some(node) => Hosts::lead(room, node, Limits::of(&program)?, &events)?,
+                    Some(node) => {
+                        let callers = self.remote.map(|remote| remote.callers(node, &program)).transpose()?;
+                        Hosts::lead(room, node, callers, Limits::of(&program)?, &events)?
+                    }
                     None => Hosts::here(room),
                 };
                 let job = Job {
@@ -460,6 +519,50 @@ impl Launch {
             }
         }
     }
+}
+
+impl Remote {
+    /// What the agents are told.
+    fn callers(self, node: &Node, program: &Program) -> Result<Callers> {
+        let folder =
+            std::env::current_dir().map_err(|error| Error::io("asking for the current folder", error))?;
+        let letter = Letter {
+            secret: node.secret.to_hex(),
+            encrypts: node.secret.encrypts(),
+            rank: 0,
+            count: u32::try_from(node.count).unwrap_or(u32::MAX),
+            rendezvous: String::new(),
+            places: 0,
+            folder: folder.into(),
+            program: program.program.clone(),
+            args: program.args.clone(),
+            env: program.taken_along(),
+        };
+        let Self { hosts, shell, agent, .. } = self;
+        Ok(Callers { hosts, shell, agent, letter, shells: Vec::new() })
+    }
+}
+
+/// Is the agent of this host that a launcher has started through a remote shell: see [`Launch::remote_hosts`].
+///
+/// # Errors
+/// `Io`, `Config`: standard input does not say what to do; the launcher is not reached, or is gone. No rank is left running.
+///
+/// # Examples
+/// ```no_run
+/// let outcome = phalanx_launch::serve_agent()?;
+/// std::process::exit(outcome.exit_code());
+/// # #[allow(unreachable_code)]
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
+pub fn serve_agent() -> Result<Outcome> {
+    let (events, inbox) = channel();
+    #[cfg(unix)]
+    let _forwarding = crate::signals::forward_to(events.clone())?;
+    #[cfg(unix)]
+    crate::signals::see_how_children_end()?;
+    let not_inherited = not_inherited(std::env::var_os("PHALANX_RANK").is_some());
+    agent::serve_letter((&events, &inbox), not_inherited)
 }
 
 /// Runs the job to its end, and says so on all its hosts.
@@ -511,6 +614,7 @@ impl fmt::Debug for Launch {
             grace,
             timeout,
             node,
+            remote: _,
         } = self;
         // Values of variables are often secrets.
         let env: Vec<_> = env.keys().collect();

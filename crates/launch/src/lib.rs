@@ -89,9 +89,12 @@ mod writer;
 pub use exit_kind::ExitKind;
 pub use headline::NamedBy;
 pub use hosts::node::Node;
-pub use launch::Launch;
+pub use hosts::ssh::RemoteHost;
+pub use launch::{Launch, serve_agent};
 pub use outcome::{Failure, Outcome, Replacements, TAIL_LINES};
-pub use phalanx_rendezvous::{Asking, Elastic, read_secret, refuse_foreign_job, secret_of_environment};
+pub use phalanx_rendezvous::{
+    Asking, Elastic, ThisHost, host_name, read_secret, refuse_foreign_job, secret_of_environment,
+};
 pub use phalanx_transport::Secret;
 pub use plan::RANKS_MAX;
 pub use running::Running;

@@ -39,6 +39,25 @@ impl Program {
         self.value(name).is_some()
     }
 
+    /// The variables that its ranks on other hosts are given: what the user sets, and ours that hold for the whole job.
+    pub(crate) fn taken_along(&self) -> Vec<(String, OsString)> {
+        // What is this host's, this process's, or nobody else's to know.
+        const STAY: [&str; 6] = [
+            "PHALANX_SECRET",
+            "PHALANX_HOST",
+            "PHALANX_HOST_ID",
+            "PHALANX_BIND",
+            "PHALANX_PORT",
+            "PHALANX_LOG",
+        ];
+        let goes = |name: &str| {
+            name.starts_with("PHALANX_") && !STAY.contains(&name) && !self.not_inherited.contains(&name)
+        };
+        let ours = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let ours = ours.filter(|(name, _)| goes(name) && !self.env.iter().any(|(set, _)| set == name));
+        ours.chain(self.env.iter().cloned()).collect()
+    }
+
     /// Whether its ranks encrypt: what they meet over must do as they do.
     pub(crate) fn encrypts(&self) -> bool {
         self.value("PHALANX_ENCRYPT").is_some_and(|on| on == "1" || on == "require")

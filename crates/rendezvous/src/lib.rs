@@ -49,6 +49,7 @@ mod shared_file;
 mod slurm;
 mod store;
 mod table;
+mod this_host;
 mod time_limits;
 mod workers;
 
@@ -69,5 +70,6 @@ pub use secret_file::read_secret;
 pub use server::TcpStoreServer;
 pub use shared_file::SharedFile;
 pub use store::{KEY_LEN_MAX, Store, VALUE_LEN_MAX};
+pub use this_host::ThisHost;
 pub use time_limits::TimeLimits;
 pub use workers::Workers;

@@ -45,13 +45,20 @@ pub(super) fn own_address(rendezvous: &str) -> Result<(SocketAddr, IpAddr)> {
     Ok((SocketAddr::new(any, port), reached))
 }
 
+/// Any port, at the address of this host that others will most likely reach.
+pub(super) fn own_rendezvous() -> String {
+    let names: Vec<String> = host_name().into_iter().collect();
+    let ip = own_hosts(&names).first().copied().unwrap_or_else(phalanx_transport::loopback);
+    SocketAddr::new(ip, 0).to_string()
+}
+
 /// Host and port of `host:port`, where an IPv6 address is written in brackets.
 pub(super) fn split(rendezvous: &str) -> Result<(String, u16)> {
     let bad = || {
         Error::config(format!("--rendezvous is {rendezvous:?}, not host:port of the host with node rank 0"))
     };
     let (host, port) = rendezvous.rsplit_once(':').ok_or_else(bad)?;
-    let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(bad)?;
+    let port = port.parse().map_err(|_| bad())?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if host.is_empty() || (bare.is_none() && host.contains([':', '[', ']', '/', ' '])) {
         return Err(bad());
@@ -72,7 +79,7 @@ mod tests {
         ] {
             assert_eq!(split(text).unwrap(), (host.to_owned(), port));
         }
-        for text in ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::7:1", "tcp://a:1"] {
+        for text in ["", "a", "a:", ":1", "a:65536", "fd00::7:1", "tcp://a:1"] {
             assert!(split(text).unwrap_err().to_string().contains("--rendezvous"), "{text}");
         }
     }

@@ -1,6 +1,7 @@
 //! The launcher of a host that does not lead: it calls the leader, and does what that says until the job is over or the session breaks.
 
 use super::address::own_name;
+use super::letter::Letter;
 use super::limits::{ALIVE_INTERVAL, LOOK_INTERVAL, Limits, STRANGER_TIME};
 use super::node::Node;
 use super::protocol::{Here, Order, Word, order};
@@ -67,6 +68,35 @@ pub(crate) fn serve(
         other => other,
     })?;
     Ok(if code == 0 { Outcome::Success } else { Outcome::Led { exit_code: code, words } })
+}
+
+/// Is an agent that [ssh](super::ssh) has started, for what is told it on standard input, with which it ends.
+///
+/// # Errors
+/// As of [`serve`], and `Io` or `Config` if that is no launcher's word.
+pub(crate) fn serve_letter(
+    (events, inbox): (&Sender<Event>, &Receiver<Event>),
+    not_inherited: Vec<&'static str>,
+) -> Result<Outcome> {
+    let mut input = std::io::stdin();
+    let letter = Letter::read(&mut input)?;
+    std::env::set_current_dir(&letter.folder)
+        .map_err(|error| Error::io(format!("going to the folder {}", letter.folder.display()), error))?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (node, room, program) = letter.open(cores, not_inherited)?;
+    let limits = Limits::of(&program)?;
+    let gone = events.clone();
+    let watch = move || {
+        // Nothing more is said there.
+        let _ = std::io::copy(&mut input, &mut std::io::sink());
+        let error = Error::io("the remote shell that started it has ended", ErrorKind::BrokenPipe.into());
+        let _ = gone.send(Event::LeaderLost(Box::new(error)));
+    };
+    thread::Builder::new()
+        .name("phalanx-agent".to_owned())
+        .spawn(watch)
+        .map_err(|error| Error::io("starting the thread that watches the remote shell", error))?;
+    serve(&node, room, program, limits, (events, inbox))
 }
 
 /// Does what the leader says, until it says that the job is over: with which exit code, and why.
@@ -143,10 +173,10 @@ fn connect(node: &Node, limit: Duration, inbox: &Receiver<Event>) -> Result<Resu
             }
         }
         for event in inbox.try_iter() {
-            if let Event::Signal(signal) = event
-                && !is_message(signal)
-            {
-                return Ok(Err(signal));
+            match event {
+                Event::Signal(signal) if !is_message(signal) => return Ok(Err(signal)),
+                Event::LeaderLost(error) => return Err(*error),
+                _ => {}
             }
         }
     }

@@ -6,13 +6,14 @@ use super::node::Node;
 use super::protocol::{Here, Order, encode};
 use super::reception::{Board, GONE, Reception};
 use super::remote::{Line, RemoteProcess};
+use super::ssh::Callers;
 use crate::event::{Event, HostEvent};
 use crate::placement::{Host, Place, Room};
 use crate::supervise::is_message;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Endpoint, Strangers, loopback};
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub(crate) struct Hosts {
     /// This host.
     own: Host,
     others: Option<Others>,
+    callers: Option<Callers>,
     tasks: u64,
 }
 
@@ -45,11 +47,17 @@ impl Hosts {
     /// This host alone.
     pub(crate) fn here(Room { places, cores }: Room) -> Self {
         let own = Host { name: own_name(), places, cores, leader: loopback() };
-        Self { own, others: None, tasks: 0 }
+        Self { own, others: None, callers: None, tasks: 0 }
     }
 
     /// Listens to the agents of the other hosts.
-    pub(crate) fn lead(room: Room, node: &Node, limits: Limits, events: &Sender<Event>) -> Result<Self> {
+    pub(crate) fn lead(
+        room: Room,
+        node: &Node,
+        callers: Option<Callers>,
+        limits: Limits,
+        events: &Sender<Event>,
+    ) -> Result<Self> {
         let board = Arc::default();
         let reception = Reception::new(node.count, limits.silence, events.clone(), Arc::clone(&board));
         let (bind, leader) = own_address(&node.rendezvous)?;
@@ -57,7 +65,7 @@ impl Hosts {
         let Room { places, cores } = room;
         let own = Host { name: own_name(), places, cores, leader };
         let others = Others { nodes: node.count, join_time: limits.join, endpoint, board };
-        Ok(Self { own, others: Some(others), tasks: 0 })
+        Ok(Self { own, others: Some(others), callers, tasks: 0 })
     }
 
     /// Whether the job has several hosts.
@@ -92,16 +100,21 @@ impl Hosts {
 
     /// Waits until the agents of all hosts are here; what is to be known meanwhile goes to `warn`.
     pub(crate) fn wait_for_all(
-        &self,
+        &mut self,
         limit: Option<Duration>,
-        inbox: &Receiver<Event>,
+        (events, inbox): (&Sender<Event>, &Receiver<Event>),
         warn: impl Fn(String),
     ) -> Result<(), NotHere> {
         let Some(others) = &self.others else { return Ok(()) };
         let began = Instant::now();
         let limit = limit.map_or(others.join_time, |limit| limit.min(others.join_time));
         let mut known = (None, None);
-        while self.present().len() < others.nodes {
+        if let Some(callers) = &mut self.callers {
+            let rendezvous = SocketAddr::new(self.own.leader, others.endpoint.addr().port()).to_string();
+            let is_here = |node| others.board.lock().contains_key(&node);
+            callers.call(&rendezvous, is_here, events).map_err(NotHere::Missing)?;
+        }
+        while 1 + others.board.lock().len() < others.nodes {
             let left = limit.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return Err(NotHere::Missing(self.missing(others, limit)));
@@ -109,6 +122,14 @@ impl Hosts {
             match inbox.recv_timeout(left.min(LOOK_INTERVAL)) {
                 Ok(Event::Signal(signal)) if !is_message(signal) => return Err(NotHere::Asked(signal)),
                 Ok(Event::Host(event @ HostEvent::Lost { .. })) => warn(event.to_string()),
+                Ok(Event::Host(event @ HostEvent::ShellEnded { node, .. }))
+                    if !others.board.lock().contains_key(&node) =>
+                {
+                    let why =
+                        std::io::Error::other("is it reached without a password, and is phalanx there?");
+                    let doing = format!("{event} before an agent came from there");
+                    return Err(NotHere::Missing(Error::io(doing, why)));
+                }
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     let what = "nobody watches the hosts any more".into();
@@ -178,11 +199,14 @@ impl Hosts {
     }
 
     /// Tells all agents how the job has ended, and waits until they have gone, within reason.
-    pub(crate) fn over(&self, code: i32, words: &str) {
+    pub(crate) fn over(&mut self, code: i32, words: &str) {
         if let Some(others) = &self.others {
             let words = words.to_owned();
             others.endpoint.call(move |reception, outbox| reception.over(code, &words, outbox));
             others.board.wait_until_empty(LEAVE_TIME);
+        }
+        if let Some(callers) = &mut self.callers {
+            callers.end();
         }
     }
 }

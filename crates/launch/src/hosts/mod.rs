@@ -3,15 +3,18 @@
 //!
 //! - **`protocol`**: what they say to each other.
 //! - **`agent`**, with **`tasks`** and **`feed`**: an agent, its processes, and their output on its way to the leader.
+//! - **`ssh`** and **`letter`**: agents that the leader starts itself.
 //! - **`leader`**, with **`reception`** and **`remote`**: the leader, its end of the sessions, and processes elsewhere as it has them.
 
 mod address;
 pub(crate) mod agent;
 mod feed;
 pub(crate) mod leader;
+pub(crate) mod letter;
 pub(crate) mod limits;
 pub(crate) mod node;
 pub(crate) mod protocol;
 mod reception;
 pub(crate) mod remote;
+pub(crate) mod ssh;
 mod tasks;

@@ -1,6 +1,6 @@
 //! What a launcher must know of the job's other hosts.
 
-use super::address::split;
+use super::address::{own_rendezvous, split};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
@@ -45,8 +45,22 @@ impl Node {
                 "node rank {rank} of {count} hosts: they count from 0 (--node-rank, --nnodes)"
             )));
         }
-        split(&rendezvous)?;
+        if split(&rendezvous)?.1 == 0 {
+            return Err(Error::config(format!(
+                "--rendezvous is {rendezvous:?}, and the others have to know the port"
+            )));
+        }
         Ok(Self { rank, count, rendezvous, secret })
+    }
+
+    /// The first of so many hosts, on which the launcher starts the agents itself, and can tell them any port.
+    pub(crate) fn first(count: usize, rendezvous: Option<String>, secret: Secret) -> Result<Self> {
+        let rendezvous = match rendezvous {
+            Some(rendezvous) => rendezvous,
+            None => own_rendezvous(),
+        };
+        split(&rendezvous)?;
+        Ok(Self { rank: 0, count, rendezvous, secret })
     }
 
     /// The same, of a job that encrypts.
