@@ -65,17 +65,26 @@ ended with 0 too early, or hung and had to be ended: that of the first rank that
 2 for wrong usage. Of a job that is restarted the last attempt counts.
 
 Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once. SIGUSR1 and SIGUSR2 are \
-passed on to those that have a handler, and end nothing.
+passed on to those that have a handler, and end nothing. Of several hosts, a signal to any of the commands is one to the job.
 
-Environment: PHALANX_LOG=debug shows what phalanx itself does. Where another launcher (mpirun, srun, a Kubernetes job) has \
-started several of this one, each would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.";
+Environment: PHALANX_LOG=debug shows what phalanx itself does. Where another launcher has started this command once on each \
+host, they make one job: node rank, hosts, ranks and rendezvous are taken from PET_* (torchrun, Kubeflow), SLURM_* (srun with one task a node), SKYPILOT_*, \
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a PyTorchJob), JOB_COMPLETION_INDEX, as far as they say them and no flag does. Where that is not enough, each \
+would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.
 
-/// Start N ranks of a program on this host
+Several hosts: they wait for each other for PHALANX_INIT_TIMEOUT_S (120); a host of which nothing is heard for three fifths of \
+PHALANX_HEARTBEAT_TIMEOUT_S (10) is lost. PHALANX_HOST_ID is the name of this host in lines and reports, if it is to be another than the system's. Program, \
+arguments and --env are those of each host's own command.";
+
+/// Start N ranks of a program, on this host or on several
 ///
 /// Each rank learns from its environment who it is and where the others are: phalanx::init() reads it, and so does
 /// software written for torchrun. What the ranks write is shown line by line behind their rank. When one fails, the
 /// others are ended, and a report says which was first, how it ended, what the ranks say of it, and what it last wrote to
 /// stderr.
+///
+/// On several hosts this command is started on each (--nnodes, --node-rank, --rendezvous, and a secret), by hand or by another
+/// launcher, or --hosts starts it there through ssh. The one of node rank 0 leads; all end with the job's exit code.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_RUN)]
 pub(crate) struct Run {
@@ -95,7 +104,7 @@ pub(crate) struct Run {
     pub(crate) max_restarts: Option<usize>,
 
     /// Start MAX ranks; replace only those that fail, and go on while at least MIN are left. The program must
-    /// use ProcessGroup::rejoin
+    /// use ProcessGroup::rejoin. Several hosts may have room for more than MAX (-n on each): who is lost with its host is replaced there
     #[arg(long, value_name = "MIN:MAX")]
     pub(crate) elastic: Option<Elastic>,
 
@@ -116,7 +125,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     pub(crate) grace: Duration,
 
-    /// Show lines as the ranks wrote them, without `[rank] ` in front
+    /// Show lines as the ranks wrote them, without `[rank] `, or of several hosts `[rank host] `, in front
     #[arg(long)]
     pub(crate) no_prefix: bool,
 
@@ -128,12 +137,12 @@ pub(crate) struct Run {
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
 
-    #[command(flatten)]
-    pub(crate) hosts: Hosts,
-
     /// The program, looked up in PATH unless it contains a slash, and its arguments, passed on as they are
     #[arg(trailing_var_arg = true, required = true, num_args = 1.., value_names = ["PROGRAM", "ARGS"])]
     pub(crate) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) hosts: Hosts,
 }
 
 /// A job over several hosts: this command on each of them.

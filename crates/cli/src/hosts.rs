@@ -1,47 +1,67 @@
 //! This host among those of a job.
 
 use crate::cli::Hosts;
-use phalanx_core::{Error, Result};
+use phalanx_core::{Deadline, Error, Result};
 use phalanx_launch::{
-    Asking, Node, RemoteHost, Secret, ThisHost, host_name, read_secret, refuse_foreign_job,
+    Asking, Node, RemoteHost, StepSecret, ThisHost, TimeLimits, host_name, read_secret, refuse_foreign_job,
     secret_of_environment,
 };
 use std::net::{ToSocketAddrs, UdpSocket};
+use std::time::Instant;
 
 /// What another launcher says of this host, if there is one.
 pub(crate) fn of_environment() -> Result<Option<ThisHost>> {
     ThisHost::from_lookup(|name| std::env::var(name).ok())
 }
 
+/// A host of a job over several, and what its launchers share: to be kept as long as the job runs.
+pub(crate) type Member = (Node, Option<StepSecret>);
+
 /// The host that the flags speak of, and where they don't, the environment; `None`: the job has no other.
-pub(crate) fn node(flags: Hosts, here: Option<&ThisHost>) -> Result<Option<Node>> {
+pub(crate) fn node(flags: Hosts, here: Option<&ThisHost>) -> Result<Option<Member>> {
     let Hosts { nnodes, node_rank, rendezvous, secret_file, .. } = flags;
-    let node_rank = node_rank.or_else(|| here?.rank);
+    let lookup = |name: &str| std::env::var(name).ok();
+    let refuse = || refuse_foreign_job(Asking::Launcher, lookup);
+    let rank = node_rank.or_else(|| here?.rank);
+    let rendezvous_set = rendezvous.is_some();
     let rendezvous = rendezvous.or_else(|| here?.rendezvous.clone());
-    if nnodes.is_none()
-        && let Some(here) = here
-    {
-        let said = || Some((node_rank?, here.count?, rendezvous.clone()?));
-        let secret = if secret_file.is_some() { Some(secret(secret_file)?) } else { secret_set()? };
-        return match (said(), secret) {
-            (Some((rank, count, rendezvous)), Some(secret)) => {
-                Node::new(rank, count, rendezvous, secret).map(Some)
-            }
-            _ => refuse_foreign_job(Asking::Launcher, |name| std::env::var(name).ok()).map(|()| None),
-        };
+    let count = nnodes.or_else(|| here?.count);
+    match nnodes {
+        Some(1) if node_rank.is_none_or(|rank| rank == 0) => return Ok(None),
+        Some(_) => {}
+        None if here.is_none() => {
+            refuse()?;
+            let alone = node_rank.is_none() && !rendezvous_set;
+            return if alone { Ok(None) } else { Err(missing("--nnodes, the number of hosts")) };
+        }
+        // Which variables were seen, and what they lack.
+        None if rank.is_none() || rendezvous.is_none() || count.is_none() => return refuse().map(|()| None),
+        None => {}
     }
-    let Some(count) = nnodes else {
-        refuse_foreign_job(Asking::Launcher, |name| std::env::var(name).ok())?;
-        let alone = node_rank.is_none() && rendezvous.is_none();
-        return if alone { Ok(None) } else { Err(missing("--nnodes, the number of hosts")) };
-    };
-    if count == 1 && node_rank.is_none_or(|rank| rank == 0) {
-        return Ok(None);
-    }
-    let rank = node_rank.ok_or_else(|| missing("--node-rank, the number of this one"))?;
+    let count = count.ok_or_else(|| missing("--nnodes, the number of hosts"))?;
+    let rank = rank.ok_or_else(|| missing("--node-rank, the number of this one"))?;
     let rendezvous =
         rendezvous.ok_or_else(|| missing("--rendezvous, where the command of node rank 0 listens"))?;
-    Node::new(rank, count, rendezvous, secret(secret_file)?).map(Some)
+    let set = match secret_file {
+        Some(file) => Some(read_secret(&file)?),
+        None => secret_of_environment(lookup)?,
+    };
+    let shared = match (&set, here) {
+        (None, Some(_)) => {
+            let limit = TimeLimits::from_lookup(lookup)?.init_timeout;
+            StepSecret::share(lookup, rank, &Deadline::after(Instant::now(), limit))?
+        }
+        _ => None,
+    };
+    let Some(secret) = set.or_else(|| Some(shared.as_ref()?.secret().clone())) else {
+        if nnodes.is_none() {
+            refuse()?;
+        }
+        return Err(missing(
+            "--secret-file, by which they know each other (or PHALANX_SECRET_FILE, or PHALANX_SECRET)",
+        ));
+    };
+    Ok(Some((Node::new(rank, count, rendezvous, secret)?, shared)))
 }
 
 /// The hosts of a list, of which the first is this one: how many ranks it has, and the others. `None`: there is no list.
@@ -98,19 +118,6 @@ fn is_this_host(name: &str) -> bool {
 fn is_own_address(name: &str) -> bool {
     let found = (name, 0).to_socket_addrs();
     found.is_ok_and(|mut found| found.any(|addr| UdpSocket::bind((addr.ip(), 0)).is_ok()))
-}
-
-fn secret(file: Option<String>) -> Result<Secret> {
-    if let Some(file) = file {
-        return read_secret(&file);
-    }
-    secret_set()?.ok_or_else(|| {
-        missing("--secret-file, by which they know each other (or PHALANX_SECRET_FILE, or PHALANX_SECRET)")
-    })
-}
-
-fn secret_set() -> Result<Option<Secret>> {
-    secret_of_environment(|name| std::env::var(name).ok())
 }
 
 fn missing(what: &str) -> Error {

@@ -28,7 +28,9 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
     let listed = listed(&hosts, ranks)?;
     let (shell, rendezvous) = (hosts.ssh.clone(), hosts.rendezvous.clone());
     let here = if listed.is_some() { None } else { of_environment()? };
-    let node = if listed.is_some() { None } else { node(hosts, here.as_ref())? };
+    let member = if listed.is_some() { None } else { node(hosts, here.as_ref())? };
+    // A file that launchers share goes with the second.
+    let (node, _shared) = member.unzip();
     let is_alone = node.is_none() && listed.is_none();
     let ranks = match &listed {
         Some((ranks, _)) => Some(*ranks),

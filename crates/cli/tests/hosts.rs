@@ -269,14 +269,17 @@ fn a_launcher_that_is_stopped_is_lost_in_time() {
     for stopped in [0, 1] {
         let job = Job::of(2, &["--grace", "1"]);
         let hosts = [0, 1].map(|node| heartbeat(job.command(node, 1, &["sh", "-c", SLEEP])));
-        let pids = hosts[0].pids(2);
+        let pids = ["[0 alpha] pid ", "[1 beta] pid "].map(|word| {
+            let line = hosts[0].lines(word, 1).remove(0);
+            line.rsplit(' ').next().unwrap().parse().unwrap()
+        });
         hosts[stopped].signal(Signal::STOP);
         let [leader, agent] = hosts;
         let (other, still) = if stopped == 0 { (agent, leader) } else { (leader, agent) };
         let (code, text) = other.ends();
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("nothing was heard of it"), "{text}");
-        all_gone(&pids[1 - stopped..=1 - stopped]);
+        all_gone(&[pids[1 - stopped]]);
         still.signal(Signal::CONT);
         still.ends();
         all_gone(&pids);
@@ -410,6 +413,28 @@ fn one_launcher_on_each_host_of_another_launchers_job_makes_one_job() {
         assert_eq!((code, &lines[..]), (Some(0), &all[..]), "{rank}");
         assert_eq!(agent.ends(), (Some(0), String::new()));
     }
+}
+
+#[test]
+fn launchers_in_a_step_of_slurm_share_a_secret_by_a_file_that_goes_with_the_job() {
+    let job = Job::of(2, &[]);
+    let shared = job.folder.path().join("shared");
+    let hosts = ["0", "1"].map(|number| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
+        command.args(["run", "--rendezvous", &job.rendezvous, "-n", "1", "sh", "-c"]);
+        command.arg("ls -A $PHALANX_SHARED_DIR; echo $RANK of $WORLD_SIZE");
+        command.env("SLURM_PROCID", number).env("SLURM_STEP_ID", "0").env("SLURM_JOB_ID", "7");
+        command.env("SLURM_STEP_NUM_TASKS", "2").env("SLURM_STEP_NUM_NODES", "2");
+        command
+            .env_remove("PHALANX_SECRET")
+            .env_remove("PHALANX_SECRET_FILE")
+            .env("PHALANX_SHARED_DIR", &shared);
+        Host::start(command.env("PHALANX_HOST_ID", "h"))
+    });
+    let [(code, text), agent] = hosts.map(Host::ends);
+    assert_eq!((code, agent), (Some(0), (Some(0), String::new())), "{text}");
+    assert!(text.contains("[1 h] 1 of 2") && text.contains("[0 h] slurm--7.0-0"), "{text}");
+    assert_eq!(std::fs::read_dir(&shared).unwrap().count(), 0);
 }
 
 #[test]

@@ -289,7 +289,7 @@ impl RunningJob<'_> {
                 Ok(Event::Host(event)) => {
                     match &event {
                         HostEvent::Came { .. } | HostEvent::ShellEnded { .. } => {
-                            job.log(move || tracing::info!("{event}"))
+                            job.log(move || tracing::info!("{event}"));
                         }
                         HostEvent::Lost { .. } | HostEvent::Deaf { .. } => {
                             job.log(move || tracing::warn!("{event}"));

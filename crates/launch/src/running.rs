@@ -37,7 +37,8 @@ impl Running {
         &self.job_id
     }
 
-    /// The ranks' processes, in rank order: the latest of each, if they were restarted or replaced. On Unix each leads a process group.
+    /// The ranks' processes, in rank order: the latest of each, if they were restarted or replaced. On Unix each leads a process group. Of ranks on
+    /// [other hosts](crate::Launch::node) it is the number there, and 0 where that was not known yet.
     ///
     /// # Examples
     /// ```

@@ -18,6 +18,8 @@ use support::ip;
 /// What a host's launcher is told: its number, how many there are, where the first listens, how many ranks it has room for, what they do, and the
 /// size of an elastic job.
 const HOST: &str = "PHALANX_TEST_HOST";
+/// Whether a shell is between the launcher and its ranks.
+const WRAPPED: &str = "PHALANX_TEST_WRAPPED";
 const SECRET: &str = "PHALANX_TEST_SECRET";
 /// Far more than anything here takes.
 const HANG: Duration = Duration::from_secs(60);
@@ -43,7 +45,13 @@ fn launch() {
     let secret =
         Secret::from_hex(&std::env::var(SECRET).expect("it comes with the role")).expect("it is one");
     let node = Node::new(number(node), number(nodes), rendezvous, secret).expect("it makes sense");
-    let mut launch = Launch::new(std::env::current_exe().expect("this test has a path"))
+    let myself = std::env::current_exe().expect("this test has a path").into_os_string();
+    let (program, before) = match std::env::var_os(WRAPPED) {
+        Some(_) => ("sh".into(), vec!["-c".into(), "\"$@\"; true".into(), "sh".into(), myself]),
+        None => (myself, Vec::new()),
+    };
+    let mut launch = Launch::new(program)
+        .args(before)
         .args(["--exact", "rank", "--ignored", "--nocapture", "--test-threads=1"])
         .env("PHALANX_TEST_ROLE", role.replace('_', " "))
         .ranks(number(ranks))
@@ -262,6 +270,21 @@ fn a_lost_hosts_ranks_are_replaced_where_there_is_room_and_a_host_that_comes_bac
     hosts[0].lines(&["/3 node 1", "sum 6 "], 1);
     job.enough();
     assert_eq!((hosts[0].ends(), back.ends()), (Some(0), Some(0)));
+}
+
+#[test]
+fn no_rank_behind_a_shell_outlives_an_agent_that_is_killed() {
+    let job = Job::of(2, "goes_on", "-");
+    let wrapped = |node| {
+        let mut command = support::again("host");
+        command.env(WRAPPED, "yes");
+        job.start(command, node, 1)
+    };
+    let (mut leader, mut agent) = (wrapped(0), wrapped(1));
+    let ranks = pids(&leader.lines(&["here 0 "], 2));
+    agent.kill();
+    all_gone(&ranks, Duration::from_secs(10));
+    assert_eq!(leader.ends(), Some(1));
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(crate) mod letter;
 pub(crate) mod limits;
 pub(crate) mod node;
 pub(crate) mod protocol;
-mod reception;
+pub(crate) mod reception;
 pub(crate) mod remote;
 pub(crate) mod ssh;
 mod tasks;

@@ -170,6 +170,7 @@ pub(crate) fn word(bytes: &[u8]) -> Result<Word, String> {
         Word::Here(here) if !(1..=crate::RANKS_MAX as u32).contains(&here.places) => {
             Err(format!("it has room for {} ranks", here.places))
         }
+        Word::Asked { signal } if !(1..=31).contains(signal) => Err(format!("{signal} is no signal")),
         Word::Output { bytes, .. } if bytes.len() > PIECE => {
             Err(format!("{} bytes of output in one piece", bytes.len()))
         }
@@ -238,6 +239,8 @@ mod tests {
         assert!(here("node-7", 8).is_ok());
         assert!(here("", 8).is_err() && here("a\nb", 8).is_err() && here(&"x".repeat(65), 8).is_err());
         assert!(here("a", 0).is_err() && here("a", 1025).is_err());
+        let asked = |signal| word(&encode(&Word::Asked { signal }));
+        assert!(asked(15).is_ok() && asked(0).is_err() && asked(64).is_err());
         let output = |len| word(&encode(&Word::Output { task: 1, stream: Stream::Err, bytes: vec![7; len] }));
         assert!(output(PIECE).is_ok() && output(PIECE + 1).is_err());
         let start = |name: &str, value: &str, count| {

@@ -16,14 +16,14 @@ pub(super) const GONE: &str = "its agent has ended or was killed, or the host we
 
 /// A host whose agent is here.
 #[derive(Debug, Clone)]
-pub(super) struct Present {
+pub(crate) struct Present {
     pub(super) session: SessionId,
     pub(super) here: Here,
 }
 
 /// The hosts as they are now, for the thread that supervises.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(crate) struct Board {
     /// By node rank.
     present: Mutex<BTreeMap<usize, Present>>,
     /// Notified when an agent has gone.
@@ -31,7 +31,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Present>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Present>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,7 +52,7 @@ struct Agent {
 }
 
 /// The service of the leader's endpoint.
-pub(super) struct Reception {
+pub(crate) struct Reception {
     nodes: usize,
     events: Sender<Event>,
     board: Arc<Board>,
@@ -63,7 +63,7 @@ pub(super) struct Reception {
 }
 
 impl Reception {
-    pub(super) fn new(
+    pub(crate) fn new(
         nodes: usize,
         silence_max: Option<Duration>,
         events: Sender<Event>,
