@@ -99,7 +99,7 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
 
 /// Is the agent of this host, for a launcher that has started it through ssh. That reports what becomes of the job.
 pub(crate) fn agent() -> Result<i32> {
-    serve_agent().map(|outcome| outcome.exit_code())
+    serve_agent(std::io::stdin()).map(|outcome| outcome.exit_code())
 }
 
 /// Tells the user how the job ended, on a thread that is waited for so long: what has a time limit, or what somebody wants to end, has to

@@ -184,7 +184,7 @@ mod tests {
         let starts = Cell::new(0);
         let mut hosts = Hosts::here(Room { places: 1, cores: 1 });
         let ended = run_attempts(&order, &job, (&mut hosts, None), (&watchers, &inbox), || {
-            starts.set(starts.get() + 1)
+            starts.set(starts.get() + 1);
         });
         let ended = ended.unwrap();
         assert_eq!((starts.get(), ended.asked), (1, Asked::AtOnce));

@@ -342,12 +342,14 @@ impl Launch {
     /// When a job is started again, so are agents that have gone. All else is as for [`node`](Self::node).
     ///
     /// # Examples
-    /// ```no_run
+    /// ```
     /// use phalanx_launch::{Launch, RemoteHost};
-    ///
-    /// let hosts = vec![RemoteHost::new("node-b", 8), RemoteHost::new("node-c", 4)];
-    /// let agent = ["phalanx", "agent"];
-    /// let outcome = Launch::new("./train").ranks(8).remote_hosts(hosts, agent, [""; 0], None).run()?;
+    /// # if cfg!(unix) {
+    /// // No shell is needed for none; of two more hosts: vec![RemoteHost::new("node-b", 8), RemoteHost::new("node-c", 4)]
+    /// let hosts: Vec<RemoteHost> = Vec::new();
+    /// let outcome = Launch::new("true").remote_hosts(hosts, ["phalanx", "agent"], [""; 0], None).run()?;
+    /// assert!(outcome.is_success());
+    /// # }
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn remote_hosts<A: Into<OsString>, S: Into<OsString>>(

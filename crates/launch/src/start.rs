@@ -22,6 +22,7 @@ use crate::writer::Writers;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::Elastic;
 use phalanx_transport::Secret;
+use std::io::Read;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -140,26 +141,26 @@ impl Remote {
     }
 }
 
-/// Is the agent of this host that a launcher has started through a remote shell: see [`Launch::remote_hosts`].
+/// Is the agent of this host that a launcher has started through a remote shell, for what `input`, which the shell gives it, says: see
+/// [`Launch::remote_hosts`]. It ends when that does.
 ///
 /// # Errors
 /// `Io`, `Config`: standard input does not say what to do; the launcher is not reached, or is gone. No rank is left running.
 ///
 /// # Examples
-/// ```no_run
-/// let outcome = phalanx_launch::serve_agent()?;
-/// std::process::exit(outcome.exit_code());
-/// # #[allow(unreachable_code)]
-/// # Ok::<(), phalanx_core::Error>(())
 /// ```
-pub fn serve_agent() -> Result<Outcome> {
+/// // `phalanx agent` gives it standard input.
+/// let error = phalanx_launch::serve_agent(std::io::empty()).unwrap_err();
+/// assert!(error.to_string().contains("reading what the launcher says"), "{error}");
+/// ```
+pub fn serve_agent(input: impl Read + Send + 'static) -> Result<Outcome> {
     let (events, inbox) = channel();
     #[cfg(unix)]
     let _forwarding = crate::signals::forward_to(events.clone())?;
     #[cfg(unix)]
     crate::signals::see_how_children_end()?;
     let not_inherited = not_inherited(std::env::var_os("PHALANX_RANK").is_some());
-    agent::serve_letter((&events, &inbox), not_inherited)
+    agent::serve_letter(input, (&events, &inbox), not_inherited)
 }
 
 /// Runs the job to its end, and says so on all its hosts.

@@ -13,7 +13,7 @@ const SLURM_PORTS: std::ops::Range<u64> = 61_440..65_536;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThisHost {
-    /// Who says so.
+    /// The launcher, or the variables, that say so.
     pub by: &'static str,
     /// The number of this host, from 0.
     pub rank: Option<usize>,

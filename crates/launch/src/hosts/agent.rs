@@ -14,7 +14,7 @@ use crate::supervise::is_message;
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_transport::handshake::{Hello, Status};
 use phalanx_transport::{NoSession, Session, SessionReceiver, try_to_open_session};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -75,10 +75,10 @@ pub(crate) fn serve(
 /// # Errors
 /// As of [`serve`], and `Io` or `Config` if that is no launcher's word.
 pub(crate) fn serve_letter(
+    mut input: impl Read + Send + 'static,
     (events, inbox): (&Sender<Event>, &Receiver<Event>),
     not_inherited: Vec<&'static str>,
 ) -> Result<Outcome> {
-    let mut input = std::io::stdin();
     let letter = Letter::read(&mut input)?;
     std::env::set_current_dir(&letter.folder)
         .map_err(|error| Error::io(format!("going to the folder {}", letter.folder.display()), error))?;

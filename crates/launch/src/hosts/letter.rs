@@ -57,7 +57,7 @@ impl Letter {
             .map_err(|_| failed(std::io::Error::new(ErrorKind::InvalidData, "that is no launcher's letter")))
     }
 
-    /// What it says of the host, and of the program.
+    /// The host, its room and the program of which it tells.
     pub(crate) fn open(
         self,
         cores: usize,
