@@ -139,20 +139,11 @@ fn a_launcher_that_is_stopped_is_lost_in_time() {
 
 #[test]
 fn another_secret_is_told_to_both_sides_in_seconds() {
-    let job = Job::of(2, &[]);
+    let mut job = Job::of(2, &[]);
     let leader = job.host(0, 1, &["true"]);
-    let other = job.folder.path().join("other");
-    secret(&other, '6');
-    let mut command = job.command(1, 1, &["true"]);
-    command.args(["--secret-file"]).arg(&other);
-    let words: Vec<_> = command.get_args().map(|word| word.to_owned()).collect();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_phalanx"));
-    let secret = words.iter().position(|word| word == "--secret-file").unwrap();
-    let mut words = words;
-    words[secret + 1] = other.into();
-    words.truncate(words.len() - 2);
-    command.args(words);
-    let (code, text) = Host::start(command).ends();
+    job.secret = job.folder.path().join("other");
+    secret(&job.secret, '6');
+    let (code, text) = job.host(1, 1, &["true"]).ends();
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("does not know this job's secret"), "{text}");
     leader.lines("127.0.0.1 has called without knowing this job's secret", 1);

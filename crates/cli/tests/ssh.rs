@@ -129,10 +129,9 @@ fn agents_are_started_over_ssh_and_nothing_is_left_of_them() {
         let processes = [below(std::process::id()), below(sshd.server.id())].concat();
         let secret = job.lines("] secret ", 1)[0].rsplit(' ').next().unwrap().to_owned();
         for (_, line) in &processes {
-            assert!(
-                !line.contains(&secret) && !(line.contains(" agent") && line.contains("nobodys")),
-                "{line}"
-            );
+            assert!(!line.contains(&secret), "{line}");
+            // The launcher's own command line has it.
+            assert!(!line.contains("nobodys") || line.contains(" run --hosts "), "{line}");
         }
         let one = |is: &dyn Fn(&str) -> bool| processes.iter().find(|(_, line)| is(line)).unwrap().0;
         // The launcher's own command line has the shell's in it.

@@ -75,7 +75,7 @@ impl Running {
     /// Waits until no rank is left and all their output is written.
     ///
     /// # Errors
-    /// `Internal`; those of [`spawn`](Launch::spawn) when the job is to be started again and can't be. A job that fails is not an error but an [`Outcome`].
+    /// `Internal`; those of [`spawn`](crate::Launch::spawn) when the job is to be started again and can't be. A job that fails is not an error but an [`Outcome`].
     ///
     /// # Examples
     /// ```

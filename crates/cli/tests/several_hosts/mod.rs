@@ -5,7 +5,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -18,6 +18,8 @@ pub(crate) const HANG: Duration = Duration::from_secs(60);
 pub(crate) struct Job {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) nodes: usize,
+    /// The file of the secret.
+    pub(crate) secret: PathBuf,
     pub(crate) rendezvous: String,
     /// Flags of all its commands.
     flags: Vec<String>,
@@ -34,9 +36,10 @@ impl Job {
     pub(crate) fn of(nodes: usize, flags: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = tempfile::tempdir().unwrap();
-        secret(&folder.path().join("secret"), '5');
+        let file = folder.path().join("secret");
+        secret(&file, '5');
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        Self { folder, nodes, rendezvous: format!("127.0.0.1:{port}"), flags }
+        Self { folder, nodes, secret: file, rendezvous: format!("127.0.0.1:{port}"), flags }
     }
 
     pub(crate) fn command(&self, node: usize, ranks: usize, program: &[&str]) -> Command {
@@ -44,7 +47,7 @@ impl Job {
         command
             .args(["run", "--nnodes", &self.nodes.to_string(), "--node-rank", &node.to_string()])
             .args(["--rendezvous", &self.rendezvous, "-n", &ranks.to_string()])
-            .args(["--secret-file".as_ref(), self.folder.path().join("secret").as_os_str()])
+            .args(["--secret-file".as_ref(), self.secret.as_os_str()])
             .args(&self.flags)
             .args(program)
             .env("PHALANX_HOST_ID", ["alpha", "beta", "gamma"][node])
