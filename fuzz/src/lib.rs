@@ -10,19 +10,21 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use phalanx_group::fuzz::control;
+pub use phalanx_launch::fuzz::hosts;
 pub use phalanx_rendezvous::fuzz::store;
 
 /// A target's name and itself.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("handshake", handshake),
     ("frames", frames),
     ("store", store),
     ("control", control),
     ("files", files),
     ("launchers", launchers),
+    ("hosts", hosts),
 ];
 
 /// What is said before anybody is trusted: the first byte chooses between a network that forges and an end that hears

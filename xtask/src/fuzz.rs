@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::{fs, io};
 
 /// All of them.
-const TARGETS: [&str; 6] = ["handshake", "frames", "store", "control", "files", "launchers"];
+const TARGETS: [&str; 7] = ["handshake", "frames", "store", "control", "files", "launchers", "hosts"];
 
 /// What to run, and for how long.
 #[derive(Debug, clap::Args)]

@@ -38,6 +38,9 @@ pub(crate) enum Command {
     /// or ~/.cache, and hold until processor, cores or kernel change. In a job those of rank 0 count. Without them phalanx
     /// takes built-in ones.
     Tune,
+    /// What `phalanx run --hosts` starts on the other hosts
+    #[command(hide = true)]
+    Agent,
     /// Look at the collective algorithms: list them, draw them, price them, prove them
     #[command(subcommand)]
     Algo(Algo),
@@ -62,28 +65,36 @@ ended with 0 too early, or hung and had to be ended: that of the first rank that
 2 for wrong usage. Of a job that is restarted the last attempt counts.
 
 Signals: SIGINT, SIGTERM and SIGHUP are passed on to all ranks; a second one kills them at once. SIGUSR1 and SIGUSR2 are \
-passed on to those that have a handler, and end nothing.
+passed on to those that have a handler, and end nothing. Of several hosts, a signal to any of the commands is one to the job.
 
-Environment: PHALANX_LOG=debug shows what phalanx itself does. Where another launcher (mpirun, srun, a Kubernetes job) has \
-started several of this one, each would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.";
+Environment: PHALANX_LOG=debug shows what phalanx itself does. Where another launcher has started this command once on each \
+host, they make one job: node rank, hosts, ranks and rendezvous are taken from PET_* (torchrun, Kubeflow), SLURM_* (srun with one task a node), SKYPILOT_*, \
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a PyTorchJob), JOB_COMPLETION_INDEX, as far as they say them and no flag does. Where that is not enough, each \
+would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.
 
-/// Start N ranks of a program on this host
+Several hosts: they wait for each other for PHALANX_INIT_TIMEOUT_S (120); a host of which nothing is heard for three fifths of \
+PHALANX_HEARTBEAT_TIMEOUT_S (10) is lost. PHALANX_HOST_ID is the name of this host in lines and reports, if it is to be another than the system's. Program, \
+arguments and --env are those of each host's own command.";
+
+/// Start N ranks of a program, on this host or on several
 ///
 /// Each rank learns from its environment who it is and where the others are: phalanx::init() reads it, and so does
 /// software written for torchrun. What the ranks write is shown line by line behind their rank. When one fails, the
 /// others are ended, and a report says which was first, how it ended, what the ranks say of it, and what it last wrote to
 /// stderr.
+///
+/// On several hosts this command is started on each (--nnodes, --node-rank, --rendezvous, and a secret), by hand or by another
+/// launcher, or --hosts starts it there through ssh. The one of node rank 0 leads; all end with the job's exit code.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_RUN)]
 pub(crate) struct Run {
-    /// How many ranks to start
+    /// How many ranks to start on this host [default: what the environment of another launcher says]
     #[arg(
         short = 'n',
         long = "nproc-per-node",
         visible_alias = "ranks",
         alias = "nproc_per_node",
-        value_name = "N",
-        required_unless_present = "elastic"
+        value_name = "N"
     )]
     pub(crate) ranks: Option<usize>,
 
@@ -93,7 +104,7 @@ pub(crate) struct Run {
     pub(crate) max_restarts: Option<usize>,
 
     /// Start MAX ranks; replace only those that fail, and go on while at least MIN are left. The program must
-    /// use ProcessGroup::rejoin
+    /// use ProcessGroup::rejoin. Several hosts may have room for more than MAX (-n on each): who is lost with its host is replaced there
     #[arg(long, value_name = "MIN:MAX")]
     pub(crate) elastic: Option<Elastic>,
 
@@ -114,7 +125,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
     pub(crate) grace: Duration,
 
-    /// Show lines as the ranks wrote them, without `[rank] ` in front
+    /// Show lines as the ranks wrote them, without `[rank] `, or of several hosts `[rank host] `, in front
     #[arg(long)]
     pub(crate) no_prefix: bool,
 
@@ -129,6 +140,45 @@ pub(crate) struct Run {
     /// The program, looked up in PATH unless it contains a slash, and its arguments, passed on as they are
     #[arg(trailing_var_arg = true, required = true, num_args = 1.., value_names = ["PROGRAM", "ARGS"])]
     pub(crate) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) hosts: Hosts,
+}
+
+/// A job over several hosts: this command on each of them.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Several hosts")]
+pub(crate) struct Hosts {
+    /// How many hosts the job has: this command is started on each, and -n counts the ranks of its own host
+    #[arg(long, value_name = "HOSTS")]
+    pub(crate) nnodes: Option<usize>,
+
+    /// The number of this host, from 0. The command of number 0 leads: it supervises all ranks, shows their output and has
+    /// the report; what is to hold for the whole job, as --max-restarts or --log-dir, counts from there
+    #[arg(long, alias = "node_rank", value_name = "K")]
+    pub(crate) node_rank: Option<usize>,
+
+    /// Where the command of node rank 0 listens and the others call it. It takes two more ports, any that are free
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) rendezvous: Option<String>,
+
+    /// A file with 64 hexadecimal digits (openssl rand -hex 32), the same on all hosts, that only its owner can read: who
+    /// knows them belongs to the job [default: PHALANX_SECRET_FILE or PHALANX_SECRET]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<String>,
+
+    /// Instead of a command on each host: start on all of these, through ssh, from the first, which is this host. HOST:N has
+    /// N ranks, the others as many as -n says
+    #[arg(long, value_name = "HOST[:N],...", value_delimiter = ',', conflicts_with_all = ["nnodes", "node_rank", "secret_file"])]
+    pub(crate) hosts: Vec<String>,
+
+    /// As --hosts, from a file: a host a line, as HOST, HOST:N or HOST slots=N
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "nnodes", "node_rank", "secret_file"])]
+    pub(crate) hostfile: Option<PathBuf>,
+
+    /// What starts a program on another host, instead of `ssh -T -o BatchMode=yes`; words are separated by spaces
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) ssh: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -260,7 +310,6 @@ mod tests {
         for (words, complaint) in [
             (&["-n", "two", "train"][..], "invalid digit"),
             (&["-n", "2"], "<PROGRAM>"),
-            (&["train"], "<N>"),
             (&["-n", "2", "--bogus", "train"], "--bogus"),
             (&["-n", "2", "--grace=-1", "train"], "--grace"),
             (&["-n", "2", "--timeout", "soon", "train"], "not a number of seconds"),

@@ -4,6 +4,7 @@ mod algo;
 mod bench;
 mod cli;
 mod complaint;
+mod hosts;
 mod run;
 mod trace;
 mod tune;
@@ -11,8 +12,8 @@ mod tune;
 use clap::Parser;
 use cli::{Cli, Command};
 use complaint::complain;
-use phalanx_core::Error;
-use std::io::{ErrorKind, IsTerminal, Write};
+use phalanx_launch::exit_code;
+use std::io::{IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
 fn main() {
@@ -29,6 +30,7 @@ fn main() {
         .init();
     let done = match cli.command {
         Command::Run(flags) => run::run(flags),
+        Command::Agent => run::agent(),
         Command::Bench(flags) => bench::run(&flags),
         Command::Tune => tune::run().map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
@@ -44,14 +46,4 @@ fn main() {
 fn say(text: &str) -> i32 {
     let _ = std::io::stdout().write_all(text.as_bytes());
     0
-}
-
-/// The exit code, as a shell has it in the same case.
-fn exit_code(error: &Error) -> i32 {
-    match error {
-        Error::Config { .. } => 2,
-        Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => 126,
-        Error::Unavailable { .. } => 127,
-        _ => 1,
-    }
 }

@@ -2,15 +2,15 @@
 
 use crate::cli::Run;
 use crate::complaint;
+use crate::hosts::{listed, node, of_environment};
 use phalanx_core::{Error, Result};
-use phalanx_launch::{Asking, Launch, Outcome, refuse_foreign_job};
+use phalanx_launch::{Launch, Outcome, serve_agent};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 /// Runs a job and returns the code to exit with.
 pub(crate) fn run(flags: Run) -> Result<i32> {
-    refuse_foreign_job(Asking::Launcher, |name| std::env::var(name).ok())?;
     let Run {
         ranks,
         max_restarts,
@@ -22,17 +22,43 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
         no_prefix,
         encrypt,
         env,
+        hosts,
         command,
     } = flags;
+    let listed = listed(&hosts, ranks)?;
+    let (shell, rendezvous) = (hosts.ssh.clone(), hosts.rendezvous.clone());
+    let here = if listed.is_some() { None } else { of_environment()? };
+    let member = if listed.is_some() { None } else { node(hosts, here.as_ref())? };
+    // A file that launchers share goes with the second.
+    let (node, _shared) = member.unzip();
+    let is_alone = node.is_none() && listed.is_none();
+    let ranks = match &listed {
+        Some((ranks, _)) => Some(*ranks),
+        None => ranks.or_else(|| here?.ranks.filter(|_| node.is_some())),
+    };
+    if ranks.is_none() && (elastic.is_none() || !is_alone) {
+        return Err(Error::config("how many ranks are to be started here? -n N says so"));
+    }
     let mut command = command.into_iter();
     let program = command.next().unwrap_or_default();
     let mut launch = Launch::new(program).args(command).prefix(!no_prefix).grace(grace).timeout(timeout);
     if let (Some(ranks), Some(size)) = (ranks, elastic)
         && ranks != size.max()
+        && is_alone
     {
         let what =
             format!("an elastic job of {size} begins with {} ranks, not {ranks}: leave out -n", size.max());
         return Err(Error::config(what));
+    }
+    if let Some(node) = node {
+        launch = launch.node(node);
+    }
+    if let Some((_, others)) = listed {
+        let agent =
+            std::env::current_exe().map_err(|error| Error::io("asking where this program is", error))?;
+        let shell = shell.unwrap_or_default();
+        let shell = shell.split_whitespace().map(String::from);
+        launch = launch.remote_hosts(others, [agent.into_os_string(), "agent".into()], shell, rendezvous);
     }
     if let Some(ranks) = ranks {
         launch = launch.ranks(ranks);
@@ -69,6 +95,11 @@ pub(crate) fn run(flags: Run) -> Result<i32> {
         complain(&outcome, if is_to_end { grace } else { Duration::MAX });
     }
     Ok(outcome.exit_code())
+}
+
+/// Is the agent of this host, for a launcher that has started it through ssh. That reports what becomes of the job.
+pub(crate) fn agent() -> Result<i32> {
+    serve_agent(std::io::stdin()).map(|outcome| outcome.exit_code())
 }
 
 /// Tells the user how the job ended, on a thread that is waited for so long: what has a time limit, or what somebody wants to end, has to

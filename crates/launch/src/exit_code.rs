@@ -18,7 +18,7 @@ impl ExitKind {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => 128 + signal,
-            Self::Unknown | Self::StillRunning => 1,
+            Self::Unknown | Self::StillRunning | Self::HostLost => 1,
         }
     }
 }
@@ -44,6 +44,7 @@ impl Outcome {
             Self::Failure(failure) => failure.exit_code,
             Self::Interrupted { signal } => 128 + signal,
             Self::TimedOut { .. } => 124,
+            Self::Led { exit_code, .. } => *exit_code,
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum ExitKind {
     Unknown,
     /// The process had not ended when the others had failed because of it: it hung, was stopped, or was cut off. The launcher ended it.
     StillRunning,
+    /// The host of the process is lost: its launcher was killed, it went down, or nothing is heard of it any more. So nobody knows how it ended.
+    HostLost,
 }
 
 impl ExitKind {
@@ -40,7 +42,7 @@ impl ExitKind {
         match self {
             Self::Code(code) => Exit::Code(code),
             Self::Signal(signal) => Exit::Signal(signal),
-            Self::Unknown | Self::StillRunning => Exit::Unknown,
+            Self::Unknown | Self::StillRunning | Self::HostLost => Exit::Unknown,
         }
     }
 }
@@ -54,6 +56,7 @@ impl fmt::Display for ExitKind {
                 f.write_str("ended in an unknown way (its exit status was taken by somebody else)")
             }
             Self::StillRunning => f.write_str("was still running"),
+            Self::HostLost => f.write_str("was lost with its host"),
         }
     }
 }

@@ -154,7 +154,7 @@ impl Headline {
 
 /// Whether something outside killed the process. An abort is how a program compiled with `panic = "abort"` reports an error.
 fn is_death(exit: ExitKind) -> bool {
-    matches!(exit, ExitKind::Signal(signal) if signal != SIGABRT)
+    exit == ExitKind::HostLost || matches!(exit, ExitKind::Signal(signal) if signal != SIGABRT)
 }
 
 #[cfg(test)]

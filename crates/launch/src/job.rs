@@ -1,13 +1,17 @@
 //! The thread that starts the ranks and stays until the last is gone: the hands of [`Supervisor`].
 
-use crate::event::Event;
+use crate::event::{Event, HostEvent};
 use crate::exit_kind::{ExitKind, SIGKILL, signal_name};
 use crate::headline::{NamedBy, ReportedCause, Stage};
+use crate::hosts::leader::Hosts;
 use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{Failure, Outcome, Replacements};
-use crate::plan::{RankPlan, WORKER};
+use crate::placement::{Host, Place, next, places};
+use crate::plan::{RankPlan, WORKER, leaves_to_the_user};
 use crate::process::Process;
+use crate::program::{Program, pairs};
+use crate::rank_process::RankProcess;
 use crate::replacing::Spares;
 use crate::start_error::why_not_started;
 use crate::supervise::{Action, Asked, Supervisor, Verdict, is_message};
@@ -17,7 +21,6 @@ use phalanx_rendezvous::lifeline::{Ended as WorkerEnded, Exit, FirstCause, Heard
 use phalanx_rendezvous::{LifelineServer, PrefixStore, TcpStore, Workers};
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,12 +30,7 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 
 /// The program to start, and how to treat its processes.
 pub(crate) struct Job {
-    pub(crate) program: OsString,
-    pub(crate) args: Vec<OsString>,
-    /// Variables that the user sets in all ranks.
-    pub(crate) env: Vec<(String, OsString)>,
-    /// Variables of this process that the ranks don't get.
-    pub(crate) not_inherited: Vec<&'static str>,
+    pub(crate) program: Program,
     pub(crate) prefix: bool,
     pub(crate) writers: Writers,
     pub(crate) grace: Duration,
@@ -45,13 +43,19 @@ pub(crate) struct Job {
     pub(crate) pids: Arc<Mutex<Vec<u32>>>,
 }
 
+/// Plans a process for the n-th start after the first, of a rank, at a place on a host.
+pub(crate) type Plan<'p> = dyn Fn(usize, usize, (&Host, Place)) -> RankPlan + 'p;
+
 /// One start of all ranks: the parts that are new each time.
 pub(crate) struct Attempt<'j> {
     pub(crate) job: &'j Job,
     pub(crate) secret: OsString,
-    /// The processes as they are started for the n-th time after the first.
-    pub(crate) plan: &'j dyn Fn(usize) -> Vec<RankPlan>,
+    /// What the secret was made of, for those who know that of the job: see [`Secret::of_start`](phalanx_transport::Secret).
+    pub(crate) start: u64,
+    pub(crate) plan: &'j Plan<'j>,
+    pub(crate) ranks: usize,
     pub(crate) number: usize,
+    pub(crate) hosts: &'j mut Hosts,
     /// The connections between its ranks and this process.
     pub(crate) lifelines: &'j LifelineServer,
     /// The job's store, to tell an elastic job's ranks of each other, and what is known of its spares.
@@ -68,12 +72,18 @@ impl Job {
 impl<'j> Attempt<'j> {
     /// Starts every rank, or none: when one cannot be started, those that were are killed.
     pub(crate) fn start(self, events: &'j Sender<Event>) -> Result<RunningJob<'j>> {
-        let plans = (self.plan)(self.number);
-        let workers = Workers { started: plans.len() as u64, ..Workers::default() };
+        let (ranks, hosts) = (self.ranks, self.hosts.present());
+        let places = places(&hosts, ranks).ok_or_else(|| {
+            let here: usize = hosts.iter().map(|(_, host)| host.places).sum();
+            Error::config(format!(
+                "the job has {ranks} ranks, and its hosts have room for {here} (-n on each)"
+            ))
+        })?;
+        let workers = Workers { started: ranks as u64, ..Workers::default() };
         let mut job = RunningJob { slots: Vec::new(), logs: Logs::new(), workers, attempt: self, events };
         job.publish();
-        for (rank, plan) in plans.into_iter().enumerate() {
-            match job.start_rank(rank, plan) {
+        for (rank, place) in places.into_iter().enumerate() {
+            match job.start_rank(rank, rank as u64, 0, place) {
                 Ok(slot) => job.slots.push(slot),
                 Err(error) => {
                     job.slots.iter().for_each(|slot| slot.process.signal(SIGKILL));
@@ -86,29 +96,20 @@ impl<'j> Attempt<'j> {
         job.tell_pids();
         Ok(job)
     }
-
-    fn command(&self, plan: &RankPlan) -> Command {
-        let mut command = Command::new(&self.job.program);
-        command.args(&self.job.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for name in &self.job.not_inherited {
-            command.env_remove(name);
-        }
-        command
-            .envs(self.job.env.iter().map(|(name, value)| (name, value)))
-            .env("PHALANX_SECRET", &self.secret)
-            .envs(&plan.env);
-        command
-    }
 }
 
 /// A rank's place, and the process that is there now.
 struct Slot {
-    process: Process,
+    process: RankProcess,
     plan: RankPlan,
     /// Its number among all that the job ever had.
     worker: u64,
     /// How often the process was replaced.
     restarts: usize,
+    /// Where it is, or is to be when it is replaced; `None`: the job goes on without it.
+    place: Option<Place>,
+    /// The name of its host.
+    host: String,
     /// The process that called `init`, where it is another one than the launcher has started.
     behind: Option<u32>,
     /// The index under which the end of its stderr is kept.
@@ -137,15 +138,25 @@ pub(crate) struct RunningJob<'j> {
 
 impl RunningJob<'_> {
     /// Starts a rank's process, or leaves nothing of it.
-    fn start_rank(&mut self, rank: usize, plan: RankPlan) -> Result<Slot> {
+    fn start_rank(&mut self, rank: usize, worker: u64, restarts: usize, place: Place) -> Result<Slot> {
+        let hosts = self.attempt.hosts.present();
+        let host = hosts.into_iter().find_map(|(node, host)| (node == place.node).then_some(host));
+        let host = host.ok_or_else(|| Error::config(format!("node {} is not here any more", place.node)))?;
+        let attempt = self.attempt.number + restarts;
+        let mut plan = (self.attempt.plan)(attempt, rank, (&host, place));
+        if restarts > 0 {
+            plan.env.insert(WORKER, worker.to_string());
+        }
         let files = plan.logs.as_deref().map(LogFiles::create).transpose()?;
-        let started = self.start_process(rank, &plan, files);
+        let started = self.start_process(rank, &plan, (&host, place), files);
         let (process, tail) = started.inspect_err(|_| plan.logs.as_deref().into_iter().for_each(discard))?;
         Ok(Slot {
             process,
             plan,
-            worker: rank as u64,
-            restarts: 0,
+            worker,
+            restarts,
+            place: Some(place),
+            host: host.name,
             behind: None,
             tail,
             started: Instant::now(),
@@ -156,11 +167,21 @@ impl RunningJob<'_> {
         &mut self,
         rank: usize,
         plan: &RankPlan,
+        (host, place): (&Host, Place),
         files: Option<LogFiles>,
-    ) -> Result<(Process, usize)> {
-        let started = Process::start(self.attempt.command(plan));
-        let mut process = started.map_err(|error| why_not_started(&self.attempt.job.program, error))?;
-        match self.watch(rank, &mut process, files) {
+    ) -> Result<(RankProcess, usize)> {
+        let Attempt { job, secret, start, hosts, .. } = &mut self.attempt;
+        let mut process = if place.node == 0 {
+            let program = &job.program;
+            let env = pairs(&plan.env).filter(|(name, _)| !(leaves_to_the_user(name) && program.sets(name)));
+            let started = Process::start(program.command(secret, env));
+            RankProcess::Here(started.map_err(|error| why_not_started(&program.program, error))?)
+        } else {
+            let env = pairs(&plan.env).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            let started = hosts.start(place, *start, env);
+            RankProcess::There(started.ok_or_else(|| Error::Internal { what: "a host too many".into() })?)
+        };
+        match self.watch(rank, &host.name, &mut process, files) {
             Ok(tail) => Ok((process, tail)),
             Err(error) => {
                 process.signal(SIGKILL);
@@ -171,9 +192,19 @@ impl RunningJob<'_> {
     }
 
     /// Begins to read what the process writes, and to wait for its end. Returns where the end of its stderr is kept.
-    fn watch(&mut self, rank: usize, process: &mut Process, files: Option<LogFiles>) -> Result<usize> {
+    fn watch(
+        &mut self,
+        rank: usize,
+        host: &str,
+        process: &mut RankProcess,
+        files: Option<LogFiles>,
+    ) -> Result<usize> {
         let job = self.attempt.job;
-        let prefix = if job.prefix { format!("[{rank}] ") } else { String::new() };
+        let prefix = match (job.prefix, self.attempt.hosts.are_several()) {
+            (false, _) => String::new(),
+            (true, false) => format!("[{rank}] "),
+            (true, true) => format!("[{rank} {host}] "),
+        };
         let output = process.take_output();
         let output = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
         let tail = self.logs.add(rank, &prefix, output, &job.writers, files)?;
@@ -189,14 +220,20 @@ impl RunningJob<'_> {
 
     /// Starts a process in the place of the one that was this rank and has ended.
     fn replace(&mut self, rank: usize) -> Result<()> {
-        let (worker, restarts) = (self.slots[rank].worker, self.slots[rank].restarts + 1);
-        self.slots[rank].restarts = restarts;
-        let mut plan = (self.attempt.plan)(restarts).swap_remove(rank);
-        plan.env.insert(WORKER, worker.to_string());
-        let slot = self.start_rank(rank, plan)?;
-        self.slots[rank] = Slot { worker, restarts, ..slot };
+        let slot = &mut self.slots[rank];
+        slot.restarts += 1;
+        let (worker, restarts, place) = (slot.worker, slot.restarts, slot.place);
+        let place = place.ok_or_else(|| Error::Internal { what: "no place for a rank".into() })?;
+        self.slots[rank] = self.start_rank(rank, worker, restarts, place)?;
         self.tell_pids();
         Ok(())
+    }
+
+    /// Where a process could be started that takes the place of this rank's, which has ended.
+    fn next_place(&self, rank: usize) -> Option<Place> {
+        let others = self.slots.iter().enumerate().filter(move |(other, _)| *other != rank);
+        let taken = others.filter_map(|(_, slot)| slot.place);
+        next(&self.attempt.hosts.present(), self.slots[rank].place?, taken)
     }
 
     fn tell_pids(&self) {
@@ -237,7 +274,10 @@ impl RunningJob<'_> {
                         .partition(|e| matches!(e, Event::Heard { .. }));
                     heard.into_iter().for_each(|event| self.hear(event, &mut supervisor));
                     inbox.extend(others);
-                    let action = supervisor.exited(rank, exit, Instant::now());
+                    let place = self.next_place(rank);
+                    let action = supervisor.exited(rank, exit, place.is_some(), Instant::now());
+                    self.slots[rank].place =
+                        place.filter(|_| matches!(action, Some(Action::WillReplace { .. })));
                     self.ended(rank, exit, action);
                     action
                 }
@@ -246,6 +286,18 @@ impl RunningJob<'_> {
                     self.hear(event, &mut supervisor);
                     None
                 }
+                Ok(Event::Host(event)) => {
+                    match &event {
+                        HostEvent::Came { .. } | HostEvent::ShellEnded { .. } => {
+                            job.log(move || tracing::info!("{event}"));
+                        }
+                        HostEvent::Lost { .. } | HostEvent::Deaf { .. } => {
+                            job.log(move || tracing::warn!("{event}"));
+                        }
+                    }
+                    None
+                }
+                Ok(Event::Order(_) | Event::LeaderLost(_) | Event::TaskExited { .. }) => None,
                 Err(RecvTimeoutError::Timeout) => supervisor.poll(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Error::Internal { what: "nobody watches the ranks any more".into() });
@@ -284,7 +336,9 @@ impl RunningJob<'_> {
                 && !supervisor.is_over()
                 && let Some(verdict) = supervisor.verdict()
             {
-                job.log(move || announce(verdict));
+                let on = self.named(verdict).filter(|_| self.attempt.hosts.are_several());
+                let on = on.map(|slot| format!(" on {}", slot.host)).unwrap_or_default();
+                job.log(move || announce(verdict, &on));
                 announced = true;
             }
         }
@@ -303,6 +357,11 @@ impl RunningJob<'_> {
         let was_asked = inbox.iter().any(is_request) || was_asked(events);
         let asked = if was_asked { Asked::AtOnce } else { supervisor.asked() };
         Ok(Ended { outcome, asked, all_gone })
+    }
+
+    /// The slot of the rank that a verdict names.
+    fn named(&self, verdict: Verdict) -> Option<&Slot> {
+        if let Verdict::Failed { rank, .. } = verdict { self.slots.get(rank) } else { None }
     }
 
     /// A process has said something.
@@ -355,6 +414,10 @@ impl RunningJob<'_> {
         let slot = &mut self.slots[rank];
         slot.process.reap();
         self.workers.ended.push(slot.worker);
+        if exit == ExitKind::HostLost {
+            // Nobody there can end what a wrapper has started.
+            self.attempt.lifelines.end(slot.worker);
+        }
         // How a wrapper ended says nothing of the rank.
         let told = if slot.behind.is_some() { Exit::Unknown } else { exit.told() };
         self.attempt.lifelines.tell(WorkerEnded { worker: slot.worker, exit: told });
@@ -363,8 +426,10 @@ impl RunningJob<'_> {
             slot.worker = self.workers.started;
             self.workers.started += 1;
             let (pid, after) = (slot.process.id(), after.as_secs_f64());
+            let on =
+                if self.attempt.hosts.are_several() { format!(" on {}", slot.host) } else { String::new() };
             self.attempt.job.log(move || {
-                tracing::warn!("rank {rank} (pid {pid}) {exit}; it is replaced in {after:.1} s");
+                tracing::warn!("rank {rank} (pid {pid}{on}) {exit}; it is replaced in {after:.1} s");
             });
         }
         self.publish();
@@ -383,6 +448,8 @@ impl RunningJob<'_> {
                     rank,
                     world_size: self.slots.len(),
                     pid: slot.process.id(),
+                    host: self.attempt.hosts.are_several().then(|| slot.host.clone()),
+                    host_fault: slot.process.host_fault().filter(|_| exit == ExitKind::HostLost),
                     exit,
                     named_by: by,
                     first_cause: words.filter(|_| by != NamedBy::Exit),
@@ -415,11 +482,11 @@ fn is_request(event: &Event) -> bool {
 }
 
 /// Says at once what the outcome will say in full when the other ranks are gone, which may take them a while.
-fn announce(verdict: Verdict) {
+fn announce(verdict: Verdict, on: &str) {
     match verdict {
         Verdict::Success => {}
         Verdict::Failed { by: NamedBy::Nobody, .. } => tracing::error!("the ranks disagree; ending them"),
-        Verdict::Failed { rank, exit, .. } => tracing::error!("rank {rank} {exit}; ending the others"),
+        Verdict::Failed { rank, exit, .. } => tracing::error!("rank {rank}{on} {exit}; ending the others"),
         Verdict::Interrupted { signal } => tracing::warn!("passing {} on to all ranks", signal_name(signal)),
         Verdict::TimedOut => tracing::error!("time is up; ending all ranks"),
     }

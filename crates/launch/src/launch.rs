@@ -1,30 +1,19 @@
 //! The public face: what to launch, and the job that runs.
 
-use crate::event::Event;
-use crate::exit_kind::SIGKILL;
-use crate::job::{Attempt, Ended, Job, was_asked};
-use crate::logs::DRAIN;
+use crate::hosts::node::Node;
+use crate::hosts::ssh::{RemoteHost, SSH};
 use crate::outcome::Outcome;
-use crate::plan::{Order, Site, check, not_inherited, plan};
-use crate::replacing::Spares;
-use crate::supervise::Asked;
-use crate::writer::{Sink, Writers};
-use phalanx_core::{Deadline, Error, Result};
-use phalanx_rendezvous::{Elastic, LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
-use phalanx_transport::{Secret, loopback};
+use crate::running::Running;
+use crate::writer::Sink;
+use phalanx_core::Result;
+use phalanx_rendezvous::Elastic;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-
-/// How long the launcher's own store may take to answer it.
-const STORE_TIME: Duration = Duration::from_secs(10);
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// A job to start: which program, how many times, and how to treat it.
 ///
@@ -40,19 +29,29 @@ const STORE_TIME: Duration = Duration::from_secs(10);
 /// ```
 #[must_use = "nothing is started before `run` or `spawn`"]
 pub struct Launch {
-    program: OsString,
-    args: Vec<OsString>,
-    ranks: usize,
-    max_restarts: Option<usize>,
-    elastic: Option<Elastic>,
-    env: BTreeMap<String, OsString>,
-    job_id: Option<String>,
-    log_dir: Option<PathBuf>,
-    prefix: bool,
-    out: Sink,
-    err: Sink,
-    grace: Duration,
-    timeout: Option<Duration>,
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) ranks: usize,
+    pub(crate) max_restarts: Option<usize>,
+    pub(crate) elastic: Option<Elastic>,
+    pub(crate) env: BTreeMap<String, OsString>,
+    pub(crate) job_id: Option<String>,
+    pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) prefix: bool,
+    pub(crate) out: Sink,
+    pub(crate) err: Sink,
+    pub(crate) grace: Duration,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) node: Option<Node>,
+    pub(crate) remote: Option<Remote>,
+}
+
+/// Hosts on which this launcher starts agents.
+pub(crate) struct Remote {
+    pub(crate) hosts: Vec<RemoteHost>,
+    pub(crate) shell: Vec<OsString>,
+    pub(crate) agent: Vec<OsString>,
+    pub(crate) rendezvous: Option<String>,
 }
 
 impl Launch {
@@ -83,6 +82,8 @@ impl Launch {
             err: Box::new(std::io::stderr()),
             grace: Self::GRACE,
             timeout: None,
+            node: None,
+            remote: None,
         }
     }
 
@@ -191,7 +192,7 @@ impl Launch {
         self
     }
 
-    /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<local rank>/{stdout.log,stderr.log}`, where n
+    /// Keeps each rank's output, byte for byte, in `<folder>/<job id>/attempt_<n>/<rank>/{stdout.log,stderr.log}`, where n
     /// counts the starts of the rank from 0.
     /// Files of an earlier job with the same id are not overwritten: `spawn` fails. When a group fails, the ranks write what they did
     /// lately to `<folder>/<job id>/attempt_<n>/trace_rank_<rank>.json` (see `phalanx trace`); those of an elastic job, whose groups have
@@ -296,6 +297,77 @@ impl Launch {
         self
     }
 
+    /// Makes this launcher one of several, each on its own host. That of node rank 0 leads: it waits until the others have called (`PHALANX_INIT_TIMEOUT_S`),
+    /// has them start [`ranks`](Self::ranks) ranks each, which may be another number on each host, and supervises all. What holds for the whole job,
+    /// as [`max_restarts`](Self::max_restarts), is its word; the program, its arguments and [variables](Self::env) are those of each
+    /// host's own launcher. Ranks are numbered by hosts.
+    ///
+    /// The other launchers are its agents. They show no output, which goes to the leader, and end as [`Outcome::Led`] where the job did not succeed.
+    /// A signal to any of them is one to the job. When an agent loses the leader it kills its ranks and ends with an error; when the leader loses an
+    /// agent, or hears nothing of it for three fifths of `PHALANX_HEARTBEAT_TIMEOUT_S`, the ranks there have ended as
+    /// [`ExitKind::HostLost`](crate::ExitKind::HostLost).
+    ///
+    /// An [elastic](Self::elastic) job has `size.max()` ranks, whatever the hosts have room for beyond that: a rank of a lost host is replaced at a
+    /// place that is free, or the job goes on without it. The agent of a host that comes back offers its places anew.
+    ///
+    /// # Examples
+    /// Two launchers of one machine play two hosts.
+    /// ```
+    /// use phalanx_launch::{Launch, Node, Secret};
+    /// # if cfg!(unix) {
+    /// # let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    /// let secret = Secret::generate()?;
+    /// let host = |rank| -> phalanx_core::Result<_> {
+    ///     let node = Node::new(rank, 2, format!("127.0.0.1:{port}"), secret.clone())?;
+    ///     Ok(Launch::new("sh").args(["-c", "test $WORLD_SIZE = 3"]).node(node))
+    /// };
+    /// let agent = host(1)?.ranks(1).spawn()?;
+    /// assert!(host(0)?.ranks(2).run()?.is_success());
+    /// assert!(agent.wait()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn node(mut self, node: Node) -> Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// Makes this the first of several hosts, and starts the agents on the others, through ssh: `agent` is their command there, which has to call
+    /// [`serve_agent`](crate::serve_agent), as `phalanx agent` does. All that an agent needs to know, with the job's secret, goes through the shell's standard
+    /// input, and nothing of it stands on a command line. The program is started in the folder of the same path; of this process's variables only
+    /// `PHALANX_*` and those of [`env`](Self::env) are taken along. `shell` is the remote shell and its flags; empty: `ssh -T -o BatchMode=yes`, which asks
+    /// for no password. It is given the name of a host and a command for a shell there. `rendezvous` is the address of this host that the
+    /// others call, with the port; `None`: one that they will most likely reach, and any port.
+    ///
+    /// When a job is started again, so are agents that have gone. All else is as for [`node`](Self::node).
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::{Launch, RemoteHost};
+    /// # if cfg!(unix) {
+    /// // No shell is needed for none; of two more hosts: vec![RemoteHost::new("node-b", 8), RemoteHost::new("node-c", 4)]
+    /// let hosts: Vec<RemoteHost> = Vec::new();
+    /// let outcome = Launch::new("true").remote_hosts(hosts, ["phalanx", "agent"], [""; 0], None).run()?;
+    /// assert!(outcome.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn remote_hosts<A: Into<OsString>, S: Into<OsString>>(
+        mut self,
+        hosts: Vec<RemoteHost>,
+        agent: impl IntoIterator<Item = A>,
+        shell: impl IntoIterator<Item = S>,
+        rendezvous: Option<String>,
+    ) -> Self {
+        let mut shell: Vec<OsString> = shell.into_iter().map(Into::into).collect();
+        if shell.is_empty() {
+            shell = SSH.map(OsString::from).to_vec();
+        }
+        self.remote =
+            Some(Remote { hosts, shell, agent: agent.into_iter().map(Into::into).collect(), rendezvous });
+        self
+    }
+
     /// Starts the ranks and waits until the last is gone.
     ///
     /// SIGINT, SIGTERM and SIGHUP that this process receives meanwhile are passed on to the ranks, and a second
@@ -345,139 +417,6 @@ impl Launch {
         let (events, inbox) = channel();
         self.start(events, inbox)
     }
-
-    fn start(self, events: Sender<Event>, inbox: Receiver<Event>) -> Result<Running> {
-        let job_id = self.job_id.map_or_else(random_id, Ok)?;
-        let order = Order {
-            ranks: self.elastic.map_or(self.ranks, Elastic::max),
-            job_id: job_id.clone(),
-            log_dir: self.log_dir,
-            max_restarts: self
-                .max_restarts
-                .unwrap_or_else(|| self.elastic.map_or(0, |size| size.max().saturating_mul(3))),
-            elastic: self.elastic,
-        };
-        check(order.ranks, &job_id, self.env.keys().map(String::as_str))?;
-        #[cfg(unix)]
-        crate::signals::see_how_children_end()?;
-        let pids = Arc::new(Mutex::new(Vec::new()));
-        let job = Job {
-            program: self.program,
-            args: self.args,
-            env: self.env.into_iter().collect(),
-            not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
-            prefix: self.prefix,
-            writers: Writers::start(self.out, self.err)?,
-            grace: self.grace,
-            timeout: self.timeout,
-            replacements: order.max_restarts,
-            began: Instant::now(),
-            pids: pids.clone(),
-        };
-
-        // The ranks die with the thread that starts them, so that thread must be the last to leave: it supervises them.
-        let (started, all_started) = channel();
-        let watchers = events.clone();
-        let supervise = move || {
-            let all_started = || {
-                // Nobody waits for this only if the starter has panicked.
-                let _ = started.send(());
-            };
-            let ended = run_attempts(&order, &job, (&watchers, &inbox), all_started);
-            // How long readers may take who are not done: as long as ranks might.
-            let limit = match &ended {
-                Ok(Ended { asked: Asked::AtOnce, .. }) | Err(_) => Some(DRAIN),
-                Ok(_) => job
-                    .timeout
-                    .map(|limit| limit.saturating_sub(job.began.elapsed()).saturating_add(job.grace)),
-            };
-            let mut is_left = false;
-            let is_asked = || {
-                is_left |= was_asked(&inbox);
-                is_left
-            };
-            job.writers.finish(limit, is_asked);
-            let Ended { mut outcome, asked, .. } = ended?;
-            if let Outcome::Failure(failure) = &mut outcome {
-                failure.interrupted = is_left || asked != Asked::Nothing;
-            }
-            Ok(outcome)
-        };
-        let supervisor = thread::Builder::new()
-            .name("phalanx-launch".to_owned())
-            .spawn(supervise)
-            .map_err(|error| Error::io("starting the thread that supervises the ranks", error))?;
-        match all_started.recv() {
-            Ok(()) => Ok(Running { job_id, pids, events, supervisor: Some(supervisor) }),
-            Err(_) => {
-                Err(join(supervisor).err().unwrap_or_else(|| Error::Internal { what: "no ranks".into() }))
-            }
-        }
-    }
-}
-
-/// Starts the job, and again when it has failed, as often as it was ordered: each time with a secret and a store that no process of the
-/// time before knows.
-fn run_attempts(
-    order: &Order,
-    job: &Job,
-    (events, inbox): (&Sender<Event>, &Receiver<Event>),
-    all_started: impl Fn(),
-) -> Result<Ended> {
-    let is_inherited = |name: &str| !job.not_inherited.contains(&name) && std::env::var_os(name).is_some();
-    let is_set = |name: &str| job.env.iter().any(|(set, _)| set == name) || is_inherited(name);
-    // As the ranks will understand it: the store must do as they do.
-    let set = job.env.iter().find(|(name, _)| name == "PHALANX_ENCRYPT").map(|(_, value)| value.clone());
-    let encrypts =
-        set.or_else(|| std::env::var_os("PHALANX_ENCRYPT")).is_some_and(|on| on == "1" || on == "require");
-    let mut number = 0;
-    loop {
-        let secret = Secret::generate()?;
-        let secret = if encrypts { secret.encrypting() } else { secret };
-        let store = TcpStoreServer::start(SocketAddr::from((loopback(), 0)), &secret)?;
-        let heard = events.clone();
-        let hear = move |word| {
-            // The receiver is gone only when the job was given up.
-            let _ = heard.send(Event::Heard { attempt: number, heard: word });
-        };
-        let lifelines = LifelineServer::start(SocketAddr::new(store.addr().ip(), 0), &secret, hear)?;
-        let site = Site {
-            store: store.addr(),
-            lifeline: lifelines.addr(),
-            master_port: free_port()?,
-            cores: thread::available_parallelism().map_or(1, usize::from),
-        };
-        let elastic = match order.elastic {
-            None => None,
-            Some(size) => {
-                let deadline = Deadline::after(Instant::now(), STORE_TIME);
-                let client = TcpStore::connect(&store.addr().to_string(), &secret, &deadline)?;
-                let spares = Spares { min: size.min(), left: order.max_restarts };
-                Some((PrefixStore::new(order.job_id.as_str(), client), spares))
-            }
-        };
-        let plan = |attempt: usize| plan(order, attempt, &site, is_set);
-        let secret = secret.to_hex().into();
-        let (job_id, store, ranks) = (order.job_id.clone(), site.store, order.ranks);
-        job.log(move || tracing::debug!(job_id, %store, ranks, attempt = number, "starting"));
-        let running =
-            Attempt { job, secret, plan: &plan, number, elastic, lifelines: &lifelines }.start(events)?;
-        all_started();
-        let ended = running.supervise(inbox)?;
-        let Outcome::Failure(failure) = &ended.outcome else { return Ok(ended) };
-        // Who asked for the end meant the job, also while a failure was being handled. What cannot even be killed may still hold what
-        // the next attempt needs. An elastic job has had its restarts.
-        let wanted = ended.asked == Asked::Nothing && ended.all_gone;
-        if number >= order.max_restarts || order.elastic.is_some() || !wanted {
-            return Ok(ended);
-        }
-        number += 1;
-        let (failure, most) = (failure.clone(), order.max_restarts);
-        job.log(move || {
-            tracing::warn!("{failure}");
-            tracing::warn!("starting the job again: restart {number} of {most}");
-        });
-    }
 }
 
 impl fmt::Debug for Launch {
@@ -496,6 +435,8 @@ impl fmt::Debug for Launch {
             err: _,
             grace,
             timeout,
+            node,
+            remote: _,
         } = self;
         // Values of variables are often secrets.
         let env: Vec<_> = env.keys().collect();
@@ -511,154 +452,7 @@ impl fmt::Debug for Launch {
             .field("prefix", prefix)
             .field("grace", grace)
             .field("timeout", timeout)
+            .field("node", node)
             .finish_non_exhaustive()
-    }
-}
-
-/// A job whose ranks have been started.
-///
-/// Dropping it kills the ranks and waits until they are gone.
-#[derive(Debug)]
-#[must_use = "dropping a running job kills it"]
-pub struct Running {
-    job_id: String,
-    pids: Arc<Mutex<Vec<u32>>>,
-    events: Sender<Event>,
-    supervisor: Option<JoinHandle<Result<Outcome>>>,
-}
-
-impl Running {
-    /// The job's name.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::Launch;
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("true").spawn()?;
-    /// assert_eq!(running.job_id().len(), 8); // none was given: random digits
-    /// # assert!(running.wait()?.is_success());
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn job_id(&self) -> &str {
-        &self.job_id
-    }
-
-    /// The ranks' processes, in rank order: the latest of each, if they were restarted or replaced. On Unix each leads a process group.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::Launch;
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("sleep").args(["60"]).ranks(2).spawn()?;
-    /// assert_eq!(running.pids().len(), 2);
-    /// drop(running); // kills them
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn pids(&self) -> Vec<u32> {
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Does what the launcher does when it receives `signal`: passes it on to all ranks, grants them the grace period,
-    /// then kills them. A second signal, or SIGKILL, kills at once. SIGUSR1 and SIGUSR2 end nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::{Launch, Outcome};
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("sleep").args(["60"]).ranks(2).spawn()?;
-    /// running.signal(15); // SIGTERM
-    /// assert_eq!(running.wait()?, Outcome::Interrupted { signal: 15 });
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn signal(&self, signal: i32) {
-        // A job that is over needs no signal.
-        let _ = self.events.send(Event::Signal(signal));
-    }
-
-    /// Waits until no rank is left and all their output is written.
-    ///
-    /// # Errors
-    /// `Internal`; those of [`spawn`](Launch::spawn) when the job is to be started again and can't be. A job that fails is not an error but an [`Outcome`].
-    ///
-    /// # Examples
-    /// ```
-    /// # use phalanx_launch::Launch;
-    /// # if cfg!(unix) {
-    /// let running = Launch::new("sh").args(["-c", "exit 3"]).spawn()?;
-    /// assert_eq!(running.wait()?.exit_code(), 3);
-    /// # }
-    /// # Ok::<(), phalanx_core::Error>(())
-    /// ```
-    pub fn wait(mut self) -> Result<Outcome> {
-        self.supervisor.take().map_or_else(|| Err(Error::Internal { what: "waited twice".into() }), join)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(supervisor) = self.supervisor.take() {
-            self.signal(SIGKILL);
-            // Nobody is left to hear how the job ended.
-            let _ = join(supervisor);
-        }
-    }
-}
-
-fn join(supervisor: JoinHandle<Result<Outcome>>) -> Result<Outcome> {
-    supervisor
-        .join()
-        .unwrap_or_else(|_| Err(Error::Internal { what: "the launcher's thread panicked".into() }))
-}
-
-/// A port that is free now. Another program may take it before the ranks do; phalanx itself does not use it.
-fn free_port() -> Result<u16> {
-    let port = TcpListener::bind((loopback(), 0)).and_then(|listener| listener.local_addr());
-    Ok(port.map_err(|error| Error::io("looking for a free port", error))?.port())
-}
-
-fn random_id() -> Result<String> {
-    let id = getrandom::u32().map_err(|error| Error::Unavailable {
-        what: "a source of random numbers".to_owned(),
-        tried: error.to_string(),
-    })?;
-    Ok(format!("{id:08x}"))
-}
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-    use crate::exit_kind::ExitKind;
-    use std::cell::Cell;
-
-    #[test]
-    fn a_signal_that_comes_when_the_ranks_are_gone_starts_nothing_again() {
-        let sink = || Box::new(std::io::sink());
-        let job = Job {
-            program: "false".into(),
-            args: Vec::new(),
-            env: Vec::new(),
-            not_inherited: Vec::new(),
-            prefix: true,
-            writers: Writers::start(sink(), sink()).unwrap(),
-            grace: Duration::ZERO,
-            // A second attempt, of whose end nobody is told, ends by it.
-            timeout: Some(Duration::from_secs(30)),
-            replacements: 0,
-            began: Instant::now(),
-            pids: Arc::default(),
-        };
-        let order = Order { ranks: 1, job_id: "j".into(), log_dir: None, max_restarts: 1, elastic: None };
-        // What the launcher hears, in this order; what it is told by the one who watches the rank comes to nobody.
-        let (events, inbox) = channel();
-        events.send(Event::Exited { rank: 0, exit: ExitKind::Code(1) }).unwrap();
-        events.send(Event::Signal(15)).unwrap();
-        let (watchers, _nobody) = channel();
-        let starts = Cell::new(0);
-        let ended = run_attempts(&order, &job, (&watchers, &inbox), || starts.set(starts.get() + 1)).unwrap();
-        assert_eq!((starts.get(), ended.asked), (1, Asked::AtOnce));
-        assert!(matches!(ended.outcome, Outcome::Failure(_)), "{}", ended.outcome);
     }
 }

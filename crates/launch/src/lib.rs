@@ -28,13 +28,13 @@
 //! | `PHALANX_RANK`, `PHALANX_WORLD_SIZE`, `PHALANX_LOCAL_RANK`, `PHALANX_LOCAL_WORLD_SIZE`, `PHALANX_NODE_RANK` | who it is |
 //! | `PHALANX_STORE` | `tcp://host:port` of the store, which the launcher hosts: there is no port to choose and none to lose to another program |
 //! | `PHALANX_LIFELINE` | `host:port` of the launcher: a rank that has called `init` ends when the launcher does, behind whatever wrapper |
-//! | `PHALANX_SECRET` | the job's secret, fresh for each job; not on any command line, in no log and in no error |
+//! | `PHALANX_SECRET` | the job's secret, fresh for each start of it; not on any command line, in no log and in no error |
 //! | `PHALANX_ENCRYPT` | left as it is; with `1` or `require` the launcher's store encrypts as the ranks do |
 //! | `PHALANX_JOB_ID` | the job's name |
 //! | `PHALANX_RESTART_COUNT` | how often the job was restarted before, or in an elastic job, how often the process of this rank was replaced |
 //! | `PHALANX_ELASTIC`, `PHALANX_WORKER` | in an elastic job, its least and most ranks, and the number of this process among all that the job had |
-//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `TORCHELASTIC_RUN_ID`, `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | the same under torchrun's names |
-//! | `MASTER_ADDR`, `MASTER_PORT` | this host and a port that was free, for other software |
+//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `GROUP_RANK`, `GROUP_WORLD_SIZE`, `TORCHELASTIC_RUN_ID`, `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | the same under torchrun's names |
+//! | `MASTER_ADDR`, `MASTER_PORT` | the launcher's host, as this one reaches it, and a port that was free there, for other software |
 //! | `OMP_NUM_THREADS`, `RAYON_NUM_THREADS` | cores this process may use / ranks, at least 1; unless already set, here or by [`Launch::env`] |
 //! | `PHALANX_TRACE_DIR` | with [`Launch::log_dir`], where ranks write what they did lately when something fails; unless already set |
 //!
@@ -60,29 +60,52 @@
 //! Signals go to a rank's process group, so they reach what it has started; and what it leaves behind in its group when
 //! it ends is killed. Where there are no signals (Windows), to be asked to end is to be killed.
 //!
-//! Deliberately absent: containers, several hosts.
+//! # Several hosts
+//! With [`Launch::node`] there is a launcher on each host, of which the first leads, and with [`Launch::remote_hosts`] it starts the others through ssh. All of the above holds
+//! for the ranks of all hosts. What becomes of a host that is lost stands with [`Launch::node`].
+//!
+//! Deliberately absent: containers; a job that outlives the launcher that leads it.
 
+mod attempts;
 mod event;
 mod exit_code;
 mod exit_kind;
+#[cfg(feature = "__fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod headline;
+mod hosts;
 mod job;
 mod launch;
 mod lines;
 mod logs;
 mod outcome;
+mod placement;
 mod plan;
 mod process;
+mod program;
+mod rank_process;
 mod replacing;
+mod running;
 #[cfg(unix)]
 mod signals;
+mod start;
 mod start_error;
 mod supervise;
 mod writer;
 
 pub use exit_kind::ExitKind;
 pub use headline::NamedBy;
-pub use launch::{Launch, Running};
+pub use hosts::node::Node;
+pub use hosts::ssh::RemoteHost;
+pub use launch::Launch;
 pub use outcome::{Failure, Outcome, Replacements, TAIL_LINES};
-pub use phalanx_rendezvous::{Asking, Elastic, refuse_foreign_job};
+pub use phalanx_rendezvous::{
+    Asking, Elastic, StepSecret, ThisHost, TimeLimits, host_name, read_secret, refuse_foreign_job,
+    secret_of_environment,
+};
+pub use phalanx_transport::Secret;
 pub use plan::RANKS_MAX;
+pub use running::Running;
+pub use start::serve_agent;
+pub use start_error::exit_code;

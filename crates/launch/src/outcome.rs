@@ -30,9 +30,10 @@ fn hint(signal: i32) -> Option<&'static str> {
 /// rank R of N (pid P) exited with code 0 after T s, while the others still needed it
 /// rank R of N (pid P) was killed by SIGNAL after T s: what that often means
 /// rank R of N (pid P) was still running after T s, when the others gave it up
+/// rank R of N (pid P on HOST) was lost with its host after T s: why
 /// no single rank is at fault: WORDS
 /// ```
-/// and the words of the first cause follow on the second (`  first cause: WORDS`), where the ranks have told the launcher of it; where no single rank is at
+/// (in a job over several hosts all with `pid P on HOST`), and the words of the first cause follow on the second (`  first cause: WORDS`), where the ranks have told the launcher of it; where no single rank is at
 /// fault, the first process that ended of it stands there (`  first ended: rank R of N …`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,8 +42,12 @@ pub struct Failure {
     pub rank: usize,
     /// Ranks in the job.
     pub world_size: usize,
-    /// Its process.
+    /// Its process; 0 if that never began, on another host.
     pub pid: u32,
+    /// The name of its host, in a job over several hosts.
+    pub host: Option<String>,
+    /// Why its host is lost, if that is what ended it.
+    pub host_fault: Option<String>,
     /// How it ended.
     pub exit: ExitKind,
     /// Why this rank is named, and not another one that failed as well.
@@ -94,13 +99,19 @@ impl fmt::Display for Replacements {
 
 impl Failure {
     fn who(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, world_size, pid, exit, after, named_by, .. } = self;
-        write!(f, "rank {rank} of {world_size} (pid {pid}) {exit} after {:.1} s", after.as_secs_f64())?;
+        let Self { rank, world_size, pid, host, exit, after, named_by, .. } = self;
+        let process = match (host, pid) {
+            (Some(host), 0) => format!("on {host}"),
+            (Some(host), pid) => format!("pid {pid} on {host}"),
+            (None, pid) => format!("pid {pid}"),
+        };
+        write!(f, "rank {rank} of {world_size} ({process}) {exit} after {:.1} s", after.as_secs_f64())?;
         match *exit {
             ExitKind::Code(0) if *named_by == NamedBy::Ranks => {
                 f.write_str(", while the others still needed it")
             }
             ExitKind::StillRunning => f.write_str(", when the others gave it up"),
+            ExitKind::HostLost => self.host_fault.as_ref().map_or(Ok(()), |why| write!(f, ": {why}")),
             ExitKind::Signal(signal) => hint(signal).map_or(Ok(()), |hint| write!(f, ": {hint}")),
             _ => Ok(()),
         }
@@ -159,6 +170,14 @@ pub enum Outcome {
         /// The time allowed.
         limit: Duration,
     },
+    /// The job failed, was interrupted or took too long, and this launcher was not the one that led it, which reports that: it started the ranks of
+    /// [its host](crate::Launch::node).
+    Led {
+        /// The job's exit code.
+        exit_code: i32,
+        /// The first line of the report.
+        words: String,
+    },
 }
 
 impl Outcome {
@@ -187,6 +206,7 @@ impl fmt::Display for Outcome {
             Self::TimedOut { limit } => {
                 write!(f, "did not finish within {:.1} s and was ended", limit.as_secs_f64())
             }
+            Self::Led { words, .. } => write!(f, "the job was ended: {words} (node 0 has the report)"),
         }
     }
 }
@@ -200,6 +220,8 @@ mod tests {
             rank: 2,
             world_size: 4,
             pid: 4711,
+            host: None,
+            host_fault: None,
             exit: ExitKind::Signal(9),
             named_by: NamedBy::Exit,
             first_cause: None,
@@ -267,6 +289,23 @@ mod tests {
         insta::assert_snapshot!(Failure { named_by: NamedBy::Nobody, ..mismatch }, @r"
         no single rank is at fault: ranks disagree: a.rs:1 and b.rs:2
           first ended: rank 2 of 4 (pid 4711) exited with code 1 after 3.2 s
+          it wrote nothing to stderr
+        ");
+    }
+
+    #[test]
+    fn of_several_hosts_the_one_is_named() {
+        let on = |exit, pid, host_fault: Option<&str>| {
+            let (host, host_fault) = (Some("node-b".into()), host_fault.map(String::from));
+            Failure { exit, pid, host, host_fault, stderr_tail: vec![], stderr_log: None, ..killed() }
+        };
+        insta::assert_snapshot!(on(ExitKind::Code(127), 0, None), @r"
+        rank 2 of 4 (on node-b) exited with code 127 after 3.2 s
+          it wrote nothing to stderr
+        ");
+        let silent = Some("nothing was heard of its agent for 6.0 s");
+        insta::assert_snapshot!(on(ExitKind::HostLost, 4711, silent), @r"
+        rank 2 of 4 (pid 4711 on node-b) was lost with its host after 3.2 s: nothing was heard of its agent for 6.0 s
           it wrote nothing to stderr
         ");
     }

@@ -148,14 +148,20 @@ impl Supervisor {
         Some((self.replacing.as_ref()?.spares, self.sound))
     }
 
-    /// A rank has ended.
+    /// A rank has ended. `has_place`: a replacement has a host to run on.
     #[must_use]
-    pub(crate) fn exited(&mut self, rank: usize, exit: ExitKind, now: Instant) -> Option<Action> {
+    pub(crate) fn exited(
+        &mut self,
+        rank: usize,
+        exit: ExitKind,
+        has_place: bool,
+        now: Instant,
+    ) -> Option<Action> {
         self.exits[rank].get_or_insert((now, exit));
         if let Phase::Running { .. } = self.phase
             && !exit.is_success()
         {
-            if let Some(after) = self.replaces(rank, exit, now) {
+            if let Some(after) = if has_place { self.replaces(rank, exit, now) } else { None } {
                 self.exits[rank] = None;
                 self.headline.replaced(rank);
                 return Some(Action::WillReplace { rank, after });

@@ -213,7 +213,7 @@ impl Config {
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let vars = Variables(|name: &str| lookup(name).filter(|value| !value.trim().is_empty()));
+        let vars = Variables::of(lookup);
         let found = vars.identity()?;
         let alone = other_launchers::is_alone(vars.text(other_launchers::ALONE))?;
         let launched = match found {
@@ -307,7 +307,7 @@ impl Config {
             bind: vars.text("PHALANX_BIND").map(|host| host.trim_matches(['[', ']']).to_owned()),
             port: vars.port("PHALANX_PORT")?,
             timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
-            init_timeout: vars.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT),
+            init_timeout: vars.init_timeout()?,
             heartbeat_timeout: vars.heartbeat_timeout()?,
             backend: vars.text("PHALANX_BACKEND").unwrap_or_else(|| "auto".into()),
             host_id: vars.text("PHALANX_HOST_ID"),
@@ -322,10 +322,30 @@ impl Config {
     }
 }
 
-/// The variables that are set and not empty.
-struct Variables<F>(F);
+/// The secret that `PHALANX_SECRET` or `PHALANX_SECRET_FILE` says, if one of them is set.
+///
+/// # Errors
+/// As [`Config::from_lookup`].
+///
+/// # Examples
+/// ```
+/// assert_eq!(phalanx_rendezvous::secret_of_environment(|_| None)?, None);
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
+pub fn secret_of_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
+    Variables::of(lookup).secret()
+}
 
-impl<F: Fn(&str) -> Option<String>> Variables<F> {
+/// The variables that are set and not empty.
+pub(crate) struct Variables<'l>(Box<Lookup<'l>>);
+
+type Lookup<'l> = dyn Fn(&str) -> Option<String> + 'l;
+
+impl<'l> Variables<'l> {
+    pub(crate) fn of(lookup: impl Fn(&str) -> Option<String> + 'l) -> Self {
+        Self(Box::new(move |name| lookup(name).filter(|value| !value.trim().is_empty())))
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         Some((self.0)(name)?.trim().to_owned())
     }
@@ -373,7 +393,11 @@ impl<F: Fn(&str) -> Option<String>> Variables<F> {
         }
     }
 
-    fn heartbeat_timeout(&self) -> Result<Option<Duration>> {
+    pub(crate) fn init_timeout(&self) -> Result<Duration> {
+        Ok(self.seconds("PHALANX_INIT_TIMEOUT_S")?.unwrap_or(INIT_TIMEOUT))
+    }
+
+    pub(crate) fn heartbeat_timeout(&self) -> Result<Option<Duration>> {
         let name = "PHALANX_HEARTBEAT_TIMEOUT_S";
         if self.text(name).is_some_and(|text| text.parse() == Ok(0.0)) {
             return Ok(None);

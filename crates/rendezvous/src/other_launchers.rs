@@ -155,8 +155,12 @@ pub(crate) fn is_alone(value: Option<String>) -> Result<bool> {
 
 /// Whether this launcher makes a job within a rank of ours or of torchrun's.
 fn is_within_a_job(asking: Asking, set: &impl Fn(&str) -> Option<String>) -> bool {
-    asking == Asking::Launcher
-        && ["PHALANX_RANK", "TORCHELASTIC_RUN_ID"].iter().any(|name| set(name).is_some())
+    asking == Asking::Launcher && is_within_a_rank(set)
+}
+
+/// Whether the environment is that of a rank of ours or of torchrun's.
+pub(crate) fn is_within_a_rank(set: &impl Fn(&str) -> Option<String>) -> bool {
+    ["PHALANX_RANK", "TORCHELASTIC_RUN_ID"].iter().any(|name| set(name).is_some())
 }
 
 /// A process among several that a launcher has started as ranks.
@@ -342,8 +346,18 @@ impl Launcher {
             .collect();
         let name = self.name;
         let both = both.join(", ");
+        let launchers = match (asking, self.starts) {
+            (Asking::Init, _) => "",
+            (Asking::Launcher, Starts::Ranks) => {
+                "; or start one launcher on each host, with --nnodes, --node-rank, --rendezvous and --secret-file"
+            }
+            (Asking::Launcher, Starts::Hosts) => {
+                "; or make one job of all launchers: what these variables do not say of --nnodes, --node-rank, --rendezvous and --secret-file (or \
+                 PHALANX_SECRET) has to be given"
+            }
+        };
         format!(
-            "{who} is {among} of {name} ({seen}), {trouble}: {start}set {each}{both} to the same for all; or set \
+            "{who} is {among} of {name} ({seen}), {trouble}: {start}set {each}{both} to the same for all{launchers}; or set \
              {ALONE}=1 if each is meant to be a job of its own"
         )
     }

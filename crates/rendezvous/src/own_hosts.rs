@@ -9,7 +9,12 @@ const FAR_AWAY: [IpAddr; 2] =
 
 /// Addresses of this host: those of its `names`, of which some may be unknown, then those from which it reaches the rest of the world. Of one
 /// family, as one server listens for all. Last comes the loopback address, for processes that share the host without a network.
-pub(crate) fn own_hosts(names: &[String]) -> Vec<IpAddr> {
+///
+/// # Examples
+/// ```
+/// assert!(phalanx_rendezvous::own_hosts(&["localhost".into()]).last().unwrap().is_loopback());
+/// ```
+pub fn own_hosts(names: &[String]) -> Vec<IpAddr> {
     let resolved = names.iter().filter_map(|name| (name.as_str(), 0).to_socket_addrs().ok()).flatten();
     let routed = FAR_AWAY.into_iter().filter_map(source_towards);
     chosen(resolved.map(|addr| addr.ip()).filter(|ip| is_own(*ip)).chain(routed))

@@ -1,11 +1,25 @@
 //! A file that holds the job's secret.
 
 use phalanx_core::{Error, Result};
+use phalanx_transport::Secret;
 use std::fs::File;
 use std::io::{self, Read};
 
 /// More than a secret and the white space around it needs.
 const LEN_MAX: u64 = 1 << 10;
+
+/// The secret in a file that belongs to us and that nobody else may read or write.
+///
+/// # Errors
+/// [`Error::Config`]: others may read it, or it holds no secret. [`Error::Io`]: it can't be read.
+///
+/// # Examples
+/// ```
+/// assert!(phalanx_rendezvous::read_secret("/no/such/file").is_err());
+/// ```
+pub fn read_secret(path: &str) -> Result<Secret> {
+    Secret::from_hex(&read(path)?)
+}
 
 /// Reads a file that belongs to us and that nobody else may read or write.
 pub(crate) fn read(path: &str) -> Result<String> {

@@ -38,6 +38,22 @@ pub(crate) fn tasks_of_node(list: &str, node: usize) -> Option<usize> {
     None
 }
 
+/// The first host of a list such as `gpu[07-08,11],node3`.
+pub(crate) fn first_host(list: &str) -> Option<String> {
+    let name = list.split(',').next()?;
+    let host = match name.split_once('[') {
+        None => name.to_owned(),
+        Some((before, numbers)) => {
+            let number = numbers.split(['-', ',', ']']).next()?;
+            // Behind the brackets names may go on, which only some sites have.
+            let after = list.split_once(']').map_or("", |(_, after)| after.split(',').next().unwrap_or(""));
+            format!("{before}{number}{after}")
+        }
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (!host.is_empty() && host.len() <= 255 && host.chars().all(plain)).then_some(host)
+}
+
 /// The file by which the tasks of a step can meet: its name is that of this step, of no other, and of no other try to run the job.
 ///
 /// # Errors
@@ -76,6 +92,22 @@ mod tests {
         assert_eq!(tasks_of_node("1(x18446744073709551615),1(x2)", usize::MAX), None);
     }
 
+    #[test]
+    fn the_first_of_a_list_of_hosts() {
+        for (list, first) in [
+            ("n1", Some("n1")),
+            ("n1,n2", Some("n1")),
+            ("gpu[07-08,11],n3", Some("gpu07")),
+            ("rack[1-2]-ib", Some("rack1-ib")),
+            ("a[3,7]", Some("a3")),
+            ("", None),
+            ("a b", None),
+            ("a[1[2]", None),
+        ] {
+            assert_eq!(first_host(list).as_deref(), first, "{list}");
+        }
+    }
+
     proptest! {
         #[test]
         fn lists_are_read_as_they_are_written(tasks in prop::collection::vec((1usize..200, 1usize..50), 1..20)) {
@@ -91,6 +123,7 @@ mod tests {
         #[test]
         fn any_text_is_a_list_or_none(list in "[0-9(x),a ]{0,40}", node in any::<usize>()) {
             let _ = tasks_of_node(&list, node);
+            let _ = first_host(&list);
         }
     }
 }

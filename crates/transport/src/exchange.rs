@@ -98,7 +98,7 @@ impl<S: Send + Sync + 'static> Service<S> for Links<S> {
             return Admission::Refuse(objection);
         }
         match hello.purpose {
-            Purpose::Store | Purpose::Lifeline => Admission::Refuse(Status::Unwanted),
+            Purpose::Store | Purpose::Lifeline | Purpose::Agent => Admission::Refuse(Status::Unwanted),
             Purpose::Control | Purpose::Heartbeat => match &mut self.control {
                 Some(control) => control.admit(hello),
                 None => Admission::Refuse(Status::Unwanted),

@@ -20,7 +20,7 @@
 //! their way, and addresses that have another owner by now, lead to other ranks of the same job, who know the secret as well.
 //!
 //! Whether the job encrypts is part of the secret, so both ends know what the other must say; who says otherwise is refused, and
-//! nobody on the way can talk them out of it. In a job that encrypts, messages three and four carry those of a
+//! nobody on the way can talk them out of it. In a job that encrypts, and on the line of an [agent](Purpose::Agent), messages three and four carry those of a
 //! Noise handshake, and all that follows on the connection is sealed with its keys. In one that does not, who
 //! can rewrite packets between two ranks can still hijack an authenticated connection.
 //! [Memory](Purpose::Memory) is passed inside one host and never sealed. See `docs/reference/security.md` for the reasons.
@@ -69,6 +69,8 @@ pub enum Purpose {
     Lifeline = 5,
     /// A sign of life: a rank whose line to the arbiter is silent asks whether it can be reached by another connection.
     Heartbeat = 6,
+    /// The line of a launcher's agent on another host to the launcher that leads the job. Sealed also in a job that does not encrypt.
+    Agent = 7,
 }
 
 /// The caller, the rank that it calls, and what for.
@@ -96,6 +98,12 @@ impl Hello {
     pub fn lifeline(rank: usize, world_size: usize) -> Self {
         let (rank, world_size) = (rank as u32, world_size as u32);
         Self { purpose: Purpose::Lifeline, rank, called: 0, world_size, group: phalanx_core::WORLD }
+    }
+
+    /// The agent of host number `node` among the `nodes` hosts of a job, to the launcher that leads it.
+    pub fn agent(node: usize, nodes: usize) -> Self {
+        let (rank, world_size) = (node as u32, nodes as u32);
+        Self { purpose: Purpose::Agent, rank, called: 0, world_size, group: phalanx_core::WORLD }
     }
 
     /// The reason to refuse such a caller at rank `rank` of a job of `world_size`, if there is one.
@@ -174,9 +182,14 @@ fn psk(secret: &Secret, transcript: &[u8]) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(mac(secret, "noise", transcript).finalize().into_bytes().into())
 }
 
-/// Whether connections of this job for this purpose are sealed.
+/// Whether connections of this job for this purpose are sealed. Who could put words into an agent's line could have it start processes: that is
+/// sealed in every job.
 fn is_sealed(secret: &Secret, purpose: Purpose) -> bool {
-    secret.encrypts() && purpose != Purpose::Memory
+    match purpose {
+        Purpose::Agent => true,
+        Purpose::Memory => false,
+        _ => secret.encrypts(),
+    }
 }
 
 fn opening(purpose: u8, encrypts: bool, nonce: &Nonce) -> [u8; OPENING] {
@@ -355,6 +368,7 @@ impl Acceptor {
                 4 => Purpose::Memory,
                 5 => Purpose::Lifeline,
                 6 => Purpose::Heartbeat,
+                7 => Purpose::Agent,
                 _ => return Err(Refusal::Malformed),
             });
             self.transcript.extend_from_slice(bytes);
@@ -437,6 +451,10 @@ mod tests {
             Err(refusal) => return (Err(Refusal::WrongSecret), Err(refusal)),
         };
         tamper(2, &mut message);
+        if message.len() != acceptor.wants() {
+            // A changed purpose can change what is to be sealed: each end waits for the other until its time is over.
+            return (Err(Refusal::WrongSecret), closed);
+        }
         let proved = match acceptor.handle(&message) {
             Ok(AcceptorStep::Proved(hello)) => hello,
             Ok(AcceptorStep::Send(_)) => unreachable!("the proof is the last message"),
@@ -508,11 +526,17 @@ mod tests {
     }
 
     #[test]
-    fn memory_passed_inside_a_host_is_not_sealed() {
-        for (purpose, is_sealed) in
-            [(Purpose::Data, true), (Purpose::Control, true), (Purpose::Memory, false)]
-        {
-            let secret = secret().encrypting();
+    fn memory_passed_inside_a_host_is_not_sealed_and_the_line_of_an_agent_always_is() {
+        let (clear, encrypts) = (secret(), secret().encrypting());
+        for (secret, purpose, is_sealed) in [
+            (&encrypts, Purpose::Data, true),
+            (&encrypts, Purpose::Control, true),
+            (&encrypts, Purpose::Memory, false),
+            (&encrypts, Purpose::Agent, true),
+            (&clear, Purpose::Data, false),
+            (&clear, Purpose::Agent, true),
+        ] {
+            let secret = secret.clone();
             let hello = Hello { purpose, ..hello() };
             let (mut dialer, opening) = Dialer::new(secret.clone(), hello, [1; 32]);
             let mut acceptor = Acceptor::new(secret, [2; 32]);

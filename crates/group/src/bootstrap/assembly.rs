@@ -215,7 +215,7 @@ fn reach_arbiter(
     let (mut question, mut answered) = (None, None);
     loop {
         let step = step(CONNECT_INTERVAL, deadline);
-        let NoSession { what, refusal, is_final, own } =
+        let NoSession { what, refusal, is_final, own, .. } =
             match try_to_open_session(arbiter, secret, hello, &step) {
                 Ok(session) => return Ok(session),
                 Err(why) => why,

@@ -2,7 +2,7 @@
 
 use crate::exit_kind::ExitKind;
 use std::io;
-use std::process::{Child, ChildStderr, ChildStdout, Command};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +27,11 @@ impl Process {
     pub(crate) fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
         let mut child = self.child();
         child.stdout.take().zip(child.stderr.take())
+    }
+
+    /// The writing end of its stdin, which must have been piped; only once.
+    pub(crate) fn take_input(&mut self) -> Option<ChildStdin> {
+        self.child().stdin.take()
     }
 
     /// Calls `ended` on another thread when the process has ended.

@@ -6,7 +6,7 @@ use rustix::process::{
 };
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdout, Command};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +41,11 @@ impl Process {
     /// The reading ends of its stdout and stderr, which must have been piped; only once.
     pub(crate) fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
         self.child.stdout.take().zip(self.child.stderr.take())
+    }
+
+    /// The writing end of its stdin, which must have been piped; only once.
+    pub(crate) fn take_input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     /// Calls `ended` on another thread as soon as the process has ended, and leaves it to be reaped: until then its

@@ -28,7 +28,7 @@ impl Job {
     }
 
     fn exit(&mut self, rank: usize, exit: ExitKind) -> Option<Action> {
-        self.supervisor.exited(rank, exit, self.now)
+        self.supervisor.exited(rank, exit, true, self.now)
     }
 
     fn signal(&mut self, signal: i32) -> Option<Action> {

@@ -268,6 +268,17 @@ mod tests {
     }
 
     #[test]
+    fn the_launcher_can_end_one_worker_now_and_if_it_comes_again() {
+        let Pair { server, heard, lifeline: _lifeline, gone } = pair();
+        assert!(matches!(heard.recv_timeout(HANG).unwrap(), Heard::Here { worker: 5, .. }));
+        server.end(4);
+        server.catch_up(HANG);
+        assert!(gone.try_recv().is_err(), "another one was meant");
+        server.end(5);
+        gone.recv_timeout(HANG).expect("its lifeline ends");
+    }
+
+    #[test]
     fn a_rank_that_fails_again_and_again_does_not_flood_its_launcher() {
         let Pair { server: _server, heard, lifeline, gone: _gone } = pair();
         for generation in [0, 1] {

@@ -4,7 +4,7 @@ use super::{Ended, FirstCause, Word, encode};
 use phalanx_core::{Deadline, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
 use phalanx_transport::{Admission, Endpoint, Outbox, Secret, Service, SessionId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -72,8 +72,7 @@ impl LifelineServer {
         secret: &Secret,
         hear: impl FnMut(Heard) + Send + 'static,
     ) -> Result<Self> {
-        let service = Lifelines { hear: Box::new(hear), workers: HashMap::new(), ended: Vec::new() };
-        Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), service)? })
+        Ok(Self { endpoint: Endpoint::start(bind, secret.clone(), Lifelines::new(hear))? })
     }
 
     /// The address at which it listens; the port is the real one.
@@ -84,6 +83,11 @@ impl LifelineServer {
     /// Tells all ranks, and those that will come, that a process has ended.
     pub fn tell(&self, ended: Ended) {
         self.endpoint.call(move |lifelines, outbox| lifelines.tell(ended, outbox));
+    }
+
+    /// Ends the lifeline of a worker, and with it its process: what has started it is out of the launcher's reach.
+    pub fn end(&self, worker: u64) {
+        self.endpoint.call(move |lifelines, outbox| lifelines.end(worker, outbox));
     }
 
     /// Waits until all that ranks have said until now was heard; no longer than `limit`.
@@ -102,6 +106,8 @@ impl LifelineServer {
 
 struct Lifelines {
     hear: Box<dyn FnMut(Heard) + Send>,
+    /// Workers that have to end, whenever they come.
+    to_end: HashSet<u64>,
     /// The worker of each session; `None` before it has said so.
     workers: HashMap<SessionId, Option<u64>>,
     /// The launcher starts so many processes, and no more.
@@ -109,6 +115,17 @@ struct Lifelines {
 }
 
 impl Lifelines {
+    fn new(hear: impl FnMut(Heard) + Send + 'static) -> Self {
+        let (to_end, workers, ended) = Default::default();
+        Self { hear: Box::new(hear), to_end, workers, ended }
+    }
+
+    fn end(&mut self, worker: u64, outbox: &mut Outbox) {
+        self.to_end.insert(worker);
+        let its = self.workers.iter().filter(|(_, of)| **of == Some(worker));
+        its.for_each(|(&session, _)| outbox.close(session));
+    }
+
     fn tell(&mut self, ended: Ended, outbox: &mut Outbox) {
         self.ended.push(ended);
         let here = self.workers.iter().filter(|(_, worker)| worker.is_some());
@@ -118,6 +135,9 @@ impl Lifelines {
     fn take(&mut self, session: SessionId, word: Word, outbox: &mut Outbox) {
         let known = self.workers.get(&session).copied().flatten();
         let heard = match (word, known) {
+            (Word::Here { worker, .. }, None) if self.to_end.contains(&worker) => {
+                return outbox.close(session);
+            }
             (Word::Here { worker, pid }, None) => {
                 self.workers.insert(session, Some(worker));
                 self.ended.iter().for_each(|ended| outbox.send(session, encode(ended)));
@@ -172,8 +192,7 @@ mod tests {
     #[test]
     fn who_comes_late_hears_who_has_ended() {
         let (sender, heard) = channel();
-        let hear = Box::new(move |word| sender.send(word).unwrap());
-        let mut lifelines = Lifelines { hear, workers: HashMap::new(), ended: Vec::new() };
+        let mut lifelines = Lifelines::new(move |word| sender.send(word).unwrap());
         let mut outbox = Outbox::default();
         let hello = Hello::lifeline(0, 4);
         lifelines.opened(1, &hello, &mut outbox);
@@ -196,8 +215,7 @@ mod tests {
     #[test]
     fn what_comes_at_the_wrong_time_is_not_heard() {
         let (sender, heard) = channel();
-        let hear = Box::new(move |word| sender.send(word).unwrap());
-        let mut lifelines = Lifelines { hear, workers: HashMap::new(), ended: Vec::new() };
+        let mut lifelines = Lifelines::new(move |word| sender.send(word).unwrap());
         let mut outbox = Outbox::default();
         lifelines.opened(1, &Hello::lifeline(0, 4), &mut outbox);
         for word in [

@@ -53,6 +53,8 @@ pub struct NoSession {
     pub refusal: Option<Status>,
     /// Whether another try would meet the same.
     pub is_final: bool,
+    /// Whether the other end broke off the handshake, as one does that has another secret.
+    pub is_stranger: bool,
     /// The error, if this process lacks what it needs to try: that says nothing of the other end.
     pub own: Option<Error>,
 }
@@ -71,6 +73,7 @@ pub fn try_to_open_session(
         what: format!("{addr}: {met}"),
         refusal: if let Failure::Refused(Refusal::Status(status)) = &met { Some(*status) } else { None },
         is_final: is_final_word(&met),
+        is_stranger: is_stranger(&met),
         own: own_lack(addr, met),
     })
 }
@@ -78,6 +81,14 @@ pub fn try_to_open_session(
 /// A peer that said so will say so again.
 pub(crate) fn is_final_word(met: &Failure) -> bool {
     matches!(met, Failure::Refused(Refusal::Status(_) | Refusal::Version(_) | Refusal::Encryption { .. }))
+}
+
+/// Whether the other end is of another job, or does not speak phalanx.
+fn is_stranger(met: &Failure) -> bool {
+    match met {
+        Failure::Refused(refusal) => matches!(refusal, Refusal::WrongSecret | Refusal::NotPhalanx),
+        Failure::Io(error) => matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
+    }
 }
 
 /// Whether nobody listens there.

@@ -62,7 +62,14 @@ where
             outbox: Outbox::default(),
             accept_queue: AcceptQueue::new(
                 listener,
-                &[Purpose::Store, Purpose::Control, Purpose::Data, Purpose::Lifeline, Purpose::Heartbeat],
+                &[
+                    Purpose::Store,
+                    Purpose::Control,
+                    Purpose::Data,
+                    Purpose::Lifeline,
+                    Purpose::Heartbeat,
+                    Purpose::Agent,
+                ],
             ),
             dials: Vec::new(),
             sessions: BTreeMap::new(),
@@ -151,11 +158,11 @@ where
         }
     }
 
-    /// Sends what the service queued, until it queues no more; whether a session has ended by that.
+    /// Sends what the service queued, and ends the sessions that it closes, until it wants no more; whether a session has ended by that.
     fn deliver(&mut self) -> bool {
         let mut any = false;
-        while !self.outbox.messages.is_empty() {
-            let mut ended = Vec::new();
+        while !self.outbox.messages.is_empty() || !self.outbox.closes.is_empty() {
+            let mut ended = std::mem::take(&mut self.outbox.closes);
             for (id, message) in std::mem::take(&mut self.outbox.messages) {
                 let Some(session) = self.sessions.get_mut(&id) else { continue };
                 match session.queue(&message) {

@@ -39,6 +39,7 @@ pub struct Dial {
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub(super) messages: Vec<(SessionId, Vec<u8>)>,
+    pub(super) closes: Vec<SessionId>,
     pub(super) dials: Vec<Dial>,
     #[cfg(target_os = "linux")]
     pub(super) fd_offers: Vec<FdOffer>,
@@ -48,6 +49,12 @@ impl Outbox {
     /// Sends `message` (at most [`MESSAGE_LEN_MAX`](crate::MESSAGE_LEN_MAX) bytes) to a session; nothing happens if it is gone.
     pub fn send(&mut self, session: SessionId, message: Vec<u8>) {
         self.messages.push((session, message));
+    }
+
+    /// Ends a session after what was sent to it before, as far as the stream takes that at once; nothing happens if it is gone.
+    /// The service hears of it by [`Service::closed`].
+    pub fn close(&mut self, session: SessionId) {
+        self.closes.push(session);
     }
 
     /// Takes the messages that were sent, to deliver them without an endpoint.

@@ -1,0 +1,131 @@
+//! The processes of an agent: started, signalled and reaped as the leader says.
+
+use super::feed::{self, Credit};
+use super::protocol::{Exit, Order, Stream, Word, encode};
+use crate::event::Event;
+use crate::exit_kind::SIGKILL;
+use crate::plan::leaves_to_the_user;
+use crate::process::Process;
+use crate::program::Program;
+use crate::start_error::{exit_code, why_not_started};
+use phalanx_core::{Error, Result};
+use phalanx_transport::{Secret, SessionSender};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// All that an agent has started and not reaped.
+pub(super) struct Tasks {
+    program: Program,
+    /// That of the job, of which those of its starts are made.
+    secret: Secret,
+    sender: Arc<SessionSender>,
+    events: Sender<Event>,
+    processes: HashMap<u64, Process>,
+    /// Of the streams that are not at their end: what a process has written may be on its way when it is gone.
+    credits: HashMap<(u64, Stream), Credit>,
+}
+
+impl Tasks {
+    pub(super) fn new(
+        program: Program,
+        secret: Secret,
+        sender: Arc<SessionSender>,
+        events: Sender<Event>,
+    ) -> Self {
+        let (processes, credits) = Default::default();
+        Self { program, secret, sender, events, processes, credits }
+    }
+
+    /// Says something to the leader. If that is gone, the other half of the session shows it.
+    pub(super) fn say(&self, word: &Word) {
+        let _ = self.sender.send(&encode(word));
+    }
+
+    /// Does what the leader wants of a process. It may have been reaped meanwhile.
+    pub(super) fn perform(&mut self, order: Order) {
+        match order {
+            Order::Start { task, start, env } => {
+                if let Err(error) = self.start(task, start, &env) {
+                    self.refuse(task, &error);
+                }
+            }
+            Order::Signal { task, signal } => {
+                if let Some(process) = self.processes.get(&task) {
+                    process.signal(signal);
+                }
+            }
+            Order::Tell { task: number, signal, behind } => {
+                if self.processes.get(&number).is_some_and(|process| !process.tell(signal, behind)) {
+                    self.say(&Word::Deaf { task: number, signal });
+                }
+            }
+            Order::Reap { task } => {
+                if let Some(mut process) = self.processes.remove(&task) {
+                    process.reap();
+                }
+            }
+            Order::Taken { task, stream, bytes } => {
+                if let Some(credit) = self.credits.get(&(task, stream)) {
+                    credit.taken(bytes as usize);
+                }
+            }
+            Order::Alive | Order::Over { .. } => {}
+        }
+    }
+
+    fn start(&mut self, number: u64, start: u64, env: &[(String, String)]) -> Result<()> {
+        let secret = self.secret.of_start(start).to_hex();
+        let chosen = env.iter().filter(|(name, _)| !(leaves_to_the_user(name) && self.program.sets(name)));
+        let env = chosen.map(|(name, value)| (name.as_str(), value.as_str()));
+        let command = self.program.command(secret.as_ref(), env);
+        let mut process =
+            Process::start(command).map_err(|error| why_not_started(&self.program.program, error))?;
+        self.say(&Word::Started { task: number, pid: process.id() });
+        match self.watch(number, &mut process) {
+            Ok(credits) => {
+                self.processes.insert(number, process);
+                self.credits.retain(|_, credit| !credit.is_closed());
+                self.credits.extend(credits.map(|(stream, credit)| ((number, stream), credit)));
+                Ok(())
+            }
+            Err(error) => {
+                process.signal(SIGKILL);
+                process.reap();
+                Err(error)
+            }
+        }
+    }
+
+    fn watch(&self, number: u64, process: &mut Process) -> Result<[(Stream, Credit); 2]> {
+        let (out, err) =
+            process.take_output().ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
+        let failed = |error| Error::io("starting a thread for a rank", error);
+        let out = feed::start(number, Stream::Out, out, &self.sender).map_err(failed)?;
+        let err = feed::start(number, Stream::Err, err, &self.sender).map_err(failed)?;
+        let events = self.events.clone();
+        let ended = move |exit| {
+            // The receiver is gone only when the job was given up.
+            let _ = events.send(Event::TaskExited { task: number, exit });
+        };
+        process.watch(ended).map_err(failed)?;
+        Ok([(Stream::Out, out), (Stream::Err, err)])
+    }
+
+    /// Says of a process that could not be started what a shell would say.
+    fn refuse(&self, task: u64, error: &Error) {
+        let line = format!("phalanx: {error}\n").into_bytes();
+        line.chunks(super::protocol::PIECE).take(1).for_each(|bytes| {
+            self.say(&Word::Output { task, stream: Stream::Err, bytes: bytes.to_vec() });
+        });
+        [Stream::Out, Stream::Err].into_iter().for_each(|stream| self.say(&Word::Closed { task, stream }));
+        self.say(&Word::Exited { task, exit: Exit::Code(exit_code(error)) });
+    }
+
+    /// Kills all that is left, and what that has left behind.
+    pub(super) fn end(&mut self) {
+        self.processes.values().for_each(|process| process.signal(SIGKILL));
+        self.processes.drain().for_each(|(_, mut process)| process.reap());
+        self.credits.drain().for_each(|(_, credit)| credit.close());
+    }
+}
