@@ -32,23 +32,33 @@ fn assert_closed(end: &mut Driver, peer: usize) {
     assert!(!end.is_linked(peer), "the link with rank {peer} has ended");
 }
 
-/// What a rank sent before it ended is read to its last byte, and only then the end.
+/// What a rank sent before it ended is read to its last byte, and only then the end: as much as every link holds when nobody reads, after the
+/// sender has ended; and more, while it ends.
 pub fn what_was_sent_before_the_end_arrives(links: &Links) {
-    const LEN: usize = 1 << 20;
-    links.run(2, |end| {
-        let mut end = Driver::new(end);
-        let peer = 1 - end.rank();
-        end.meet(peer);
-        assert!(end.is_linked(peer), "bytes went both ways");
-        if peer == 0 {
-            return end.send_all(0, &stream(1, 0, LEN));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-        let (bytes, fault) = end.recv_to_end(1);
-        assert_bytes(&bytes, &stream(1, 0, LEN), 1);
-        assert_eq!(fault, LinkFault::Closed);
-        assert_closed(&mut end, 1);
-    });
+    for (len, is_held) in [(3000, true), (1 << 20, false)] {
+        let has_ended = Arc::new(Barrier::new(2));
+        links.run(2, move |end| {
+            let mut end = Driver::new(end);
+            let peer = 1 - end.rank();
+            end.meet(peer);
+            assert!(end.is_linked(peer), "bytes went both ways");
+            if peer == 0 {
+                end.send_all(0, &stream(1, 0, len));
+                drop(end);
+                if is_held {
+                    has_ended.wait();
+                }
+                return;
+            }
+            if is_held {
+                has_ended.wait();
+            }
+            let (bytes, fault) = end.recv_to_end(1);
+            assert_bytes(&bytes, &stream(1, 0, len), 1);
+            assert_eq!(fault, LinkFault::Closed);
+            assert_closed(&mut end, 1);
+        });
+    }
 }
 
 /// A half-closed link: this rank finds out by sending that its peer has ended, and still reads what that had sent.
