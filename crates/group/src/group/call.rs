@@ -45,6 +45,7 @@ impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
     /// assert_eq!(call.signature().op, OpKind::Broadcast);
     /// # Ok::<(), phalanx_group::Error>(())
     /// ```
+    #[inline]
     pub fn new(signature: S, request: Request<I, O>, rank: usize, world_size: usize) -> Result<Self> {
         let called = signature.borrow();
         check(called, called.carries(), &request, rank, world_size)?;
@@ -57,6 +58,7 @@ impl<I: Extent, O: Extent, S: Borrow<Signature>> Call<I, O, S> {
 }
 
 /// Refuses a request of elements of this type that makes no sense.
+#[inline]
 pub(crate) fn check<I: Extent, O: Extent>(
     signature: &Signature,
     dtype: Option<DType>,
@@ -244,16 +246,27 @@ impl fmt::Display for Why<'_> {
 /// A buffer's name, its bytes and the elements it must have: `None` where there is, or must be, none.
 type Length<'a> = (&'static str, Option<usize>, Option<usize>, Why<'a>);
 
-/// Refuses buffers that have not the lengths they must have, in words.
-fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Result<(), String> {
-    let fits = |(_, got, expected, _): &&Length<'_>| match (got, expected) {
+#[inline]
+fn fits(element: usize, (_, got, expected, _): &Length<'_>) -> bool {
+    match (got, expected) {
         (Some(got), Some(expected)) => expected.checked_mul(element) == Some(*got),
         (None, None) => true,
         _ => false,
-    };
-    if buffers.iter().all(|length| fits(&length)) {
+    }
+}
+
+/// Refuses buffers that have not the lengths they must have, in words.
+#[inline]
+fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Result<(), String> {
+    if buffers.iter().all(|length| fits(element, length)) {
         return Ok(());
     }
+    Err(wrong_lengths(element, &buffers))
+}
+
+/// What is wrong with them, in words.
+#[cold]
+fn wrong_lengths(element: usize, buffers: &[Length<'_>]) -> String {
     let words = |(name, got, expected, why): &Length<'_>| {
         let got = match got {
             Some(bytes) if bytes % element > 0 => format!("has {bytes} bytes of elements of {element}"),
@@ -264,8 +277,8 @@ fn check_lengths<const N: usize>(element: usize, buffers: [Length<'_>; N]) -> Re
         let expected = expected.map_or("none".to_owned(), |len| len.to_string());
         format!("{name} {got}, expected {expected}{why}")
     };
-    let wrong: Vec<String> = buffers.iter().filter(|length| !fits(length)).map(words).collect();
-    Err(wrong.join("; "))
+    let wrong: Vec<String> = buffers.iter().filter(|length| !fits(element, length)).map(words).collect();
+    wrong.join("; ")
 }
 
 impl<I: Extent, O: Extent, R> Request<I, O, R> {
@@ -282,6 +295,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// assert_eq!(request.count(4), 2); // elements of four bytes
     /// # drop(signature);
     /// ```
+    #[inline]
     pub fn count(&self, element: usize) -> usize {
         match self {
             Self::AllReduce { buffers: Buffers::InPlace(buffer) | Buffers::Separate(_, buffer), .. }
@@ -320,6 +334,8 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// assert!(request.check(4, 0, 0).is_err()); // there is no rank in such a group
     /// # drop(signature);
     /// ```
+    // Inlined where the operation is known, of all cases one is left.
+    #[inline]
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
         if rank >= world_size {
             return Err(format!("rank {rank} is out of range: the ranks of this group are 0..{world_size}"));

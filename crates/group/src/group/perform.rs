@@ -49,6 +49,7 @@ impl ProcessGroup {
     }
 
     /// Performs what the program calls `op`; `detail` is a hash of what else ranks must agree on.
+    #[inline]
     pub(crate) fn perform<T: Element>(
         &self,
         op: OpKind,
@@ -64,6 +65,7 @@ impl ProcessGroup {
     }
 
     /// Performs `request` as the call that all ranks agree on.
+    #[inline]
     pub(crate) fn perform_as(&self, signature: Signature, request: HostRequest<'_>) -> Result<()> {
         let (rank, world_size, dtype) = (self.rank(), self.world_size(), signature.dtype);
         let products = pre_mul_sum::of(&request, dtype);
@@ -95,6 +97,7 @@ impl ProcessGroup {
     }
 
     /// What is agreed on for a collective.
+    #[inline]
     pub(crate) fn signature_of<I: Extent, O: Extent>(
         &self,
         op: OpKind,

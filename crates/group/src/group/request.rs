@@ -166,6 +166,7 @@ impl<I, O, R> Request<I, O, R> {
     /// # use phalanx_core::{Layout, OpKind};
     /// assert_eq!(Request::<&[u8], &mut [u8]>::Barrier.kind(), OpKind::Barrier);
     /// ```
+    #[inline]
     pub fn kind(&self) -> OpKind {
         match self {
             Self::AllReduce { .. } => OpKind::AllReduce,
@@ -191,6 +192,7 @@ impl<I, O, R> Request<I, O, R> {
     /// let request = Request::<&[f32], _>::AllReduce { buffers: Buffers::InPlace(&mut values[..]), reduce: ReduceOp::Sum };
     /// assert_eq!(request.reduce(), Some(&ReduceOp::Sum));
     /// ```
+    #[inline]
     pub fn reduce(&self) -> Option<&R> {
         match self {
             Self::AllReduce { reduce, .. }
@@ -215,6 +217,7 @@ impl<I, O, R> Request<I, O, R> {
     /// let request = Request::<&[u8], _>::Broadcast { buffer: &mut [0u8; 4][..], root: 1 };
     /// assert_eq!(request.root(), Some(1));
     /// ```
+    #[inline]
     pub fn root(&self) -> Option<usize> {
         match self {
             Self::Reduce { root, .. }
@@ -271,6 +274,7 @@ impl<I, O, R> Request<I, O, R> {
     /// assert_eq!(lengths.into_result(), Some(2));
     /// # Ok::<(), String>(())
     /// ```
+    #[inline]
     pub fn try_map<J, P, S, E>(
         self,
         mut input: impl FnMut(I) -> Result<J, E>,
@@ -323,6 +327,7 @@ impl<I, O, R> Request<I, O, R> {
     /// let lengths = request.map(<[f32]>::len, |values| values.len());
     /// assert_eq!(lengths.into_result(), Some(2));
     /// ```
+    #[inline]
     pub fn map<J, P>(
         self,
         mut input: impl FnMut(I) -> J,
