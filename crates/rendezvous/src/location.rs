@@ -47,8 +47,12 @@ impl fmt::Display for StoreLocation {
 }
 
 /// `host:port`, with an IPv6 address in brackets.
-pub(crate) fn authority(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+pub(crate) fn authority(host: &str, port: impl fmt::Display) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
 }
 
 impl FromStr for StoreLocation {

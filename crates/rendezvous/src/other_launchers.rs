@@ -131,10 +131,7 @@ pub enum Asking {
 /// assert!(refuse_foreign_job(Asking::Init, |_| None).is_ok());
 /// ```
 pub fn refuse_foreign_job(asking: Asking, lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
-    let set = |name: &str| {
-        let value = lookup(name)?.trim().to_owned();
-        (!value.is_empty()).then_some(value)
-    };
+    let set = trimmed(lookup);
     if is_alone(set(ALONE))? || is_within_a_job(asking, &set) {
         return Ok(());
     }
@@ -156,6 +153,11 @@ pub(crate) fn is_alone(value: Option<String>) -> Result<bool> {
 /// Whether this launcher makes a job within a rank of ours or of torchrun's.
 fn is_within_a_job(asking: Asking, set: &impl Fn(&str) -> Option<String>) -> bool {
     asking == Asking::Launcher && is_within_a_rank(set)
+}
+
+/// The variables of `lookup` without the space around their values; an empty one is not set.
+pub(crate) fn trimmed(lookup: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+    move |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
 /// Whether the environment is that of a rank of ours or of torchrun's.
@@ -191,10 +193,7 @@ struct Number {
 /// # Errors
 /// [`Error::Config`]: its variables make no sense, or two launchers disagree.
 pub(crate) fn launched(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>> {
-    let set = |name: &str| {
-        let value = lookup(name)?.trim().to_owned();
-        (!value.is_empty()).then_some(value)
-    };
+    let set = trimmed(lookup);
     let mut told: Vec<(&Launcher, Number)> = Vec::new();
     for launcher in LAUNCHERS.iter().filter(|launcher| launcher.starts == Starts::Ranks) {
         let Some(size) = launcher.size(&set) else { continue };

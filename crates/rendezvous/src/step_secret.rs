@@ -1,5 +1,6 @@
 //! The secret of the launchers in a step of Slurm: that of node rank 0 makes it, and the others read it from a private file.
 
+use crate::other_launchers::trimmed;
 use crate::shared_file::SharedFile;
 use crate::slurm;
 use phalanx_core::{Deadline, Error, Result};
@@ -35,8 +36,7 @@ impl StepSecret {
         node_rank: usize,
         deadline: &Deadline,
     ) -> Result<Option<Self>> {
-        let set =
-            |name: &str| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let set = trimmed(lookup);
         let Some(file) = slurm::meeting_file(&set)? else { return Ok(None) };
         let unshared = |fault| {
             let why = match fault {

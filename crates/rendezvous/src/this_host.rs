@@ -1,6 +1,7 @@
 //! This host among those of a job whose launcher starts one process on each, to start the ranks there.
 
-use crate::other_launchers::{ALONE, is_alone, is_within_a_rank};
+use crate::location::authority;
+use crate::other_launchers::{ALONE, is_alone, is_within_a_rank, trimmed};
 use crate::slurm;
 use phalanx_core::Result;
 
@@ -52,8 +53,7 @@ impl ThisHost {
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        let set =
-            |name: &str| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let set = trimmed(lookup);
         if is_alone(set(ALONE))? || is_within_a_rank(&set) {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl ThisHost {
             count: number("SKYPILOT_NUM_NODES"),
             ranks: number("SKYPILOT_NUM_GPUS_PER_NODE").filter(|gpus| *gpus > 0),
             rendezvous: set("SKYPILOT_NODE_IPS")
-                .and_then(|ips| Some(authority(ips.split_whitespace().next()?, usize::from(PORT)))),
+                .and_then(|ips| Some(authority(ips.split_whitespace().next()?, PORT))),
         };
         let pods = Self {
             by: "RANK and WORLD_SIZE",
@@ -102,7 +102,7 @@ fn of_slurm(set: &impl Fn(&str) -> Option<String>) -> ThisHost {
     let rendezvous = || {
         let (job, step) = (number("SLURM_JOB_ID")?, step?);
         let port = SLURM_PORTS.start + job.wrapping_add(step) % (SLURM_PORTS.end - SLURM_PORTS.start);
-        Some(authority(&slurm::first_host(&set("SLURM_STEP_NODELIST")?)?, usize::try_from(port).ok()?))
+        Some(authority(&slurm::first_host(&set("SLURM_STEP_NODELIST")?)?, port))
     };
     ThisHost {
         by: "Slurm's srun",
@@ -110,14 +110,6 @@ fn of_slurm(set: &impl Fn(&str) -> Option<String>) -> ThisHost {
         count: nodes.filter(|_| step.is_some()).and_then(host),
         ranks: None,
         rendezvous: rendezvous(),
-    }
-}
-
-fn authority(host: &str, port: usize) -> String {
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
     }
 }
 
