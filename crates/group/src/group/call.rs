@@ -19,8 +19,8 @@ pub struct Call<I, O, S = Signature> {
 
 /// A request on borrowed memory of the host.
 pub(crate) type HostRequest<'a> = Request<&'a [u8], &'a mut [u8]>;
-/// A call that borrows memory of the host, as bytes that are aligned for their type, and its signature: it is small, for every call passes through
-/// several hands.
+/// A call that borrows memory of the host, as bytes that are aligned for their type. It borrows its signature too, which keeps it small: every call is
+/// moved several times.
 pub type HostCall<'a> = Call<&'a [u8], &'a mut [u8], &'a Signature>;
 /// A call that owns its buffers until it is done.
 pub type OwnedCall = Call<OwnedBuffer, OwnedBuffer>;
@@ -334,7 +334,7 @@ impl<I: Extent, O: Extent, R> Request<I, O, R> {
     /// assert!(request.check(4, 0, 0).is_err()); // there is no rank in such a group
     /// # drop(signature);
     /// ```
-    // Inlined where the operation is known, of all cases one is left.
+    // Most callers know the operation, so one arm is left of the inlined match.
     #[inline]
     pub fn check(&self, element: usize, rank: usize, world_size: usize) -> Result<(), String> {
         if rank >= world_size {

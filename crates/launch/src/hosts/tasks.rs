@@ -1,7 +1,7 @@
 //! The processes of an agent: started, signalled and reaped as the leader says.
 
 use super::feed::{self, Credit};
-use super::protocol::{Exit, Order, Stream, Word, encode};
+use super::protocol::{Exit, Order, PIECE, Stream, Word, encode};
 use crate::event::Event;
 use crate::exit_kind::SIGKILL;
 use crate::plan::leaves_to_the_user;
@@ -114,10 +114,9 @@ impl Tasks {
 
     /// Says of a process that could not be started what a shell would say.
     fn refuse(&self, task: u64, error: &Error) {
-        let line = format!("phalanx: {error}\n").into_bytes();
-        line.chunks(super::protocol::PIECE).take(1).for_each(|bytes| {
-            self.say(&Word::Output { task, stream: Stream::Err, bytes: bytes.to_vec() });
-        });
+        let mut line = format!("phalanx: {error}\n").into_bytes();
+        line.truncate(PIECE);
+        self.say(&Word::Output { task, stream: Stream::Err, bytes: line });
         [Stream::Out, Stream::Err].into_iter().for_each(|stream| self.say(&Word::Closed { task, stream }));
         self.say(&Word::Exited { task, exit: Exit::Code(exit_code(error)) });
     }

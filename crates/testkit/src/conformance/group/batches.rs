@@ -211,7 +211,7 @@ pub fn another_message_in_a_batch_is_a_mismatch(world: &World) {
     });
 }
 
-/// Messages of a batch of which all but one are sent in vain.
+/// How many messages each rank sends to each other one in a batch. One of them is received.
 const MANY: u64 = 50;
 
 /// A rank that leaves while others wait for it in a batch, beside messages that come.
