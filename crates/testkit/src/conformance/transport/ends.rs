@@ -42,6 +42,8 @@ pub fn what_was_sent_before_the_end_arrives(links: &Links) {
             let peer = 1 - end.rank();
             end.meet(peer);
             assert!(end.is_linked(peer), "bytes went both ways");
+            // Nobody ends before both have looked.
+            end.meet(peer);
             if peer == 0 {
                 end.send_all(0, &stream(1, 0, len));
                 drop(end);
