@@ -76,6 +76,7 @@ impl MemoryCall {
     ///
     /// # Panics
     /// If `op` is not a collective.
+    #[inline]
     pub fn recommended(&self) -> MemoryWay {
         match self.op {
             OpKind::AllReduce | OpKind::Reduce if self.len <= LINE_BYTES => MemoryWay::Inline,

@@ -22,17 +22,21 @@ impl ErrorState {
     }
 
     /// Whether the rank is in the error state.
+    #[inline]
     pub fn is(&self) -> bool {
         self.is.load(Ordering::Relaxed)
     }
 
     /// An operation begins in a group that works. Whether by that the rank has gone on after an error. One load if there was none.
+    #[inline]
     pub fn goes_on(&self, now: impl FnOnce() -> Instant) -> bool {
-        if !self.is.load(Ordering::Relaxed) {
-            return false;
-        }
+        self.is() && self.has_gone_on(now())
+    }
+
+    #[cold]
+    fn has_gone_on(&self, now: Instant) -> bool {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        let goes_on = since.is_some_and(|at| now().saturating_duration_since(at) >= GOES_ON_TIME);
+        let goes_on = since.is_some_and(|at| now.saturating_duration_since(at) >= GOES_ON_TIME);
         if goes_on {
             *since = None;
             self.is.store(false, Ordering::Relaxed);

@@ -106,19 +106,22 @@ impl Collective {
     /// `method` is how it is performed, of which the signature need not say anything.
     pub fn new(
         seq: u64,
-        signature: Signature,
+        mut signature: Signature,
         method: Method,
         plan: Arc<Plan>,
         arithmetic: Option<Arithmetic>,
     ) -> Self {
-        let on_the_wire = Signature { method, ..signature.clone() };
+        // On the wire it says how it is performed here.
+        let said = std::mem::replace(&mut signature.method, method);
+        let (fingerprint, encoded) = (signature.fingerprint(), encode_signature(&signature));
+        let method = std::mem::replace(&mut signature.method, said);
         Self {
             seq,
-            fingerprint: on_the_wire.fingerprint(),
-            encoded: encode_signature(&on_the_wire),
+            fingerprint,
+            encoded,
             element: signature.carries().map_or(1, phalanx_core::DType::size),
             signature,
-            method: on_the_wire.method,
+            method,
             told: Vec::new(),
             sends: vec![Done::default(); plan.sends.len()],
             recvs: vec![Done::default(); plan.recvs.len()],

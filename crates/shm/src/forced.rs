@@ -36,7 +36,16 @@ impl Forced {
     }
 
     /// The way of `call`, which is a call of `called` or a part of it.
+    #[inline]
     pub(crate) fn choose(&mut self, called: OpKind, call: &MemoryCall) -> Choice {
+        if self.ways.is_empty() {
+            return Choice { way: call.recommended(), is_forced: false };
+        }
+        self.choose_among(called, call)
+    }
+
+    #[cold]
+    fn choose_among(&mut self, called: OpKind, call: &MemoryCall) -> Choice {
         let forced = self.ways.iter().find(|(op, _)| *op == called).map(|(_, way)| *way);
         // A call that moves nothing is a barrier, whatever it is called.
         let Some(way) = forced.filter(|way| MemoryWay::of(call.op).contains(way)) else {

@@ -136,6 +136,7 @@ impl Team {
     }
 
     /// The way of a call of `called`, of which this is `op`: with `parts` of at most `part` bytes that each giver shows, of `len` in all.
+    #[inline]
     pub(crate) fn choose(
         &mut self,
         called: OpKind,

@@ -139,12 +139,16 @@ impl Log {
         called: Option<u64>,
         begun: u64,
     ) {
-        if calls.len() == self.ends.len() {
-            calls.pop_front();
-        }
         self.end_of(number).store(RUNNING, Ordering::Relaxed);
         let called = called.unwrap_or(begun);
-        calls.push_back(Call { number, signature: signature.clone(), with, called, begun });
+        if calls.len() < self.ends.len() {
+            return calls.push_back(Call { number, signature: signature.clone(), with, called, begun });
+        }
+        // The oldest is overwritten where it lies: a call is too long to be moved there and back.
+        calls.rotate_left(1);
+        let Some(oldest) = calls.back_mut() else { return };
+        oldest.signature.clone_from(signature);
+        (oldest.number, oldest.with, oldest.called, oldest.begun) = (number, with, called, begun);
     }
 
     /// A collective ends well. It is among the latest: they run one after the other.

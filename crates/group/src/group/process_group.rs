@@ -79,6 +79,9 @@ pub struct ProcessGroup {
     /// First: the last of them may have to say why it is dropped.
     _handles: Arc<Handles>,
     pub(crate) backend: Arc<dyn Backend>,
+    /// As the backend says: every call asks for them, some several times.
+    rank: usize,
+    world_size: usize,
     /// Makes the backends of groups that are split off this one.
     pub(crate) factory: Option<Arc<dyn BackendFactory>>,
     /// Splits made so far, the same on all members: part of the names of the next ones.
@@ -116,6 +119,8 @@ impl ProcessGroup {
         let owner_process = QuickOwnerProcess::here();
         Self {
             _handles: Arc::new(Handles::new(backend.clone(), owner_process)),
+            rank: backend.rank(),
+            world_size: backend.members().len(),
             backend,
             factory: None,
             splits: Arc::default(),
@@ -299,7 +304,7 @@ impl ProcessGroup {
     /// assert_eq!((groups[0].rank(), groups[1].rank()), (0, 1));
     /// ```
     pub fn rank(&self) -> usize {
-        self.backend.rank()
+        self.rank
     }
 
     /// Ranks in the group.
@@ -310,7 +315,7 @@ impl ProcessGroup {
     /// assert_eq!(groups[0].world_size(), 2);
     /// ```
     pub fn world_size(&self) -> usize {
-        self.backend.members().len()
+        self.world_size
     }
 
     /// This process among those of the job on its host.

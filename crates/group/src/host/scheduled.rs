@@ -78,9 +78,8 @@ impl ScheduledBackend {
         Self { engine, name, selector, choice, plans: Plans::default(), next: Mutex::new(1) }
     }
 
-    /// Gives a call its number and its plan.
+    /// Gives a call that was [checked](Self::check) its number and its plan.
     pub(crate) fn begin(&self, signature: &Signature, pattern: &Pattern) -> Result<Running> {
-        self.check(signature)?;
         let world_size = self.engine.health.members().len();
         let arithmetic = Arithmetic::of(signature, pattern.reduce, world_size)?;
         let sums = arithmetic.map_or(Sums::InPlace, |arithmetic| arithmetic.sums());
@@ -94,7 +93,7 @@ impl ScheduledBackend {
     }
 
     /// Refuses a call that can't begin. Before its buffers are touched.
-    fn check(&self, signature: &Signature) -> Result<()> {
+    pub(crate) fn check(&self, signature: &Signature) -> Result<()> {
         self.engine.health.check(signature, || *self.next())?;
         self.check_order(signature)
     }
@@ -202,6 +201,7 @@ impl ScheduledBackend {
     }
 
     /// What a schedule needs to know of a request, and the memory that it works on.
+    #[inline]
     fn workspace<I: Readable, O: Writable>(
         &self,
         signature: &Signature,
@@ -217,6 +217,7 @@ impl ScheduledBackend {
     }
 
     /// Runs what was begun to its end.
+    #[inline]
     fn run(
         &self,
         collective: Running,

@@ -40,6 +40,7 @@ impl Doing {
         }
         let (signature, pattern) = program.call(at, rank, line);
         let rank_in_group = program.group(at, rank).map_or(0, |group| group.rank_of(rank)) as u32;
+        backend.check(&signature)?;
         let collective = backend.begin(&signature, &pattern)?;
         let mut input = program.input(at, rank);
         input.resize(signature.count as usize, 0);
