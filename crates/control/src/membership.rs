@@ -33,7 +33,7 @@ struct State {
 }
 
 /// Which groups a verdict concerns.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Scope {
     Group(GroupId),
     /// The verdict is about all groups of a rank, which is gone, or has only failed.
@@ -176,11 +176,12 @@ impl Membership {
         self.wait_until(deadline, |state| state.arbiter_error.is_some());
     }
 
-    /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before.
+    /// The line to the arbiter on rank 0 broke, or fell silent. Whether that is a loss: not if that rank left in order before, nor if it is this rank
+    /// that was lost to the arbiter, which then ends the line.
     pub fn lost_arbiter(&self, how: Loss) -> bool {
         let mut state = lock(&self.state);
         state.line_ended = true;
-        let is_loss = !state.left.contains_key(&0);
+        let is_loss = !state.left.contains_key(&0) && !state.is_given_up(self.me().rank);
         if is_loss {
             let peer = state.arbiter();
             let (cause, through) = match state.arbiter_error.clone() {
@@ -358,6 +359,12 @@ impl State {
     fn are_gone(&self, ranks: impl Fn(usize) -> bool, world_size: usize) -> bool {
         let gone = |r: usize| self.left.contains_key(&r) || self.is_lost(r);
         self.is_lost(0) || (0..world_size).filter(|&r| ranks(r)).all(gone)
+    }
+
+    /// Whether the arbiter has said that this rank is lost.
+    fn is_given_up(&self, rank: usize) -> bool {
+        let given_up = Scope::Rank { rank, is_gone: true };
+        self.verdicts.iter().any(|(scope, ..)| *scope == given_up)
     }
 
     fn is_lost(&self, rank: usize) -> bool {

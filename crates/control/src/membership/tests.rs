@@ -25,7 +25,11 @@ impl Runtime for Virtual {
 }
 
 fn membership() -> Arc<Membership> {
-    let me = Peer { rank: 0, host: "h".into() };
+    membership_of(0)
+}
+
+fn membership_of(rank: usize) -> Arc<Membership> {
+    let me = Peer { rank, host: "h".into() };
     let recorded = Recorded { me, world_size: 3, timeout: Duration::from_secs(1) };
     Membership::new(recorded, 64, Arc::new(Virtual(Mutex::new(Instant::now()))))
 }
@@ -68,6 +72,16 @@ fn no_group_outlives_the_arbiter() {
     membership.lost_arbiter(Loss::Died);
     assert_eq!(pair.cause().and_then(Cause::culprit).map(|p| p.rank), Some(0));
     assert!(membership.latch(GroupId(8), vec![1, 2]).cause().is_some(), "nor does one begin");
+}
+
+#[test]
+fn the_arbiter_is_not_lost_where_it_ends_the_line_of_a_rank_that_it_has_given_up() {
+    let membership = membership_of(1);
+    let world = membership.latch(WORLD, vec![0, 1, 2]);
+    membership.hear(lost(1), Instant::now());
+    assert!(!membership.lost_arbiter(Loss::Died));
+    assert_eq!(membership.gone(), [1]);
+    assert_eq!(world.cause().and_then(Cause::culprit).map(|p| p.rank), Some(1));
 }
 
 #[test]

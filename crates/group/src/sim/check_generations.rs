@@ -39,8 +39,8 @@ fn passages(run: &Run) -> impl Iterator<Item = (usize, &Passage)> {
 }
 
 /// It is decided who goes on when those who live had the time of an operation, and those that start half of the time of init; a new process waits
-/// for all of that. From then on a call has the time of init, and that again for each that is lost meanwhile; and the last attempt of those who have
-/// more time, since their first was later, is waited for.
+/// for all of that. From then on a call has the time of init, and that again for each that is lost meanwhile; and until those who have more time have
+/// given up its last attempt, too, it waits for them.
 fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>) {
     let faults = &run.faults;
     let owes = !faults.deaths.iter().any(|(_, who)| *who == process)
@@ -63,16 +63,13 @@ fn in_time(run: &Run, process: usize, passage: &Passage, found: &mut Vec<String>
     };
     let tries = || attempts(run, process, passage, *end);
     let decided = tries().map(|(_, own)| own.started).min().unwrap_or(*end);
-    // Those whose first attempt was later may be in their last for so much longer.
-    let others = passages(run).filter(|(who, other)| {
-        let own = attempts(run, *who, other, *end);
-        own.map(|(era, _)| era.generation)
-            .any(|generation| tries().any(|(era, _)| era.generation == generation))
+    // Others may have more time: their last attempt is waited for.
+    let later = tries().last().and_then(|(era, own)| {
+        let (own, _) = own.met.as_ref()?;
+        let others = era.accounts.iter().flatten().filter_map(|account| account.met.as_ref());
+        others.map(|(at, _)| at.saturating_duration_since(*own)).max()
     });
-    let first =
-        others.filter_map(|(who, other)| attempts(run, who, other, *end).map(|(_, own)| own.started).min());
-    let later = first.map(|at| at.saturating_duration_since(decided)).max().unwrap_or_default();
-    let waited = later.min(start / 3);
+    let waited = later.unwrap_or_default().min(start / 3);
     let lost = lost_meanwhile(run, process, passage, *end).len();
     for (what, took, limit) in [
         ("to decide", decided - passage.called, FAREWELL_TIME + compute + starting),

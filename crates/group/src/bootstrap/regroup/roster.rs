@@ -292,7 +292,10 @@ impl Agreement {
 
     fn failed(&self, party: &Party<'_>, now: Instant) -> Error {
         let here: Vec<u64> = self.announced.iter().map(|c| c.worker).collect();
-        let (generation, before, gone, lacking) = (self.generation, &party.before, &self.gone, &self.lacking);
+        // A worker that was taken for lost, and has come, is none.
+        let me = party.me.worker;
+        let gone: BTreeSet<u64> = self.gone.iter().copied().filter(|&worker| worker != me).collect();
+        let (generation, before, lacking) = (self.generation, &party.before, &self.lacking);
         let what = format!(
             "generation {generation} did not form: workers {here:?} came, {before:?} were there before, {gone:?} are lost; {lacking}"
         );

@@ -45,8 +45,8 @@ pub(crate) struct Lost {
     pub(crate) gone: BTreeSet<u64>,
     /// Those of them that are stopped or cut off: the launcher doesn't know.
     pub(crate) silent: BTreeSet<u64>,
-    /// A survivor that has not come may live and not beat, because it has heard of no trouble: the arbiter still hears the others, or has left
-    /// in order, which tells nobody of trouble.
+    /// A survivor that has not come may live and not beat, because it has heard of no trouble: the arbiter still hears the others, this worker
+    /// or not, or has left in order, which tells nobody of trouble.
     pub(crate) unaware: bool,
 }
 
@@ -57,7 +57,7 @@ impl Lost {
         Self {
             gone: workers(membership.gone()),
             silent: workers(membership.silent()),
-            unaware: membership.has_arbiter() || membership.arbiter_has_left(),
+            unaware: !membership.gone().contains(&0) || membership.arbiter_has_left(),
         }
     }
 }
