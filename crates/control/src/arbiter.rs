@@ -3,18 +3,18 @@
 use super::heartbeat::Heartbeat;
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Through, Verdict};
-use super::settings_difference::settings_difference;
+use super::settings_agreement::settings_difference;
 use super::wait_graph::Waits;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
+mod blame;
 mod deadlocks;
 mod inquiry;
 mod late;
 mod losses;
-mod origin;
 
 use inquiry::Inquiry;
 

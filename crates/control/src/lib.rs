@@ -61,7 +61,7 @@ pub mod outage;
 pub mod reminder;
 pub mod runtime;
 #[doc(hidden)]
-pub mod settings_difference;
+pub mod settings_agreement;
 #[doc(hidden)]
 pub mod wait_graph;
 

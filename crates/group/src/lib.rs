@@ -44,12 +44,12 @@ pub use group::recv_any::Received;
 pub use group::registered_buffer::RegisteredBuffer;
 pub use group::request::{BlockExchange, Buffers, Request};
 pub use group::work::{Buffer, Work};
+pub use host::backend_registry::{
+    BackendKind, JobHandle, backend_kind, register_backend, register_transport, registered_backends,
+};
 pub use host::call_queue::CallQueue;
 pub use host::job_links::{JobLinks, LinkPeer, LinksStart, TransportFactory};
 pub use host::own_health::{Health, Running};
-pub use host::registry::{
-    BackendKind, JobHandle, backend_kind, register_backend, register_transport, registered_backends,
-};
 #[doc(no_inline)]
 pub use phalanx_control as control;
 pub use phalanx_core::{Error, ReduceOp, Result};

@@ -94,6 +94,7 @@ mod start_error;
 mod supervise;
 mod writer;
 
+pub use exit_code::exit_code;
 pub use exit_kind::ExitKind;
 pub use headline::NamedBy;
 pub use hosts::node::Node;
@@ -108,4 +109,3 @@ pub use phalanx_transport::Secret;
 pub use plan::RANKS_MAX;
 pub use running::Running;
 pub use start::serve_agent;
-pub use start_error::exit_code;

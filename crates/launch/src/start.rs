@@ -2,6 +2,7 @@
 
 use crate::attempts::run_attempts;
 use crate::event::Event;
+use crate::exit_code::exit_code;
 use crate::hosts::agent;
 use crate::hosts::leader::Hosts;
 use crate::hosts::letter::Letter;
@@ -16,7 +17,6 @@ use crate::placement::Room;
 use crate::plan::{Order, check, not_inherited};
 use crate::program::Program;
 use crate::running::{Running, join};
-use crate::start_error::exit_code;
 use crate::supervise::Asked;
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};

@@ -43,23 +43,6 @@ pub(crate) fn why_not_started(program: &OsStr, error: io::Error) -> Error {
     }
 }
 
-/// The exit code of a launcher that fails with `error`, as a shell has it in the same case: 127 if there is no such program, 126 if it can't be executed, 2
-/// for a configuration that makes no sense, else 1.
-///
-/// # Examples
-/// ```
-/// let error = phalanx_launch::Launch::new("no-such-program").run().unwrap_err();
-/// assert_eq!(phalanx_launch::exit_code(&error), 127);
-/// ```
-pub fn exit_code(error: &Error) -> i32 {
-    match error {
-        Error::Config { .. } => 2,
-        Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => 126,
-        Error::Unavailable { .. } => 127,
-        _ => 1,
-    }
-}
-
 /// A program in the folders of PATH.
 fn find(program: &OsStr) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

@@ -13,6 +13,7 @@
 //! An elastic job stays in Running after a failure as long as enough ranks are left: a lost one is replaced, or given up.
 //! Which rank is named is decided at the end of Settling, by [`Headline`].
 
+use crate::exit_code;
 use crate::exit_kind::{ExitKind, SIGKILL, SIGTERM};
 use crate::headline::{Headline, NamedBy};
 use crate::replacing::{Replacing, Spares};
@@ -318,13 +319,7 @@ impl Supervisor {
         let failed: Vec<usize> = (0..self.exits.len()).filter(failed).collect();
         let (rank, by) = self.headline.decide(&self.exits, &failed);
         let (at, exit) = self.exits[rank].unwrap_or((now, ExitKind::StillRunning));
-        let code = if exit.is_success() || exit == ExitKind::StillRunning {
-            // That of the first of those that failed of it.
-            let exits = failed.iter().filter_map(|&rank| self.exits[rank]);
-            exits.min_by_key(|&(at, _)| at).map_or(1, |(_, exit)| exit.exit_code())
-        } else {
-            exit.exit_code()
-        };
+        let code = exit_code::of_failure(exit, failed.iter().filter_map(|&rank| self.exits[rank]));
         Verdict::Failed { rank, exit, at, by, code }
     }
 }

@@ -1,11 +1,11 @@
 //! How the processes of a generation come together: rank 0 tells in the store where the arbiter is, and all join it.
 
 use crate::bootstrap::address::Address;
-use crate::bootstrap::agreed_settings::agreed_settings;
 use crate::bootstrap::arbiter_service::ArbiterService;
 use crate::bootstrap::build::Build;
 use crate::bootstrap::init_notices::InitNotices;
 use crate::bootstrap::launcher::Launcher;
+use crate::bootstrap::own_settings::own_settings;
 use crate::bootstrap::prices::{self, Prices, cores};
 use crate::bootstrap::regroup::Assignment;
 use crate::bootstrap::rendezvous::{ASK_INTERVAL, Rendezvous, Step};
@@ -16,8 +16,8 @@ use crate::control::job_context::{JobContext, Place};
 use crate::control::launcher_link::LauncherLink;
 use crate::control::membership::Membership;
 use crate::control::notice::{Local, Member, Notice};
+use crate::host::backend_registry::{BackendKind, chosen_kind};
 use crate::host::job_links::{LinksStart, address_key};
-use crate::host::registry::{BackendKind, chosen_kind};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Deadline, Error, Peer, Result, WORLD};
@@ -123,7 +123,7 @@ pub(crate) fn assemble(
         host: peer.host,
         addr: told,
         local: local(&*kind, config, &exchange),
-        settings: agreed_settings(config, Build::here()),
+        settings: own_settings(config, Build::here()),
     };
     // Of a line that is broken already the membership hears, and why.
     let _ = line.send(join);

@@ -33,7 +33,7 @@ impl Build {
         Self { name, protocol: VERSION, is_little_endian: cfg!(target_endian = "little") }
     }
 
-    /// Names and values, for the [agreed settings](super::agreed_settings).
+    /// Names and values, for the [settings of this rank](super::own_settings).
     pub(crate) fn settings(self) -> [(&'static str, String); 3] {
         let order = if self.is_little_endian { "little-endian" } else { "big-endian" };
         [("build", self.name), ("wire version", self.protocol.to_string()), ("byte order", order.into())]

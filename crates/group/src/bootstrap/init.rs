@@ -5,7 +5,7 @@ use crate::bootstrap::launcher;
 use crate::bootstrap::regroup::processes::ProcessBootstrap;
 use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
 use crate::bootstrap::threads::first_generation;
-use crate::host::registry::{BackendKind, chosen_kind};
+use crate::host::backend_registry::{BackendKind, chosen_kind};
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
 use phalanx_rendezvous::{Config, Lifeline};

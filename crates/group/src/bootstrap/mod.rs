@@ -1,7 +1,6 @@
 //! How ranks come together: at the start, and again after a loss.
 
 pub(crate) mod address;
-pub(crate) mod agreed_settings;
 pub(crate) mod arbiter_service;
 pub(crate) mod assembly;
 pub(crate) mod build;
@@ -13,6 +12,7 @@ pub(crate) mod init_notices;
 pub(crate) mod launcher;
 pub(crate) mod local_control;
 pub(crate) mod over_own_links;
+pub(crate) mod own_settings;
 pub(crate) mod prices;
 pub(crate) mod regroup;
 pub(crate) mod rendezvous;

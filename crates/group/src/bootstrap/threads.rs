@@ -4,7 +4,7 @@ use crate::ProcessGroup;
 use crate::bootstrap::regroup::threads::ThreadBootstrap;
 use crate::bootstrap::regroup::{self, Assignment, Bootstrap};
 use crate::host::BackendChoice;
-use crate::host::registry::BackendKind;
+use crate::host::backend_registry::BackendKind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Result};
 use std::collections::BTreeSet;

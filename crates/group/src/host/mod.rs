@@ -1,5 +1,6 @@
 //! Backends for host memory: schedules over a transport, shared memory, and both for groups over several hosts.
 
+pub(crate) mod backend_registry;
 pub(crate) mod call_check;
 pub(crate) mod call_queue;
 pub(crate) mod call_thread;
@@ -14,7 +15,6 @@ mod meeting;
 pub(crate) mod memory_sharing;
 pub(crate) mod own_health;
 mod recv_any;
-pub(crate) mod registry;
 pub(crate) mod scheduled;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;

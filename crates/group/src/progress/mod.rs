@@ -6,7 +6,7 @@
 
 pub(crate) mod backoff;
 mod core_placement;
-pub(crate) mod polling;
+pub(crate) mod polling_thread;
 pub(crate) mod progress_thread;
 mod queue;
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use super::feed::{self, Credit};
 use super::protocol::{Exit, Order, PIECE, Stream, Word, encode};
 use crate::event::Event;
+use crate::exit_code::exit_code;
 use crate::exit_kind::SIGKILL;
 use crate::plan::leaves_to_the_user;
 use crate::process::Process;
 use crate::program::Program;
-use crate::start_error::{exit_code, why_not_started};
+use crate::start_error::why_not_started;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Secret, SessionSender};
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use crate::bootstrap::rendezvous::ASK_INTERVAL;
 use crate::bootstrap::start::Start;
 use crate::bootstrap::tcp_job::TcpJob;
 use crate::control::group_health::words_of;
-use crate::host::registry::chosen_kind;
+use crate::host::backend_registry::chosen_kind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Config, Elastic, OpenStore, StoreLocation};

@@ -2,7 +2,7 @@
 
 use super::{Assignment, Bootstrap, JobParts};
 use crate::bootstrap::thread_job::ThreadJob;
-use crate::host::registry::BackendKind;
+use crate::host::backend_registry::BackendKind;
 use phalanx_algo::Selector;
 use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{Elastic, MemoryStore, OpenStore};

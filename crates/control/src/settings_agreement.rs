@@ -1,4 +1,4 @@
-//! In what the settings of two ranks differ: text that must be the same on all, one setting a line.
+//! The agreement of settings at `init`: in what those of two ranks differ. They are text that must be the same on all, one setting a line.
 
 use std::collections::HashMap;
 

@@ -442,7 +442,7 @@ mod tests {
         );
         let (line, error) = (line!(), backend_kind("ucx").unwrap_err().to_string());
         assert!(error.starts_with("configuration: no backend \"ucx\""), "no variable chose it: {error}");
-        assert!(error.ends_with(&format!("registry.rs:{line}")), "{error}");
+        assert!(error.ends_with(&format!("backend_registry.rs:{line}")), "{error}");
         let group = crate::join(&config("another-auto")).unwrap();
         assert_eq!(group.describe(), "alone: 1 rank, nothing is sent");
     }

@@ -1,12 +1,13 @@
-//! The settings, which must be the same on all ranks: with others they would choose differently, or misread each other's bytes.
+//! This rank's settings, on which all ranks agree at `init`: with others they would choose differently, or misread each other's bytes.
 //!
-//! Text, so that a process of any build and byte order can read what another says of itself.
+//! Text, so that a process of any build and byte order can read what another says of itself. The arbiter compares it with that of the others, in
+//! `control/arbiter.rs`, and says what differs as `control/settings_agreement.rs` does.
 
 use super::build::Build;
 use phalanx_rendezvous::Config;
 
 /// The settings as text, one line for each: its name (of a setting, its variable), and its value in words.
-pub(crate) fn agreed_settings(config: &Config, build: Build) -> String {
+pub(crate) fn own_settings(config: &Config, build: Build) -> String {
     let switch = |on| if on { "on" } else { "off" };
     let algorithms = config.algorithms.as_deref().unwrap_or("as recommended").replace('\n', " ");
     let heartbeat =
@@ -26,7 +27,7 @@ pub(crate) fn agreed_settings(config: &Config, build: Build) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::settings_difference::settings_difference;
+    use crate::control::settings_agreement::settings_difference;
 
     #[test]
     fn only_what_differs_is_named() {
@@ -34,7 +35,7 @@ mod tests {
             let pairs = [("PHALANX_HEARTBEAT_TIMEOUT_S", seconds), ("PHALANX_ALGO", algorithms)];
             let lookup =
                 |name: &str| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string());
-            agreed_settings(&Config::from_lookup(lookup).unwrap(), Build::here())
+            own_settings(&Config::from_lookup(lookup).unwrap(), Build::here())
         };
         assert_eq!(
             settings_difference((1, &of("6", "")), (0, &of("5", ""))),
