@@ -20,10 +20,14 @@ use std::{fs, thread};
 /// Far more than any of this takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Where the launchers meet: the nodes' names are Slurm's alone here, so the first can't be called by its own.
+fn rendezvous() -> String {
+    format!("127.0.0.1:{}", phalanx_testkit::free_port())
+}
+
 /// `srun` of one `phalanx run` on each of two nodes, with these arguments of `run`: a shell that has Slurm's variables.
 fn job(cluster: &Cluster, folder: &Path, run: &str) -> Command {
-    // The nodes' names are Slurm's alone here, so the first can't be called by its own.
-    let rendezvous = format!("127.0.0.1:{}", phalanx_testkit::free_port());
+    let rendezvous = rendezvous();
     let secret = folder.join("secret");
     let phalanx = env!("CARGO_BIN_EXE_phalanx");
     let task = format!(
@@ -36,7 +40,7 @@ fn job(cluster: &Cluster, folder: &Path, run: &str) -> Command {
 }
 
 fn ends(mut command: Command) -> (Option<i32>, String) {
-    let mut child = command.spawn().expect("srun starts");
+    let mut child = command.spawn().expect("it starts");
     let began = Instant::now();
     while child.try_wait().expect("it is our child").is_none() {
         if began.elapsed() > LIMIT {
@@ -67,6 +71,29 @@ fn a_launcher_in_each_task_makes_one_job() {
     let mut lines: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once("] ")?.1)).collect();
     lines.sort_unstable();
     assert_eq!((code, lines), (Some(0), vec!["0/4 0/3 0", "1/4 1/3 0", "2/4 2/3 0", "3/4 0/1 1"]), "{text}");
+
+    // The recipe of the examples: a batch job, without a secret of the user's.
+    let phalanx = Path::new(env!("CARGO_BIN_EXE_phalanx"));
+    let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/cluster/slurm-launchers.sbatch");
+    let [log, shared] = ["batch.log", "shared"].map(|name| folder.path().join(name));
+    let shell = ["sh", "-c", "echo $RANK/$WORLD_SIZE"].map(str::to_owned);
+    let args = ["-W".to_owned(), format!("-o{}", log.display()), recipe.display().to_string()];
+    let args: Vec<&str> = args.iter().chain(&shell).map(String::as_str).collect();
+    let mut sbatch = cluster.command("sbatch", &args);
+    let path = std::env::var("PATH").expect("there is one");
+    sbatch.env("PATH", format!("{}:{path}", phalanx.parent().expect("a folder").display()));
+    sbatch.env("RANKS_PER_NODE", "2").env("RUN_FLAGS", format!("--rendezvous {}", rendezvous()));
+    sbatch
+        .env("PHALANX_SHARED_DIR", &shared)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let (code, text) = ends(sbatch);
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    let mut lines: Vec<&str> = said.lines().filter_map(|line| Some(line.split_once("] ")?.1)).collect();
+    lines.sort_unstable();
+    assert_eq!((code, lines), (Some(0), vec!["0/4", "1/4", "2/4", "3/4"]), "{text}{said}");
+    assert_eq!(fs::read_dir(&shared).expect("the secret was there").count(), 0);
 
     // One report, and the code of the rank that it names, on all nodes.
     let fails = "-n 2 sh -c 'test $RANK = 3 || exec sleep 300; echo out of ideas >&2; exit 7'";

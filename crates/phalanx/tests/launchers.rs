@@ -259,4 +259,12 @@ fn under_slurm() {
     let said = fs::read_to_string(&out).expect("it has run");
     let of = |words: &str| said.lines().filter(|line| line.contains(words)).count();
     assert_eq!((of("rank 0 of 1;"), of("of 4; the ranks add up to 6")), (1, 4), "{said}");
+    // The recipe of the examples, which asks for four ranks on each node.
+    let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/cluster/slurm-ranks.sbatch");
+    let mut sbatch = cluster.command("sbatch", &["-W", "-o", &text(&out), &text(&recipe), &hello]);
+    sbatch.env("PHALANX_SHARED_DIR", shared.path().join("of-recipe"));
+    let sbatch = end(sbatch);
+    let said = fs::read_to_string(&out).unwrap_or_default();
+    assert!(sbatch.well, "{}{said}", sbatch.said);
+    Ended { said, ..sbatch }.greets(8);
 }
