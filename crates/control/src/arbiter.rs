@@ -3,7 +3,7 @@
 use super::heartbeat::Heartbeat;
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Through, Verdict};
-use super::settings_agreement::settings_difference;
+use super::settings_agreement::SettingsAgreement;
 use super::wait_graph::Waits;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -33,8 +33,7 @@ pub type Mail = Vec<(usize, Verdict)>;
 #[derive(Debug)]
 pub struct Arbiter {
     members: Vec<Option<Member>>,
-    /// The settings of the first rank that came.
-    settings: Option<(usize, String)>,
+    settings: SettingsAgreement,
     failed: HashSet<GroupId>,
     /// How many reports of each rank were believed or looked into.
     failed_by: Vec<usize>,
@@ -68,7 +67,7 @@ impl Arbiter {
     pub fn new(world_size: usize, heartbeat: Option<Heartbeat>) -> Self {
         Self {
             members: vec![None; world_size],
-            settings: None,
+            settings: SettingsAgreement::default(),
             failed: HashSet::new(),
             failed_by: vec![0; world_size],
             told: Vec::new(),
@@ -101,9 +100,7 @@ impl Arbiter {
             Notice::Join { host, addr, local, settings } => {
                 self.members[rank] = Some(Member { peer: Peer { rank, host }, addr, local });
                 let mut mail: Mail = self.told.iter().map(|verdict| (rank, verdict.clone())).collect();
-                let (first, theirs) = self.settings.get_or_insert_with(|| (rank, settings.clone()));
-                if *theirs != settings {
-                    let reason = settings_difference((rank, &settings), (*first, theirs));
+                if let Err(reason) = self.settings.join(rank, settings) {
                     mail.extend(self.fail(
                         rank,
                         WORLD,

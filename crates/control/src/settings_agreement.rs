@@ -1,6 +1,27 @@
-//! The agreement of settings at `init`: in what those of two ranks differ. They are text that must be the same on all, one setting a line.
+//! The agreement of settings at `init`. They are text that must be the same on all ranks, one setting a line; the arbiter refuses a rank that has others.
 
 use std::collections::HashMap;
+
+/// What the ranks of a job run with.
+#[derive(Debug, Default)]
+pub(crate) struct SettingsAgreement {
+    /// The settings of the first rank that came.
+    first: Option<(usize, String)>,
+}
+
+impl SettingsAgreement {
+    /// A rank comes with these settings.
+    ///
+    /// # Errors
+    /// In what they differ from those of the first, in words.
+    pub(crate) fn join(&mut self, rank: usize, settings: String) -> Result<(), String> {
+        let (first, theirs) = self.first.get_or_insert_with(|| (rank, settings.clone()));
+        if *theirs == settings {
+            return Ok(());
+        }
+        Err(settings_difference((rank, &settings), (*first, theirs)))
+    }
+}
 
 /// Names the settings that differ, with both values. Of texts that are no settings, both.
 pub fn settings_difference((rank, ours): (usize, &str), (other, theirs): (usize, &str)) -> String {

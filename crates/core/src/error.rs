@@ -1,6 +1,7 @@
 //! The one error type: whose trouble it is, and what a person reading the log needs.
 
-use crate::cause::{Called, Disagreement, Envelope};
+use crate::cause::Envelope;
+use crate::cause_text::{Called, Disagreement};
 use crate::{CallSite, Cause, GroupId, Loss, OpKind, Peer, Signature, WORLD};
 use std::borrow::Cow;
 use std::fmt;

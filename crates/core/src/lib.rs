@@ -15,6 +15,7 @@
 //! ```
 
 mod cause;
+mod cause_text;
 mod chunk;
 mod deadline;
 mod dtype;

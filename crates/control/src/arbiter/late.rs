@@ -1,4 +1,4 @@
-//! What the arbiter says of calls that were late.
+//! What the arbiter decides of calls that were late.
 //!
 //! A rank that is late sees only that others have not come. Those may wait themselves, in another group, for a rank that does nothing: that one is
 //! named. So all ranks are asked for what they wait, once for all calls that are late at that time.

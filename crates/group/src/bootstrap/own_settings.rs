@@ -1,7 +1,7 @@
 //! This rank's settings, on which all ranks agree at `init`: with others they would choose differently, or misread each other's bytes.
 //!
-//! Text, so that a process of any build and byte order can read what another says of itself. The arbiter compares it with that of the others, in
-//! `control/arbiter.rs`, and says what differs as `control/settings_agreement.rs` does.
+//! Text, so that a process of any build and byte order can read what another says of itself. The arbiter compares it with that of the others:
+//! `control/settings_agreement.rs`.
 
 use super::build::Build;
 use phalanx_rendezvous::Config;

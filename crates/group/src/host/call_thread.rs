@@ -4,7 +4,7 @@
 use crate::control::group_health::GroupHealth;
 use crate::group::call::{HostCall, OwnedCall};
 use crate::group::pending::{Completion, Pending};
-use crate::progress::progress_thread::ProgressThread;
+use crate::progress::own_thread::ThreadWithQueue;
 use crate::trace::clock;
 use phalanx_core::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ struct Job {
 /// A group's collectives that nobody waits for yet, and the thread that performs them.
 #[derive(Default)]
 pub(crate) struct CallThread {
-    thread: ProgressThread<Job>,
+    thread: ThreadWithQueue<Job>,
     /// Jobs that are not finished. One load tells a blocking call that nothing is before it.
     unfinished: AtomicUsize,
     /// One more is finished, and whoever waits for it knows.

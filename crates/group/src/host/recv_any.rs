@@ -9,7 +9,7 @@ use crate::group::backend::{OnTimeout, Payload};
 use crate::group::memory::{Extent, OwnedBuffer};
 use crate::group::pending::{Bytes, Pending};
 use crate::host::workspace::Workspace;
-use crate::progress::polling_thread;
+use crate::progress::progress_thread;
 use crate::trace::clock;
 use phalanx_core::{Envelope, Error, Result, Signature};
 use std::time::{Duration, Instant};
@@ -43,12 +43,12 @@ impl ScheduledBackend {
         buffer: Box<dyn Bytes>,
         timeout: Duration,
     ) -> Result<Pending> {
-        polling_thread::start(&self.engine)?;
+        progress_thread::start(&self.engine)?;
         let buffer = OwnedBuffer::new(buffer);
         let (message, number) = self.any_message(&call, tag, buffer.len_bytes())?;
         let (pending, completion) = Pending::new();
         let job = self.owned(Task::Message(message, number), Workspace::InPlace(buffer), completion, timeout);
-        polling_thread::submit(&self.engine, Box::new(job));
+        progress_thread::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 

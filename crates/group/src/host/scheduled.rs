@@ -27,7 +27,7 @@ use crate::host::BackendChoice;
 use crate::host::forced;
 use crate::host::memory_sharing::MemorySharing;
 use crate::host::workspace::{Pattern, Workspace};
-use crate::progress::polling_thread;
+use crate::progress::progress_thread;
 use crate::progress::{Engine, Job};
 use crate::trace::{Trace, clock};
 #[cfg(target_os = "linux")]
@@ -282,7 +282,7 @@ impl ScheduledBackend {
         let called = Instant::now();
         let mut attempt = Attempt::new(called, limit);
         let leaves = |core: &mut Core, batch: &Batch<'_>| {
-            batch.is_short_sends() && polling_thread::start(&self.engine).is_ok() && batch.reserve(core)
+            batch.is_short_sends() && progress_thread::start(&self.engine).is_ok() && batch.reserve(core)
         };
         match self.engine.drive_until(&mut batch, &mut attempt, leaves) {
             Ok(true) => {}
@@ -293,7 +293,7 @@ impl ScheduledBackend {
                 let left = limit.saturating_sub(called.elapsed());
                 let task = Task::Message(message, number);
                 let job = self.owned(task, Workspace::InPlace(copy), completion, left);
-                polling_thread::submit(&self.engine, Box::new(job));
+                progress_thread::submit(&self.engine, Box::new(job));
             }),
             Err(error) => {
                 batch.withdraw(&mut self.engine.lock());
@@ -400,7 +400,7 @@ impl Backend for ScheduledBackend {
 
     fn submit(&self, call: OwnedCall, timeout: Duration) -> Result<Pending> {
         call.check_place(self.rank(), self.members().len())?;
-        polling_thread::start(&self.engine)?;
+        progress_thread::start(&self.engine)?;
         let (signature, request) = call.into_parts();
         self.check(&signature)?;
         let (pattern, workspace) = self.workspace(&signature, request)?;
@@ -409,7 +409,7 @@ impl Backend for ScheduledBackend {
         let task = Task::Collective(Box::new(running));
         let (pending, completion) = Pending::new();
         let job = self.owned(task, workspace, completion, timeout);
-        polling_thread::submit(&self.engine, Box::new(job));
+        progress_thread::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 
@@ -450,13 +450,13 @@ impl Backend for ScheduledBackend {
     }
 
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
-        polling_thread::start(&self.engine)?;
+        progress_thread::start(&self.engine)?;
         let buffer = OwnedBuffer::new(buffer);
         let (message, number) = self.message(&address, buffer.len_bytes())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
         let job = self.owned(task, Workspace::InPlace(buffer), completion, timeout);
-        polling_thread::submit(&self.engine, Box::new(job));
+        progress_thread::submit(&self.engine, Box::new(job));
         Ok(pending)
     }
 
@@ -495,7 +495,7 @@ impl Drop for ScheduledBackend {
             if std::thread::panicking() {
                 self.engine.health.panicked();
             }
-            polling_thread::end(&self.engine);
+            progress_thread::end(&self.engine);
         }
     }
 }

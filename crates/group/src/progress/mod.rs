@@ -6,7 +6,7 @@
 
 pub(crate) mod backoff;
 mod core_placement;
-pub(crate) mod polling_thread;
+pub(crate) mod own_thread;
 pub(crate) mod progress_thread;
 mod queue;
 #[cfg(test)]
@@ -18,9 +18,9 @@ use crate::engine::core::Core;
 use crate::engine::operation::Operation;
 use crate::trace::clock;
 use backoff::{Backoff, HostPlace};
+use own_thread::ThreadWithQueue;
 use phalanx_core::Result;
 use phalanx_transport::{Direction, WakeSource, Waker, Wire};
-use progress_thread::ProgressThread;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ pub(crate) struct Engine {
     pub(crate) health: Arc<GroupHealth>,
     /// Wakes the progress thread where it sleeps for links. There if the thread is.
     waker: Mutex<Option<Waker>>,
-    pub(crate) thread: ProgressThread<Box<dyn Job>>,
+    pub(crate) thread: ThreadWithQueue<Box<dyn Job>>,
     host_place: HostPlace,
     /// The transport's: whoever sleeps for links sleeps there.
     source: Option<Arc<dyn WakeSource>>,
@@ -61,7 +61,7 @@ impl Engine {
             host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
             health,
             waker: Mutex::default(),
-            thread: ProgressThread::default(),
+            thread: ThreadWithQueue::default(),
             source,
         }
     }

@@ -1,185 +1,134 @@
-//! A group's own thread, which performs asynchronous operations: started at first use, and waited for when the group is dropped.
-//!
-//! The thread holds the group's links, and what says farewell on them. A process that ended before the thread would say none,
-//! and the others would take that for a death.
+//! What the progress thread of a group does over a transport: it polls all operations that nobody waits for, side by side.
 
-use super::queue::Queue;
-use crate::control::failure_report::SETTLE_TIME;
-use crate::control::group_health::GroupHealth;
+use super::backoff::Backoff;
+use super::{Engine, Job};
+use crate::engine::attempt::{Attempt, Outcome};
 use phalanx_core::{Error, Result};
-use phalanx_transport::OwnerProcess;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use phalanx_transport::Waker;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// How long operations that nobody waits for may still take when the last handle on their group is dropped.
-pub(crate) const LAST_OPERATIONS_TIME: Duration = Duration::from_secs(5);
-/// How long the thread may take to end its operations once the group has failed.
-const END_TIME: Duration = SETTLE_TIME.saturating_add(Duration::from_secs(1));
-
-/// One thread of a group and its queue. What the thread does with its jobs is the affair of whoever starts it.
-pub(crate) struct ProgressThread<J> {
-    queue: Queue<J>,
-    thread: OwnThread,
+/// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
+/// submitted must not leave a gap.
+///
+/// # Errors
+/// [`Error::Io`] if no thread can be started.
+pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
+    let mut known = engine.progress_waker();
+    if known.is_none() {
+        let waker = engine.waker().map_err(|e| Error::io("making a wake-up pipe", e))?;
+        let (theirs, its_waker) = (engine.clone(), waker.clone());
+        engine.thread.start(move || run(&theirs, &its_waker))?;
+        *known = Some(waker);
+    }
+    Ok(())
 }
 
-impl<J> std::fmt::Debug for ProgressThread<J> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ProgressThread").field("queue", &self.queue).field("thread", &self.thread).finish()
-    }
+/// Ends the thread, if there is one: waits for what it still has to do, but not for long.
+pub(crate) fn end(engine: &Engine) {
+    engine.thread.end(&engine.health);
 }
 
-impl<J> Default for ProgressThread<J> {
-    fn default() -> Self {
-        Self { queue: Queue::default(), thread: OwnThread::default() }
-    }
+/// Gives `job` to the thread, which was started.
+pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
+    engine.thread.submit(|| job);
+    // It may sleep for links, with other jobs.
+    wake(engine);
 }
 
-impl<J> ProgressThread<J> {
-    /// Starts the thread, unless it runs. It takes jobs until there will be none.
-    ///
-    /// # Errors
-    /// [`Io`](phalanx_core::Error::Io) if no thread can be started.
-    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.thread.start(run)
-    }
-
-    /// Gives a job to the thread, which was started. Jobs are made one after the other, in the order in which they are taken.
-    pub(crate) fn submit(&self, make: impl FnOnce() -> J) {
-        self.queue.push(make);
-    }
-
-    /// Waits until there is a job; false if none will come.
-    pub(crate) fn wait(&self) -> bool {
-        self.queue.wait()
-    }
-
-    /// The next job, in the order in which they were submitted; `None`, if none will come.
-    pub(crate) fn next(&self) -> Option<J> {
-        self.queue.next()
-    }
-
-    /// Gives all jobs that are there to `taker`.
-    pub(crate) fn take(&self, taker: impl FnMut(J)) {
-        self.queue.take(taker);
-    }
-
-    /// The last handle on the group is gone: waits for what the thread still has to do, but not for long.
-    pub(crate) fn end(&self, health: &GroupHealth) {
-        self.queue.close();
-        self.thread.end(health);
+/// The thread is to look at its jobs again, if there is one.
+pub(crate) fn wake(engine: &Engine) {
+    if let Some(waker) = &*engine.progress_waker() {
+        waker.wake();
     }
 }
 
-/// A thread of one group, which is waited for within a bound when the group ends.
-#[derive(Debug, Default)]
-struct OwnThread(Mutex<Option<Running>>);
-
-#[derive(Debug)]
-struct Running {
-    owner_process: OwnerProcess,
-    thread: JoinHandle<()>,
-    /// Disconnected when the thread has done its work, or panicked.
-    ended: Receiver<()>,
-}
-
-impl OwnThread {
-    /// Starts the thread, unless it runs.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if no thread can be started.
-    fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_none() {
-            let (works, ended) = channel::<()>();
-            let run = move || {
-                let _works = works;
-                run();
-            };
-            let thread = std::thread::Builder::new().name("phalanx-progress".into()).spawn(run);
-            let thread = thread.map_err(|e| Error::io("starting the progress thread", e))?;
-            *running = Some(Running { owner_process: OwnerProcess::here(), thread, ended });
-        }
-        Ok(())
-    }
-
-    /// Waits until the thread has ended, which was told that nothing more will come. What it still has to do may take
-    /// [`LAST_OPERATIONS_TIME`]; then the group fails on all its ranks, so that the others hear why. A thread that does not
-    /// end even then is left alone.
-    fn end(&self, health: &GroupHealth) {
-        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Running { thread, ended, .. }) = running else { return };
-        if thread.thread().id() == std::thread::current().id() {
-            // The last handle was in the hands of an operation.
+fn run(engine: &Engine, waker: &Waker) {
+    let mut jobs: Vec<(Box<dyn Job>, Attempt)> = Vec::new();
+    let mut backoff = Backoff::sleeping_on(waker, engine.host_place);
+    loop {
+        if jobs.is_empty() && !engine.thread.wait() {
             return;
         }
-        let has_ended = |limit| ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected);
-        if !has_ended(LAST_OPERATIONS_TIME) {
-            let limit = LAST_OPERATIONS_TIME.as_secs();
-            let reason = format!(
-                "its program let go of the group, and operations that nobody waits for were not done within {limit} s: \
-                 wait for each `Work`, or call `finalize`"
-            );
-            health.give_up(health.own_fault(&reason));
-            if !has_ended(END_TIME) {
-                return tracing::warn!("the progress thread of a group that was dropped does not end");
+        engine.thread.take(|job| {
+            let attempt = Attempt::new(Instant::now(), job.limit());
+            jobs.push((job, attempt));
+        });
+        if let Err(error) = engine.health.contain(|| round(engine, &mut jobs, &mut backoff)) {
+            // The group has failed, and nobody knows what the panic left of them.
+            jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
+        }
+    }
+}
+
+/// Polls every job once; if none moved, waits.
+fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut Backoff) {
+    let mut core = engine.lock();
+    let mut finished = Vec::new();
+    let mut moved = false;
+    let mut at = 0;
+    while at < jobs.len() {
+        let (job, attempt) = &mut jobs[at];
+        let outcome = match attempt.poll(&mut core, job.as_mut(), Instant::now) {
+            Outcome::Idle => {
+                at += 1;
+                continue;
+            }
+            Outcome::Moved => {
+                moved = true;
+                at += 1;
+                continue;
+            }
+            Outcome::Finished => Ok(()),
+            Outcome::Failed(error) => Err(error),
+        };
+        moved = true;
+        finished.push((jobs.remove(at).0, outcome));
+    }
+    if moved {
+        backoff.reset();
+        drop(core);
+    } else {
+        // While the program computes, this core is not ours to stay awake on.
+        if !jobs.iter().any(|(job, _)| job.is_awaited()) {
+            backoff.end();
+        }
+        let mut wants = Vec::new();
+        let mut limit = Duration::from_secs(1);
+        if backoff.is_at_end() {
+            let now = Instant::now();
+            for (job, attempt) in jobs.iter() {
+                limit = limit.min(attempt.waits_for(&core, job.as_ref(), &mut wants, now));
             }
         }
-        // It has ended, so this does not wait. A panic was told to whom it concerns.
-        let _ = thread.join();
+        drop(engine.idle(core, backoff, &wants, limit));
+    }
+    if finished.iter().any(|(_, outcome)| outcome.is_err()) {
+        engine.health.finish_trace();
+    }
+    for (job, outcome) in finished {
+        job.complete(outcome);
     }
 }
 
-impl Drop for OwnThread {
-    fn drop(&mut self) {
-        let running = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if running.as_ref().is_some_and(|running| !running.owner_process.is_here()) {
-            // A forked child has no such thread.
-            std::mem::forget(running);
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{Buffers, Bytes, OwnedBuffer, ProcessGroup, ReduceOp, Request, threads};
-    use phalanx_core::{CallSite, DType, OpKind};
+    use crate::{Buffers, Bytes, Error, OwnedBuffer, ReduceOp, Request, Work, threads};
+    use phalanx_core::{CallSite, DType, Loss, OpKind};
     use std::any::Any;
-    use std::sync::mpsc::Sender;
 
-    fn pair() -> [ProcessGroup; 2] {
-        threads(2).try_into().expect("two were asked for")
+    /// Its bytes can be had once.
+    #[derive(Default)]
+    struct Fragile {
+        calls: usize,
+        bytes: [u8; 1],
     }
 
-    #[test]
-    fn an_operation_to_which_nobody_comes_is_told_of_and_ends() {
-        let [left, other] = pair();
-        drop(left.recv_async(vec![0u8; 8], 1, 0).unwrap());
-        drop(left);
-        let error = other.barrier().unwrap_err();
-        let Error::Aborted { peer, reason, .. } = &error else { panic!("{error}") };
-        assert!(peer.rank == 0 && reason.contains("let go of the group"), "{error}");
-    }
-
-    #[test]
-    fn a_work_keeps_its_group() {
-        let [left, other] = pair();
-        let work = left.recv_async(vec![0u8; 8], 1, 0).unwrap();
-        drop(left);
-        // Far longer than an operation that nobody waits for has.
-        std::thread::sleep(LAST_OPERATIONS_TIME + Duration::from_secs(1));
-        other.send(&[7u8; 8], 0, 0).unwrap();
-        assert_eq!(work.wait().unwrap(), [7; 8]);
-    }
-
-    /// A buffer with a handle on the group in it; says when it is gone.
-    struct Holds(Vec<u8>, #[expect(dead_code, reason = "it is only held")] ProcessGroup, Sender<()>);
-
-    impl Bytes for Holds {
+    impl Bytes for Fragile {
         fn bytes(&mut self) -> &mut [u8] {
-            &mut self.0
+            self.calls += 1;
+            assert!(self.calls == 1, "on purpose");
+            &mut self.bytes
         }
 
         fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
@@ -187,26 +136,22 @@ mod tests {
         }
     }
 
-    impl Drop for Holds {
-        fn drop(&mut self) {
-            let _ = self.2.send(());
-        }
-    }
-
     #[test]
-    fn the_thread_itself_may_hold_the_last_handle() {
-        let [group, other] = pair();
-        let (gone, is_gone) = channel();
-        let buffer = OwnedBuffer::new(Box::new(Holds(vec![1; 8], group.clone(), gone)));
-        let request = Request::AllReduce { buffers: Buffers::InPlace(buffer), reduce: ReduceOp::Sum };
+    fn a_job_that_panics_fails_the_group_and_those_after_it_end() {
+        let groups: [_; 2] = threads(2).try_into().unwrap();
+        let [fragile, other] = groups;
+        let buffers = Buffers::InPlace(OwnedBuffer::new(Box::new(Fragile::default())));
+        let request = Request::AllReduce { buffers, reduce: ReduceOp::Sum };
         let (op, site) = (OpKind::AllReduce, CallSite::caller());
-        let call = group.call(op, Some(DType::U8), request, 0, site).unwrap();
-        drop(group.backend.submit(call, group.timeout()).unwrap());
-        drop(group);
-        other.all_reduce(&mut [1u8; 8], ReduceOp::Sum).unwrap();
-        is_gone.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
-        // It has left in order.
-        let error = other.barrier().unwrap_err();
-        assert!(matches!(&error, Error::PeerLost { how: phalanx_core::Loss::Left, .. }), "{error}");
+        let call = fragile.call(op, Some(DType::U8), request, 0, site).unwrap();
+        let first = fragile.backend.submit(call, fragile.timeout()).unwrap();
+        // Refused, or given to a thread that has to be there still.
+        let second = fragile.all_reduce_async(vec![1u8], ReduceOp::Sum).and_then(Work::wait);
+        let first = Work::new(first, |buffer: Vec<u8>| buffer).wait().unwrap_err();
+        assert!(matches!(&first, Error::Internal { what } if what.contains("on purpose")), "{first}");
+        assert!(second.is_err());
+        let theirs = other.all_reduce(&mut [1u8], ReduceOp::Sum).unwrap_err();
+        let Error::PeerLost { peer, how, .. } = &theirs else { panic!("{theirs}") };
+        assert_eq!((peer.rank, *how), (0, Loss::Panicked), "{theirs}");
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::turns::Turns;
 use crate::group::memory::{Extent, OwnedBuffer};
 use crate::group::pending::{Bytes, Completion, Pending};
 use crate::group::recv_any::Received;
-use crate::progress::{Engine, Job, polling_thread};
+use crate::progress::{Engine, Job, progress_thread};
 use crate::trace::clock;
 use phalanx_core::{Envelope, Error, Result, Signature};
 use phalanx_transport::Direction;
@@ -79,7 +79,7 @@ pub(super) fn submit(
     buffer: Box<dyn Bytes>,
     turns: &Arc<Mutex<Turns>>,
 ) -> Result<Pending> {
-    levels.iter().try_for_each(|level| polling_thread::start(&level.engine))?;
+    levels.iter().try_for_each(|level| progress_thread::start(&level.engine))?;
     let health = &levels[0].engine.health;
     health.check_message(&wanted.call, None, wanted.tag)?;
     let (pending, completion) = Pending::new();
@@ -114,7 +114,7 @@ pub(super) fn submit(
     }
     for half in halves.into_iter().flatten() {
         let engine = half.level.engine.clone();
-        polling_thread::submit(&engine, Box::new(half));
+        progress_thread::submit(&engine, Box::new(half));
     }
     Ok(pending)
 }
@@ -130,7 +130,7 @@ impl Half {
         if self.won.is_some() {
             self.message.take(peer, core);
             lock(&self.shared.turns).taken(self.shared.wanted.tag, self.index);
-            polling_thread::wake(&self.other);
+            progress_thread::wake(&self.other);
         }
         Ok(self.won.is_some())
     }
@@ -211,7 +211,7 @@ impl Job for Half {
             return;
         };
         // There is nothing left for it to wait for.
-        polling_thread::wake(&other);
+        progress_thread::wake(&other);
         let messages = &level.engine.health.latch.messages;
         messages.end_message(shared.number, message.signature(), outcome.is_ok(), clock::now);
         let from = message.ends().0.map(|peer| level.ranks[peer]);
