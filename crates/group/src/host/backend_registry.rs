@@ -1,4 +1,4 @@
-//! Backends by name: what `PHALANX_BACKEND` chooses from. Those of this crate are entries like any other.
+//! Backends and transports by name: what `PHALANX_BACKEND` chooses from. Those of this crate are entries like any other.
 
 use crate::control::group_health::GroupHealth;
 use crate::group::backend::BackendFactory;
