@@ -2,7 +2,7 @@
 
 use super::heartbeat::Heartbeat;
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
-use super::notice::{Calls, Member, Notice, Through, Verdict};
+use super::notice::{Calls, Member, Notice, Verdict};
 use super::settings_agreement::SettingsAgreement;
 use super::wait_graph::Waits;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature, WORLD};
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Instant;
 
-mod blame;
 mod deadlocks;
+mod first_cause;
 mod inquiry;
 mod late;
 mod losses;
@@ -121,28 +121,10 @@ impl Arbiter {
             Notice::Calls { group, calls } => self.called(rank, group, calls),
             Notice::InError { cause } => self.set_error(rank, Some(cause)),
             Notice::GoesOn => self.set_error(rank, None),
-            // Who panics is about to lose all its groups, and the others must not take that for anything else.
-            Notice::Failed { cause: Cause::Lost { peer, how: Loss::Panicked }, .. } if peer.rank == rank => {
-                self.panicked(rank)
-            }
-            // A group fails once; its verdict is on its way to the reporter already.
-            Notice::Failed { group, .. } if self.failed.contains(&group) => Vec::new(),
-            // A late call was reported before this. What follows from that, or from a rank that was stopped, comes second.
-            Notice::Failed { group, .. } if self.inquiries.contains_key(&group) => self.insist(rank, group),
-            Notice::Failed { group, members, cause } if Inquiry::is_worth(&cause) => {
-                self.inquire(rank, group, members, cause)
-            }
+            Notice::Failed { group, members, cause } => self.reported(rank, group, members, cause),
             Notice::Waits { round, standing } => {
                 let step = self.waits.told(rank, round, standing);
                 self.step(step)
-            }
-            Notice::Failed { group, cause, .. } => {
-                let cause = self.corrected(group, cause);
-                if self.doubts(rank, group, &cause) {
-                    return Vec::new();
-                }
-                let (cause, through) = self.origin(self.insisted(group, cause));
-                self.fail(rank, group, cause, through)
             }
             Notice::Trace => self.tell_all(Verdict::Trace { by: rank }),
             Notice::Leave => {
@@ -257,14 +239,6 @@ impl Arbiter {
         let mut mail: Mail = ranks.iter().map(|&r| (r, Verdict::WhereAreYou { group })).collect();
         mail.push((asker, Verdict::Behind { group, seq, ranks }));
         mail
-    }
-
-    fn fail(&mut self, reporter: usize, group: GroupId, cause: Cause, through: Through) -> Mail {
-        if !self.failed.insert(group) {
-            return Vec::new();
-        }
-        self.failed_by[reporter] += 1;
-        self.tell_all(Verdict::Group { group, cause, through })
     }
 
     fn peer(&self, rank: usize) -> Peer {

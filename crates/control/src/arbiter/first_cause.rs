@@ -1,10 +1,48 @@
-//! Blame: which cause stands behind a report, for a rank may be lost of an earlier error, and which reports are believed at once.
+//! The first cause of a group's failure, which all its ranks report: which report counts, whether it is believed at once, and which cause stands behind
+//! it, for a rank may be lost of an earlier error.
 
+use super::inquiry::Inquiry;
 use super::{Arbiter, Mail};
 use crate::notice::{Through, Verdict};
 use phalanx_core::{Cause, GroupId, Loss};
 
 impl Arbiter {
+    /// A rank reports that a group has failed. The first report that is believed decides.
+    pub(super) fn reported(
+        &mut self,
+        rank: usize,
+        group: GroupId,
+        members: Vec<usize>,
+        cause: Cause,
+    ) -> Mail {
+        match &cause {
+            // Who panics is about to lose all its groups, and the others must not take that for anything else.
+            Cause::Lost { peer, how: Loss::Panicked } if peer.rank == rank => self.panicked(rank),
+            // A group fails once; its verdict is on its way to the reporter already.
+            _ if self.failed.contains(&group) => Vec::new(),
+            // A late call was reported before this. What follows from that, or from a rank that was stopped, comes second.
+            _ if self.inquiries.contains_key(&group) => self.insist(rank, group),
+            _ if Inquiry::is_worth(&cause) => self.inquire(rank, group, members, cause),
+            _ => {
+                let cause = self.corrected(group, cause);
+                if self.doubts(rank, group, &cause) {
+                    return Vec::new();
+                }
+                let (cause, through) = self.origin(self.insisted(group, cause));
+                self.fail(rank, group, cause, through)
+            }
+        }
+    }
+
+    /// The group has failed of this, and all hear of it, unless they have.
+    pub(super) fn fail(&mut self, reporter: usize, group: GroupId, cause: Cause, through: Through) -> Mail {
+        if !self.failed.insert(group) {
+            return Vec::new();
+        }
+        self.failed_by[reporter] += 1;
+        self.tell_all(Verdict::Group { group, cause, through })
+    }
+
     /// Sets the cause of whatever becomes of `rank` from now on. Rank 0 takes the arbiter with it, so the others must know before that.
     pub(super) fn set_error(&mut self, rank: usize, cause: Option<Cause>) -> Mail {
         // The panic of a rank stays its cause.
