@@ -17,12 +17,15 @@ use crate::placement::Room;
 use crate::plan::{Order, check, not_inherited};
 use crate::program::Program;
 use crate::running::{Running, join};
+use crate::stdin::RankInput;
 use crate::supervise::Asked;
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::Elastic;
 use phalanx_transport::Secret;
 use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -62,10 +65,14 @@ impl Launch {
             args: self.args,
             env: self.env.into_iter().collect(),
             not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
+            folder: self.working_dir,
+            binding: self.binding,
         };
+        program.check_folder()?;
         let node = node.map(|node| if program.encrypts() { node.encrypting() } else { node });
         let room = Room { places, cores: thread::available_parallelism().map_or(1, usize::from) };
         let pids = Arc::new(Mutex::new(Vec::new()));
+        let restarts = Arc::<AtomicUsize>::default();
         let own_events = events.clone();
         // The ranks die with the thread that starts them, so that thread must be the last to leave: it supervises them.
         let (started, all_started) = channel();
@@ -92,12 +99,15 @@ impl Launch {
                 let job = Job {
                     program,
                     prefix: self.prefix,
+                    timestamps: self.timestamps,
+                    input: if self.stdin { RankInput::own()? } else { RankInput::Empty },
                     writers: Writers::start(self.out, self.err)?,
                     grace: self.grace,
                     timeout: self.timeout,
                     replacements: order.max_restarts,
                     began: Instant::now(),
                     pids: pids.clone(),
+                    restarts: restarts.clone(),
                 };
                 Box::new(move || {
                     let secret = node.as_ref().map(|node| &node.secret);
@@ -111,7 +121,7 @@ impl Launch {
             .spawn(supervise)
             .map_err(|error| Error::io("starting the thread that supervises the ranks", error))?;
         match all_started.recv() {
-            Ok(()) => Ok(Running { job_id, pids, events, supervisor: Some(supervisor) }),
+            Ok(()) => Ok(Running { job_id, pids, restarts, events, supervisor: Some(supervisor) }),
             Err(_) => {
                 Err(join(supervisor).err().unwrap_or_else(|| Error::Internal { what: "no ranks".into() }))
             }
@@ -124,6 +134,7 @@ impl Remote {
     fn callers(self, node: &Node, program: &Program) -> Result<Callers> {
         let folder =
             std::env::current_dir().map_err(|error| Error::io("asking for the current folder", error))?;
+        let folder = folder.join(program.folder.as_deref().unwrap_or(Path::new("")));
         let letter = Letter {
             secret: node.secret.to_hex(),
             encrypts: node.secret.encrypts(),
@@ -135,6 +146,7 @@ impl Remote {
             program: program.program.clone(),
             args: program.args.clone(),
             env: program.taken_along(),
+            binding: program.binding,
         };
         let Self { hosts, shell, agent, .. } = self;
         Ok(Callers { hosts, shell, agent, letter, shells: Vec::new() })
