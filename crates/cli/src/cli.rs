@@ -238,6 +238,10 @@ pub(crate) struct Trace {
     /// Write a timeline of all ranks to OUT.json, for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "OUT.json")]
     pub(crate) chrome: Option<PathBuf>,
+
+    /// Print the verdict as JSON, for programs that read it
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
