@@ -3,6 +3,7 @@
 use crate::rank_count::RankCount;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX, Way};
 use phalanx_bench::parse_bytes;
 use phalanx_core::OpKind;
@@ -51,6 +52,18 @@ pub(crate) enum Command {
     /// SIGUSR1 asks for it (PHALANX_TRACE_SIGNAL=1), and where the program calls dump_trace. Says for each group who called
     /// something else than the others and where, who did not come, who was late, or that all agree.
     Trace(Trace),
+    /// Print what a shell reads to complete commands and flags
+    ///
+    /// As in `source <(phalanx completions bash)`, or kept as a file where the shell looks for such.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print a man page, as in `phalanx man run | man -l -`
+    Man {
+        /// The command that it is of [default: all]
+        command: Option<String>,
+    },
 }
 
 const AFTER_BENCH: &str = "\

@@ -9,6 +9,7 @@ mod hosts;
 mod json_report;
 mod rank_count;
 mod run;
+mod shell;
 mod trace;
 mod tune;
 mod words;
@@ -47,6 +48,8 @@ fn main() {
         Command::Tune => tune::run().map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
         Command::Trace(flags) => trace::text(&flags).map(|text| say(&text)),
+        Command::Completions { shell } => Ok(say(&shell::completions(shell))),
+        Command::Man { command } => shell::man(command.as_deref()).map(|text| say(&text)),
     };
     std::process::exit(done.unwrap_or_else(|error| {
         complain(&error);
