@@ -98,6 +98,10 @@ fn ranks_start_in_the_folder_that_is_asked_for() {
         assert_eq!(lines(&mut phalanx(&["-n", "1", flag, dir, "pwd"])), [format!("[0] {dir}")], "{flag}");
     }
     assert_eq!(lines(&mut phalanx(&["-n", "1", "--wdir", dir, "./train"])), [format!("[0] {dir}")]);
+    // Logs, and the ranks' traces with them, are where this command is.
+    let mut logged = phalanx(&["-n", "1", "--wdir", "/", "--log-dir", "logs", "--job-id", "j", "printenv", "PHALANX_TRACE_DIR"]);
+    assert_eq!(lines(logged.current_dir(&path)), [format!("[0] {dir}/logs/j/attempt_0")]);
+    assert!(path.join("logs/j/attempt_0/0/stdout.log").exists());
     let missing = format!("{dir}/none");
     let complaint = refused(&mut phalanx(&["-n", "1", "--wdir", &missing, "true"]));
     assert!(complaint.contains(&missing) && complaint.contains("No such file"), "{complaint}");

@@ -34,11 +34,19 @@ use std::time::Instant;
 impl Launch {
     /// Starts the launcher's thread, and waits until all ranks have been started; an agent's are when the leader says so.
     pub(crate) fn start(self, events: Sender<Event>, inbox: Receiver<Event>) -> Result<Running> {
+        // Ranks write their traces there, and look from their own folder.
+        let log_dir = match self.log_dir {
+            Some(folder) if self.working_dir.is_some() => Some(
+                std::path::absolute(folder)
+                    .map_err(|error| Error::io("asking for the current folder", error))?,
+            ),
+            folder => folder,
+        };
         let job_id = self.job_id.map_or_else(random_id, Ok)?;
         let order = Order {
             ranks: self.elastic.map_or(self.ranks, Elastic::max),
             job_id: job_id.clone(),
-            log_dir: self.log_dir,
+            log_dir,
             max_restarts: self
                 .max_restarts
                 .unwrap_or_else(|| self.elastic.map_or(0, |size| size.max().saturating_mul(3))),
