@@ -21,6 +21,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub(crate) enum Command {
     Run(Run),
     /// Measure every operation on every backend, beside other libraries if you like

@@ -20,7 +20,7 @@ pub(crate) fn man(name: Option<&str>) -> Result<String> {
     let command = match name {
         None => &all,
         Some(name) => all.find_subcommand(name).ok_or_else(|| {
-            let names = all.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.get_name());
+            let names = all.get_subcommands().filter(|it| !it.is_hide_set()).map(clap::Command::get_name);
             Error::config(format!(
                 "phalanx has no command {name}: there are {}",
                 names.collect::<Vec<_>>().join(", ")

@@ -99,7 +99,18 @@ fn ranks_start_in_the_folder_that_is_asked_for() {
     }
     assert_eq!(lines(&mut phalanx(&["-n", "1", "--wdir", dir, "./train"])), [format!("[0] {dir}")]);
     // Logs, and the ranks' traces with them, are where this command is.
-    let mut logged = phalanx(&["-n", "1", "--wdir", "/", "--log-dir", "logs", "--job-id", "j", "printenv", "PHALANX_TRACE_DIR"]);
+    let mut logged = phalanx(&[
+        "-n",
+        "1",
+        "--wdir",
+        "/",
+        "--log-dir",
+        "logs",
+        "--job-id",
+        "j",
+        "printenv",
+        "PHALANX_TRACE_DIR",
+    ]);
     assert_eq!(lines(logged.current_dir(&path)), [format!("[0] {dir}/logs/j/attempt_0")]);
     assert!(path.join("logs/j/attempt_0/0/stdout.log").exists());
     let missing = format!("{dir}/none");
@@ -175,18 +186,23 @@ fn a_job_that_starts_again_reads_on() {
     assert_eq!(given("one\ntwo\n", job), ["[0] one", "[0] two"]);
 }
 
-/// What a shell with a terminal shows in which this is typed.
+/// What a shell with a terminal shows in which this is typed; `None` where there is no `script`, which makes the terminal.
+#[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn in_terminal(typed: &str, script: &str) -> Option<String> {
     let script = script.replace("phalanx", env!("CARGO_BIN_EXE_phalanx"));
     let mut shell = Command::new("timeout");
     shell.args(["-k", "1", "30", "script", "-qec", &script, "/dev/null"]);
-    let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-    let mut shell = shell.ok()?;
-    let mut stdin = shell.stdin.take()?;
-    stdin.write_all(typed.as_bytes()).ok()?;
-    let output = shell.wait_with_output().ok()?;
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = shell.stdin.take().unwrap();
+    // Where nothing can be started, nobody reads.
+    let _ = stdin.write_all(typed.as_bytes());
+    let output = shell.wait_with_output().unwrap();
     drop(stdin);
-    (output.status.code() != Some(127)).then(|| text(&output.stdout))
+    if output.status.code() == Some(127) {
+        println!("skipped: `script` is not installed");
+        return None;
+    }
+    Some(text(&output.stdout))
 }
 
 #[test]
@@ -194,7 +210,6 @@ fn what_is_typed_comes_to_rank_0() {
     let job = "phalanx run -n 2 sh -c 'cat; echo $RANK is done'";
     // Control-D ends it.
     let Some(shown) = in_terminal("hello\n\u{4}", job) else {
-        eprintln!("skipped: `script` is not installed");
         return;
     };
     assert!(shown.contains("[0] hello\r\n"), "{shown}");
@@ -205,7 +220,6 @@ fn what_is_typed_comes_to_rank_0() {
 fn in_the_background_a_terminal_stops_nobody() {
     let job = "set -m; phalanx run -n 1 sh -c 'timeout 0.5 cat; echo came to its end' & wait; echo code $?";
     let Some(shown) = in_terminal("hello\n", job) else {
-        eprintln!("skipped: `script` is not installed");
         return;
     };
     assert!(shown.contains("[0] came to its end") && shown.contains("code 0"), "{shown}");
@@ -308,7 +322,6 @@ fn the_report_has_a_colour_on_a_terminal_unless_somebody_objects() {
         [("TERM=xterm NO_COLOR= ", true), ("TERM=xterm NO_COLOR=1 ", false), ("TERM=dumb NO_COLOR= ", false)]
     {
         let Some(shown) = in_terminal("", &format!("{env}{job}")) else {
-            eprintln!("skipped: `script` is not installed");
             return;
         };
         assert!(shown.contains("rank 0 of 1 (pid "), "{shown}");
