@@ -218,11 +218,13 @@ fn what_is_typed_comes_to_rank_0() {
 
 #[test]
 fn in_the_background_a_terminal_stops_nobody() {
-    let job = "set -m; phalanx run -n 1 sh -c 'timeout 0.5 cat; echo came to its end' & wait; echo code $?";
-    let Some(shown) = in_terminal("hello\n", job) else {
+    // Who reads from the terminal in the background is stopped with all of its group: neither the launcher nor the rank may.
+    let rank = "exec 3<&0; cat <&3 & sleep 0.5; grep State /proc/$!/status; kill -9 $!";
+    let job = format!("set -m; phalanx run -n 1 --timeout 10 sh -c '{rank}' & wait; echo code $?");
+    let Some(shown) = in_terminal("hello\n", &job) else {
         return;
     };
-    assert!(shown.contains("[0] came to its end") && shown.contains("code 0"), "{shown}");
+    assert!(shown.contains("[0] State:\tS") && shown.contains("code 0"), "{shown}");
     assert!(!shown.contains("[0] hello"), "that was typed for the shell: {shown}");
 }
 
