@@ -1,7 +1,9 @@
 //! Commands and flags.
 
+use crate::rank_count::RankCount;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX, Way};
 use phalanx_bench::parse_bytes;
 use phalanx_core::OpKind;
@@ -19,6 +21,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub(crate) enum Command {
     Run(Run),
     /// Measure every operation on every backend, beside other libraries if you like
@@ -50,6 +53,18 @@ pub(crate) enum Command {
     /// SIGUSR1 asks for it (PHALANX_TRACE_SIGNAL=1), and where the program calls dump_trace. Says for each group who called
     /// something else than the others and where, who did not come, who was late, or that all agree.
     Trace(Trace),
+    /// Print what a shell reads to complete commands and flags
+    ///
+    /// As in `source <(phalanx completions bash)`, or kept as a file where the shell looks for such.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print a man page, as in `phalanx man run | man -l -`
+    Man {
+        /// The command that it is of [default: all]
+        command: Option<String>,
+    },
 }
 
 const AFTER_BENCH: &str = "\
@@ -73,8 +88,9 @@ RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a PyTorchJob), JOB_COMPLETION_INDEX,
 would make a job of its own: that is refused, unless PHALANX_ALONE=1 says that it is meant.
 
 Several hosts: they wait for each other for PHALANX_INIT_TIMEOUT_S (120); a host of which nothing is heard for three fifths of \
-PHALANX_HEARTBEAT_TIMEOUT_S (10) is lost. PHALANX_HOST_ID is the name of this host in lines and reports, if it is to be another than the system's. Program, \
-arguments and --env are those of each host's own command.";
+PHALANX_HEARTBEAT_TIMEOUT_S (10) is lost. PHALANX_HOST_ID is the name of this host in lines and reports, if it is to be another than the system's. Of commands that are \
+started on each host, program, arguments, -n, --env, -x, --wdir, --bind-to, --encrypt, --backend, --op-timeout and --heartbeat are those of each host's own, and all \
+else is that of node rank 0; with --hosts one command says all.";
 
 /// Start N ranks of a program, on this host or on several
 ///
@@ -88,19 +104,20 @@ arguments and --env are those of each host's own command.";
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_RUN)]
 pub(crate) struct Run {
-    /// How many ranks to start on this host [default: what the environment of another launcher says]
+    /// How many ranks to start on this host, -np as well: a number; cpu: one for each core that this process may use; gpu: one for
+    /// each GPU of NVIDIA's (CUDA_VISIBLE_DEVICES, else those of the driver); auto: gpu where there is one, else cpu [default: what the environment of another launcher says]
     #[arg(
         short = 'n',
         long = "nproc-per-node",
-        visible_alias = "ranks",
-        alias = "nproc_per_node",
-        value_name = "N"
+        visible_aliases = ["ranks", "np"],
+        alias = "nproc",
+        value_name = "N|auto|gpu|cpu"
     )]
-    pub(crate) ranks: Option<usize>,
+    pub(crate) ranks: Option<RankCount>,
 
     /// Start a failed job again, all its ranks, up to N times [default: 0]; with --elastic replace up to
     /// N processes in all [default: 3 * MAX]
-    #[arg(long, alias = "max_restarts", value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) max_restarts: Option<usize>,
 
     /// Start MAX ranks; replace only those that fail, and go on while at least MIN are left. The program must
@@ -112,6 +129,11 @@ pub(crate) struct Run {
     /// DIR/JOB_ID/attempt_K what each did lately if it fails (see phalanx trace); with --elastic always under attempt_0
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
+
+    /// Write how the job ended to FILE, as one line of JSON: outcome, exit code, the rank that is named with its cause and the end of its stderr,
+    /// restarts, times. FILE is emptied when the job begins
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 
     /// Name of the job, in its environment and its log folder [default: random]
     #[arg(long, value_name = "ID")]
@@ -129,6 +151,15 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) no_prefix: bool,
 
+    /// Show lines with `[rank] ` in front, which is so anyway
+    #[arg(long, conflicts_with = "no_prefix")]
+    pub(crate) tag_output: bool,
+
+    /// Show lines with the time (UTC) at which they were read here, as `[rank 2026-11-24T17:52:35.123Z] `; with --no-prefix as
+    /// `[2026-11-24T17:52:35.123Z] `
+    #[arg(long, alias = "timestamp-output")]
+    pub(crate) timestamps: bool,
+
     /// Encrypt all that ranks say to each other over TCP, as PHALANX_ENCRYPT=1 does
     #[arg(long)]
     pub(crate) encrypt: bool,
@@ -136,6 +167,37 @@ pub(crate) struct Run {
     /// Set an environment variable in all ranks; can be given several times
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
+
+    /// As --env; without a value, the one that the variable has here, which must be set. Ranks of this host inherit all variables as it is;
+    /// those that --hosts starts elsewhere have only PHALANX_*, --env and -x from here
+    #[arg(short = 'x', value_name = "NAME[=VALUE]")]
+    pub(crate) passed: Vec<String>,
+
+    /// The folder in which the ranks start, -wdir as well; a program that is given as ./NAME is looked up from there [default: this one]
+    #[arg(long, aliases = ["chdir", "wd"], value_name = "DIR")]
+    pub(crate) wdir: Option<PathBuf>,
+
+    /// What performs the operations: auto, shm, tcp, or a name that the program has registered. Sets PHALANX_BACKEND
+    #[arg(long, value_name = "NAME", value_parser = backend)]
+    pub(crate) backend: Option<String>,
+
+    /// Time limit of each operation of the ranks, unless the program sets another. Sets PHALANX_TIMEOUT_S
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) op_timeout: Option<String>,
+
+    /// A rank that shows no sign of life for so long is lost; 0 waits for ever. Sets PHALANX_HEARTBEAT_TIMEOUT_S
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) heartbeat: Option<String>,
+
+    /// Which rank reads the standard input of this command: 0, or none, which leaves the keyboard to others. The other ranks find theirs
+    /// empty. What is typed into a terminal comes to rank 0 through a pipe, a line at a time
+    #[arg(long, value_name = "RANK", value_parser = ["0", "none"], default_value = "0")]
+    pub(crate) stdin: String,
+
+    /// Bind each rank to cores of those that this command may use: core, to its share of them, a whole number of cores where there are as many as
+    /// ranks; numa, to those of a NUMA node, which the ranks take in turn
+    #[arg(long, value_name = "WHAT", value_parser = ["core", "numa", "none"], default_value = "none")]
+    pub(crate) bind_to: String,
 
     /// The program, looked up in PATH unless it contains a slash, and its arguments, passed on as they are
     #[arg(trailing_var_arg = true, required = true, num_args = 1.., value_names = ["PROGRAM", "ARGS"])]
@@ -155,7 +217,7 @@ pub(crate) struct Hosts {
 
     /// The number of this host, from 0. The command of number 0 leads: it supervises all ranks, shows their output and has
     /// the report; what is to hold for the whole job, as --max-restarts or --log-dir, counts from there
-    #[arg(long, alias = "node_rank", value_name = "K")]
+    #[arg(long, value_name = "K")]
     pub(crate) node_rank: Option<usize>,
 
     /// Where the command of node rank 0 listens and the others call it. It takes two more ports, any that are free
@@ -190,6 +252,10 @@ pub(crate) struct Trace {
     /// Write a timeline of all ranks to OUT.json, for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "OUT.json")]
     pub(crate) chrome: Option<PathBuf>,
+
+    /// Print the verdict as JSON, for programs that read it
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -249,8 +315,18 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
+/// Backends have names that a variable can hold; which there are, only the program knows.
+fn backend(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("a backend has a name of lower-case letters, digits, `-` and `_`: auto, shm, tcp, or one that the program has registered".into())
+    }
+}
+
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("there is no `=`")?;
+    let (name, value) = text.split_once('=').ok_or("there is no `=` as in NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -294,21 +370,22 @@ mod tests {
         let words =
             ["phalanx", "run", "-n", "2", "train", "-n", "7", "--grace", "x", "--help", "--", "--env"];
         let run = run(&words).unwrap();
-        assert_eq!(run.ranks, Some(2));
+        assert_eq!(run.ranks, Some(RankCount::Number(2)));
         assert_eq!(run.command, &words[4..]);
     }
 
     #[test]
     fn flags_of_torchrun_users_work() {
-        for flag in ["-n", "--nproc-per-node", "--nproc_per_node", "--ranks"] {
-            assert_eq!(run(&["phalanx", "run", flag, "3", "train"]).unwrap().ranks, Some(3));
+        for flag in ["-n", "--nproc-per-node", "--nproc", "--np", "--ranks"] {
+            let run = run(&["phalanx", "run", flag, "3", "train"]).unwrap();
+            assert_eq!(run.ranks, Some(RankCount::Number(3)));
         }
     }
 
     #[test]
     fn nonsense_is_refused() {
         for (words, complaint) in [
-            (&["-n", "two", "train"][..], "invalid digit"),
+            (&["-n", "two", "train"][..], "a number of ranks, or auto, gpu or cpu"),
             (&["-n", "2"], "<PROGRAM>"),
             (&["-n", "2", "--bogus", "train"], "--bogus"),
             (&["-n", "2", "--grace=-1", "train"], "--grace"),

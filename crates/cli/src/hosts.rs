@@ -97,7 +97,9 @@ fn lines(text: &str) -> Vec<String> {
 fn host(word: &str, ranks: Option<usize>) -> Result<RemoteHost> {
     let bad = |why| Error::config(format!("{word:?} in the list of hosts: {why}"));
     let (name, count) = match word.trim().rsplit_once(':') {
-        None => (word.trim(), ranks.ok_or_else(|| bad("how many ranks? HOST:N or -n N says so"))?),
+        None => {
+            (word.trim(), ranks.ok_or_else(|| bad("how many ranks? HOST:N or -n with a number says so"))?)
+        }
         Some((name, count)) => {
             (name.trim(), count.trim().parse().map_err(|_| bad("that is no number of ranks"))?)
         }

@@ -176,3 +176,31 @@ fn agents_that_ssh_starts_come_again_with_a_job_that_is_started_again() {
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(text.matches("try 1").count(), 3, "{text}");
 }
+
+/// What holds for the whole job goes along, to a host that inherits nothing from here.
+#[test]
+fn flags_reach_the_ranks_of_other_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let shell = dir.path().join("shell");
+    std::fs::write(&shell, "#!/bin/sh\nexec env -i PATH=\"$PATH\" sh -c \"$2\"\n").unwrap();
+    std::fs::set_permissions(&shell, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = dir.path().canonicalize().unwrap().display().to_string();
+    let script = "echo $(pwd) $GIVEN $HERE $PHALANX_BACKEND $PHALANX_TIMEOUT_S $PHALANX_HEARTBEAT_TIMEOUT_S $(grep Cpus_allowed_list /proc/self/status) $(cat)";
+    let flags = ["--wdir", &folder, "-x", "GIVEN=given", "-x", "PATH", "--no-prefix", "--bind-to", "core"];
+    let settings = ["--backend", "tcp", "--op-timeout", "33", "--heartbeat", "20"];
+    let (code, text) = over_ssh(shell.to_str().unwrap(), &[&flags[..], &settings].concat(), script).ends();
+    assert_eq!(code, Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    let begin = format!("{folder} given tcp 33 20 Cpus_allowed_list: ");
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.starts_with(&begin)), "{text}");
+    // The second host has two ranks, which share its cores.
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let bound: std::collections::BTreeSet<&&str> = lines.iter().collect();
+    assert_eq!(bound.len(), if cores > 1 { 3 } else { 1 }, "{text}");
+    // The first host's ranks would be started in the wrong place, too.
+    let (code, text) = over_ssh(shell.to_str().unwrap(), &["--wdir", "/no/such"], "true").ends();
+    assert!(
+        code == Some(2) && text.contains("the working directory /no/such (--wdir): No such file"),
+        "{text}"
+    );
+}

@@ -275,3 +275,49 @@ fn a_receive_in_vain_blames_nobody_for_a_collective() {
     assert!(said.contains("world: rank 1 missing at operation #2, where ranks 0, 2 waited for "), "{said}");
     assert!(said.contains("world: unfinished recv 2<-0, tag 7"), "{said}");
 }
+
+/// What `phalanx trace --json` says of a job in `role`, and of its group of all ranks.
+fn judge_json(role: &str) -> (serde_json::Value, serde_json::Value) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    run(role, RANKS, dir.path());
+    let trace = |flags: &[&str]| {
+        let trace = phalanx().arg("trace").args(flags).arg(dir.path()).output().expect("it starts");
+        assert_eq!(trace.status.code(), Some(0), "{}", text(&trace));
+        String::from_utf8(trace.stdout).expect("text")
+    };
+    let verdict: serde_json::Value =
+        serde_json::from_str(&trace(&["--json"])).expect("JSON and nothing else");
+    let folder = dir.path().join("j/attempt_0").display().to_string();
+    assert_eq!(verdict["folders"], serde_json::json!([folder]));
+    // Behind the line that says which folder was read.
+    let said = trace(&[]);
+    let words: Vec<&str> = said.lines().skip(1).collect();
+    assert_eq!(verdict["words"], serde_json::json!(words));
+    let groups = verdict["groups"].as_array().expect("a list");
+    let world = groups.iter().find(|group| group["id"] == "world").expect("all ranks have a group").clone();
+    (verdict, world)
+}
+
+#[test]
+fn programs_read_the_verdict() {
+    let (verdict, world) = judge_json("killed");
+    assert_eq!((&verdict["world_size"], &verdict["traces"]), (&3.into(), &serde_json::json!([0, 2])));
+    assert_eq!(verdict["causes"][0]["ranks"], serde_json::json!([0, 2]), "{verdict}");
+    assert!(verdict["causes"][0]["cause"].as_str().expect("words").starts_with("rank 1 ("), "{verdict}");
+    assert_eq!((&world["finding"], &world["missing"][0]["rank"]), (&"missing".into(), &1.into()), "{world}");
+    assert_eq!(
+        (&world["waiting"], &world["ranks"]),
+        (&serde_json::json!([0, 2]), &serde_json::json!([0, 1, 2]))
+    );
+    assert_eq!(
+        (&world["call"]["op"], &world["call"]["line"]),
+        (&"all_reduce".into(), &SAME_LINE.into()),
+        "{world}"
+    );
+    let (_, world) = judge_json("astray");
+    assert_eq!(world["finding"], "diverged", "{world}");
+    let sides = world["sides"].as_array().expect("a list");
+    let ranks: Vec<_> = sides.iter().map(|side| side["ranks"].to_string()).collect();
+    assert_eq!(ranks, ["[0,1]", "[2]"], "{world}");
+    assert_eq!(sides[1]["call"]["line"], OTHER_LINE, "{world}");
+}

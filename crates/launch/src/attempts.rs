@@ -12,6 +12,7 @@ use phalanx_core::{Deadline, Error, Result};
 use phalanx_rendezvous::{LifelineServer, PrefixStore, TcpStore, TcpStoreServer};
 use phalanx_transport::{Secret, random_number};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -93,6 +94,7 @@ pub(crate) fn run_attempts(
             lifelines,
         };
         let running = attempt.start(events)?;
+        job.restarts.fetch_add(usize::from(number > 0), Ordering::Relaxed);
         all_started();
         let ended = running.supervise(inbox)?;
         let Outcome::Failure(failure) = &ended.outcome else { return Ok(ended) };
@@ -148,9 +150,11 @@ fn free_port(on: IpAddr) -> Result<u16> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use crate::binding::Binding;
     use crate::exit_kind::ExitKind;
     use crate::placement::Room;
     use crate::program::Program;
+    use crate::stdin::RankInput;
     use crate::writer::Writers;
     use std::cell::Cell;
     use std::sync::Arc;
@@ -165,8 +169,12 @@ mod tests {
                 args: Vec::new(),
                 env: Vec::new(),
                 not_inherited: Vec::new(),
+                folder: None,
+                binding: Binding::None,
             },
             prefix: true,
+            timestamps: false,
+            input: RankInput::Empty,
             writers: Writers::start(sink(), sink()).unwrap(),
             grace: Duration::ZERO,
             // A second attempt, of whose end nobody is told, ends by it.
@@ -174,6 +182,7 @@ mod tests {
             replacements: 0,
             began: Instant::now(),
             pids: Arc::default(),
+            restarts: Arc::default(),
         };
         let order = Order { ranks: 1, job_id: "j".into(), log_dir: None, max_restarts: 1, elastic: None };
         // What the launcher hears, in this order; what it is told by the one who watches the rank comes to nobody.

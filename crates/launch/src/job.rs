@@ -4,16 +4,16 @@ use crate::event::{Event, HostEvent};
 use crate::exit_kind::{ExitKind, SIGKILL, signal_name};
 use crate::headline::{NamedBy, ReportedCause, Stage};
 use crate::hosts::leader::Hosts;
+use crate::label::Label;
 use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{Failure, Outcome, Replacements};
 use crate::placement::{Host, Place, next, places};
-use crate::plan::{RankPlan, WORKER, leaves_to_the_user};
-use crate::process::Process;
+use crate::plan::{RankPlan, WORKER};
 use crate::program::{Program, pairs};
 use crate::rank_process::RankProcess;
 use crate::replacing::Spares;
-use crate::start_error::why_not_started;
+use crate::stdin::RankInput;
 use crate::supervise::{Action, Asked, Supervisor, Verdict, is_message};
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};
@@ -21,6 +21,7 @@ use phalanx_rendezvous::lifeline::{Ended as WorkerEnded, Exit, FirstCause, Heard
 use phalanx_rendezvous::{LifelineServer, PrefixStore, TcpStore, Workers};
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +32,11 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 /// The program to start, and how to treat its processes.
 pub(crate) struct Job {
     pub(crate) program: Program,
+    /// Whether lines are shown with the rank that wrote them.
     pub(crate) prefix: bool,
+    /// Whether they are shown with the time.
+    pub(crate) timestamps: bool,
+    pub(crate) input: RankInput,
     pub(crate) writers: Writers,
     pub(crate) grace: Duration,
     pub(crate) timeout: Option<Duration>,
@@ -41,6 +46,8 @@ pub(crate) struct Job {
     pub(crate) began: Instant,
     /// The numbers of the processes, in rank order, for readers outside.
     pub(crate) pids: Arc<Mutex<Vec<u32>>>,
+    /// How often it was started again, or how many processes were replaced.
+    pub(crate) restarts: Arc<AtomicUsize>,
 }
 
 /// Plans a process for the n-th start after the first, of a rank, at a place on a host.
@@ -172,10 +179,8 @@ impl RunningJob<'_> {
     ) -> Result<(RankProcess, usize)> {
         let Attempt { job, secret, start, hosts, .. } = &mut self.attempt;
         let mut process = if place.node == 0 {
-            let program = &job.program;
-            let env = pairs(&plan.env).filter(|(name, _)| !(leaves_to_the_user(name) && program.sets(name)));
-            let started = Process::start(program.command(secret, env));
-            RankProcess::Here(started.map_err(|error| why_not_started(&program.program, error))?)
+            let input = job.input.of(rank)?;
+            RankProcess::Here(job.program.start(secret, pairs(&plan.env), input)?)
         } else {
             let env = pairs(&plan.env).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             let started = hosts.start(place, *start, env);
@@ -200,14 +205,15 @@ impl RunningJob<'_> {
         files: Option<LogFiles>,
     ) -> Result<usize> {
         let job = self.attempt.job;
-        let prefix = match (job.prefix, self.attempt.hosts.are_several()) {
+        let who = match (job.prefix, self.attempt.hosts.are_several()) {
             (false, _) => String::new(),
-            (true, false) => format!("[{rank}] "),
-            (true, true) => format!("[{rank} {host}] "),
+            (true, false) => rank.to_string(),
+            (true, true) => format!("{rank} {host}"),
         };
+        let label = Label { who, time: job.timestamps };
         let output = process.take_output();
         let output = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
-        let tail = self.logs.add(rank, &prefix, output, &job.writers, files)?;
+        let tail = self.logs.add(rank, label, output, &job.writers, files)?;
         let events = self.events.clone();
         let ended = move |exit| {
             // The receiver is gone only when the job was given up.
@@ -225,6 +231,7 @@ impl RunningJob<'_> {
         let (worker, restarts, place) = (slot.worker, slot.restarts, slot.place);
         let place = place.ok_or_else(|| Error::Internal { what: "no place for a rank".into() })?;
         self.slots[rank] = self.start_rank(rank, worker, restarts, place)?;
+        self.attempt.job.restarts.fetch_add(1, Ordering::Relaxed);
         self.tell_pids();
         Ok(())
     }

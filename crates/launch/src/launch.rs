@@ -1,8 +1,10 @@
 //! The public face: what to launch, and the job that runs.
 
+use crate::binding::Binding;
 use crate::hosts::node::Node;
 use crate::hosts::ssh::{RemoteHost, SSH};
 use crate::outcome::Outcome;
+use crate::report::Report;
 use crate::running::Running;
 use crate::writer::Sink;
 use phalanx_core::Result;
@@ -12,8 +14,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A job to start: which program, how many times, and how to treat it.
 ///
@@ -38,6 +42,10 @@ pub struct Launch {
     pub(crate) job_id: Option<String>,
     pub(crate) log_dir: Option<PathBuf>,
     pub(crate) prefix: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) stdin: bool,
+    pub(crate) working_dir: Option<PathBuf>,
+    pub(crate) binding: Binding,
     pub(crate) out: Sink,
     pub(crate) err: Sink,
     pub(crate) grace: Duration,
@@ -78,6 +86,10 @@ impl Launch {
             job_id: None,
             log_dir: None,
             prefix: true,
+            timestamps: false,
+            stdin: false,
+            working_dir: None,
+            binding: Binding::None,
             out: Box::new(std::io::stdout()),
             err: Box::new(std::io::stderr()),
             grace: Self::GRACE,
@@ -232,6 +244,79 @@ impl Launch {
     /// ```
     pub fn prefix(mut self, prefix: bool) -> Self {
         self.prefix = prefix;
+        self
+    }
+
+    /// Whether each line of output begins with the time (UTC) at which this process has read it, behind its rank: `[3 2026-11-24T17:52:35.123Z] `,
+    /// and `[2026-11-24T17:52:35.123Z] ` without [prefix](Self::prefix). Of several hosts, all times are of the leader's clock. Files of
+    /// [`log_dir`](Self::log_dir) have none. Default: no.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let (mut lines, to) = std::io::pipe().unwrap();
+    /// let outcome = Launch::new("echo").args(["hello"]).timestamps(true).output(to, std::io::sink()).run()?;
+    /// assert!(outcome.is_success());
+    /// let line = std::io::read_to_string(&mut lines).unwrap();
+    /// assert!(line.starts_with("[0 20") && line.ends_with("Z] hello\n"), "{line}");
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn timestamps(mut self, timestamps: bool) -> Self {
+        self.timestamps = timestamps;
+        self
+    }
+
+    /// Whether rank 0 reads the standard input of this process; the others find theirs empty. A file or a pipe is handed over as it is, also to a process that takes the
+    /// place of rank 0: it reads on. A terminal is read by this process while it is in the foreground, line by line, and rank 0 has a pipe.
+    /// Of several hosts, the launcher of node rank 0 has rank 0. Default: no, all find it empty.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// // Tests have no standard input: it ends at once.
+    /// assert!(Launch::new("cat").ranks(2).stdin(true).run()?.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn stdin(mut self, to_rank_0: bool) -> Self {
+        self.stdin = to_rank_0;
+        self
+    }
+
+    /// The folder in which the ranks start, and from which a path to the program that does not begin with a slash is looked up. Default: that of this
+    /// process.
+    ///
+    /// # Examples
+    /// ```
+    /// # use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let outcome = Launch::new("sh").args(["-c", "test $(pwd) = /"]).working_dir("/").run()?;
+    /// assert!(outcome.is_success());
+    /// assert!(Launch::new("true").working_dir("/no/such").run().is_err());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn working_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.working_dir = Some(folder.into());
+        self
+    }
+
+    /// Binds each rank to some of the cores that this process may use. On Linux only. Default: [`Binding::None`].
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::{Binding, Launch};
+    /// # if cfg!(target_os = "linux") {
+    /// let outcome = Launch::new("grep").args(["Cpus_allowed_list", "/proc/self/status"]).ranks(2).bind_to(Binding::Core).run()?;
+    /// assert!(outcome.is_success());
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn bind_to(mut self, binding: Binding) -> Self {
+        self.binding = binding;
         self
     }
 
@@ -390,10 +475,37 @@ impl Launch {
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn run(self) -> Result<Outcome> {
+        Ok(self.report()?.outcome)
+    }
+
+    /// As [`run`](Self::run), and says more of the job: its name, how many ranks it had, how often it was started again, and how long it took.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn). A job that fails is not an error but an [`Outcome`].
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_launch::Launch;
+    /// # if cfg!(unix) {
+    /// let rank = "test $PHALANX_RESTART_COUNT = 1";
+    /// let report = Launch::new("sh").args(["-c", rank]).ranks(2).max_restarts(3).report()?;
+    /// assert!(report.outcome.is_success());
+    /// assert_eq!((report.ranks, report.restarts), (2, 1));
+    /// # }
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn report(self) -> Result<Report> {
+        let (started, began) = (SystemTime::now(), Instant::now());
         let (events, inbox) = channel();
         #[cfg(unix)]
         let _forwarding = crate::signals::forward_to(events.clone())?;
-        self.start(events, inbox)?.wait()
+        let running = self.start(events, inbox)?;
+        let (job_id, pids, restarts) =
+            (running.job_id.clone(), Arc::clone(&running.pids), Arc::clone(&running.restarts));
+        let outcome = running.wait()?;
+        let ranks = pids.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let restarts = restarts.load(Ordering::Relaxed);
+        Ok(Report { job_id, ranks, restarts, started, took: began.elapsed(), outcome })
     }
 
     /// Starts the ranks and returns. Signals to this process are left alone.
@@ -431,6 +543,10 @@ impl fmt::Debug for Launch {
             job_id,
             log_dir,
             prefix,
+            timestamps,
+            stdin,
+            working_dir,
+            binding,
             out: _,
             err: _,
             grace,
@@ -450,6 +566,10 @@ impl fmt::Debug for Launch {
             .field("job_id", job_id)
             .field("log_dir", log_dir)
             .field("prefix", prefix)
+            .field("timestamps", timestamps)
+            .field("stdin", stdin)
+            .field("working_dir", working_dir)
+            .field("binding", binding)
             .field("grace", grace)
             .field("timeout", timeout)
             .field("node", node)

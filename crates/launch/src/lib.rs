@@ -38,8 +38,8 @@
 //! | `OMP_NUM_THREADS`, `RAYON_NUM_THREADS` | cores this process may use / ranks, at least 1; unless already set, here or by [`Launch::env`] |
 //! | `PHALANX_TRACE_DIR` | with [`Launch::log_dir`], where ranks write what they did lately when something fails; unless already set |
 //!
-//! stdin is empty for every rank: N programs cannot share one keyboard, and in process groups of their own they would be
-//! stopped for trying.
+//! stdin is empty for every rank, except for rank 0 with [`Launch::stdin`]: N programs cannot share one keyboard, and in process groups of their
+//! own they would be stopped for trying.
 //!
 //! # How a job ends
 //! - **All ranks exit with 0**: [`Outcome::Success`].
@@ -67,6 +67,7 @@
 //! Deliberately absent: containers; a job that outlives the launcher that leads it.
 
 mod attempts;
+mod binding;
 mod event;
 mod exit_code;
 mod exit_kind;
@@ -76,6 +77,7 @@ pub mod fuzz;
 mod headline;
 mod hosts;
 mod job;
+mod label;
 mod launch;
 mod lines;
 mod logs;
@@ -86,14 +88,17 @@ mod process;
 mod program;
 mod rank_process;
 mod replacing;
+mod report;
 mod running;
 #[cfg(unix)]
 mod signals;
 mod start;
 mod start_error;
+mod stdin;
 mod supervise;
 mod writer;
 
+pub use binding::Binding;
 pub use exit_code::exit_code;
 pub use exit_kind::ExitKind;
 pub use headline::NamedBy;
@@ -107,5 +112,6 @@ pub use phalanx_rendezvous::{
 };
 pub use phalanx_transport::Secret;
 pub use plan::RANKS_MAX;
+pub use report::Report;
 pub use running::Running;
 pub use start::serve_agent;

@@ -1,5 +1,6 @@
 //! The ranks' output: shown line by line, kept in files, its end remembered.
 
+use crate::label::Label;
 use crate::lines::{End, Lines, Quote, Tail};
 use crate::writer::{WAITING_MAX, Writer, Writers};
 use phalanx_core::{Deadline, Error, Result};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long output may still come after the last rank has ended. A process that a rank started in a session of its
 /// own can hold the pipe open for ever.
@@ -113,7 +114,7 @@ impl Logs {
     pub(crate) fn add(
         &mut self,
         rank: usize,
-        prefix: &str,
+        label: Label,
         (stdout, stderr): (impl Read + Send + 'static, impl Read + Send + 'static),
         writers: &Writers,
         files: Option<LogFiles>,
@@ -122,7 +123,7 @@ impl Logs {
         let tail = Arc::new(Mutex::new(Tail::default()));
         self.tails.push(Arc::clone(&tail));
         let pump = |writer: &Writer, file, tail| Pump {
-            prefix: prefix.as_bytes().to_vec(),
+            label: label.clone(),
             writer: writer.clone(),
             file,
             rank,
@@ -168,7 +169,7 @@ fn start(pump: Pump, input: impl Read + Send + 'static) -> Result<()> {
 
 /// The thread's state for one stream of one rank.
 struct Pump {
-    prefix: Vec<u8>,
+    label: Label,
     writer: Writer,
     file: Option<LogFile>,
     rank: usize,
@@ -209,11 +210,12 @@ impl Pump {
     /// Hands on what `cut` cuts.
     fn show(&self, cut: impl FnOnce(&mut dyn FnMut(&[u8], End))) {
         let mut shown = Vec::new();
+        let label = self.label.at(SystemTime::now());
         cut(&mut |line, end| {
             if let Some(tail) = &self.tail {
                 lock(tail).push(line, end);
             }
-            shown.extend_from_slice(&self.prefix);
+            shown.extend_from_slice(label.as_bytes());
             shown.extend_from_slice(line);
             shown.push(if end == End::Redraw { b'\r' } else { b'\n' });
         });
@@ -274,7 +276,7 @@ mod tests {
         let held = lock(&shown.0);
         let writers = Writers::start(Box::new(shown.clone()), Box::new(io::sink())).unwrap();
         let mut logs = Logs::new();
-        logs.add(0, "", (io::repeat(b'\n'), io::empty()), &writers, None).unwrap();
+        logs.add(0, Label::default(), (io::repeat(b'\n'), io::empty()), &writers, None).unwrap();
         logs.drain(&writers);
         drop(held);
         writers.finish(None, || false);

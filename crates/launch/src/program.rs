@@ -1,7 +1,13 @@
 //! The program of a job's ranks, and what this host gives each of them.
 
+use crate::binding::{Binding, own_cpus};
+use crate::plan::leaves_to_the_user;
+use crate::process::Process;
+use crate::start_error::why_not_started;
+use phalanx_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// The program to start, and the environment that all its processes on this host have in common.
@@ -13,17 +19,59 @@ pub(crate) struct Program {
     pub(crate) env: Vec<(String, OsString)>,
     /// Variables of this process that the ranks don't get.
     pub(crate) not_inherited: Vec<&'static str>,
+    /// Where its processes start; `None`: in the folder of this process.
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) binding: Binding,
 }
 
 impl Program {
-    /// What starts one process, with the variables that the launcher sets for it alone.
-    pub(crate) fn command<'e>(
+    /// Starts one process, with the variables that the launcher sets for it, as far as the user leaves them to it.
+    pub(crate) fn start<'e>(
         &self,
         secret: &OsStr,
         env: impl IntoIterator<Item = (&'e str, &'e str)>,
+        input: Stdio,
+    ) -> Result<Process> {
+        self.check_folder()?;
+        let env = env.into_iter().filter(|(name, _)| !(leaves_to_the_user(name) && self.sets(name)));
+        let env: BTreeMap<&str, &str> = env.collect();
+        let cpus = match self.binding {
+            Binding::None => None,
+            binding => {
+                let number = |name: &str| env.get(name).and_then(|value| value.parse().ok());
+                let place = number("PHALANX_LOCAL_RANK").zip(number("PHALANX_LOCAL_WORLD_SIZE"));
+                let (local, ranks) =
+                    place.ok_or_else(|| Error::Internal { what: "a rank without a place".into() })?;
+                binding.cpus(own_cpus()?, local, ranks)
+            }
+        };
+        let started = Process::start(self.command(secret, env, input), cpus.as_deref());
+        started.map_err(|error| why_not_started(&self.program, self.folder.as_deref(), error))
+    }
+
+    /// Whether its processes can start where they are to.
+    pub(crate) fn check_folder(&self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        // What can be looked up from there can be gone to.
+        match std::fs::metadata(folder.join(".")) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                Err(Error::config(format!("the working directory {} (--wdir): {error}", folder.display())))
+            }
+        }
+    }
+
+    fn command<'e>(
+        &self,
+        secret: &OsStr,
+        env: impl IntoIterator<Item = (&'e str, &'e str)>,
+        input: Stdio,
     ) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(&self.args).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
         for name in &self.not_inherited {
             command.env_remove(name);
         }

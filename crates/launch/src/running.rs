@@ -4,6 +4,7 @@ use crate::event::Event;
 use crate::exit_kind::SIGKILL;
 use crate::outcome::Outcome;
 use phalanx_core::{Error, Result};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,6 +17,8 @@ use std::thread::JoinHandle;
 pub struct Running {
     pub(crate) job_id: String,
     pub(crate) pids: Arc<Mutex<Vec<u32>>>,
+    /// How often the job was started again, or how many of its processes were replaced.
+    pub(crate) restarts: Arc<AtomicUsize>,
     pub(crate) events: Sender<Event>,
     pub(crate) supervisor: Option<JoinHandle<Result<Outcome>>>,
 }

@@ -17,12 +17,15 @@ use crate::placement::Room;
 use crate::plan::{Order, check, not_inherited};
 use crate::program::Program;
 use crate::running::{Running, join};
+use crate::stdin::RankInput;
 use crate::supervise::Asked;
 use crate::writer::Writers;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::Elastic;
 use phalanx_transport::Secret;
 use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -31,11 +34,19 @@ use std::time::Instant;
 impl Launch {
     /// Starts the launcher's thread, and waits until all ranks have been started; an agent's are when the leader says so.
     pub(crate) fn start(self, events: Sender<Event>, inbox: Receiver<Event>) -> Result<Running> {
+        // Ranks write their traces there, and look from their own folder.
+        let log_dir = match self.log_dir {
+            Some(folder) if self.working_dir.is_some() => Some(
+                std::path::absolute(folder)
+                    .map_err(|error| Error::io("asking for the current folder", error))?,
+            ),
+            folder => folder,
+        };
         let job_id = self.job_id.map_or_else(random_id, Ok)?;
         let order = Order {
             ranks: self.elastic.map_or(self.ranks, Elastic::max),
             job_id: job_id.clone(),
-            log_dir: self.log_dir,
+            log_dir,
             max_restarts: self
                 .max_restarts
                 .unwrap_or_else(|| self.elastic.map_or(0, |size| size.max().saturating_mul(3))),
@@ -62,10 +73,14 @@ impl Launch {
             args: self.args,
             env: self.env.into_iter().collect(),
             not_inherited: not_inherited(std::env::var_os("PHALANX_RANK").is_some()),
+            folder: self.working_dir,
+            binding: self.binding,
         };
+        program.check_folder()?;
         let node = node.map(|node| if program.encrypts() { node.encrypting() } else { node });
         let room = Room { places, cores: thread::available_parallelism().map_or(1, usize::from) };
         let pids = Arc::new(Mutex::new(Vec::new()));
+        let restarts = Arc::<AtomicUsize>::default();
         let own_events = events.clone();
         // The ranks die with the thread that starts them, so that thread must be the last to leave: it supervises them.
         let (started, all_started) = channel();
@@ -92,12 +107,15 @@ impl Launch {
                 let job = Job {
                     program,
                     prefix: self.prefix,
+                    timestamps: self.timestamps,
+                    input: if self.stdin { RankInput::own()? } else { RankInput::Empty },
                     writers: Writers::start(self.out, self.err)?,
                     grace: self.grace,
                     timeout: self.timeout,
                     replacements: order.max_restarts,
                     began: Instant::now(),
                     pids: pids.clone(),
+                    restarts: restarts.clone(),
                 };
                 Box::new(move || {
                     let secret = node.as_ref().map(|node| &node.secret);
@@ -111,7 +129,7 @@ impl Launch {
             .spawn(supervise)
             .map_err(|error| Error::io("starting the thread that supervises the ranks", error))?;
         match all_started.recv() {
-            Ok(()) => Ok(Running { job_id, pids, events, supervisor: Some(supervisor) }),
+            Ok(()) => Ok(Running { job_id, pids, restarts, events, supervisor: Some(supervisor) }),
             Err(_) => {
                 Err(join(supervisor).err().unwrap_or_else(|| Error::Internal { what: "no ranks".into() }))
             }
@@ -124,6 +142,7 @@ impl Remote {
     fn callers(self, node: &Node, program: &Program) -> Result<Callers> {
         let folder =
             std::env::current_dir().map_err(|error| Error::io("asking for the current folder", error))?;
+        let folder = folder.join(program.folder.as_deref().unwrap_or(Path::new("")));
         let letter = Letter {
             secret: node.secret.to_hex(),
             encrypts: node.secret.encrypts(),
@@ -135,6 +154,7 @@ impl Remote {
             program: program.program.clone(),
             args: program.args.clone(),
             env: program.taken_along(),
+            binding: program.binding,
         };
         let Self { hosts, shell, agent, .. } = self;
         Ok(Callers { hosts, shell, agent, letter, shells: Vec::new() })

@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 /// More of a first line no system reads.
 const FIRST_LINE_MAX: u64 = 4096;
 
-/// The error for a program that the system refused to start.
-pub(crate) fn why_not_started(program: &OsStr, error: io::Error) -> Error {
+/// The error for a program that the system refused to start, in `folder`, or if that is `None`, in this process's.
+pub(crate) fn why_not_started(program: &OsStr, folder: Option<&Path>, error: io::Error) -> Error {
     let name = program.display();
     let by_path = program.to_string_lossy().contains(std::path::MAIN_SEPARATOR);
-    let file =
-        if by_path { Some(PathBuf::from(program)).filter(|path| path.exists()) } else { find(program) };
+    let file = if by_path {
+        Some(folder.unwrap_or(Path::new("")).join(program)).filter(|path| path.exists())
+    } else {
+        find(program)
+    };
     match (error.kind(), file) {
         (ErrorKind::NotFound, Some(file)) => match interpreter(&file) {
             Some(interpreter) => Error::Unavailable {
@@ -75,7 +78,7 @@ mod tests {
     }
 
     fn of(program: &OsStr) -> String {
-        why_not_started(program, Command::new(program).spawn().unwrap_err()).to_string()
+        why_not_started(program, None, Command::new(program).spawn().unwrap_err()).to_string()
     }
 
     #[test]

@@ -306,7 +306,7 @@ impl Config {
             advertise_port,
             bind: vars.text("PHALANX_BIND").map(|host| host.trim_matches(['[', ']']).to_owned()),
             port: vars.port("PHALANX_PORT")?,
-            timeout: vars.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT),
+            timeout: vars.timeout()?,
             init_timeout: vars.init_timeout()?,
             heartbeat_timeout: vars.heartbeat_timeout()?,
             backend: vars.text("PHALANX_BACKEND").unwrap_or_else(|| "auto".into()),
@@ -391,6 +391,10 @@ impl<'l> Variables<'l> {
                 "{name} is {text:?}, not a time in seconds (more than 0, at most a year)"
             ))),
         }
+    }
+
+    pub(crate) fn timeout(&self) -> Result<Duration> {
+        Ok(self.seconds("PHALANX_TIMEOUT_S")?.unwrap_or(TIMEOUT))
     }
 
     pub(crate) fn init_timeout(&self) -> Result<Duration> {

@@ -8,6 +8,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimeLimits {
+    /// For each operation, unless the program sets another: `PHALANX_TIMEOUT_S`.
+    pub timeout: Duration,
     /// For all to come together: `PHALANX_INIT_TIMEOUT_S`.
     pub init_timeout: Duration,
     /// How long one may show no sign of life before it is lost; `None`: for ever. `PHALANX_HEARTBEAT_TIMEOUT_S`.
@@ -30,6 +32,10 @@ impl TimeLimits {
     /// ```
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let vars = Variables::of(lookup);
-        Ok(Self { init_timeout: vars.init_timeout()?, heartbeat_timeout: vars.heartbeat_timeout()? })
+        Ok(Self {
+            timeout: vars.timeout()?,
+            init_timeout: vars.init_timeout()?,
+            heartbeat_timeout: vars.heartbeat_timeout()?,
+        })
     }
 }

@@ -25,6 +25,11 @@ const OLD_NS: u64 = 60_000_000_000;
 /// assert!(phalanx_trace::verdict(&merged).contains("trace_rank_0.json"));
 /// ```
 pub fn text(merged: &Merged) -> String {
+    lines(merged).into_iter().map(|line| line + "\n").collect()
+}
+
+/// The same, line by line.
+pub(super) fn lines(merged: &Merged) -> Vec<String> {
     let Merged { traces, unread } = merged;
     let mut lines = first_causes(traces);
     lines.extend(files(traces, unread));
@@ -67,11 +72,20 @@ pub fn text(merged: &Merged) -> String {
         lines.push(format!("{quiet} other group{}: all ranks agree", if quiet == 1 { "" } else { "s" }));
     }
     lines.extend(messages);
-    lines.into_iter().map(|line| line + "\n").collect()
+    lines
 }
 
 /// What went wrong first, by the word of most ranks; and who was told something else.
 fn first_causes(traces: &[Trace]) -> Vec<String> {
+    let line = |(i, (cause, ranks)): (usize, (&str, Vec<usize>))| match i {
+        0 => format!("root cause: {cause}"),
+        _ => format!("but {} heard: {cause}", list(&ranks)),
+    };
+    told_causes(traces).into_iter().enumerate().map(line).collect()
+}
+
+/// What ranks were told went wrong first, with those that were: that of most ranks first.
+pub(super) fn told_causes(traces: &[Trace]) -> Vec<(&str, Vec<usize>)> {
     let mut told: Vec<(&str, Vec<usize>)> = Vec::new();
     for trace in traces {
         let Some(cause) = trace.first_cause.as_deref() else { continue };
@@ -82,11 +96,7 @@ fn first_causes(traces: &[Trace]) -> Vec<String> {
     }
     // The lowest rank is as near to the arbiter as any.
     told.sort_by_key(|(_, ranks)| (std::cmp::Reverse(ranks.len()), ranks[0]));
-    let line = |(i, (cause, ranks)): (usize, (&str, Vec<usize>))| match i {
-        0 => format!("root cause: {cause}"),
-        _ => format!("but {} heard: {cause}", list(&ranks)),
-    };
-    told.into_iter().enumerate().map(line).collect()
+    told
 }
 
 /// The ranks whose trace is not there, can't be used, is old, or was written for another reason.

@@ -27,6 +27,7 @@ mod latecomers;
 mod log;
 mod merge;
 mod snapshot;
+mod verdict_json;
 
 pub use chrome::json as chrome;
 pub use diagnosis::text as verdict;
@@ -34,3 +35,4 @@ pub use format::{Entry, Frame, GroupConfig, GroupStatus, State, Trace};
 pub use log::{Call, End, Log, is_precise};
 pub use merge::{Merged, Unread, merged};
 pub use snapshot::{GroupRecord, Now, Recorded, snapshot};
+pub use verdict_json::json as verdict_json;

@@ -9,4 +9,5 @@ pub(crate) mod writer;
 
 pub use phalanx_trace::{
     Entry, Frame, GroupConfig, GroupStatus, Merged, State, Trace, Unread, chrome, merged, verdict,
+    verdict_json,
 };

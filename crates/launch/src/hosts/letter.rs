@@ -2,6 +2,7 @@
 //! secret. So nothing of it is on a command line, which other users of the host can read.
 
 use super::node::Node;
+use crate::binding::Binding;
 use crate::placement::Room;
 use crate::program::Program;
 use phalanx_core::{Error, Result};
@@ -26,6 +27,7 @@ pub(crate) struct Letter {
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(String, OsString)>,
+    pub(crate) binding: Binding,
 }
 
 impl Letter {
@@ -66,7 +68,15 @@ impl Letter {
         let secret = Secret::from_hex(&self.secret)?;
         let secret = if self.encrypts { secret.encrypting() } else { secret };
         let node = Node::new(self.rank as usize, self.count as usize, self.rendezvous, secret)?;
-        let program = Program { program: self.program, args: self.args, env: self.env, not_inherited };
+        let program = Program {
+            program: self.program,
+            args: self.args,
+            env: self.env,
+            not_inherited,
+            // The agent is there.
+            folder: None,
+            binding: self.binding,
+        };
         Ok((node, Room { places: self.places as usize, cores }, program))
     }
 }
@@ -87,6 +97,7 @@ mod tests {
             program: "train".into(),
             args: vec!["--epochs".into(), "3".into()],
             env: vec![("KEY".into(), "secret".into())],
+            binding: Binding::Numa,
         }
     }
 

@@ -127,7 +127,7 @@ fn start(
     let mut command = Command::new(program);
     command.args(words).arg(&name).arg(agent);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());
-    let mut process = Process::start(command).map_err(|error| why_not_started(program, error))?;
+    let mut process = Process::start(command, None).map_err(|error| why_not_started(program, None, error))?;
     let input = Arc::new(Mutex::new(process.take_input()));
     let has_ended = Arc::<Mutex<bool>>::default();
     let (ended, events, given) = (Arc::clone(&has_ended), events.clone(), Arc::clone(&input));

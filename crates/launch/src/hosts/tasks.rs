@@ -5,13 +5,12 @@ use super::protocol::{Exit, Order, PIECE, Stream, Word, encode};
 use crate::event::Event;
 use crate::exit_code::exit_code;
 use crate::exit_kind::SIGKILL;
-use crate::plan::leaves_to_the_user;
 use crate::process::Process;
 use crate::program::Program;
-use crate::start_error::why_not_started;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Secret, SessionSender};
 use std::collections::HashMap;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -77,11 +76,8 @@ impl Tasks {
 
     fn start(&mut self, number: u64, start: u64, env: &[(String, String)]) -> Result<()> {
         let secret = self.secret.of_start(start).to_hex();
-        let chosen = env.iter().filter(|(name, _)| !(leaves_to_the_user(name) && self.program.sets(name)));
-        let env = chosen.map(|(name, value)| (name.as_str(), value.as_str()));
-        let command = self.program.command(secret.as_ref(), env);
-        let mut process =
-            Process::start(command).map_err(|error| why_not_started(&self.program.program, error))?;
+        let env = env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut process = self.program.start(secret.as_ref(), env, Stdio::null())?;
         self.say(&Word::Started { task: number, pid: process.id() });
         match self.watch(number, &mut process) {
             Ok(credits) => {

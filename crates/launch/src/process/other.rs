@@ -15,7 +15,7 @@ const POLL: Duration = Duration::from_millis(10);
 pub(crate) struct Process(Arc<Mutex<Child>>);
 
 impl Process {
-    pub(crate) fn start(mut command: Command) -> io::Result<Self> {
+    pub(crate) fn start(mut command: Command, _cpus: Option<&[usize]>) -> io::Result<Self> {
         Ok(Self(Arc::new(Mutex::new(command.spawn()?))))
     }
 

@@ -21,14 +21,16 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` in a process group of its own.
+    /// Starts `command` in a process group of its own, and on these CPUs, if there are any.
     ///
     /// On Linux the rank is killed when the *thread* that calls this ends, for whatever reason. What the rank starts
     /// in turn is not: only [`reap`](Self::reap) ends that.
-    pub(crate) fn start(mut command: Command) -> io::Result<Self> {
+    pub(crate) fn start(mut command: Command, cpus: Option<&[usize]>) -> io::Result<Self> {
         command.process_group(0);
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        die_with_this_thread(&mut command);
+        prepare(&mut command, cpus);
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        assert!(cpus.is_none(), "nobody can be bound here, which `own_cpus` has said");
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         Ok(Self { child, pid, reaped: false })
@@ -133,9 +135,18 @@ fn signal_masks(pid: Pid) -> Vec<(&'static str, u64)> {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[allow(unsafe_code, reason = "there is no safe way to run code between fork and exec")]
-fn die_with_this_thread(command: &mut Command) {
+fn prepare(command: &mut Command, cpus: Option<&[usize]>) {
+    use rustix::thread::{CpuSet, sched_setaffinity};
     let launcher = rustix::process::getpid();
+    let cpus = cpus.map(|numbers| {
+        let mut set = CpuSet::new();
+        numbers.iter().for_each(|&number| set.set(number));
+        set
+    });
     let hook = move || {
+        if let Some(cpus) = &cpus {
+            sched_setaffinity(None, cpus)?;
+        }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // The launcher may have died before the line above took effect; then nobody will send the signal.
         if rustix::process::getppid() == Some(launcher) {
@@ -144,8 +155,8 @@ fn die_with_this_thread(command: &mut Command) {
             Err(rustix::io::Errno::SRCH.into())
         }
     };
-    // SAFETY: between fork and exec only async-signal-safe things are allowed. The closure makes two system calls,
-    // prctl and getppid, without going through libc; it takes no lock, and neither allocates nor frees memory: what
-    // it captured is a number, and the errors are numbers too.
+    // SAFETY: between fork and exec only async-signal-safe things are allowed. The closure makes three system calls,
+    // sched_setaffinity, prctl and getppid, without going through libc; it takes no lock, and neither allocates nor frees memory: what
+    // it captured are a number and an array of bits, and the errors are numbers too.
     unsafe { command.pre_exec(hook) };
 }
