@@ -1,8 +1,8 @@
 //! The choice of a way in words: the price of every candidate, which one is taken, and why not a forced one.
 
 use crate::{
-    Algorithm, Considered, LevelsCall, LevelsWay, Link, MemoryCall, MemoryWay, Predictor, Selector, Way,
-    World,
+    Algorithm, Considered, LevelsCall, LevelsWay, Link, MANY_RANKS, MemoryCall, MemoryWay, Predictor,
+    Selector, Way, World,
 };
 use phalanx_core::OpKind;
 use std::fmt::Write;
@@ -22,6 +22,8 @@ impl Selector {
                 (false, Considered::Always) => "",
                 (false, Considered::ForWideSums) => " (for f16 and bf16)",
                 (false, Considered::ForRankOrder) => " (for sums in rank order)",
+                (false, Considered::ForManyRanks) if world_size < MANY_RANKS => " (for 32 ranks or more)",
+                (false, Considered::ForManyRanks) => "",
             };
             let price = if algorithm.supports(world_size) {
                 price(self.price(algorithm, bytes, world_size))

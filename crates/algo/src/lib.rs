@@ -58,10 +58,12 @@ macro_rules! algorithms {
             BroadcastBinomial => broadcast / binomial,
             BroadcastScatterAllGather => broadcast / scatter_all_gather,
             BroadcastChain => broadcast / chain,
+            BroadcastCirculant => broadcast / circulant,
             ReduceBinomial => reduce / binomial,
             ReduceReduceScatterGather => reduce / reduce_scatter_gather,
             ReduceFlat => reduce / flat,
             ReducePairwiseGather => reduce / pairwise_gather,
+            ReduceCirculant => reduce / circulant,
             GatherFlat => gather / flat,
             GatherBinomial => gather / binomial,
             ScatterFlat => scatter / flat,
@@ -75,6 +77,7 @@ macro_rules! algorithms {
 
 mod catalogue;
 mod check;
+mod circulant_graph;
 mod cost;
 mod draw;
 mod explain;
@@ -105,7 +108,7 @@ pub use fingerprint::fingerprint;
 pub use job::Job;
 pub use link::Link;
 pub use prediction::{Choice, Prediction, Predictor, World};
-pub use properties::{Combining, Considered, Properties, Worlds};
+pub use properties::{Combining, Considered, MANY_RANKS, Properties, Worlds};
 pub use registry::Algorithm;
 pub use schedule::{Action, Recv, Send, Span, Step};
 pub use select::{Selector, SumKind};
@@ -144,6 +147,7 @@ pub mod all_gather {
 pub mod broadcast {
     pub mod binomial;
     pub mod chain;
+    pub mod circulant;
     pub mod flat;
     pub mod scatter_all_gather;
 }
@@ -151,6 +155,7 @@ pub mod broadcast {
 /// The root ends with the combination of all ranks' buffers; what is left on the others means nothing.
 pub mod reduce {
     pub mod binomial;
+    pub mod circulant;
     pub mod flat;
     pub mod pairwise_gather;
     pub mod reduce_scatter_gather;

@@ -1,7 +1,8 @@
 //! What operations would cost in a world that is not here: the price of every way, what it carries, and which one is taken.
 
 use crate::{
-    Algorithm, Cost, LevelsCall, LevelsWay, Link, MemoryCall, MemoryWay, Selector, Traffic, Volume, Way,
+    Algorithm, Cost, LevelsCall, LevelsWay, Link, MemoryCall, MemoryWay, Selector, SumKind, Traffic, Volume,
+    Way,
 };
 use phalanx_core::OpKind;
 use std::collections::BTreeMap;
@@ -51,6 +52,13 @@ pub struct Choice {
 
 impl World {
     /// Hosts with at least one rank.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_algo::{Link, World};
+    /// let world = World { ranks: 17, per_host: 8, network: Link::TCP, inside: Link::MEMORY };
+    /// assert_eq!(world.hosts(), 3);
+    /// ```
     pub fn hosts(&self) -> usize {
         self.ranks.div_ceil(self.per_host)
     }
@@ -98,6 +106,23 @@ impl World {
             }
         }
         Choice { way: Way::Messages(self.selector().select(op, bytes, self.ranks)), across: None }
+    }
+
+    /// Whether `choice` can be the one for plain sums, and for what is no sum: some algorithms are only for half types, for sums in rank order, or for
+    /// more ranks.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_algo::{Algorithm, Choice, Link, Way, World};
+    /// let world = World { ranks: 8, per_host: 1, network: Link::TCP, inside: Link::MEMORY };
+    /// let can = |algorithm| world.can_choose(&Choice { way: Way::Messages(algorithm), across: None });
+    /// assert!(can(Algorithm::AllReduceRing) && !can(Algorithm::AllReduceGathered));
+    /// ```
+    pub fn can_choose(&self, choice: &Choice) -> bool {
+        match choice.way {
+            Way::Messages(algorithm) => SumKind::Plain.considers(algorithm, self.ranks),
+            Way::Memory(..) | Way::Levels(..) => true,
+        }
     }
 
     /// The sizes at which the choice changes, between the smallest and the largest of `sizes`, which ascend: what is taken for the smallest, then each
@@ -270,6 +295,12 @@ fn volume(world_size: usize, bytes: usize) -> Volume {
 
 impl Choice {
     /// Its name among those of its operation: `ring`, `two_level/slices over circulant`.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_algo::{Algorithm, Choice, Way};
+    /// assert_eq!(Choice { way: Way::Messages(Algorithm::AllReduceRing), across: None }.name(), "ring");
+    /// ```
     pub fn name(&self) -> String {
         match self.across {
             None => self.way.name(),

@@ -5,6 +5,8 @@
 //! ranks of all worlds of 2 to 64.
 
 use crate::Algorithm;
+use crate::circulant_graph::{Circulant, pieces};
+use crate::plan::ceil_log2;
 use crate::power_of_two::core_of;
 
 /// What an algorithm makes ranks and hosts carry. Lengths are parts of the whole buffer: 0.5 is half of it.
@@ -58,6 +60,13 @@ impl Algorithm {
             per_host > 0 && self.supports(world_size),
             "{self}: {world_size} ranks, {per_host} to a host"
         );
+        if self == Self::BroadcastCirculant {
+            // Each piece goes the way back that a reduction brings it, and the root sends in every round.
+            let back = Self::ReduceCirculant.traffic(world_size, per_host);
+            let pieces = pieces(world_size, usize::MAX).max(1) as f64;
+            let rounds = f64::from(ceil_log2(world_size)) - 1.0 + pieces;
+            return Traffic { sent: back.sent * rounds / pieces, ..back };
+        }
         if self.is_circular() {
             circular(self, world_size, per_host)
         } else {
@@ -89,10 +98,12 @@ impl Algorithm {
             | Self::BroadcastBinomial
             | Self::BroadcastScatterAllGather
             | Self::BroadcastChain
+            | Self::BroadcastCirculant
             | Self::ReduceBinomial
             | Self::ReduceReduceScatterGather
             | Self::ReduceFlat
             | Self::ReducePairwiseGather
+            | Self::ReduceCirculant
             | Self::GatherFlat
             | Self::GatherBinomial
             | Self::ScatterFlat
@@ -143,6 +154,14 @@ impl Algorithm {
                 to(Sent { to: To::Rank(rank + 1), messages: pieces as f64, share: 1.0 });
             }
             Self::BroadcastChain => {}
+            Self::BroadcastCirculant => {
+                let graph = Circulant::new(world_size);
+                place.in_pieces(&graph, &graph.sent(rank), |k| graph.next(rank, k), |peer| peer > 0, to);
+            }
+            Self::ReduceCirculant => {
+                let graph = Circulant::new(world_size);
+                place.in_pieces(&graph, &graph.received(rank), |k| graph.previous(rank, k), |_| rank > 0, to);
+            }
             Self::ReduceBinomial => place.up_the_tree(|_| 1.0, to),
             Self::ReduceReduceScatterGather => {
                 place.circulant(block, 1, to);
@@ -226,6 +245,30 @@ impl Place {
             to(whole(rank + core_size));
         }
         core(Self { rank, world_size: core_size }, to);
+    }
+
+    /// Along a circulant graph: the pieces `blocks`, to those ranks among `peer`s that `takes` names.
+    fn in_pieces(
+        self,
+        graph: &Circulant,
+        blocks: &[isize],
+        peer: impl Fn(usize) -> usize,
+        takes: impl Fn(usize) -> bool,
+        to: &mut impl FnMut(Sent),
+    ) {
+        let pieces = pieces(self.world_size, usize::MAX);
+        if pieces == 0 {
+            return;
+        }
+        let mut counts = vec![0.0; graph.q()];
+        for (k, piece) in graph.rounds(pieces, blocks) {
+            if piece.is_some() {
+                counts[k] += 1.0;
+            }
+        }
+        for (k, messages) in counts.into_iter().enumerate().filter(|(k, _)| takes(peer(*k))) {
+            to(Sent { to: To::Rank(peer(k)), messages, share: messages / pieces as f64 });
+        }
     }
 
     /// What this rank sends its children in the binomial tree; `share` of a subtree's size.
@@ -392,7 +435,7 @@ mod tests {
 
     /// A length that all algorithms deal out evenly.
     fn even_len(world_size: usize) -> usize {
-        3 * world_size * core_of(world_size).0
+        6 * ceil_log2(world_size) as usize * world_size * core_of(world_size).0
     }
 
     #[test]
