@@ -5,7 +5,9 @@ mod bench;
 mod cli;
 mod complaint;
 mod hosts;
+mod link;
 mod run;
+mod simulate;
 mod trace;
 mod tune;
 
@@ -33,6 +35,7 @@ fn main() {
         Command::Agent => run::agent(),
         Command::Bench(flags) => bench::run(&flags),
         Command::Tune => tune::run().map(|text| say(&text)),
+        Command::Simulate(flags) => simulate::text(&flags).map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
         Command::Trace(flags) => trace::text(&flags).map(|text| say(&text)),
     };
