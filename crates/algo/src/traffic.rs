@@ -1,4 +1,4 @@
-//! Who sends how much to whom, without a schedule: what ranks and network cards of large worlds carry.
+//! The traffic of an algorithm without its schedules: what ranks and network cards of large worlds carry.
 //!
 //! A schedule has as many steps as its rank has messages, so those of ten thousand ranks on a ring are ten thousand times twenty thousand.
 //! Here an algorithm says for one rank in a few words what it sends, in parts of the buffer. The tests hold that against the schedules of all
@@ -119,8 +119,8 @@ impl Algorithm {
         let others = world_size as f64 - 1.0;
         match self {
             Self::AllReduceFlat => {
-                place.from_root(1.0, to);
-                place.to_root(1.0, to);
+                place.root_to_each(1.0, to);
+                place.each_to_root(1.0, to);
             }
             Self::AllReduceRecursiveDoubling => place.folded(to, |core, to| {
                 core.partners(|partner, _| to(Sent { to: partner, messages: 1.0, share: 1.0 }));
@@ -143,7 +143,7 @@ impl Algorithm {
             Self::ReduceScatterCirculant => place.circulant(block, 1, to),
             Self::AllGatherBruck => place.circulant(block, world_size - 1, to),
             Self::ReduceScatterPairwise | Self::AllToAllPairwise => place.each(1.0, block, to),
-            Self::BroadcastFlat => place.from_root(1.0, to),
+            Self::BroadcastFlat => place.root_to_each(1.0, to),
             Self::BroadcastBinomial => place.down_the_tree(|_| 1.0, to),
             Self::BroadcastScatterAllGather => {
                 place.down_the_tree(|size| size * block, to);
@@ -167,18 +167,18 @@ impl Algorithm {
                 place.circulant(block, 1, to);
                 place.up_the_tree(|size| size * block, to);
             }
-            Self::ReduceFlat => place.to_root(1.0, to),
+            Self::ReduceFlat => place.each_to_root(1.0, to),
             Self::ReducePairwiseGather => {
                 place.each(1.0, block, to);
-                place.to_root(block, to);
+                place.each_to_root(block, to);
             }
-            Self::GatherFlat => place.to_root(block, to),
+            Self::GatherFlat => place.each_to_root(block, to),
             Self::GatherBinomial => place.up_the_tree(|size| size * block, to),
-            Self::ScatterFlat => place.from_root(block, to),
+            Self::ScatterFlat => place.root_to_each(block, to),
             Self::ScatterBinomial => place.down_the_tree(|size| size * block, to),
             Self::BarrierCentral => {
-                place.from_root(0.0, to);
-                place.to_root(0.0, to);
+                place.root_to_each(0.0, to);
+                place.each_to_root(0.0, to);
             }
             Self::BarrierDissemination => place.circulant(0.0, 1, to),
         }
@@ -203,13 +203,13 @@ impl Place {
         to(Sent { to: To::Each, messages, share });
     }
 
-    fn from_root(self, share: f64, to: &mut impl FnMut(Sent)) {
+    fn root_to_each(self, share: f64, to: &mut impl FnMut(Sent)) {
         if self.rank == 0 {
             self.each(1.0, share, to);
         }
     }
 
-    fn to_root(self, share: f64, to: &mut impl FnMut(Sent)) {
+    fn each_to_root(self, share: f64, to: &mut impl FnMut(Sent)) {
         if self.rank > 0 {
             to(Sent { to: To::Rank(0), messages: 1.0, share });
         }

@@ -94,7 +94,7 @@ impl LevelsWay {
         }
     }
 
-    /// What it is made of on `hosts` hosts of `per_host` ranks; `None` of [`Direct`](Self::Direct), which is one of messages among all.
+    /// The parts of `op` in this way on `hosts` hosts of `per_host` ranks; `None` of [`Direct`](Self::Direct), which is one of messages among all.
     pub(crate) fn parts(self, op: OpKind, (hosts, per_host): (usize, usize), bytes: usize) -> Option<Parts> {
         let slice = bytes.div_ceil(per_host);
         let parts = |inside: &[OpKind], across, at_once| Parts {

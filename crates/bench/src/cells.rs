@@ -53,8 +53,9 @@ impl DrawingBackend for &mut Cells {
         Ok(())
     }
 
+    /// What a line covers less than half is left to the cell beside it.
     fn draw_pixel(&mut self, at: BackendCoord, color: BackendColor) -> Drawn {
-        if let Some(letter) = self.letter(color) {
+        if let Some(letter) = self.letter(color).filter(|_| color.alpha > 0.5) {
             self.put(at, letter);
         }
         Ok(())
