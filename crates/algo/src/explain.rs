@@ -1,7 +1,8 @@
 //! The choice of a way in words: the price of every candidate, which one is taken, and why not a forced one.
 
 use crate::{
-    Algorithm, Considered, LevelsCall, LevelsWay, Link, MemoryCall, MemoryWay, Selector, SumKind, Way,
+    Algorithm, Considered, LevelsCall, LevelsWay, Link, MANY_RANKS, MemoryCall, MemoryWay, Predictor,
+    Selector, Way, World,
 };
 use phalanx_core::OpKind;
 use std::fmt::Write;
@@ -21,6 +22,8 @@ impl Selector {
                 (false, Considered::Always) => "",
                 (false, Considered::ForWideSums) => " (for f16 and bf16)",
                 (false, Considered::ForRankOrder) => " (for sums in rank order)",
+                (false, Considered::ForManyRanks) if world_size < MANY_RANKS => " (for 32 ranks or more)",
+                (false, Considered::ForManyRanks) => "",
             };
             let price = if algorithm.supports(world_size) {
                 price(self.price(algorithm, bytes, world_size))
@@ -81,7 +84,7 @@ impl Selector {
 }
 
 /// Predicted seconds of `op` on `hosts` hosts with `per_host` ranks each: the parts inside a host at the prices of `inside`, those between
-/// hosts as `across` chooses and prices them.
+/// hosts as `across` chooses and prices them, over the one card that the ranks of a host share.
 fn levels_seconds(
     way: LevelsWay,
     op: OpKind,
@@ -90,35 +93,11 @@ fn levels_seconds(
     inside: &Link,
     across: &Selector,
 ) -> f64 {
-    let in_memory = |op: OpKind, bytes: usize| {
-        let way = MemoryCall::new(op, bytes, per_host).recommended();
-        way.seconds(op, per_host, bytes, inside)
-    };
-    let free = Selector { link: across.link, ..Selector::default() };
-    let by_messages = |op: OpKind, bytes: usize, ranks: usize| {
-        let algorithm: Algorithm = free.select_for(op, SumKind::Plain, bytes, ranks);
-        algorithm.seconds(ranks, bytes, &free.link)
-    };
-    let slice = bytes.div_ceil(per_host);
-    match (way, op) {
-        (LevelsWay::Direct, _) => by_messages(op, bytes, hosts * per_host),
-        (LevelsWay::Speakers, OpKind::AllReduce) => {
-            in_memory(OpKind::Reduce, bytes)
-                + by_messages(op, bytes, hosts)
-                + in_memory(OpKind::Broadcast, bytes)
-        }
-        (LevelsWay::Speakers, OpKind::Barrier) => 2.0 * in_memory(op, 0) + by_messages(op, 0, hosts),
-        (LevelsWay::Speakers, _) => in_memory(op, bytes) + by_messages(op, bytes, hosts),
-        (LevelsWay::Slices, OpKind::AllReduce) => {
-            in_memory(OpKind::ReduceScatter, bytes)
-                + by_messages(op, slice, hosts)
-                + in_memory(OpKind::AllGather, bytes)
-        }
-        (LevelsWay::Slices, _) => {
-            // One part inside for each host.
-            hosts as f64 * in_memory(op, bytes.div_ceil(hosts)) + by_messages(op, slice, hosts)
-        }
-    }
+    let world = World { ranks: hosts * per_host, per_host, network: across.link, inside: *inside };
+    let mut predictor = Predictor::new(world);
+    let direct = Selector { link: across.link, ..Selector::default() }.select(op, bytes, world.ranks);
+    let prediction = predictor.on_two_levels(op, way, bytes);
+    prediction.unwrap_or_else(|| predictor.by_messages(direct, bytes)).seconds
 }
 
 fn price(seconds: f64) -> String {

@@ -8,7 +8,8 @@
 //! - [`check()`] proves that the schedules of all ranks fit together, give the right result, and cost what the [`Properties`] says;
 //! - [`Selector`] chooses the cheapest by its [`Cost`]; the choice can be [printed](Selector::explain) and
 //!   [forced](Selector::forced_from);
-//! - [`draw()`] makes the pictures among the properties.
+//! - [`draw()`] makes the pictures among the properties;
+//! - [`Predictor`] says what all that would cost in a large [`World`], and what its ranks and network cards would carry ([`Traffic`]).
 //!
 //! Ranks that share memory need no messages, and a group over several hosts is made of parts. Which ways they have, and which one is taken, is
 //! here too ([`MemoryWay`], [`LevelsWay`]), so that one list ([`Way`]) has all that can be listed, priced and forced.
@@ -16,7 +17,8 @@
 //! Deliberately absent: sockets, threads, clocks, randomness, element types and operators.
 //!
 //! To add an algorithm, write one file with its properties and its steps, and name it twice in this one, in the table
-//! and as a module ([`Algorithm`]): the checker, the pictures, the selection and the tests of the backends take it from there.
+//! and as a module ([`Algorithm`]), and say in `traffic.rs` what a rank sends: the checker, the pictures, the selection and the tests of the
+//! backends take it from there.
 //!
 //! ```
 //! use phalanx_algo::{Action, Algorithm, Selector, Shape};
@@ -56,10 +58,12 @@ macro_rules! algorithms {
             BroadcastBinomial => broadcast / binomial,
             BroadcastScatterAllGather => broadcast / scatter_all_gather,
             BroadcastChain => broadcast / chain,
+            BroadcastCirculant => broadcast / circulant,
             ReduceBinomial => reduce / binomial,
             ReduceReduceScatterGather => reduce / reduce_scatter_gather,
             ReduceFlat => reduce / flat,
             ReducePairwiseGather => reduce / pairwise_gather,
+            ReduceCirculant => reduce / circulant,
             GatherFlat => gather / flat,
             GatherBinomial => gather / binomial,
             ScatterFlat => scatter / flat,
@@ -73,6 +77,7 @@ macro_rules! algorithms {
 
 mod catalogue;
 mod check;
+mod circulant_graph;
 mod cost;
 mod draw;
 mod explain;
@@ -83,12 +88,14 @@ mod memory;
 mod oracle;
 mod plan;
 mod power_of_two;
+mod prediction;
 mod properties;
 mod registry;
 mod schedule;
 mod select;
 mod shape;
 mod shared_memory;
+mod traffic;
 mod tree;
 mod two_level;
 mod unbuffered;
@@ -100,12 +107,14 @@ pub use draw::draw;
 pub use fingerprint::fingerprint;
 pub use job::Job;
 pub use link::Link;
-pub use properties::{Combining, Considered, Properties, Worlds};
+pub use prediction::{Choice, Prediction, Predictor, World};
+pub use properties::{Combining, Considered, MANY_RANKS, Properties, Worlds};
 pub use registry::Algorithm;
 pub use schedule::{Action, Recv, Send, Span, Step};
 pub use select::{Selector, SumKind};
 pub use shape::{Buffers, Shape};
 pub use shared_memory::{LINE_BYTES, MemoryCall, MemoryWay, SLOT_BYTES};
+pub use traffic::Traffic;
 pub use two_level::{LevelsCall, LevelsWay, SLICED_BYTES_MIN};
 
 /// Every rank ends with the combination of all ranks' buffers.
@@ -138,6 +147,7 @@ pub mod all_gather {
 pub mod broadcast {
     pub mod binomial;
     pub mod chain;
+    pub mod circulant;
     pub mod flat;
     pub mod scatter_all_gather;
 }
@@ -145,6 +155,7 @@ pub mod broadcast {
 /// The root ends with the combination of all ranks' buffers; what is left on the others means nothing.
 pub mod reduce {
     pub mod binomial;
+    pub mod circulant;
     pub mod flat;
     pub mod pairwise_gather;
     pub mod reduce_scatter_gather;

@@ -45,6 +45,9 @@ pub enum Combining {
     AtEveryRank,
 }
 
+/// The ranks from which on algorithms are candidates that are [for many](Considered::ForManyRanks).
+pub const MANY_RANKS: usize = 32;
+
 /// For which calls an algorithm is a candidate. Any of them can be [forced](crate::Selector::forced).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Considered {
@@ -54,6 +57,8 @@ pub enum Considered {
     ForWideSums,
     /// For sums [in rank order](crate::SumKind::InRankOrder) only.
     ForRankOrder,
+    /// For all on [`MANY_RANKS`] or more: on fewer it has not been measured.
+    ForManyRanks,
 }
 
 /// What is worth knowing about an algorithm.

@@ -1,7 +1,7 @@
 //! The choice among algorithms of messages: one function, whose answer can be forced, and printed (see `explain`). Where ranks share memory
 //! `shared_memory.rs` chooses, and over several hosts `two_level.rs` which parts there are.
 
-use crate::{Algorithm, Considered, Kind, LevelsWay, Link, MemoryWay, Way};
+use crate::{Algorithm, Considered, Kind, LevelsWay, Link, MANY_RANKS, MemoryWay, Way};
 use phalanx_core::{Error, OpKind, Result};
 use std::collections::BTreeMap;
 
@@ -152,17 +152,19 @@ impl SumKind {
         self != Self::InRankOrder || algorithm.keeps_rank_order()
     }
 
-    fn considers(self, algorithm: Algorithm) -> bool {
+    /// Whether `algorithm` is a candidate for such sums of so many ranks.
+    pub(crate) fn considers(self, algorithm: Algorithm, world_size: usize) -> bool {
         match algorithm.properties().considered {
             Considered::Always => self.can_be_those_of(algorithm),
             Considered::ForWideSums => self != Self::Plain,
             Considered::ForRankOrder => self == Self::InRankOrder,
+            Considered::ForManyRanks => world_size >= MANY_RANKS && self.can_be_those_of(algorithm),
         }
     }
 }
 
 fn candidates(op: OpKind, sums: SumKind, world_size: usize) -> impl Iterator<Item = Algorithm> {
-    Algorithm::of(op).filter(move |a| sums.considers(*a) && a.supports(world_size))
+    Algorithm::of(op).filter(move |a| sums.considers(*a, world_size) && a.supports(world_size))
 }
 
 #[cfg(test)]
@@ -198,7 +200,31 @@ mod tests {
     #[test]
     fn a_chain_of_many_ranks_is_too_long_for_middling_buffers() {
         assert_eq!(choice(OpKind::Broadcast, 1 << 20, 64), "scatter_all_gather");
-        assert_eq!(choice(OpKind::Broadcast, 64 << 20, 64), "chain");
+        assert_eq!(choice(OpKind::Broadcast, 64 << 20, 64), "circulant");
+        assert_eq!(choice(OpKind::Reduce, 64 << 20, 64), "circulant");
+    }
+
+    #[test]
+    fn what_is_for_many_ranks_is_chosen_by_no_small_world() {
+        let links = [Link::TCP, Link::LOOPBACK, Link { ranks_per_core: 4.0, ..Link::LOOPBACK }];
+        for (link, world_size) in
+            links.into_iter().flat_map(|link| (1..MANY_RANKS).map(move |ranks| (link, ranks)))
+        {
+            for bytes in (0..40).map(|shift| 1 << shift) {
+                for op in [OpKind::Broadcast, OpKind::Reduce] {
+                    let chosen = Selector { link, ..Selector::default() }.select(op, bytes, world_size);
+                    assert_ne!(
+                        chosen.properties().considered,
+                        Considered::ForManyRanks,
+                        "{op} {world_size} {bytes}"
+                    );
+                }
+            }
+        }
+        let before = ["flat", "binomial", "scatter_all_gather", "chain"];
+        for world_size in 2..=8 {
+            assert!((0..40).all(|shift| before.contains(&choice(OpKind::Broadcast, 1 << shift, world_size))));
+        }
     }
 
     #[test]

@@ -120,13 +120,13 @@ impl MemoryCall {
     }
 
     fn is_worth_one_shot(&self) -> bool {
-        let read = self.len * (self.world_size - 1).max(1);
-        let all_read = read * self.world_size;
+        let read = self.len.saturating_mul((self.world_size - 1).max(1));
+        let all_read = read.saturating_mul(self.world_size);
         read <= ONE_SHOT_BYTES || (self.is_crowded && all_read <= ONE_SHOT_BYTES_CROWDED)
     }
 
     fn fits_a_line(&self) -> bool {
-        self.part * self.parts <= LINE_BYTES
+        self.part.saturating_mul(self.parts) <= LINE_BYTES
     }
 
     fn reads_far(&self) -> bool {

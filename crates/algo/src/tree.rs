@@ -47,6 +47,13 @@ pub(crate) fn place(rank: usize, world_size: usize, root: usize) -> Place {
     }
 }
 
+/// The ranks of the largest subtree below the root of the binomial tree over `world_size` ranks.
+pub(crate) fn largest_subtree(world_size: usize) -> usize {
+    // The child that is farthest away has what is left; the one before it has half of its distance.
+    let farthest = world_size.next_power_of_two() / 2;
+    (world_size - farthest).min(farthest).max(farthest / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +65,8 @@ mod tests {
                 let places: Vec<_> = (0..world_size).map(|rank| place(rank, world_size, root)).collect();
                 assert_eq!(places[root].own.size, world_size);
                 assert_eq!(places[root].parent, None);
+                let below = places.iter().map(|place| place.own.size).filter(|size| *size < world_size);
+                assert_eq!(below.max().unwrap_or(0), largest_subtree(world_size));
                 for (rank, at) in places.iter().enumerate() {
                     assert_eq!(at.own.size, 1 + at.children.iter().map(|c| c.size).sum::<usize>());
                     for child in &at.children {

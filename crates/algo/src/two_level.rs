@@ -17,6 +17,17 @@ pub enum LevelsWay {
     Slices,
 }
 
+/// The parts of an operation on two levels.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Parts {
+    /// In shared memory: which operation, on how many bytes, how many times.
+    pub(crate) inside: Vec<(OpKind, usize, f64)>,
+    /// Between hosts.
+    pub(crate) across: (OpKind, usize),
+    /// As many ranks of each host do that at the same time.
+    pub(crate) at_once: usize,
+}
+
 /// What decides among the ways for a call. The same on all its ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct LevelsCall {
@@ -80,6 +91,32 @@ impl LevelsWay {
             OpKind::AllGather | OpKind::ReduceScatter => &[Self::Direct, Self::Slices],
             OpKind::Gather | OpKind::Scatter | OpKind::AllToAll => &[Self::Direct],
             _ => &[],
+        }
+    }
+
+    /// The parts of `op` in this way on `hosts` hosts of `per_host` ranks; `None` of [`Direct`](Self::Direct), which is one of messages among all.
+    pub(crate) fn parts(self, op: OpKind, (hosts, per_host): (usize, usize), bytes: usize) -> Option<Parts> {
+        let slice = bytes.div_ceil(per_host);
+        let parts = |inside: &[OpKind], across, at_once| Parts {
+            inside: inside.iter().map(|op| (*op, bytes, 1.0)).collect(),
+            across: (op, across),
+            at_once,
+        };
+        match (self, op) {
+            (Self::Direct, _) => None,
+            (Self::Speakers, OpKind::AllReduce) => {
+                Some(parts(&[OpKind::Reduce, OpKind::Broadcast], bytes, 1))
+            }
+            (Self::Speakers, OpKind::Barrier) => Some(parts(&[op, op], 0, 1)),
+            (Self::Speakers, _) => Some(parts(&[op], bytes, 1)),
+            (Self::Slices, OpKind::AllReduce) => {
+                Some(parts(&[OpKind::ReduceScatter, OpKind::AllGather], slice, per_host))
+            }
+            (Self::Slices, _) => {
+                // One part inside for each host.
+                let inside = vec![(op, bytes.div_ceil(hosts), hosts as f64)];
+                Some(Parts { inside, across: (op, slice), at_once: per_host })
+            }
         }
     }
 

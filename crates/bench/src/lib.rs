@@ -34,6 +34,8 @@
 
 mod backend;
 mod case;
+#[cfg(feature = "plot")]
+mod cells;
 mod compare;
 mod data;
 mod effort;
@@ -66,14 +68,38 @@ pub use flags::Flags;
 pub use machine::Machine;
 pub use op::{Op, Place};
 pub use report::Report;
-pub use sizes::parse_bytes;
+pub use sizes::{parse_bytes, short, sweep};
 pub use stats::Stats;
+pub use table::time;
 
 use hogs::Hogs;
 use library::Library;
 use phalanx::{Error, Result};
 use std::io::Write;
 use task::Task;
+
+/// Draws values over sizes as text, with logarithmic axes as the pictures have: a letter for each line, whose names stand below. A line is its name
+/// and its (bytes, value) pairs, all more than 0. The drawing is `size` characters wide and high.
+///
+/// # Errors
+/// [`Internal`](Error::Internal): it can't be drawn, as where `size` leaves no room beside the axes.
+///
+/// # Examples
+/// ```
+/// let ring = ("ring".to_owned(), vec![(64.0, 10.0), (4096.0, 20.0), (1048576.0, 900.0)]);
+/// let text = phalanx_bench::draw_text("all_reduce", "µs", &[ring], (60, 12))?;
+/// assert!(text.contains("4 KiB") && text.ends_with("a ring\n"), "{text}");
+/// # Ok::<(), phalanx::Error>(())
+/// ```
+#[cfg(feature = "plot")]
+pub fn draw_text(
+    title: &str,
+    unit: &str,
+    lines: &[(String, Vec<(f64, f64)>)],
+    size: (u32, u32),
+) -> Result<String> {
+    plot::text(title, unit, lines, size)
+}
 
 /// Measures what `flags` ask for, and writes tables or JSON to `out`.
 ///

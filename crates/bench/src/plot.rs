@@ -1,5 +1,6 @@
 //! Latency and bandwidth over size, as a picture.
 
+use crate::cells::Cells;
 use crate::op::Place;
 use crate::report::{Case, Report};
 use crate::sizes::short;
@@ -13,6 +14,21 @@ use std::path::Path;
 /// The width and height of a panel.
 const PANEL: (u32, u32) = (560, 320);
 const FONT: &str = "sans-serif";
+
+/// The sizes of what stands around the lines of a panel, in pixels, or in characters where it is text.
+struct Margins {
+    caption: u32,
+    around: u32,
+    below: u32,
+    left: u32,
+    line: u32,
+    point: u32,
+    tick: u32,
+}
+
+const OF_PICTURES: Margins =
+    Margins { caption: 17, around: 10, below: 36, left: 60, line: 2, point: 3, tick: 5 };
+const OF_TEXT: Margins = Margins { caption: 1, around: 0, below: 3, left: 12, line: 1, point: 0, tick: 1 };
 
 /// One line of a panel: a name, and (size, time in µs, bus bandwidth in GB/s) for each case.
 struct Series {
@@ -34,8 +50,6 @@ pub(crate) fn draw(report: &Report, path: &Path) -> Result<()> {
     std::fs::write(path, bytes).map_err(|error| Error::io(format!("writing {}", path.display()), error))
 }
 
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
-
 /// The picture as the text of an SVG.
 pub(crate) fn svg(report: &Report) -> std::result::Result<String, Box<dyn std::error::Error>> {
     let rows = panels(report);
@@ -46,22 +60,52 @@ pub(crate) fn svg(report: &Report) -> std::result::Result<String, Box<dyn std::e
         area.fill(&WHITE)?;
         for (row, (title, series)) in area.split_evenly((rows.len().max(1), 1)).iter().zip(&rows) {
             let (left, right) = row.split_horizontally(PANEL.0);
-            panel(&left, title, "µs", series, |(size, time, _)| (size, time))?;
-            panel(&right, title, "GB/s on the bus", series, |(size, _, bandwidth)| (size, bandwidth))?;
+            panel(&left, &OF_PICTURES, title, "µs", &lines(series, |(size, time, _)| (size, time)))?;
+            let bandwidth = lines(series, |(size, _, bandwidth)| (size, bandwidth));
+            panel(&right, &OF_PICTURES, title, "GB/s on the bus", &bandwidth)?;
         }
         area.present()?;
     }
     Ok(text)
 }
 
-fn panel(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
+/// A line of a panel: its name and its points.
+pub(crate) type Line = (String, Vec<(f64, f64)>);
+
+fn lines(series: &[Series], axes: impl Fn((f64, f64, f64)) -> (f64, f64)) -> Vec<Line> {
+    let line = |of: &Series| (of.name.clone(), of.points.iter().map(|&point| axes(point)).collect());
+    series.iter().map(line).collect()
+}
+
+/// The panel as text, its axes named in the title, `width` characters wide and `height` lines high, with a letter for each line: `a` for the first one.
+pub(crate) fn text(title: &str, unit: &str, lines: &[Line], (width, height): (u32, u32)) -> Result<String> {
+    let letters: Vec<_> =
+        (0..lines.len()).map(|number| (Palette99::pick(number).rgb(), letter(number))).collect();
+    let mut cells = Cells::new(width, height, letters);
+    // No box of names: it would hide lines. They stand below.
+    let unnamed: Vec<_> = lines.iter().map(|(_, points)| (String::new(), points.clone())).collect();
+    let title = format!("{title}: {unit} over size");
+    panel(&(&mut cells).into_drawing_area(), &OF_TEXT, &title, "", &unnamed)
+        .map_err(|error| Error::Internal { what: format!("drawing: {error}") })?;
+    let names = lines.iter().enumerate().map(|(number, (name, _))| format!("  {} {name}\n", letter(number)));
+    Ok(cells.text() + &names.collect::<String>())
+}
+
+fn letter(number: usize) -> char {
+    char::from_u32('a' as u32 + number as u32 % 26).unwrap_or('*')
+}
+
+fn panel<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    margins: &Margins,
     title: &str,
     unit: &str,
-    series: &[Series],
-    axes: impl Fn((f64, f64, f64)) -> (f64, f64),
-) -> Drawn {
-    let points = || series.iter().flat_map(|line| &line.points).map(|&point| axes(point));
+    lines: &[Line],
+) -> std::result::Result<(), Box<dyn std::error::Error>>
+where
+    B::ErrorType: 'static,
+{
+    let points = || lines.iter().flat_map(|(_, points)| points).copied();
     let around = |values: &mut dyn Iterator<Item = f64>, margin: f64| {
         let (least, most) = values.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
         (least / margin..most * margin).log_scale()
@@ -69,33 +113,40 @@ fn panel(
     let x = around(&mut points().map(|point| point.0), 1.5).base(4.0);
     let y = around(&mut points().map(|point| point.1), 2.0);
     let mut chart = ChartBuilder::on(area)
-        .caption(title, (FONT, 17))
-        .margin(10)
-        .x_label_area_size(36)
-        .y_label_area_size(60)
+        .caption(title, (FONT, margins.caption))
+        .margin(margins.around)
+        .x_label_area_size(margins.below)
+        .y_label_area_size(margins.left)
         .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
-        .x_desc("size")
+        .set_all_tick_mark_size(margins.tick)
+        .x_desc(if unit.is_empty() { "" } else { "size" })
         .y_desc(unit)
         .x_label_formatter(&|bytes| short(bytes.round() as usize))
         .y_label_formatter(&|value| decimal(*value))
         .draw()?;
-    for (number, line) in series.iter().enumerate() {
+    let mut has_names = false;
+    for (number, (name, points)) in lines.iter().enumerate() {
         let color = Palette99::pick(number).to_rgba();
-        let places: Vec<_> = line.points.iter().map(|&point| axes(point)).collect();
-        chart
-            .draw_series(LineSeries::new(places, color.stroke_width(2)).point_size(3))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+        let line =
+            LineSeries::new(points.clone(), color.stroke_width(margins.line)).point_size(margins.point);
+        let drawn = chart.draw_series(line)?;
+        if !name.is_empty() {
+            has_names = true;
+            let legend = color.stroke_width(margins.line);
+            drawn.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], legend));
+        }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    if has_names || lines.is_empty() {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
+    }
     Ok(())
 }
 
@@ -195,6 +246,15 @@ mod tests {
         let panels = panels(&two_libraries());
         let lines: Vec<_> = panels[0].1.iter().map(|line| (line.name.as_str(), line.points.len())).collect();
         assert_eq!((panels.len(), lines), (1, vec![("phalanx", 3), ("mpich (tcp)", 3)]));
+    }
+
+    #[test]
+    fn a_panel_of_text_has_a_letter_for_each_line() {
+        let line = |name: &str, factor: f64| {
+            (name.to_owned(), (1..=6).map(|shift| (4f64.powi(shift), factor * f64::from(shift))).collect())
+        };
+        let text = text("all_reduce", "µs", &[line("ring", 100.0), line("flat", 1.0)], (60, 14)).unwrap();
+        insta::assert_snapshot!(text);
     }
 
     #[test]

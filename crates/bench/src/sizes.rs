@@ -27,7 +27,12 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
 const NOT_A_SIZE: &str = "not a size such as 4096, 64K or 16MiB";
 
 /// The shortest of `4 B`, `64 KiB`, `16 MiB`.
-pub(crate) fn short(bytes: usize) -> String {
+///
+/// # Examples
+/// ```
+/// assert_eq!([1000, 65536].map(phalanx_bench::short), ["1000 B", "64 KiB"]);
+/// ```
+pub fn short(bytes: usize) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes > 0 && bytes.is_multiple_of(1 << shift) {
             return format!("{} {unit}", bytes >> shift);
@@ -36,8 +41,13 @@ pub(crate) fn short(bytes: usize) -> String {
     format!("{bytes} B")
 }
 
-/// From `min` to `max`, each size `factor` times the last.
-pub(crate) fn sweep(min: usize, max: usize, factor: usize) -> Vec<usize> {
+/// From `min`, or 1, to `max`, each size `factor` times the last.
+///
+/// # Examples
+/// ```
+/// assert_eq!(phalanx_bench::sweep(4, 100, 4), [4, 16, 64]);
+/// ```
+pub fn sweep(min: usize, max: usize, factor: usize) -> Vec<usize> {
     let next = |&bytes: &usize| bytes.checked_mul(factor);
     std::iter::successors(Some(min.max(1)), next).take_while(|&bytes| bytes <= max).collect()
 }

@@ -148,7 +148,12 @@ pub(crate) fn markdown(rows: &[Vec<String>]) -> String {
 }
 
 /// Three or four digits, in µs.
-fn time(us: f64) -> String {
+///
+/// # Examples
+/// ```
+/// assert_eq!([1.25, 250.0].map(phalanx_bench::time), ["1.25", "250"]);
+/// ```
+pub fn time(us: f64) -> String {
     let digits = match us {
         ..10.0 => 2,
         ..100.0 => 1,

@@ -1,5 +1,6 @@
 //! Commands and flags.
 
+use crate::link::LinkFlag;
 use crate::rank_count::RankCount;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
@@ -47,6 +48,11 @@ pub(crate) enum Command {
     /// Look at the collective algorithms: list them, draw them, price them, prove them
     #[command(subcommand)]
     Algo(Algo),
+    /// Predict what operations would cost on a cluster of any size, by the cost model
+    ///
+    /// For each operation, size and algorithm: the time, the bytes of the busiest rank and of a host's network card, messages, and rounds; which one
+    /// is chosen, and from which size. Nothing is measured and no rank is started. Sizes are those of `phalanx bench`, of f32.
+    Simulate(Simulate),
     /// Put together what the ranks of a job wrote of their latest operations, and say who went astray
     ///
     /// Ranks write trace_rank_N.json into the folder PHALANX_TRACE_DIR (`phalanx run --log-dir` sets it) when a group fails, when
@@ -258,6 +264,51 @@ pub(crate) struct Trace {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Simulate {
+    /// Ranks of all hosts
+    #[arg(short = 'n', long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    pub(crate) ranks: usize,
+
+    /// Ranks on each host; the last one has what is left
+    #[arg(long, value_name = "N", default_value = "1", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    pub(crate) ranks_per_host: usize,
+
+    /// Between hosts: bits a second that a host's network card carries in each direction (or bytes: 3.1GB/s), and the time of a short message
+    #[arg(long, value_name = "BANDWIDTH,LATENCY", default_value = "25G,10us")]
+    pub(crate) link: LinkFlag,
+
+    /// Inside a host: what a rank copies, and how long others take to see it
+    #[arg(long, value_name = "BANDWIDTH,LATENCY", default_value = "120G,500ns")]
+    pub(crate) host_link: LinkFlag,
+
+    /// Operations to price [default: all]
+    #[arg(long, value_name = "OP,…", value_delimiter = ',', value_parser = operation)]
+    pub(crate) ops: Vec<OpKind>,
+
+    /// Smallest size of the whole buffer
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "4", value_parser = parse_bytes)]
+    pub(crate) min_bytes: usize,
+
+    /// Largest size; 64K and 64KiB are 65536
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
+    pub(crate) max_bytes: usize,
+
+    /// From one size to the next
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4",
+        value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
+    pub(crate) factor: usize,
+
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Draw time over size, as text
+    #[cfg(feature = "plot")]
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) draw: bool,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Algo {
     /// List all algorithms with what they cost
@@ -362,6 +413,8 @@ mod tests {
         #[cfg(feature = "plot")]
         insta::assert_snapshot!("help_bench", help(&["bench"]));
         insta::assert_snapshot!("help_algo", help(&["algo"]));
+        #[cfg(feature = "plot")]
+        insta::assert_snapshot!("help_simulate", help(&["simulate"]));
         insta::assert_snapshot!("help_trace", help(&["trace"]));
     }
 

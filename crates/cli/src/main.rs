@@ -7,9 +7,11 @@ mod cli;
 mod complaint;
 mod hosts;
 mod json_report;
+mod link;
 mod rank_count;
 mod run;
 mod shell;
+mod simulate;
 mod trace;
 mod tune;
 mod words;
@@ -46,6 +48,7 @@ fn main() {
         Command::Agent => run::agent(),
         Command::Bench(flags) => bench::run(&flags),
         Command::Tune => tune::run().map(|text| say(&text)),
+        Command::Simulate(flags) => simulate::text(&flags).map(|text| say(&text)),
         Command::Algo(command) => algo::text(command).map(|text| say(&text)),
         Command::Trace(flags) => trace::text(&flags).map(|text| say(&text)),
         Command::Completions { shell } => Ok(say(&shell::completions(shell))),

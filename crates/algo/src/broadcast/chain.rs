@@ -6,7 +6,7 @@ use crate::{Action, Cost, Shape, Step};
 use phalanx_core::Layout;
 
 /// Pieces for each rank. More would fill the chain sooner, at the price of more messages.
-const PIECES_A_RANK: usize = 3;
+pub(crate) const PIECES_A_RANK: usize = 3;
 
 properties! {
     op: Broadcast, name: "chain",

@@ -8,7 +8,7 @@ use crate::{Action, Cost, Shape, Step};
 properties! {
     op: Gather, name: "binomial",
     idea: "Each rank collects the blocks of its subtree, then sends them to its parent in one message. The choice for few bytes.",
-    rounds: "⌈log₂P⌉", sent: "⌊P/2⌋b", scratch: "(⌊P/2⌋ − 1)b, for the blocks that a rank relays",
+    rounds: "⌈log₂P⌉", sent: "at most ⌊P/2⌋b", scratch: "(⌊P/2⌋ − 1)b, for the blocks that a rank relays",
     worlds: Any, buffers: InPlace, overlaps: false,
     source: "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005",
     cost: |v| {
@@ -16,7 +16,7 @@ properties! {
         let (rounds, ranks) = (f64::from(ceil_log2(v.world_size)), v.world_size as f64);
         Cost {
             rounds,
-            sent: half * v.block,
+            sent: tree::largest_subtree(v.world_size) as f64 * v.block,
             hops: rounds,
             messages: ranks - 1.0,
             traffic: rounds * ranks / 2.0 * v.block,

@@ -2,12 +2,13 @@
 
 use crate::plan::ceil_log2;
 use crate::properties::properties;
+use crate::tree;
 use crate::{Cost, Shape, Step, gather, reduce_scatter};
 
 properties! {
     op: Reduce, name: "reduce_scatter_gather",
     idea: "The circulant reduce_scatter, then the binomial gather: no rank moves or combines the buffer more than twice.",
-    rounds: "2⌈log₂P⌉", sent: "(P − 1 + ⌊P/2⌋)b", scratch: "none",
+    rounds: "2⌈log₂P⌉", sent: "at most (P − 1 + ⌊P/2⌋)b", scratch: "none",
     worlds: Any, buffers: InPlace, overlaps: false,
     combines: OnTheWay,
     source: "Rabenseifner: Optimization of collective reduction operations, ICCS 2004, with Träff's reduce_scatter, arXiv:2410.14234",
@@ -17,7 +18,7 @@ properties! {
         let ranks = v.world_size as f64;
         Cost {
             rounds: 2.0 * rounds,
-            sent: volume + (v.world_size / 2) as f64 * v.block,
+            sent: volume + tree::largest_subtree(v.world_size) as f64 * v.block,
             hops: 2.0 * rounds,
             messages: rounds * ranks + ranks - 1.0,
             traffic: volume * ranks + rounds * ranks / 2.0 * v.block,
