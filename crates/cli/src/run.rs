@@ -76,7 +76,14 @@ fn perform(flags: Run) -> Result<Report> {
         },
     };
     if ranks.is_none() && (elastic.is_none() || !is_alone) {
-        return Err(Error::config("how many ranks are to be started here? -n N says so, or -n auto"));
+        let is_behind = command.iter().skip(1).any(|word| word == "-n" || word == "-np");
+        let behind = if is_behind {
+            "; it stands before the program, to which all that follows is passed"
+        } else {
+            ""
+        };
+        let what = format!("how many ranks are to be started here? -n N says so, or -n auto{behind}");
+        return Err(Error::config(what));
     }
     let mut command = command.into_iter();
     let program = command.next().unwrap_or_default();

@@ -336,3 +336,14 @@ fn the_report_has_a_colour_on_a_terminal_unless_somebody_objects() {
     let output = phalanx(&["-n", "1", "false"]).env("TERM", "xterm").env_remove("NO_COLOR").output().unwrap();
     assert!(!text(&output.stderr).contains('\u{1b}'), "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_number_of_ranks_behind_the_program_is_the_programs() {
+    let complaint = refused(&mut phalanx(&["true", "-n", "2"]));
+    assert!(
+        complaint.contains("it stands before the program, to which all that follows is passed"),
+        "{complaint}"
+    );
+    let complaint = refused(&mut phalanx(&["true"]));
+    assert!(complaint.contains("-n N says so") && !complaint.contains("it stands before"), "{complaint}");
+}

@@ -30,8 +30,13 @@ pub(crate) fn why_not_started(program: &OsStr, folder: Option<&Path>, error: io:
             },
         },
         (ErrorKind::NotFound, None) => {
-            let tried = if by_path { "that path" } else { "the folders of PATH" };
-            Error::Unavailable { what: format!("program {name}"), tried: tried.to_owned() }
+            let here = folder.unwrap_or(Path::new("")).join(program);
+            let tried = match by_path {
+                true => "that path".to_owned(),
+                false if here.is_file() => format!("the folders of PATH; the one that is here is ./{name}"),
+                false => "the folders of PATH".to_owned(),
+            };
+            Error::Unavailable { what: format!("program {name}"), tried }
         }
         (_, Some(file)) if file.is_dir() => Error::io(
             format!("starting {name}"),
@@ -95,5 +100,14 @@ mod tests {
         assert_eq!(of(OsStr::new("/no/such")), "program /no/such is not available (tried: that path)");
         let nowhere = of(OsStr::new("no_such_program"));
         assert_eq!(nowhere, "program no_such_program is not available (tried: the folders of PATH)");
+        // One that lies in the ranks' folder is not looked for there.
+        let here = tempfile::tempdir().unwrap();
+        std::fs::write(here.path().join("no_such_program"), "").unwrap();
+        let error = io::Error::from(ErrorKind::NotFound);
+        let error = why_not_started(OsStr::new("no_such_program"), Some(here.path()), error).to_string();
+        assert!(
+            error.ends_with("the folders of PATH; the one that is here is ./no_such_program)"),
+            "{error}"
+        );
     }
 }
