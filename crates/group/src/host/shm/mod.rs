@@ -417,7 +417,6 @@ fn run(
             let is_even = matches!(blocks, BlockExchange::Even { .. });
             let (send, recv) = blocks.layouts(world_size);
             let (part, place) = (|rank| bytes(send.block(rank)), |rank| bytes(recv.block(rank)));
-            keep(&mut output[place(rank)], &input[part(rank)]);
             let transfer = Transfer {
                 same: false,
                 gives: &|_| true,
@@ -426,8 +425,15 @@ fn run(
                 place: Some(&place),
                 layout: is_even.then_some(&send),
             };
-            let buffers = phalanx_shm::Buffers::Separate(input, output);
-            if is_even { team.pull(shm, buffers, transfer) } else { team.pull_uneven(shm, buffers, transfer) }
+            let buffers = phalanx_shm::Buffers::Separate(input, &mut *output);
+            if is_even {
+                team.pull(shm, buffers, transfer)
+            } else {
+                team.pull_uneven(shm, buffers, transfer)
+            }?;
+            // After that: the others wait for what this rank gives them.
+            keep(&mut output[place(rank)], &input[part(rank)]);
+            Ok(())
         }
         request @ Request::Scan { .. } => derived(request, values.dtype, rank, world_size, |part| {
             run(team, shm, part, values, (rank, world_size))
