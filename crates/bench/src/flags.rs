@@ -4,7 +4,7 @@ use crate::backend::{Backend, backend};
 use crate::effort::Effort;
 use crate::op::Op;
 use crate::peers::Asked;
-use crate::sizes::{parse_bytes, sweep};
+use crate::sizes::SizeFlags;
 use crate::subject::Subject;
 use crate::task::Task;
 use crate::timing::SAMPLES;
@@ -39,18 +39,8 @@ pub struct Flags {
     #[arg(long, value_enum, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) ops: Vec<Op>,
 
-    /// Smallest size of the whole buffer
-    #[arg(short = 'b', long, value_name = "BYTES", default_value = "4", value_parser = parse_bytes)]
-    pub(crate) min_bytes: usize,
-
-    /// Largest size; 64K and 64KiB are 65536
-    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
-    pub(crate) max_bytes: usize,
-
-    /// From one size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4",
-        value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
-    pub(crate) factor: usize,
+    #[command(flatten)]
+    pub(crate) sizes: SizeFlags,
 
     /// Element type: f32, f64, f16, bf16, i8 to i64, u8 to u64
     #[arg(short = 'd', long, value_name = "TYPE", default_value = "f32", value_parser = dtype)]
@@ -140,9 +130,7 @@ pub struct Flags {
 impl Flags {
     /// Refuses what cannot be measured.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.min_bytes > self.max_bytes {
-            return Err(Error::config("--min-bytes is more than --max-bytes"));
-        }
+        self.sizes.check()?;
         self.redop.check(self.dtype).map_err(Error::config)?;
         if (!self.against.is_empty() || self.limit) && (self.dtype, self.redop) != (DType::F32, ReduceOp::Sum)
         {
@@ -185,7 +173,7 @@ impl Flags {
 
     /// The task of measuring `op` among `ranks`: sizes too small to be dealt out are left out.
     pub(crate) fn task(&self, op: Op, ranks: usize) -> Task {
-        let sizes = sweep(self.min_bytes, self.max_bytes, self.factor);
+        let sizes = self.sizes.sweep();
         let fits = |&bytes: &usize| op.count(bytes, ranks, self.dtype.size()).is_some();
         let bytes = op.sizes(&sizes).iter().copied().filter(fits).collect();
         Task {

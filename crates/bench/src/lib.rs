@@ -68,7 +68,7 @@ pub use flags::Flags;
 pub use machine::Machine;
 pub use op::{Op, Place};
 pub use report::Report;
-pub use sizes::{parse_bytes, short, sweep};
+pub use sizes::{SizeFlags, parse_bytes, short, sweep};
 pub use stats::Stats;
 pub use table::time;
 

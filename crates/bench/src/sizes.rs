@@ -1,5 +1,59 @@
 //! Sizes as people write them.
 
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use phalanx::{Error, Result};
+
+/// The flags that say which sizes are measured, or predicted.
+#[derive(Debug, Clone, Args)]
+pub struct SizeFlags {
+    /// Smallest size of the whole buffer
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "4", value_parser = parse_bytes)]
+    pub(crate) min_bytes: usize,
+
+    /// Largest size; 64K and 64KiB are 65536
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
+    pub(crate) max_bytes: usize,
+
+    /// From one size to the next
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4",
+        value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
+    pub(crate) factor: usize,
+}
+
+impl SizeFlags {
+    /// Refuses sizes of which there are none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the smallest is more than the largest.
+    ///
+    /// # Examples
+    /// ```
+    /// fn sizes(flags: &phalanx_bench::SizeFlags) -> phalanx::Result<Vec<usize>> {
+    ///     flags.check()?;
+    ///     Ok(flags.sweep())
+    /// }
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        if self.min_bytes > self.max_bytes {
+            return Err(Error::config("--min-bytes is more than --max-bytes"));
+        }
+        Ok(())
+    }
+
+    /// All of them, the smallest first.
+    ///
+    /// # Examples
+    /// ```
+    /// fn smallest(flags: &phalanx_bench::SizeFlags) -> usize {
+    ///     flags.sweep()[0]
+    /// }
+    /// ```
+    pub fn sweep(&self) -> Vec<usize> {
+        sweep(self.min_bytes, self.max_bytes, self.factor)
+    }
+}
+
 /// Reads `4096`, `64K`, `64KiB`, `16M`, `1GiB`: K, M and G are powers of 1024. `KB` is refused, as it means two things.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use phalanx_algo::{Algorithm, Selector, WORLD_SIZE_MAX, Way};
-use phalanx_bench::parse_bytes;
+use phalanx_bench::{SizeFlags, parse_bytes};
 use phalanx_core::OpKind;
 use phalanx_launch::Elastic;
 use std::ffi::OsString;
@@ -286,18 +286,8 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "OP,…", value_delimiter = ',', value_parser = operation)]
     pub(crate) ops: Vec<OpKind>,
 
-    /// Smallest size of the whole buffer
-    #[arg(short = 'b', long, value_name = "BYTES", default_value = "4", value_parser = parse_bytes)]
-    pub(crate) min_bytes: usize,
-
-    /// Largest size; 64K and 64KiB are 65536
-    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64MiB", value_parser = parse_bytes)]
-    pub(crate) max_bytes: usize,
-
-    /// From one size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4",
-        value_parser = RangedU64ValueParser::<usize>::new().range(2..=1 << 30))]
-    pub(crate) factor: usize,
+    #[command(flatten)]
+    pub(crate) sizes: SizeFlags,
 
     /// Print JSON instead of tables
     #[arg(long)]

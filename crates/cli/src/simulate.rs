@@ -2,8 +2,8 @@
 
 use crate::cli::Simulate;
 use phalanx_algo::{Algorithm, Choice, Link, Prediction, Predictor, World};
-use phalanx_bench::{short, sweep, time};
-use phalanx_core::{Error, OpKind, Result};
+use phalanx_bench::{short, time};
+use phalanx_core::{OpKind, Result};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -23,16 +23,14 @@ struct Table {
 /// # Errors
 /// `Config`: the flags contradict each other.
 pub(crate) fn text(flags: &Simulate) -> Result<String> {
-    if flags.min_bytes > flags.max_bytes {
-        return Err(Error::config("--min-bytes is more than --max-bytes"));
-    }
+    flags.sizes.check()?;
     let world = World {
         ranks: flags.ranks,
         per_host: flags.ranks_per_host.min(flags.ranks),
         network: flags.link.of(Link::TCP),
         inside: flags.host_link.of(Link::MEMORY),
     };
-    let tables = tables(flags, &world);
+    let tables = tables(flags, &world, &flags.sizes.sweep());
     if flags.json {
         return Ok(format!("{:#}\n", json(&world, &tables)));
     }
@@ -47,12 +45,11 @@ pub(crate) fn text(flags: &Simulate) -> Result<String> {
     Ok(text)
 }
 
-fn tables(flags: &Simulate, world: &World) -> Vec<Table> {
+fn tables(flags: &Simulate, world: &World, sizes: &[usize]) -> Vec<Table> {
     let mut predictor = Predictor::new(*world);
-    let sizes = sweep(flags.min_bytes, flags.max_bytes, flags.factor);
     let of = |op: &OpKind| {
         let op = *op;
-        let sizes = sizes_of(op, world.ranks, &sizes);
+        let sizes = sizes_of(op, world.ranks, sizes);
         let rows = sizes.iter().map(|&bytes| (bytes, predictor.predict(op, bytes))).collect();
         Table { op, rows, changes: world.changes(op, &sizes) }
     };
@@ -223,7 +220,10 @@ mod tests {
 
     fn asked(words: &[&str]) -> Result<String> {
         let words = ["phalanx", "simulate"].iter().chain(words);
-        match Cli::try_parse_from(words).map_err(|error| Error::config(error.to_string()))?.command {
+        match Cli::try_parse_from(words)
+            .map_err(|error| phalanx_core::Error::config(error.to_string()))?
+            .command
+        {
             Command::Simulate(flags) => text(&flags),
             other => panic!("{other:?}"),
         }

@@ -368,11 +368,8 @@ impl State {
     }
 
     fn is_lost(&self, rank: usize) -> bool {
-        let lost = |(scope, cause, _): &(Scope, Cause, Through)| {
-            matches!(cause, Cause::Lost { peer, .. } if peer.rank == rank)
-                || matches!(scope, Scope::Rank { rank: r, is_gone: true } if *r == rank)
-        };
-        self.verdicts.iter().any(lost)
+        let is_named = |(_, cause, _): &(Scope, Cause, Through)| matches!(cause, Cause::Lost { peer, .. } if peer.rank == rank);
+        self.is_given_up(rank) || self.verdicts.iter().any(is_named)
     }
 
     fn verdict(&mut self, scope: Scope, cause: Cause, through: Through) {

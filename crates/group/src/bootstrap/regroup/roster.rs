@@ -292,7 +292,7 @@ impl Agreement {
 
     fn failed(&self, party: &Party<'_>, now: Instant) -> Error {
         let here: Vec<u64> = self.announced.iter().map(|c| c.worker).collect();
-        // A worker that was taken for lost, and has come, is none.
+        // This worker has come, whatever the others took it for.
         let me = party.me.worker;
         let gone: BTreeSet<u64> = self.gone.iter().copied().filter(|&worker| worker != me).collect();
         let (generation, before, lacking) = (self.generation, &party.before, &self.lacking);
