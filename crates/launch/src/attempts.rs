@@ -1,5 +1,6 @@
 //! The starts of a job: each with a secret, a store and a port of its own.
 
+use crate::descriptors;
 use crate::event::Event;
 use crate::hosts::leader::{Hosts, NotHere};
 use crate::job::{Attempt, Ended, Job};
@@ -48,6 +49,8 @@ pub(crate) fn run_attempts(
                 return Ok(Ended { outcome, asked, all_gone: true });
             }
         };
+        let here = hosts.present().first().map_or(0, |(_, host)| host.places.min(order.ranks));
+        descriptors::allow_to_lead(order.ranks, here, order.log_dir.is_some())?;
         let start = random_number()?;
         let secret = match secret {
             Some(secret) => secret.of_start(start),

@@ -4,12 +4,14 @@ use crate::event::{Event, HostEvent};
 use crate::exit_kind::{ExitKind, SIGKILL, signal_name};
 use crate::headline::{NamedBy, ReportedCause, Stage};
 use crate::hosts::leader::Hosts;
+use crate::inbox::Inbox;
 use crate::label::Label;
 use crate::lines::Quote;
 use crate::logs::{LogFiles, Logs, discard, stderr_log};
 use crate::outcome::{Failure, Outcome, Replacements};
 use crate::placement::{Host, Place, next, places};
 use crate::plan::{RankPlan, WORKER};
+use crate::process::Ends;
 use crate::program::{Program, pairs};
 use crate::rank_process::RankProcess;
 use crate::replacing::Spares;
@@ -19,7 +21,6 @@ use crate::writer::Writers;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::lifeline::{Ended as WorkerEnded, Exit, FirstCause, Heard};
 use phalanx_rendezvous::{LifelineServer, PrefixStore, TcpStore, Workers};
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -87,7 +88,8 @@ impl<'j> Attempt<'j> {
             ))
         })?;
         let workers = Workers { started: ranks as u64, ..Workers::default() };
-        let mut job = RunningJob { slots: Vec::new(), logs: Logs::new(), workers, attempt: self, events };
+        let (logs, ends) = (Logs::start(&self.job.writers)?, Ends::start()?);
+        let mut job = RunningJob { slots: Vec::new(), logs, ends, workers, attempt: self, events };
         job.publish();
         for (rank, place) in places.into_iter().enumerate() {
             match job.start_rank(rank, rank as u64, 0, place) {
@@ -138,6 +140,7 @@ pub(crate) struct RunningJob<'j> {
     /// In rank order.
     slots: Vec<Slot>,
     logs: Logs,
+    ends: Ends,
     workers: Workers,
     attempt: Attempt<'j>,
     events: &'j Sender<Event>,
@@ -211,16 +214,14 @@ impl RunningJob<'_> {
             (true, true) => format!("{rank} {host}"),
         };
         let label = Label { who, time: job.timestamps };
-        let output = process.take_output();
-        let output = output.ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
-        let tail = self.logs.add(rank, label, output, &job.writers, files)?;
+        let output = process.take_output().map_err(|error| Error::io("taking a rank's output", error))?;
+        let tail = self.logs.add(rank, label, output, &job.writers, files);
         let events = self.events.clone();
         let ended = move |exit| {
             // The receiver is gone only when the job was given up.
             let _ = events.send(Event::Exited { rank, exit });
         };
-        let failed = |error| Error::io("starting a thread that waits for a rank", error);
-        process.watch(ended).map_err(failed)?;
+        process.watch(&self.ends, ended).map_err(|error| Error::io("waiting for a rank's end", error))?;
         Ok(tail)
     }
 
@@ -264,9 +265,9 @@ impl RunningJob<'_> {
         let Job { grace, timeout, began, .. } = *job;
         let spares = self.attempt.elastic.as_ref().map(|(_, spares)| *spares);
         let mut supervisor = Supervisor::new(self.slots.len(), grace, timeout, spares, began);
-        let (mut announced, mut inbox) = (false, VecDeque::new());
+        let (mut announced, mut inbox) = (false, Inbox::default());
         while !supervisor.is_over() {
-            let event = match (inbox.pop_front(), supervisor.deadline()) {
+            let event = match (inbox.pop(), supervisor.deadline()) {
                 (Some(event), _) => Ok(event),
                 (None, None) => events.recv().map_err(RecvTimeoutError::from),
                 (None, Some(due)) => events.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -274,13 +275,9 @@ impl RunningJob<'_> {
             let action = match event {
                 Ok(Event::Exited { rank, exit }) => {
                     // What it has said comes on another thread, and came first.
-                    self.attempt.lifelines.catch_up(CATCH_UP);
-                    let (heard, others): (Vec<_>, Vec<_>) = inbox
-                        .drain(..)
-                        .chain(events.try_iter())
-                        .partition(|e| matches!(e, Event::Heard { .. }));
-                    heard.into_iter().for_each(|event| self.hear(event, &mut supervisor));
-                    inbox.extend(others);
+                    for heard in inbox.catch_up(events, || self.attempt.lifelines.catch_up(CATCH_UP)) {
+                        self.hear(heard, &mut supervisor);
+                    }
                     let place = self.next_place(rank);
                     let action = supervisor.exited(rank, exit, place.is_some(), Instant::now());
                     self.slots[rank].place =
@@ -334,7 +331,7 @@ impl RunningJob<'_> {
                     if let Err(error) = self.replace(rank) {
                         job.log(move || tracing::error!(rank, %error, "it cannot be replaced"));
                         // It was told to be there, and has ended already.
-                        inbox.push_back(Event::Exited { rank, exit: ExitKind::Unknown });
+                        inbox.push(Event::Exited { rank, exit: ExitKind::Unknown });
                     }
                 }
                 Some(Action::WillReplace { .. }) | None => {}

@@ -68,6 +68,7 @@
 
 mod attempts;
 mod binding;
+mod descriptors;
 mod event;
 mod exit_code;
 mod exit_kind;
@@ -76,6 +77,7 @@ mod exit_kind;
 pub mod fuzz;
 mod headline;
 mod hosts;
+mod inbox;
 mod job;
 mod label;
 mod launch;
@@ -95,7 +97,9 @@ mod signals;
 mod start;
 mod start_error;
 mod stdin;
+mod stream;
 mod supervise;
+mod watcher;
 mod writer;
 
 pub use binding::Binding;

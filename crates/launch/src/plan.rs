@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Most ranks on one host. Far more than any host has use for; it stops a typing mistake from filling the process table.
 pub const RANKS_MAX: usize = 1024;
 
-/// Most ranks on all hosts of a job: two threads of the launcher that leads read what each writes.
+/// Most ranks on all hosts of a job: each has two connections to the launcher that leads.
 const WORLD_MAX: usize = 8 * RANKS_MAX;
 
 /// Longest job id, in bytes: it is a folder's name.

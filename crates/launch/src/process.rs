@@ -1,5 +1,8 @@
 //! The process of one rank: started so that it cannot outlive the launcher, watched, signalled, reaped.
 
+#[cfg(unix)]
+#[path = "process/ends.rs"]
+mod ends;
 #[cfg(not(unix))]
 #[path = "process/other.rs"]
 mod os;
@@ -7,4 +10,8 @@ mod os;
 #[path = "process/unix.rs"]
 mod os;
 
+#[cfg(unix)]
+pub(crate) use ends::Ends;
+#[cfg(not(unix))]
+pub(crate) use os::Ends;
 pub(crate) use os::Process;

@@ -2,8 +2,9 @@
 
 use crate::exit_kind::ExitKind;
 use crate::hosts::remote::RemoteProcess;
-use crate::process::Process;
-use std::io::{self, Read};
+use crate::process::{Ends, Process};
+use crate::stream::Output;
+use std::io;
 
 /// A running rank.
 pub(crate) enum RankProcess {
@@ -11,9 +12,6 @@ pub(crate) enum RankProcess {
     /// Behind the agent of another host.
     There(RemoteProcess),
 }
-
-/// What a rank writes to stdout and stderr.
-pub(crate) type Output = (Box<dyn Read + Send>, Box<dyn Read + Send>);
 
 impl RankProcess {
     /// Its number on its own host; 0 before it is known.
@@ -32,22 +30,18 @@ impl RankProcess {
         }
     }
 
-    /// The reading ends of its stdout and stderr; only once.
-    pub(crate) fn take_output(&mut self) -> Option<Output> {
+    /// What it writes to stdout and stderr; only once.
+    pub(crate) fn take_output(&mut self) -> io::Result<Output> {
         match self {
-            Self::Here(process) => {
-                process.take_output().map(|(out, err)| (Box::new(out) as _, Box::new(err) as _))
-            }
-            Self::There(process) => {
-                process.take_output().map(|(out, err)| (Box::new(out) as _, Box::new(err) as _))
-            }
+            Self::Here(process) => process.take_output(),
+            Self::There(process) => process.take_output(),
         }
     }
 
     /// Calls `ended` when the process has ended, and leaves it to be reaped.
-    pub(crate) fn watch(&self, ended: impl FnOnce(ExitKind) + Send + 'static) -> io::Result<()> {
+    pub(crate) fn watch(&self, ends: &Ends, ended: impl FnOnce(ExitKind) + Send + 'static) -> io::Result<()> {
         match self {
-            Self::Here(process) => process.watch(ended),
+            Self::Here(process) => process.watch(ends, ended),
             Self::There(process) => {
                 process.watch(ended);
                 Ok(())

@@ -15,6 +15,7 @@ use crate::logs::DRAIN;
 use crate::outcome::Outcome;
 use crate::placement::Room;
 use crate::plan::{Order, check, not_inherited};
+use crate::process::Ends;
 use crate::program::Program;
 use crate::running::{Running, join};
 use crate::stdin::RankInput;
@@ -157,7 +158,7 @@ impl Remote {
             binding: program.binding,
         };
         let Self { hosts, shell, agent, .. } = self;
-        Ok(Callers { hosts, shell, agent, letter, shells: Vec::new() })
+        Ok(Callers { hosts, shell, agent, letter, shells: Vec::new(), ends: Ends::start()? })
     }
 }
 

@@ -47,8 +47,36 @@ pub(crate) fn why_not_started(program: &OsStr, folder: Option<&Path>, error: io:
                 format!("{error}: make it executable (chmod +x {}), or start what runs it", file.display());
             Error::io(format!("starting {name}"), io::Error::new(ErrorKind::PermissionDenied, what))
         }
-        _ => Error::io(format!("starting {name}"), error),
+        _ => {
+            let error = match out_of(&error) {
+                Some(what) => io::Error::new(error.kind(), format!("{error}: {what}")),
+                None => error,
+            };
+            Error::io(format!("starting {name}"), error)
+        }
     }
+}
+
+/// What there are too few of, if the system says that.
+fn out_of(error: &io::Error) -> Option<&'static str> {
+    #[cfg(unix)]
+    {
+        use rustix::io::Errno;
+        let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+        if is(Errno::AGAIN) {
+            return Some(
+                "as many processes and threads run as are allowed; see ulimit -u, pids.max of the container or service, and kernel.pid_max",
+            );
+        }
+        if is(Errno::MFILE) || is(Errno::NFILE) {
+            return Some("as many descriptors are open as are allowed; see ulimit -n");
+        }
+        if is(Errno::NOMEM) {
+            return Some("there is no memory for one more process");
+        }
+    }
+    let _ = error;
+    None
 }
 
 /// A program in the folders of PATH.
@@ -84,6 +112,17 @@ mod tests {
 
     fn of(program: &OsStr) -> String {
         why_not_started(program, None, Command::new(program).spawn().unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn what_there_are_too_few_of_is_named() {
+        use rustix::io::Errno;
+        for (errno, what) in
+            [(Errno::AGAIN, "ulimit -u"), (Errno::MFILE, "ulimit -n"), (Errno::NOMEM, "no memory")]
+        {
+            let said = why_not_started(OsStr::new("sh"), None, errno.into()).to_string();
+            assert!(said.starts_with("starting sh") && said.contains(what), "{said}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Threads that write for others, so that who reads slowly, or not at all, never holds up the one who supervises the ranks, and those
-//! who read what ranks write and keep it in files only when a mebibyte waits to be shown.
+//! Threads that write for others, so that who reads slowly, or not at all, never holds up the one who supervises the ranks, and the one
+//! who reads what ranks write and keeps it in files only when a mebibyte waits to be shown.
 
+use crate::watcher::Bell;
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 /// The destination of lines.
 pub(crate) type Sink = Box<dyn Write + Send>;
 
-/// How many bytes may wait to be written while ranks run. Beyond that those who read the ranks' output wait, with the files
-/// they keep, and so the ranks wait for the reader, as without a launcher in between.
+/// How many bytes may wait to be written while ranks run. Beyond that what goes there is not read, nor kept in files,
+/// and so the ranks wait for the reader, as without a launcher in between.
 pub(crate) const WAITING_MAX: usize = 1 << 20;
 /// When a sink that would block is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -34,14 +35,24 @@ struct State {
     bytes: usize,
     bytes_max: usize,
     closed: bool,
+    /// Rung when there is room again.
+    bell: Option<Bell>,
+}
+
+impl State {
+    fn has_room(&self) -> bool {
+        self.bytes < self.bytes_max || self.closed
+    }
+
+    fn ring(&self) {
+        self.bell.iter().for_each(Bell::ring);
+    }
 }
 
 struct Shared {
     state: Mutex<State>,
     /// Notified when there is something to do, or no more.
     work: Condvar,
-    /// Notified when there is room, or nobody to wait for.
-    room: Condvar,
 }
 
 /// The hands of a thread that writes to one sink, in the order of what it is given.
@@ -51,9 +62,9 @@ pub(crate) struct Writer(Arc<Shared>);
 impl Writer {
     /// Starts the thread. `what` of the ranks it writes, for a complaint.
     pub(crate) fn start(what: &'static str, mut sink: Sink) -> Result<Self> {
-        let state = State { tasks: VecDeque::new(), bytes: 0, bytes_max: WAITING_MAX, closed: false };
-        let writer =
-            Self(Arc::new(Shared { state: Mutex::new(state), work: Condvar::new(), room: Condvar::new() }));
+        let state =
+            State { tasks: VecDeque::new(), bytes: 0, bytes_max: WAITING_MAX, closed: false, bell: None };
+        let writer = Self(Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() }));
         let hands = writer.clone();
         let run = move || {
             // Also if a sink panics: nobody may wait for who is gone.
@@ -77,14 +88,21 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Shows `lines` after what was given before. Waits while too much is to be shown.
+    /// Shows `lines` after what was given before. Never waits: whoever has more first asks for [room](Self::has_room).
     pub(crate) fn show(&self, lines: Vec<u8>) {
         let mut state = self.lock();
-        while state.bytes >= state.bytes_max && !state.closed {
-            state = self.0.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
         state.bytes += lines.len();
         self.add(state, Task::Show(lines));
+    }
+
+    /// Whether no more is to be shown than may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        self.lock().has_room()
+    }
+
+    /// The bell to ring from now on when there is room again.
+    pub(crate) fn set_bell(&self, bell: &Bell) {
+        self.lock().bell = Some(bell.clone());
     }
 
     /// Does something after what was given before. Never waits.
@@ -94,8 +112,9 @@ impl Writer {
 
     /// How many bytes may wait from now on.
     pub(crate) fn set_waiting_max(&self, bytes: usize) {
-        self.lock().bytes_max = bytes;
-        self.0.room.notify_all();
+        let mut state = self.lock();
+        state.bytes_max = bytes;
+        state.ring();
     }
 
     /// Takes no more, and forgets what was not yet done.
@@ -103,9 +122,9 @@ impl Writer {
         let mut state = self.lock();
         state.closed = true;
         state.tasks.clear();
+        state.ring();
         drop(state);
         self.0.work.notify_all();
-        self.0.room.notify_all();
     }
 
     fn add(&self, mut state: MutexGuard<'_, State>, task: Task) {
@@ -125,8 +144,11 @@ impl Writer {
         loop {
             if let Some(task) = state.tasks.pop_front() {
                 if let Task::Show(lines) = &task {
+                    let had_room = state.has_room();
                     state.bytes -= lines.len();
-                    self.0.room.notify_all();
+                    if !had_room && state.has_room() {
+                        state.ring();
+                    }
                 }
                 return Some(task);
             }

@@ -6,6 +6,7 @@ use super::limits::{ALIVE_INTERVAL, LOOK_INTERVAL, Limits, STRANGER_TIME};
 use super::node::Node;
 use super::protocol::{Here, Order, Word, order};
 use super::tasks::Tasks;
+use crate::descriptors::allow_to_serve;
 use crate::event::Event;
 use crate::outcome::Outcome;
 use crate::placement::Room;
@@ -34,6 +35,7 @@ pub(crate) fn serve(
     limits: Limits,
     (events, inbox): (&Sender<Event>, &Receiver<Event>),
 ) -> Result<Outcome> {
+    allow_to_serve(room.places)?;
     let session = match connect(node, limits.join, inbox)? {
         Ok(session) => session,
         Err(signal) => return Ok(Outcome::Interrupted { signal }),
@@ -46,7 +48,7 @@ pub(crate) fn serve(
     };
     let (sender, receiver) = session.split();
     let sender = Arc::new(sender);
-    let mut tasks = Tasks::new(program, node.secret.clone(), Arc::clone(&sender), events.clone());
+    let mut tasks = Tasks::new(program, node.secret.clone(), Arc::clone(&sender), events.clone())?;
     tasks.say(&Word::Here(here));
     let silence = limits.silence;
     let heard = events.clone();

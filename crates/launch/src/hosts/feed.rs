@@ -1,30 +1,33 @@
 //! The output of a process on its way to the leader: never more than that has asked for.
 
 use super::protocol::{PIECE, Stream, WINDOW, Word, encode};
+use crate::stream::{self, Source, Taker};
+use crate::watcher::{Bell, Watcher};
 use phalanx_transport::SessionSender;
-use std::io::{self, ErrorKind, Read};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How much of a stream may still be sent.
+/// How much of a stream may still be sent; `None`: nothing more is.
 #[derive(Debug, Clone)]
-pub(super) struct Credit(Arc<(Mutex<Option<usize>>, Condvar)>);
+pub(super) struct Credit {
+    room: Arc<Mutex<Option<usize>>>,
+    /// Rung when something may be sent again.
+    bell: Bell,
+}
 
 impl Credit {
-    fn new() -> Self {
-        Self(Arc::new((Mutex::new(Some(WINDOW)), Condvar::new())))
-    }
-
     fn lock(&self) -> MutexGuard<'_, Option<usize>> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The leader has taken so much.
     pub(super) fn taken(&self, bytes: usize) {
         if let Some(room) = &mut *self.lock() {
+            let was_none = *room == 0;
             *room = room.saturating_add(bytes).min(WINDOW);
+            if was_none {
+                self.bell.ring();
+            }
         }
-        self.0.1.notify_all();
     }
 
     /// Whether nothing more is sent.
@@ -35,13 +38,7 @@ impl Credit {
     /// Nobody wants the rest, or there is none.
     pub(super) fn close(&self) {
         *self.lock() = None;
-        self.0.1.notify_all();
-    }
-
-    /// Waits until something may be sent, and says how much; `None`: nothing any more.
-    fn wait(&self) -> Option<usize> {
-        let room = self.0.1.wait_while(self.lock(), |room| *room == Some(0));
-        *room.unwrap_or_else(PoisonError::into_inner)
+        self.bell.ring();
     }
 
     fn spend(&self, bytes: usize) {
@@ -55,34 +52,46 @@ impl Credit {
 pub(super) fn start(
     task: u64,
     stream: Stream,
-    input: impl Read + Send + 'static,
+    source: Source,
     sender: &Arc<SessionSender>,
-) -> io::Result<Credit> {
-    let credit = Credit::new();
-    let (sender, left) = (Arc::clone(sender), credit.clone());
-    let feed = move || {
-        pass(task, stream, input, &sender, &left);
-        left.close();
-        // If the leader is gone, the other half of the session shows it.
-        let _ = sender.send(&encode(&Word::Closed { task, stream }));
-    };
-    thread::Builder::new().name("phalanx-feed".to_owned()).spawn(feed)?;
-    Ok(credit)
+    reader: &Watcher<stream::Stream>,
+) -> Credit {
+    let credit = Credit { room: Arc::new(Mutex::new(Some(WINDOW))), bell: reader.bell().clone() };
+    let feed = Feed { task, stream, sender: Arc::clone(sender), left: credit.clone() };
+    stream::Stream::start(source, feed, reader);
+    credit
 }
 
-fn pass(task: u64, stream: Stream, mut input: impl Read, sender: &SessionSender, left: &Credit) {
-    let mut piece = vec![0; PIECE];
-    while let Some(room) = left.wait() {
-        let read = match input.read(&mut piece[..room.min(PIECE)]) {
-            Ok(0) => return,
-            Ok(read) => read,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => return,
-        };
-        left.spend(read);
-        let word = Word::Output { task, stream, bytes: piece[..read].to_vec() };
-        if sender.send(&encode(&word)).is_err() {
-            return;
+/// Sends what a process writes.
+struct Feed {
+    task: u64,
+    stream: Stream,
+    sender: Arc<SessionSender>,
+    left: Credit,
+}
+
+impl Feed {
+    /// If the leader is gone, the other half of the session shows it.
+    fn say(&self, word: &Word) -> bool {
+        self.sender.send(&encode(word)).is_ok()
+    }
+}
+
+impl Taker for Feed {
+    fn room(&self) -> Option<usize> {
+        self.left.lock().map(|room| room.min(PIECE))
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let (task, stream, bytes) = (self.task, self.stream, bytes.to_vec());
+        self.left.spend(bytes.len());
+        if !self.say(&Word::Output { task, stream, bytes }) {
+            self.left.close();
         }
+    }
+
+    fn end(&mut self) {
+        self.left.close();
+        self.say(&Word::Closed { task: self.task, stream: self.stream });
     }
 }

@@ -2,9 +2,8 @@
 
 use super::protocol::{Order, Stream, WINDOW};
 use crate::exit_kind::ExitKind;
-use std::collections::VecDeque;
-use std::io::{self, Read};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use crate::stream::{Output, PieceSender, Pieces, Source};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sends an order to the agent of one host. Nothing happens if that is gone.
@@ -22,15 +21,8 @@ struct State {
     /// Why its host is lost.
     host_fault: Option<String>,
     ended: Option<Listener>,
-    out: Option<Pipe>,
-    err: Option<Pipe>,
-}
-
-/// The writing end of a stream.
-struct Pipe {
-    pieces: Sender<Vec<u8>>,
-    /// Bytes that came and were not taken yet.
-    waiting: Arc<Mutex<usize>>,
+    out: Option<PieceSender>,
+    err: Option<PieceSender>,
 }
 
 impl Task {
@@ -49,20 +41,11 @@ impl Task {
     /// A piece of its output has come. An error if more came than was asked for.
     pub(super) fn output(&self, stream: Stream, bytes: Vec<u8>) -> Result<(), String> {
         let state = self.lock();
-        let pipe = match stream {
+        let pieces = match stream {
             Stream::Out => &state.out,
             Stream::Err => &state.err,
         };
-        let Some(pipe) = pipe else { return Ok(()) };
-        let mut waiting = pipe.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        *waiting += bytes.len();
-        if *waiting > WINDOW {
-            return Err("it sends more output than may be on its way".into());
-        }
-        drop(waiting);
-        // Nobody reads any more when the job is over.
-        let _ = pipe.pieces.send(bytes);
-        Ok(())
+        pieces.as_ref().map_or(Ok(()), |pieces| pieces.push(bytes))
     }
 
     pub(super) fn closed(&self, stream: Stream) {
@@ -99,30 +82,25 @@ pub(crate) struct RemoteProcess {
     number: u64,
     task: Task,
     line: Line,
-    output: Option<(RemoteOutput, RemoteOutput)>,
+    output: Option<Output>,
 }
 
 impl RemoteProcess {
     /// The process with this number, which its agent is to start.
     pub(super) fn new(number: u64, line: Line) -> (Self, Task) {
-        let pipe = |stream| {
-            let (pieces, received) = channel();
-            let waiting = Arc::default();
-            let output = RemoteOutput {
-                number,
-                stream,
-                pieces: received,
-                waiting: Arc::clone(&waiting),
-                rest: VecDeque::new(),
-                line: line.clone(),
-            };
-            (Pipe { pieces, waiting }, output)
+        let pieces = |stream| {
+            let line = line.clone();
+            Pieces::new(WINDOW, move |len| {
+                let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+                line(Order::Taken { task: number, stream, bytes });
+            })
         };
-        let ((out, stdout), (err, stderr)) = (pipe(Stream::Out), pipe(Stream::Err));
+        let ((out, stdout), (err, stderr)) = (pieces(Stream::Out), pieces(Stream::Err));
+        let output = (Source::Pieces(stdout), Source::Pieces(stderr));
         let state =
             State { pid: 0, exit: None, host_fault: None, ended: None, out: Some(out), err: Some(err) };
         let task = Task(Arc::new(Mutex::new(state)));
-        (Self { number, task: task.clone(), line, output: Some((stdout, stderr)) }, task)
+        (Self { number, task: task.clone(), line, output: Some(output) }, task)
     }
 
     /// Its number on its own host; 0 before it is known.
@@ -135,8 +113,8 @@ impl RemoteProcess {
         self.task.lock().host_fault.clone()
     }
 
-    pub(crate) fn take_output(&mut self) -> Option<(RemoteOutput, RemoteOutput)> {
-        self.output.take()
+    pub(crate) fn take_output(&mut self) -> io::Result<Output> {
+        self.output.take().ok_or_else(|| io::Error::other("it was taken before"))
     }
 
     /// Calls `ended` when the process has ended, or its host is lost; on another thread, or on this one if that is known.
@@ -165,51 +143,54 @@ impl RemoteProcess {
     }
 }
 
-/// What a process on another host writes: the reading end.
-pub(crate) struct RemoteOutput {
-    number: u64,
-    stream: Stream,
-    pieces: Receiver<Vec<u8>>,
-    waiting: Arc<Mutex<usize>>,
-    rest: VecDeque<u8>,
-    line: Line,
-}
-
-impl Read for RemoteOutput {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.rest.is_empty() {
-            let Ok(piece) = self.pieces.recv() else { return Ok(0) };
-            *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= piece.len();
-            let bytes = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-            (self.line)(Order::Taken { task: self.number, stream: self.stream, bytes });
-            self.rest = piece.into();
-        }
-        self.rest.read(buffer)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::Taker;
+    use std::sync::mpsc::channel;
+
+    /// Takes three bytes.
+    #[derive(Default)]
+    struct Three(Vec<u8>);
+
+    impl Taker for Three {
+        fn room(&self) -> Option<usize> {
+            Some(3 - self.0.len())
+        }
+
+        fn take(&mut self, bytes: &[u8]) {
+            self.0.extend(bytes);
+        }
+
+        fn end(&mut self) {}
+    }
 
     #[test]
     fn what_comes_is_read_and_what_is_read_is_asked_for_again() {
         let (orders, ordered) = channel();
         let line: Line = Arc::new(move |order| orders.send(order).unwrap());
         let (mut process, task) = RemoteProcess::new(7, line);
-        let (mut out, _err) = process.take_output().unwrap();
+        let (Source::Pieces(out), _err) = process.take_output().unwrap() else { panic!("not in pieces") };
         task.output(Stream::Out, b"one".to_vec()).unwrap();
-        let mut bytes = [0; 2];
-        assert_eq!((out.read(&mut bytes).unwrap(), &bytes), (2, b"on"));
+        task.output(Stream::Out, vec![0; WINDOW - 3]).unwrap();
+        let mut taken = Three::default();
+        assert!(out.hand_over(&mut taken), "there may be more");
+        assert_eq!(taken.0, b"one");
         assert_eq!(
             ordered.try_iter().collect::<Vec<_>>(),
             [Order::Taken { task: 7, stream: Stream::Out, bytes: 3 }]
         );
-        assert_eq!(out.read(&mut bytes).unwrap(), 1);
-        task.output(Stream::Out, vec![0; WINDOW]).unwrap();
+        task.output(Stream::Out, vec![0; 3]).unwrap();
         assert!(task.output(Stream::Out, vec![0]).is_err(), "that was not asked for");
         task.closed(Stream::Out);
-        assert_eq!(io::copy(&mut out, &mut io::sink()).unwrap() as usize, WINDOW);
+        let mut sum = 0;
+        let mut may_be_more = true;
+        while may_be_more {
+            let mut taken = Three::default();
+            may_be_more = out.hand_over(&mut taken);
+            sum += taken.0.len();
+        }
+        assert_eq!(sum, WINDOW);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::letter::Letter;
 use crate::event::{Event, HostEvent};
 use crate::exit_kind::{SIGKILL, SIGTERM};
-use crate::process::Process;
+use crate::process::{Ends, Process};
 use crate::start_error::why_not_started;
 use phalanx_core::{Error, Result};
 use std::ffi::OsString;
@@ -52,6 +52,8 @@ pub(crate) struct Callers {
     /// What all agents are told; each besides who it is.
     pub(crate) letter: Letter,
     pub(crate) shells: Vec<Shell>,
+    /// What notices their ends.
+    pub(crate) ends: Ends,
 }
 
 /// A remote shell.
@@ -84,7 +86,8 @@ impl Callers {
                 ..self.letter.clone()
             };
             let words: Vec<String> = self.agent.iter().map(|word| quoted(&word.to_string_lossy())).collect();
-            self.shells.push(start(&self.shell, host, node, &words.join(" "), letter.to_bytes()?, events)?);
+            let (words, letter) = (words.join(" "), letter.to_bytes()?);
+            self.shells.push(start(&self.shell, host, node, &words, letter, (events, &self.ends))?);
         }
         Ok(())
     }
@@ -118,7 +121,7 @@ fn start(
     node: usize,
     agent: &str,
     letter: Vec<u8>,
-    events: &Sender<Event>,
+    (events, ends): (&Sender<Event>, &Ends),
 ) -> Result<Shell> {
     let name = host.name.clone();
     let (program, words) =
@@ -131,7 +134,7 @@ fn start(
     let input = Arc::new(Mutex::new(process.take_input()));
     let has_ended = Arc::<Mutex<bool>>::default();
     let (ended, events, given) = (Arc::clone(&has_ended), events.clone(), Arc::clone(&input));
-    let watched = process.watch(move |exit| {
+    let watched = process.watch(ends, move |exit| {
         *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         // The receiver is gone only when the job was given up.
         let _ = events.send(Event::Host(HostEvent::ShellEnded { node, host: name, exit }));

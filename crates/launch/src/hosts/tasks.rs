@@ -5,8 +5,10 @@ use super::protocol::{Exit, Order, PIECE, Stream, Word, encode};
 use crate::event::Event;
 use crate::exit_code::exit_code;
 use crate::exit_kind::SIGKILL;
-use crate::process::Process;
+use crate::process::{Ends, Process};
 use crate::program::Program;
+use crate::stream;
+use crate::watcher::Watcher;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Secret, SessionSender};
 use std::collections::HashMap;
@@ -22,6 +24,8 @@ pub(super) struct Tasks {
     sender: Arc<SessionSender>,
     events: Sender<Event>,
     processes: HashMap<u64, Process>,
+    ends: Ends,
+    reader: Watcher<stream::Stream>,
     /// Of the streams that are not at their end: what a process has written may be on its way when it is gone.
     credits: HashMap<(u64, Stream), Credit>,
 }
@@ -32,9 +36,10 @@ impl Tasks {
         secret: Secret,
         sender: Arc<SessionSender>,
         events: Sender<Event>,
-    ) -> Self {
+    ) -> Result<Self> {
         let (processes, credits) = Default::default();
-        Self { program, secret, sender, events, processes, credits }
+        let reader = Watcher::start("phalanx-feed", "sends the ranks' output")?;
+        Ok(Self { program, secret, sender, events, processes, ends: Ends::start()?, reader, credits })
     }
 
     /// Says something to the leader. If that is gone, the other half of the session shows it.
@@ -95,18 +100,15 @@ impl Tasks {
     }
 
     fn watch(&self, number: u64, process: &mut Process) -> Result<[(Stream, Credit); 2]> {
-        let (out, err) =
-            process.take_output().ok_or_else(|| Error::Internal { what: "output is not piped".into() })?;
-        let failed = |error| Error::io("starting a thread for a rank", error);
-        let out = feed::start(number, Stream::Out, out, &self.sender).map_err(failed)?;
-        let err = feed::start(number, Stream::Err, err, &self.sender).map_err(failed)?;
+        let (out, err) = process.take_output().map_err(|error| Error::io("taking a rank's output", error))?;
         let events = self.events.clone();
         let ended = move |exit| {
             // The receiver is gone only when the job was given up.
             let _ = events.send(Event::TaskExited { task: number, exit });
         };
-        process.watch(ended).map_err(failed)?;
-        Ok([(Stream::Out, out), (Stream::Err, err)])
+        process.watch(&self.ends, ended).map_err(|error| Error::io("waiting for a rank's end", error))?;
+        let feed = |stream, source| (stream, feed::start(number, stream, source, &self.sender, &self.reader));
+        Ok([feed(Stream::Out, out), feed(Stream::Err, err)])
     }
 
     /// Says of a process that could not be started what a shell would say.

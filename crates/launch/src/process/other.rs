@@ -1,14 +1,29 @@
 //! Processes where there are no process groups, signals or pidfds: ended is killed, and watching is polling.
 
 use crate::exit_kind::ExitKind;
-use std::io;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use crate::stream::{Output, Pieces, Source};
+use phalanx_core::Result;
+use std::io::{self, ErrorKind, Read};
+use std::process::{Child, ChildStdin, Command};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 /// How often a process is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(10);
+/// How much is read in one go.
+const CHUNK: usize = 16 << 10;
+
+/// Each process has a thread of its own here that notices its end.
+#[derive(Debug)]
+pub(crate) struct Ends;
+
+impl Ends {
+    pub(crate) fn start() -> Result<Self> {
+        Ok(Self)
+    }
+}
 
 /// A running rank.
 #[derive(Debug)]
@@ -24,9 +39,13 @@ impl Process {
     }
 
     /// The reading ends of its stdout and stderr, which must have been piped; only once.
-    pub(crate) fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
-        let mut child = self.child();
-        child.stdout.take().zip(child.stderr.take())
+    pub(crate) fn take_output(&mut self) -> io::Result<Output> {
+        let (stdout, stderr) = {
+            let mut child = self.child();
+            let both = child.stdout.take().zip(child.stderr.take());
+            both.ok_or_else(|| io::Error::other("it is not piped"))?
+        };
+        Ok((source(stdout)?, source(stderr)?))
     }
 
     /// The writing end of its stdin, which must have been piped; only once.
@@ -35,7 +54,11 @@ impl Process {
     }
 
     /// Calls `ended` on another thread when the process has ended.
-    pub(crate) fn watch(&self, ended: impl FnOnce(ExitKind) + Send + 'static) -> io::Result<()> {
+    pub(crate) fn watch(
+        &self,
+        _ends: &Ends,
+        ended: impl FnOnce(ExitKind) + Send + 'static,
+    ) -> io::Result<()> {
         let process = Self(Arc::clone(&self.0));
         let wait = move || loop {
             match process.child().try_wait() {
@@ -66,4 +89,32 @@ impl Process {
     fn child(&self) -> MutexGuard<'_, Child> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads a pipe on a thread of its own, and no further than is taken: it can't be waited for together with others.
+fn source(mut pipe: impl Read + Send + 'static) -> io::Result<Source> {
+    let (takes, taken) = channel();
+    // The reading thread has gone if there is no more.
+    let (sender, pieces) = Pieces::new(CHUNK, move |len| drop(takes.send(len)));
+    let read = move || {
+        let mut bytes = vec![0; CHUNK];
+        loop {
+            let n = match pipe.read(&mut bytes) {
+                Ok(0) => return,
+                Ok(n) => n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            if sender.push(bytes[..n].to_vec()).is_err() {
+                return;
+            }
+            let mut left = n;
+            while left > 0 {
+                let Ok(len) = taken.recv() else { return };
+                left -= len;
+            }
+        }
+    };
+    thread::Builder::new().name("phalanx-log".to_owned()).spawn(read)?;
+    Ok(Source::Pieces(pieces))
 }

@@ -1,12 +1,13 @@
 //! Processes on Unix: one process group a rank.
 
+use super::ends::Ends;
 use crate::exit_kind::ExitKind;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
-};
+use crate::stream::{Output, Source};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use std::process::{Child, ChildStdin, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -41,8 +42,15 @@ impl Process {
     }
 
     /// The reading ends of its stdout and stderr, which must have been piped; only once.
-    pub(crate) fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
-        self.child.stdout.take().zip(self.child.stderr.take())
+    pub(crate) fn take_output(&mut self) -> io::Result<Output> {
+        let source = |pipe: Option<OwnedFd>| {
+            let pipe = pipe.ok_or_else(|| io::Error::other("it is not piped"))?;
+            // Of this end only: what the rank writes waits as always.
+            rustix::io::ioctl_fionbio(&pipe, true)?;
+            io::Result::Ok(Source::Pipe(pipe))
+        };
+        let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
+        Ok((source(stdout.map(OwnedFd::from))?, source(stderr.map(OwnedFd::from))?))
     }
 
     /// The writing end of its stdin, which must have been piped; only once.
@@ -52,20 +60,8 @@ impl Process {
 
     /// Calls `ended` on another thread as soon as the process has ended, and leaves it to be reaped: until then its
     /// number, which is also its group's, cannot be given to a stranger.
-    pub(crate) fn watch(&self, ended: impl FnOnce(ExitKind) + Send + 'static) -> io::Result<()> {
-        let pid = self.pid;
-        let wait = move || loop {
-            return match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-                Err(rustix::io::Errno::INTR) => continue,
-                Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-                    (Some(code), _) => ExitKind::Code(code),
-                    (None, Some(signal)) => ExitKind::Signal(signal),
-                    (None, None) => ExitKind::Unknown,
-                },
-                Ok(None) | Err(_) => ExitKind::Unknown,
-            };
-        };
-        thread::Builder::new().name("phalanx-wait".to_owned()).spawn(move || ended(wait())).map(drop)
+    pub(crate) fn watch(&self, ends: &Ends, ended: impl FnOnce(ExitKind) + Send + 'static) -> io::Result<()> {
+        ends.watch(self.pid, ended)
     }
 
     /// Sends `signal` to the process and to all it started that are still in its group.
