@@ -58,6 +58,7 @@ pub struct Arrival {
 
 #[derive(Debug)]
 struct Incoming {
+    /// Empty before the first read: most ranks of a large group send to few others.
     buffer: Vec<u8>,
     /// Unread bytes are `buffer[start..end]`.
     start: usize,
@@ -90,7 +91,7 @@ impl Unfinished {
 impl Incoming {
     fn new() -> Self {
         Self {
-            buffer: vec![0; BUFFER_LEN],
+            buffer: Vec::new(),
             start: 0,
             end: 0,
             frame: None,
@@ -484,6 +485,9 @@ impl Wire {
         }
         link.end -= link.start;
         link.start = 0;
+        if link.buffer.is_empty() {
+            link.buffer = vec![0; BUFFER_LEN];
+        }
         match self.transport.recv(peer, &mut link.buffer[link.end..]) {
             Ok(n) => {
                 self.tally.moved(n);
