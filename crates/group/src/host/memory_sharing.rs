@@ -5,17 +5,26 @@
 
 use crate::control::job_context::JobContext;
 use crate::group::backend::counted;
+use std::collections::HashMap;
 
 /// The members of a group, as ranks of the job, in group order.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct MemorySharing<'a> {
     job: &'a dyn JobContext,
     members: &'a [usize],
+    /// By the name of a host, the first member there, and how many are.
+    on_host: HashMap<&'a str, (usize, usize)>,
 }
 
 impl<'a> MemorySharing<'a> {
     pub(crate) fn new(job: &'a dyn JobContext, members: &'a [usize]) -> Self {
-        Self { job, members }
+        let mut on_host = HashMap::new();
+        for &rank in members {
+            if let Some(host) = job.host_of(rank) {
+                on_host.entry(host).or_insert((rank, 0)).1 += 1;
+            }
+        }
+        Self { job, members, on_host }
     }
 
     /// The host of a member, if those on it share memory; `None`: it shares with nobody.
@@ -30,8 +39,7 @@ impl<'a> MemorySharing<'a> {
     }
 
     fn obstacle(&self, host: &str) -> Option<String> {
-        let mut on_host = self.members.iter().copied().filter(|&rank| self.job.host_of(rank) == Some(host));
-        let (maker, count) = (on_host.next()?, 1 + on_host.count());
+        let &(maker, count) = self.on_host.get(host)?;
         let (needed, longest) = (needed_by(count), self.job.longest_memory(maker));
         if count == 1 || needed <= longest {
             return None;

@@ -59,7 +59,8 @@ impl HierarchicalBackend {
         deadline: &Deadline,
     ) -> Result<Self> {
         let members = health.members();
-        let hosts = Hosts::of(members, |rank| MemorySharing::new(&*health.job, members).host_of(rank));
+        let sharing = MemorySharing::new(&*health.job, members);
+        let hosts = Hosts::of(members, |rank| sharing.host_of(rank));
         let (host, index) = hosts.place(health.rank);
         let of_job = |ranks: &[usize]| ranks.iter().map(|&rank| members[rank]).collect::<Vec<_>>();
         let neighbours = of_job(hosts.members(host));
