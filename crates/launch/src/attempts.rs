@@ -50,7 +50,7 @@ pub(crate) fn run_attempts(
             }
         };
         let here = hosts.present().first().map_or(0, |(_, host)| host.places.min(order.ranks));
-        descriptors::allow_to_lead(order.ranks, here, order.log_dir.is_some())?;
+        descriptors::allow_to_lead(order.ranks, hosts.count(), here, order.log_dir.is_some())?;
         let start = random_number()?;
         let secret = match secret {
             Some(secret) => secret.of_start(start),

@@ -1,6 +1,6 @@
 //! How many descriptors (open files, pipes, connections) this process may have, and needs for its ranks.
 
-use phalanx_core::{Error, Result};
+use phalanx_core::Result;
 
 /// Of a rank of this host: its stdout, its stderr, and what shows its end.
 const OF_A_PROCESS: usize = 3;
@@ -11,13 +11,13 @@ const OF_LOGS: usize = 2;
 /// For all else that this process opens meanwhile.
 const SPARE: usize = 64;
 
-/// Sees to it that the launcher which leads can have `ranks` ranks, `here` of them on its host.
+/// Sees to it that the launcher which leads can have `ranks` ranks on so many hosts, `here` of them on its own.
 ///
 /// # Errors
 /// `Config`: the system does not allow it so many descriptors.
-pub(crate) fn allow_to_lead(ranks: usize, here: usize, has_logs: bool) -> Result<()> {
+pub(crate) fn allow_to_lead(ranks: usize, hosts: usize, here: usize, has_logs: bool) -> Result<()> {
     let of_each = OF_CONNECTIONS + if has_logs { OF_LOGS } else { 0 };
-    allow(ranks * of_each + here * OF_A_PROCESS, ranks)
+    allow(hosts + ranks * of_each + here * OF_A_PROCESS, ranks)
 }
 
 /// As [`allow_to_lead`], for an agent with room for `places` ranks.
@@ -56,9 +56,9 @@ fn open() -> usize {
     std::fs::read_dir("/dev/fd").map_or(SPARE, Iterator::count)
 }
 
-#[cfg_attr(not(unix), allow(dead_code))]
-fn too_few(needed: usize, allowed: u64, ranks: usize) -> Error {
-    Error::config(format!(
+#[cfg(unix)]
+fn too_few(needed: usize, allowed: u64, ranks: usize) -> phalanx_core::Error {
+    phalanx_core::Error::config(format!(
         "the launcher needs {needed} descriptors (open files) for the {ranks} ranks of this job, and the system allows it {allowed}: raise the hard \
          limit (ulimit -Hn, \"nofile\" in limits.conf, LimitNOFILE= of a service), or start fewer ranks on this host"
     ))

@@ -149,8 +149,7 @@ pub(crate) struct RunningJob<'j> {
 impl RunningJob<'_> {
     /// Starts a rank's process, or leaves nothing of it.
     fn start_rank(&mut self, rank: usize, worker: u64, restarts: usize, place: Place) -> Result<Slot> {
-        let hosts = self.attempt.hosts.present();
-        let host = hosts.into_iter().find_map(|(node, host)| (node == place.node).then_some(host));
+        let host = self.attempt.hosts.host(place.node);
         let host = host.ok_or_else(|| Error::config(format!("node {} is not here any more", place.node)))?;
         let attempt = self.attempt.number + restarts;
         let mut plan = (self.attempt.plan)(attempt, rank, (&host, place));

@@ -110,7 +110,7 @@ impl Logs {
     /// Of an attempt, which is shown by these.
     pub(crate) fn start(writers: &Writers) -> Result<Self> {
         let reader = Watcher::start("phalanx-log", "reads the ranks' output")?;
-        [&writers.out, &writers.err].into_iter().for_each(|writer| writer.set_bell(reader.bell()));
+        [&writers.out, &writers.err].into_iter().for_each(|writer| writer.set_waker(reader.waker()));
         Ok(Self { reader, tails: Vec::new(), closed: Arc::default(), finished: channel() })
     }
 
@@ -154,7 +154,7 @@ impl Logs {
             let what = "a process started by a rank is still running and holds the rank's output open";
             writers.err.later(move || tracing::warn!("{what}"));
             closed.store(true, Ordering::Relaxed);
-            reader.bell().ring();
+            reader.waker().wake();
         }
         writers.set_waiting_max(WAITING_MAX);
         tails.iter().map(|tail| lock(tail).quote()).collect()

@@ -1,6 +1,6 @@
 //! What a process writes, on its way to who takes it: one thread reads all streams ([`Watcher`]).
 
-use crate::watcher::{Bell, Watched, Watcher};
+use crate::watcher::{Waker, Watched, Watcher};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ const IN_A_ROW: usize = 4;
 
 /// The one to whom the bytes of a stream go.
 pub(crate) trait Taker: Send + 'static {
-    /// How many bytes it takes now; when it is none no longer, it rings the bell. `None`: it wants no more.
+    /// How many bytes it takes now; when it is none no longer, it wakes its reader. `None`: it wants no more.
     fn room(&self) -> Option<usize>;
 
     /// Takes bytes, no more than there is room for.
@@ -42,7 +42,7 @@ impl Stream {
     /// Begins to read a stream on the thread of `reader`.
     pub(crate) fn start(source: Source, taker: impl Taker, reader: &Watcher<Self>) {
         if let Source::Pieces(pieces) = &source {
-            pieces.queue.lock().bell = Some(reader.bell().clone());
+            pieces.queue.lock().waker = Some(reader.waker().clone());
         }
         reader.add(Self { source, taker: Box::new(taker) });
     }
@@ -117,7 +117,7 @@ struct State {
     is_over: bool,
     /// Nobody takes anything any more.
     is_abandoned: bool,
-    bell: Option<Bell>,
+    waker: Option<Waker>,
 }
 
 impl Queue {
@@ -127,8 +127,8 @@ impl Queue {
 }
 
 impl State {
-    fn ring(&self) {
-        self.bell.iter().for_each(Bell::ring);
+    fn wake(&self) {
+        self.waker.iter().for_each(Waker::wake);
     }
 }
 
@@ -180,7 +180,7 @@ impl PieceSender {
         }
         if !state.is_abandoned {
             state.pieces.push_back(piece);
-            state.ring();
+            state.wake();
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Drop for PieceSender {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.is_over = true;
-        state.ring();
+        state.wake();
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
 
         fn give(&self, room: Option<usize>) {
             *self.room.lock().unwrap() = room;
-            self.reader.bell().ring();
+            self.reader.waker().wake();
         }
 
         /// All that comes until the end.

@@ -7,7 +7,7 @@ use std::thread;
 
 /// Something that is waited for. All calls come from one thread, and none may wait.
 pub(crate) trait Watched: Send + 'static {
-    /// The descriptor that is readable when there is something to do; `None`: a [`Bell`] says so.
+    /// The descriptor that is readable when there is something to do; `None`: a [`Waker`] says so.
     #[cfg(unix)]
     fn waits_for(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
@@ -18,41 +18,41 @@ pub(crate) trait Watched: Send + 'static {
 
 /// What wakes the thread of a [`Watcher`]: something has changed, so that there may be something to do.
 #[derive(Debug, Clone)]
-pub(crate) struct Bell(Arc<Ring>);
+pub(crate) struct Waker(Arc<WakeUp>);
 
 #[derive(Debug)]
-struct Ring {
+struct WakeUp {
     sleep: sleep::Sleep,
-    /// Whether it was rung since the thread has woken: once is enough.
-    is_rung: AtomicBool,
+    /// Whether it was woken since it last looked: once is enough.
+    is_woken: AtomicBool,
 }
 
-impl Bell {
+impl Waker {
     fn new() -> std::io::Result<Self> {
-        Ok(Self(Arc::new(Ring { sleep: sleep::Sleep::new()?, is_rung: AtomicBool::new(false) })))
+        Ok(Self(Arc::new(WakeUp { sleep: sleep::Sleep::new()?, is_woken: AtomicBool::new(false) })))
     }
 
     /// Never waits.
-    pub(crate) fn ring(&self) {
-        if !self.0.is_rung.swap(true, Ordering::SeqCst) {
+    pub(crate) fn wake(&self) {
+        if !self.0.is_woken.swap(true, Ordering::SeqCst) {
             self.0.sleep.end();
         }
     }
 
-    /// From here on it is to be rung again: for what was changed before, the thread looks itself.
+    /// From here on it is to be woken again: for what was changed before, the thread looks itself.
     fn clear(&self) {
         self.0.sleep.clear();
-        self.0.is_rung.store(false, Ordering::SeqCst);
+        self.0.is_woken.store(false, Ordering::SeqCst);
     }
 }
 
 /// The thread, which ends when this is dropped, and drops what it waits for.
 pub(crate) struct Watcher<W: Watched> {
-    inbox: Arc<Mutex<Inbox<W>>>,
-    bell: Bell,
+    orders: Arc<Mutex<Orders<W>>>,
+    waker: Waker,
 }
 
-struct Inbox<W> {
+struct Orders<W> {
     new: Vec<W>,
     is_over: bool,
 }
@@ -61,48 +61,48 @@ impl<W: Watched> Watcher<W> {
     /// Starts the thread. `what` it does, for an error.
     pub(crate) fn start(name: &str, what: &str) -> Result<Self> {
         let failed = |error| Error::io(format!("starting the thread that {what}"), error);
-        let bell = Bell::new().map_err(failed)?;
-        let inbox = Arc::new(Mutex::new(Inbox { new: Vec::new(), is_over: false }));
-        let (own_inbox, own_bell) = (Arc::clone(&inbox), bell.clone());
-        let run = move || run(&own_inbox, &own_bell);
+        let waker = Waker::new().map_err(failed)?;
+        let orders = Arc::new(Mutex::new(Orders { new: Vec::new(), is_over: false }));
+        let (own_orders, own_waker) = (Arc::clone(&orders), waker.clone());
+        let run = move || run(&own_orders, &own_waker);
         thread::Builder::new().name(name.to_owned()).spawn(run).map_err(failed)?;
-        Ok(Self { inbox, bell })
+        Ok(Self { orders, waker })
     }
 
     /// Begins to wait for one more.
     pub(crate) fn add(&self, one: W) {
-        lock(&self.inbox).new.push(one);
-        self.bell.ring();
+        lock(&self.orders).new.push(one);
+        self.waker.wake();
     }
 
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
     }
 }
 
 impl<W: Watched> Drop for Watcher<W> {
     /// Does not wait for the thread, which may be writing to a slow disk.
     fn drop(&mut self) {
-        lock(&self.inbox).is_over = true;
-        self.bell.ring();
+        lock(&self.orders).is_over = true;
+        self.waker.wake();
     }
 }
 
-fn lock<W>(inbox: &Mutex<Inbox<W>>) -> MutexGuard<'_, Inbox<W>> {
-    inbox.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<W>(orders: &Mutex<Orders<W>>) -> MutexGuard<'_, Orders<W>> {
+    orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run<W: Watched>(inbox: &Mutex<Inbox<W>>, bell: &Bell) {
+fn run<W: Watched>(orders: &Mutex<Orders<W>>, waker: &Waker) {
     let mut all: Vec<W> = Vec::new();
     loop {
-        let mut ready = bell.0.sleep.until_ready(&all).into_iter();
-        bell.clear();
+        let mut ready = waker.0.sleep.until_ready(&all).into_iter();
+        waker.clear();
         {
-            let mut inbox = lock(inbox);
-            if inbox.is_over {
+            let mut orders = lock(orders);
+            if orders.is_over {
                 return;
             }
-            all.append(&mut inbox.new);
+            all.append(&mut orders.new);
         }
         // What has just been added was not waited for, and may have something all the same.
         all.retain_mut(|one| one.advance(ready.next().unwrap_or(false)));
@@ -174,7 +174,7 @@ mod sleep {
     use std::io;
     use std::sync::{Condvar, Mutex, PoisonError};
 
-    /// Nothing but bells is waited for here.
+    /// Nothing but wakers is waited for here.
     #[derive(Debug, Default)]
     pub(super) struct Sleep {
         is_over: Mutex<bool>,
@@ -227,14 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn each_ring_is_one_look_at_all_and_the_end_drops_them() {
+    fn each_wake_up_is_one_look_at_all_and_the_end_drops_them() {
         let watcher = Watcher::start("phalanx-test", "tests").unwrap();
         let (says, said) = channel();
         watcher.add(Says(vec![3, 2, 1], says.clone()));
         assert_eq!(said.recv_timeout(HANG), Ok(1), "it is looked at when it is added");
-        watcher.bell().ring();
+        watcher.waker().wake();
         assert_eq!(said.recv_timeout(HANG), Ok(2));
-        watcher.bell().ring();
+        watcher.waker().wake();
         assert_eq!(said.recv_timeout(HANG), Ok(3));
         watcher.add(Says(vec![6, 5, 4], says));
         assert_eq!(said.recv_timeout(HANG), Ok(4));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn no_ring_is_lost() {
+    fn no_wake_up_is_lost() {
         let watcher = Watcher::start("phalanx-test", "tests").unwrap();
         let (says, said) = channel();
         for round in 0..10_000 {

@@ -1,7 +1,7 @@
 //! Threads that write for others, so that who reads slowly, or not at all, never holds up the one who supervises the ranks, and the one
 //! who reads what ranks write and keeps it in files only when a mebibyte waits to be shown.
 
-use crate::watcher::Bell;
+use crate::watcher::Waker;
 use phalanx_core::{Error, Result};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -35,8 +35,8 @@ struct State {
     bytes: usize,
     bytes_max: usize,
     closed: bool,
-    /// Rung when there is room again.
-    bell: Option<Bell>,
+    /// Woken when there is room again.
+    waker: Option<Waker>,
 }
 
 impl State {
@@ -44,8 +44,8 @@ impl State {
         self.bytes < self.bytes_max || self.closed
     }
 
-    fn ring(&self) {
-        self.bell.iter().for_each(Bell::ring);
+    fn wake(&self) {
+        self.waker.iter().for_each(Waker::wake);
     }
 }
 
@@ -63,7 +63,7 @@ impl Writer {
     /// Starts the thread. `what` of the ranks it writes, for a complaint.
     pub(crate) fn start(what: &'static str, mut sink: Sink) -> Result<Self> {
         let state =
-            State { tasks: VecDeque::new(), bytes: 0, bytes_max: WAITING_MAX, closed: false, bell: None };
+            State { tasks: VecDeque::new(), bytes: 0, bytes_max: WAITING_MAX, closed: false, waker: None };
         let writer = Self(Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() }));
         let hands = writer.clone();
         let run = move || {
@@ -100,9 +100,9 @@ impl Writer {
         self.lock().has_room()
     }
 
-    /// The bell to ring from now on when there is room again.
-    pub(crate) fn set_bell(&self, bell: &Bell) {
-        self.lock().bell = Some(bell.clone());
+    /// What to wake from now on when there is room again.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        self.lock().waker = Some(waker.clone());
     }
 
     /// Does something after what was given before. Never waits.
@@ -114,7 +114,7 @@ impl Writer {
     pub(crate) fn set_waiting_max(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes_max = bytes;
-        state.ring();
+        state.wake();
     }
 
     /// Takes no more, and forgets what was not yet done.
@@ -122,7 +122,7 @@ impl Writer {
         let mut state = self.lock();
         state.closed = true;
         state.tasks.clear();
-        state.ring();
+        state.wake();
         drop(state);
         self.0.work.notify_all();
     }
@@ -147,7 +147,7 @@ impl Writer {
                     let had_room = state.has_room();
                     state.bytes -= lines.len();
                     if !had_room && state.has_room() {
-                        state.ring();
+                        state.wake();
                     }
                 }
                 return Some(task);

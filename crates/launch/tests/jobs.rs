@@ -280,6 +280,26 @@ fn who_reads_late_misses_nothing_and_the_logs_do_not_wait() {
 }
 
 #[test]
+fn who_does_not_read_one_stream_holds_up_only_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, err) = (Capture::default(), Capture::default());
+    let held = out.0.lock().unwrap();
+    // More than may wait, whoever has written it.
+    let script = "if [ $RANK = 0 ]; then seq 1000000; else sleep 0.2; echo more; for i in $(seq 100); do echo $i >&2; done; fi";
+    let launch = shells(2, script).log_dir(dir.path()).job_id("one").output(out.clone(), err.clone());
+    let running = launch.spawn().unwrap();
+    let pids = running.pids();
+    eventually(|| err.text().lines().count() == 100);
+    eventually(|| !runs(pids[1]));
+    assert!(runs(pids[0]), "it has written more than anybody keeps for it");
+    drop(held);
+    assert_eq!(running.wait().unwrap(), Outcome::Success);
+    assert_eq!(out.text().lines().count(), 1_000_001);
+    let log = |name: &str| std::fs::read_to_string(dir.path().join("one/attempt_0").join(name)).unwrap();
+    assert_eq!((log("0/stdout.log").lines().count(), log("1/stdout.log").as_str()), (1_000_000, "more\n"));
+}
+
+#[test]
 fn who_never_reads_does_not_hold_up_who_kills_the_job() {
     let out = Capture::default();
     let held = out.0.lock().unwrap();

@@ -2,7 +2,7 @@
 
 use super::protocol::{PIECE, Stream, WINDOW, Word, encode};
 use crate::stream::{self, Source, Taker};
-use crate::watcher::{Bell, Watcher};
+use crate::watcher::{Waker, Watcher};
 use phalanx_transport::SessionSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub(super) struct Credit {
     room: Arc<Mutex<Option<usize>>>,
-    /// Rung when something may be sent again.
-    bell: Bell,
+    /// Woken when something may be sent again.
+    waker: Waker,
 }
 
 impl Credit {
@@ -25,7 +25,7 @@ impl Credit {
             let was_none = *room == 0;
             *room = room.saturating_add(bytes).min(WINDOW);
             if was_none {
-                self.bell.ring();
+                self.waker.wake();
             }
         }
     }
@@ -38,7 +38,7 @@ impl Credit {
     /// Nobody wants the rest, or there is none.
     pub(super) fn close(&self) {
         *self.lock() = None;
-        self.bell.ring();
+        self.waker.wake();
     }
 
     fn spend(&self, bytes: usize) {
@@ -56,7 +56,7 @@ pub(super) fn start(
     sender: &Arc<SessionSender>,
     reader: &Watcher<stream::Stream>,
 ) -> Credit {
-    let credit = Credit { room: Arc::new(Mutex::new(Some(WINDOW))), bell: reader.bell().clone() };
+    let credit = Credit { room: Arc::new(Mutex::new(Some(WINDOW))), waker: reader.waker().clone() };
     let feed = Feed { task, stream, sender: Arc::clone(sender), left: credit.clone() };
     stream::Stream::start(source, feed, reader);
     credit

@@ -87,15 +87,17 @@ impl Hosts {
     pub(crate) fn present(&self) -> Vec<(usize, Host)> {
         let mut all = vec![(0, self.own.clone())];
         if let Some(others) = &self.others {
-            let host = |here: &Here| Host {
-                name: here.host.clone(),
-                places: here.places as usize,
-                cores: here.cores as usize,
-                leader: here.leader,
-            };
             all.extend(others.board.lock().iter().map(|(&node, present)| (node, host(&present.here))));
         }
         all
+    }
+
+    /// The host with this node rank, if it is here.
+    pub(crate) fn host(&self, node: usize) -> Option<Host> {
+        match node {
+            0 => Some(self.own.clone()),
+            _ => self.others.as_ref()?.board.lock().get(&node).map(|present| host(&present.here)),
+        }
     }
 
     /// Waits until the agents of all hosts are here; what is to be known meanwhile goes to `warn`.
@@ -208,6 +210,16 @@ impl Hosts {
         if let Some(callers) = &mut self.callers {
             callers.end();
         }
+    }
+}
+
+/// As its agent says.
+fn host(here: &Here) -> Host {
+    Host {
+        name: here.host.clone(),
+        places: here.places as usize,
+        cores: here.cores as usize,
+        leader: here.leader,
     }
 }
 
