@@ -41,8 +41,10 @@ pub(crate) struct Stream {
 impl Stream {
     /// Begins to read a stream on the thread of `reader`.
     pub(crate) fn start(source: Source, taker: impl Taker, reader: &Watcher<Self>) {
-        if let Source::Pieces(pieces) = &source {
-            pieces.queue.lock().waker = Some(reader.waker().clone());
+        match &source {
+            #[cfg(unix)]
+            Source::Pipe(_) => {}
+            Source::Pieces(pieces) => pieces.queue.lock().waker = Some(reader.waker().clone()),
         }
         reader.add(Self { source, taker: Box::new(taker) });
     }
