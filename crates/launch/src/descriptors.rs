@@ -9,6 +9,7 @@ const OF_CONNECTIONS: usize = 2;
 /// Of a rank whose output is kept in files.
 const OF_LOGS: usize = 2;
 /// For all else that this process opens meanwhile.
+#[cfg(unix)]
 const SPARE: usize = 64;
 
 /// Sees to it that the launcher which leads can have `ranks` ranks on so many hosts, `here` of them on its own.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How much of a stream is read in one go, and how often in a row before it is the others' turn.
+#[cfg(unix)]
 const CHUNK: usize = 16 << 10;
 #[cfg(unix)]
 const IN_A_ROW: usize = 4;

@@ -94,8 +94,10 @@ impl Process {
 /// Reads a pipe on a thread of its own, and no further than is taken: it can't be waited for together with others.
 fn source(mut pipe: impl Read + Send + 'static) -> io::Result<Source> {
     let (takes, taken) = channel();
-    // The reading thread has gone if there is no more.
-    let (sender, pieces) = Pieces::new(CHUNK, move |len| drop(takes.send(len)));
+    let (sender, pieces) = Pieces::new(CHUNK, move |len| {
+        // The reading thread has gone if there is no more.
+        let _ = takes.send(len);
+    });
     let read = move || {
         let mut bytes = vec![0; CHUNK];
         loop {
