@@ -30,7 +30,7 @@ impl RankProcess {
         }
     }
 
-    /// What it writes to stdout and stderr; only once.
+    /// Its stdout and stderr; only once.
     pub(crate) fn take_output(&mut self) -> io::Result<Output> {
         match self {
             Self::Here(process) => process.take_output(),
