@@ -177,6 +177,24 @@ fn agents_that_ssh_starts_come_again_with_a_job_that_is_started_again() {
     assert_eq!(text.matches("try 1").count(), 3, "{text}");
 }
 
+/// A host that was switched off tells ssh nothing, and while it starts it is called in vain.
+#[test]
+fn a_host_that_was_lost_is_called_until_it_is_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shell, calls) = (dir.path().join("shell"), dir.path().join("calls"));
+    let text = format!(
+        "#!/bin/sh\necho >>{calls}\ncase $(wc -l <{calls}) in\n1) sh -c \"$2\"; exec sleep 600;;\n2) exit 255;;\n*) exec sh -c \"$2\";;\nesac\n",
+        calls = calls.display()
+    );
+    std::fs::write(&shell, text).unwrap();
+    std::fs::set_permissions(&shell, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "echo try $PHALANX_RESTART_COUNT; test $RANK$PHALANX_RESTART_COUNT != 10 || kill -9 $PPID; test $PHALANX_RESTART_COUNT = 1 || exec sleep 60";
+    let (code, text) = over_ssh(shell.to_str().unwrap(), &["--max-restarts", "1"], script).ends();
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(text.matches("try 1").count(), 3, "{text}");
+    assert!(text.contains("the remote shell to node 1 (127.0.0.1) exited with code 255"), "{text}");
+}
+
 /// What holds for the whole job goes along, to a host that inherits nothing from here.
 #[test]
 fn flags_reach_the_ranks_of_other_hosts() {

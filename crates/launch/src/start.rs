@@ -158,7 +158,15 @@ impl Remote {
             binding: program.binding,
         };
         let Self { hosts, shell, agent, .. } = self;
-        Ok(Callers { hosts, shell, agent, letter, shells: Vec::new(), ends: Ends::start()? })
+        Ok(Callers {
+            hosts,
+            shell,
+            agent,
+            letter,
+            shells: Vec::new(),
+            ends: Ends::start()?,
+            have_called: false,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use super::node::Node;
 use super::protocol::{Here, Order, encode};
 use super::reception::{Board, GONE, Reception};
 use super::remote::{Line, RemoteProcess};
-use super::ssh::Callers;
+use super::ssh::{CALL_AGAIN_INTERVAL, Callers};
 use crate::event::{Event, HostEvent};
 use crate::placement::{Host, Place, Room};
 use crate::supervise::is_message;
@@ -111,12 +111,21 @@ impl Hosts {
         let began = Instant::now();
         let limit = limit.map_or(others.join_time, |limit| limit.min(others.join_time));
         let mut known = (None, None);
+        let is_here = |node| others.board.lock().contains_key(&node);
+        let (mut is_again, mut call_due) = (false, None);
         if let Some(callers) = &mut self.callers {
-            let rendezvous = SocketAddr::new(self.own.leader, others.endpoint.addr().port()).to_string();
-            let is_here = |node| others.board.lock().contains_key(&node);
-            callers.call(&rendezvous, is_here, events).map_err(NotHere::Missing)?;
+            callers.give_up(is_here);
+            is_again = std::mem::replace(&mut callers.have_called, true);
+            call_due = Some(began);
         }
         while 1 + others.board.lock().len() < others.nodes {
+            if let Some(callers) =
+                self.callers.as_mut().filter(|_| call_due.is_some_and(|due| Instant::now() >= due))
+            {
+                call_due = None;
+                let rendezvous = SocketAddr::new(self.own.leader, others.endpoint.addr().port()).to_string();
+                callers.call(&rendezvous, is_here, events).map_err(NotHere::Missing)?;
+            }
             let left = limit.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return Err(NotHere::Missing(self.missing(others, limit)));
@@ -124,9 +133,13 @@ impl Hosts {
             match inbox.recv_timeout(left.min(LOOK_INTERVAL)) {
                 Ok(Event::Signal(signal)) if !is_message(signal) => return Err(NotHere::Asked(signal)),
                 Ok(Event::Host(event @ HostEvent::Lost { .. })) => warn(event.to_string()),
-                Ok(Event::Host(event @ HostEvent::ShellEnded { node, .. }))
-                    if !others.board.lock().contains_key(&node) =>
-                {
+                Ok(Event::Host(event @ HostEvent::ShellEnded { node, .. })) if !is_here(node) => {
+                    if is_again {
+                        // It may be starting.
+                        warn(event.to_string());
+                        call_due = Some(Instant::now() + CALL_AGAIN_INTERVAL);
+                        continue;
+                    }
                     let why =
                         std::io::Error::other("is it reached without a password, and is phalanx there?");
                     let doing = format!("{event} before an agent came from there");
@@ -153,7 +166,12 @@ impl Hosts {
         let present = self.present();
         let absent: Vec<String> = (0..others.nodes)
             .filter(|node| present.iter().all(|(here, _)| here != node))
-            .map(|node| format!("node {node}"))
+            .map(|node| {
+                match self.callers.as_ref().and_then(|callers| callers.hosts.get(node.checked_sub(1)?)) {
+                    Some(host) => format!("node {node} ({})", host.name),
+                    None => format!("node {node}"),
+                }
+            })
             .collect();
         let strangers = others.endpoint.strangers();
         let called = if strangers == Strangers::default() {

@@ -9,6 +9,7 @@ use phalanx_core::{Error, Result};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// What starts a program on another host: it is given the host's name and one argument, a command for a shell.
 pub(crate) const SSH: [&str; 4] = ["ssh", "-T", "-o", "BatchMode=yes"];
+/// How long a host that was called in vain, and was there before, is left alone until the next call.
+pub(super) const CALL_AGAIN_INTERVAL: Duration = Duration::from_secs(2);
 /// How long ssh may take to end once its agent has, before it is asked to, and then before it is killed.
 const END_TIME: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -54,6 +57,8 @@ pub(crate) struct Callers {
     pub(crate) shells: Vec<Shell>,
     /// What notices their ends.
     pub(crate) ends: Ends,
+    /// Whether the hosts have been called before: then they are there, or will be again.
+    pub(crate) have_called: bool,
 }
 
 /// A remote shell.
@@ -61,11 +66,28 @@ pub(crate) struct Shell {
     node: usize,
     process: Process,
     has_ended: Arc<Mutex<bool>>,
+    /// Nobody wants to hear of its end.
+    is_given_up: Arc<AtomicBool>,
     /// Its standard input: the agent ends when that does.
     _input: Arc<Mutex<Option<ChildStdin>>>,
 }
 
 impl Callers {
+    /// Ends the shells to hosts whose agents are gone. A shell can outlive its host for hours: it says nothing there, so nothing tells it.
+    pub(super) fn give_up(&mut self, is_here: impl Fn(usize) -> bool) {
+        self.forget(|shell| !is_here(shell.node));
+    }
+
+    fn forget(&mut self, is_over: impl Fn(&Shell) -> bool) {
+        let (over, kept) = std::mem::take(&mut self.shells).into_iter().partition(is_over);
+        self.shells = kept;
+        let over: Vec<Shell> = over;
+        for mut shell in over {
+            shell.is_given_up.store(true, Ordering::SeqCst);
+            shell.process.reap();
+        }
+    }
+
     /// Starts agents on those hosts that have none. Call it on the thread that is the last to leave: shells end with it.
     pub(super) fn call(
         &mut self,
@@ -73,7 +95,7 @@ impl Callers {
         is_here: impl Fn(usize) -> bool,
         events: &Sender<Event>,
     ) -> Result<()> {
-        self.shells.retain(|shell| !shell.has_ended());
+        self.forget(Shell::has_ended);
         for (index, host) in self.hosts.iter().enumerate() {
             let node = index + 1;
             if is_here(node) || self.shells.iter().any(|shell| shell.node == node) {
@@ -134,10 +156,14 @@ fn start(
     let input = Arc::new(Mutex::new(process.take_input()));
     let has_ended = Arc::<Mutex<bool>>::default();
     let (ended, events, given) = (Arc::clone(&has_ended), events.clone(), Arc::clone(&input));
+    let is_given_up = Arc::<AtomicBool>::default();
+    let is_unheard = Arc::clone(&is_given_up);
     let watched = process.watch(ends, move |exit| {
         *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        // The receiver is gone only when the job was given up.
-        let _ = events.send(Event::Host(HostEvent::ShellEnded { node, host: name, exit }));
+        if !is_unheard.load(Ordering::SeqCst) {
+            // The receiver is gone only when the job was given up.
+            let _ = events.send(Event::Host(HostEvent::ShellEnded { node, host: name, exit }));
+        }
     });
     let give = move || {
         if let Some(input) = &mut *given.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -146,7 +172,7 @@ fn start(
         }
     };
     let given = thread::Builder::new().name("phalanx-ssh".to_owned()).spawn(give);
-    let mut shell = Shell { node, process, has_ended, _input: input };
+    let mut shell = Shell { node, process, has_ended, is_given_up, _input: input };
     if let Err(error) = watched.and(given.map(drop)) {
         shell.process.signal(SIGKILL);
         shell.process.reap();
