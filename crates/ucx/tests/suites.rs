@@ -1,0 +1,51 @@
+//! The transport passes the suites that phalanx's own transports pass, over UCX's TCP and over its shared memory.
+#![cfg(target_os = "linux")]
+
+use phalanx_group::{LinkPeer, register_transport};
+use phalanx_testkit::{Links, World};
+use phalanx_ucx::Ucx;
+use std::sync::{Arc, Once};
+
+const TCP: (&str, &str) = ("ucx-tcp", "tcp,self");
+const SHARED_MEMORY: (&str, &str) = ("ucx-posix", "posix,cma,self");
+
+mod tcp_links {
+    phalanx_testkit::transport_conformance!(super::links(super::TCP));
+}
+
+mod tcp_group {
+    phalanx_testkit::group_conformance!(super::world(super::TCP));
+}
+
+mod shared_memory_links {
+    phalanx_testkit::transport_conformance!(super::links(super::SHARED_MEMORY));
+}
+
+mod shared_memory_group {
+    phalanx_testkit::group_conformance!(super::world(super::SHARED_MEMORY));
+}
+
+/// Links without a job: each rank is told of the others.
+fn links((name, transports): (&'static str, &str)) -> Links {
+    let ucx = Ucx::over(transports).expect("a name");
+    Links::of(name, move |world_size| {
+        let all = (0..world_size).map(|rank| ucx.links(rank, world_size, [7; 16]));
+        let all = all.collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<_> = all.iter().map(|links| links.address().expect("an address")).collect();
+        let peer = |(rank, address)| LinkPeer::new(rank, address);
+        let peers: Vec<_> = addresses.iter().map(Vec::as_slice).enumerate().map(peer).collect();
+        Ok(all.iter().map(|links| links.open(phalanx_core::WORLD, &peers)).collect())
+    })
+}
+
+/// Ranks that meet in a store and are given each other's addresses by it.
+fn world((name, _): (&'static str, &str)) -> World {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        for (name, transports) in [TCP, SHARED_MEMORY] {
+            let ucx = Arc::new(Ucx::over(transports).expect("a name"));
+            register_transport(name, ucx).expect("the name is free");
+        }
+    });
+    World::named(name)
+}
