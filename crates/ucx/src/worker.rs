@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_uint, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The number under which our messages go.
 const MESSAGE_ID: c_uint = 0;
@@ -18,8 +19,13 @@ const MESSAGE_ID: c_uint = 0;
 const KEPT_MIN: usize = 1 << 10;
 /// Buffers for messages that are kept to be used again.
 const BUFFERS_KEPT: usize = 64;
+/// How long a worker that ends may take to get out what UCX itself has to say to its peers.
+const FLUSH_TIME: Duration = Duration::from_millis(250);
 /// Looks at a worker that is about to end, so that what was cancelled comes back.
 const LAST_LOOKS: usize = 64;
+/// UCX's transports that carry nothing off the host, and the names of several of them. None of them hears of a peer's death, and UCX refuses them to endpoints
+/// that would, up to 1.13 at least.
+const OF_ONE_HOST: [&str; 9] = ["posix", "sysv", "cma", "knem", "xpmem", "self", "shm", "sm", "mm"];
 
 /// A call of UCX that failed, and with what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +116,8 @@ pub(crate) struct Worker {
     /// As `mail`.
     tags: Vec<NonNull<Tag>>,
     endpoints: Vec<RawEndpoint>,
+    /// Whether endpoints hear of their peers' deaths, and may be closed at any moment.
+    hears_of_deaths: bool,
 }
 
 // SAFETY: the worker is made for threads that take turns (`UCS_THREAD_MODE_SERIALIZED`), and whoever has it has all that its callbacks touch.
@@ -130,7 +138,8 @@ impl Worker {
         let mail = NonNull::from(Box::leak(Box::new(Mail::new(table))));
         let made = |address, event_fd| {
             let (tags, endpoints) = (Vec::new(), Vec::new());
-            Self { table, context, worker, address, event_fd, mail, tags, endpoints }
+            let hears_of_deaths = hear_of_deaths(transports);
+            Self { table, context, worker, address, event_fd, mail, tags, endpoints, hears_of_deaths }
         };
         let ready = hear(table, worker, mail)
             .and_then(|()| Ok((address(table, worker)?, event_fd(table, worker)?)));
@@ -212,7 +221,10 @@ impl Worker {
                 | sys::EP_PARAM_FIELD_ERR_HANDLING_MODE
                 | sys::EP_PARAM_FIELD_ERR_HANDLER,
             address: address.as_ptr().cast(),
-            err_mode: sys::ERR_HANDLING_MODE_PEER,
+            err_mode: match self.hears_of_deaths {
+                true => sys::ERR_HANDLING_MODE_PEER,
+                false => sys::ERR_HANDLING_MODE_NONE,
+            },
             err_handler_cb: failed,
             err_handler_arg: tag.as_ptr().cast(),
             user_data: null_mut(),
@@ -270,6 +282,10 @@ impl Worker {
 
     /// Ends an endpoint at once, whatever its peer does. What it had not sent yet is lost.
     pub(crate) fn close(&mut self, endpoint: Endpoint) {
+        if !self.hears_of_deaths {
+            // UCX would wait for the peer. It ends with the worker.
+            return;
+        }
         self.endpoints.retain(|&other| other != endpoint.0);
         self.force_close(endpoint.0);
     }
@@ -287,15 +303,52 @@ impl Worker {
             unsafe { (self.table.request_free)(pointer) };
         }
     }
+
+    /// Gets out what UCX has to say to its peers; whether that ended in time.
+    ///
+    /// UCX 1.13 ends the process when a worker is destroyed while its own messages about a connection are still waiting.
+    fn flush(&mut self) -> bool {
+        let nothing = RawRequestParam::nothing();
+        // SAFETY: the worker is this thread's.
+        let request = unsafe { (self.table.worker_flush)(self.worker, &raw const nothing) };
+        if sys::status_of(request).is_some() {
+            return true;
+        }
+        let begun = Instant::now();
+        loop {
+            let has_moved = self.progress();
+            // SAFETY: the request was not given back yet.
+            let status = unsafe { (self.table.request_status)(request) };
+            let is_over = status != sys::IN_PROGRESS;
+            if is_over || begun.elapsed() >= FLUSH_TIME {
+                // SAFETY: nobody asks after it any more.
+                unsafe { (self.table.request_free)(request) };
+                return is_over;
+            }
+            if !has_moved {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        for endpoint in std::mem::take(&mut self.endpoints) {
-            self.force_close(endpoint);
+        let is_flushed = self.flush();
+        for arrival in self.arrivals() {
+            self.release(arrival.bytes);
         }
-        for _ in 0..LAST_LOOKS {
-            self.progress();
+        if !is_flushed {
+            tracing::debug!("a UCX worker with a peer that does not answer is left to the end of the process");
+            return;
+        }
+        if self.hears_of_deaths {
+            for endpoint in std::mem::take(&mut self.endpoints) {
+                self.force_close(endpoint);
+            }
+            for _ in 0..LAST_LOOKS {
+                self.progress();
+            }
         }
         for arrival in self.arrivals() {
             self.release(arrival.bytes);
@@ -313,6 +366,13 @@ impl Drop for Worker {
             drop(unsafe { Box::from_raw(self.mail.as_ptr()) });
         }
     }
+}
+
+/// Whether endpoints over these transports, else those of `UCX_TLS`, can be told of deaths.
+fn hear_of_deaths(transports: Option<&CStr>) -> bool {
+    let of_environment = || std::env::var("UCX_TLS").unwrap_or_default();
+    let named = transports.map_or_else(of_environment, |named| named.to_string_lossy().into_owned());
+    !named.split(',').all(|name| OF_ONE_HOST.contains(&name.trim()))
 }
 
 impl RawRequestParam {
@@ -481,4 +541,16 @@ unsafe extern "C" fn failed(arg: *mut c_void, _: RawEndpoint, status: Status) {
     // SAFETY: the mail outlives the worker, and nobody borrows what is in it while UCX is at work.
     let mail = unsafe { tag.mail.as_ref() };
     mail.failures.borrow_mut().push((tag.peer, status));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_transports_of_one_host_are_deaf() {
+        for (named, hears) in [(c"tcp,self", true), (c"posix,cma,self", false), (c"sm", false), (c"rc,sm", true), (c"^tcp", true), (c"all", true), (c"", true)] {
+            assert_eq!(hear_of_deaths(Some(named)), hears, "{named:?}");
+        }
+    }
 }

@@ -63,6 +63,8 @@ pub(crate) const EP_PARAM_FIELD_REMOTE_ADDRESS: u64 = 1 << 0;
 pub(crate) const EP_PARAM_FIELD_ERR_HANDLING_MODE: u64 = 1 << 1;
 /// `UCP_EP_PARAM_FIELD_ERR_HANDLER`.
 pub(crate) const EP_PARAM_FIELD_ERR_HANDLER: u64 = 1 << 2;
+/// `UCP_ERR_HANDLING_MODE_NONE`.
+pub(crate) const ERR_HANDLING_MODE_NONE: c_int = 0;
 /// `UCP_ERR_HANDLING_MODE_PEER`.
 pub(crate) const ERR_HANDLING_MODE_PEER: c_int = 1;
 /// `UCP_EP_CLOSE_FLAG_FORCE`.
@@ -246,6 +248,8 @@ table! {
         ep_close = "ucp_ep_close_nbx": fn(RawEndpoint, *const RawRequestParam) -> StatusPointer;
         message_send = "ucp_am_send_nbx": fn(RawEndpoint, c_uint, *const c_void, usize, *const c_void, usize, *const RawRequestParam) -> StatusPointer;
         message_release = "ucp_am_data_release": fn(RawWorker, *mut c_void);
+        worker_flush = "ucp_worker_flush_nbx": fn(RawWorker, *const RawRequestParam) -> StatusPointer;
+        request_status = "ucp_request_check_status": fn(*mut c_void) -> Status;
         request_free = "ucp_request_free": fn(*mut c_void);
         status_string = "ucs_status_string": fn(Status) -> *const c_char;
     }
