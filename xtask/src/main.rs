@@ -161,6 +161,8 @@ fn chaos(flags: Chaos) -> ExitCode {
         "phalanx",
         "--test",
         "chaos",
+        "--features",
+        "ucx",
         "--",
         if flags.shapes.is_some() { "soak_of_shapes" } else { "soak" },
         "--exact",

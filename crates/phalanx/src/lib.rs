@@ -54,14 +54,22 @@
 //! - Errors: [`Error`] says whose trouble it is, and [`Error::group_is_usable`] whether the group can go on.
 //! - Names: [`prelude`] has what most programs use; [`error`], [`config`], [`store`] and [`launch`] what some need, [`backend`] what authors of
 //!   backends need, [`transport`] what authors of transports need, and [`trace`] the flight recorder.
+//! - Networks of clusters: with the feature `ucx`, `PHALANX_BACKEND=ucx` takes UCX, where it is installed.
 //! - Tests and examples without processes: [`threads()`] makes ranks of threads, and [`on_threads`] runs them.
 
 pub use phalanx_core::{CallSite, DType, Element, Error, ReduceOp, Result, chunk};
+#[cfg(feature = "ucx")]
+mod with_ucx;
+
 pub use phalanx_group::{
     Buffer, EAGER_LIMIT, MessageBatch, OBJECT_LEN_MAX, ProcessGroup, RegisteredBuffer, SimulatedBackend,
-    Work, init, join, on_threads, threads, threads_with, trace,
+    Work, on_threads, threads, threads_with, trace,
 };
+#[cfg(not(feature = "ucx"))]
+pub use phalanx_group::{init, join};
 pub use phalanx_rendezvous::Config;
+#[cfg(feature = "ucx")]
+pub use with_ucx::{init, join};
 
 /// What most programs use.
 ///
@@ -130,8 +138,13 @@ pub mod backend {
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
         CallQueue, Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle,
         LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Received, Request, Running,
-        backend_kind, register_backend, registered_backends,
+        register_backend,
     };
+    #[cfg(not(feature = "ucx"))]
+    pub use phalanx_group::{backend_kind, registered_backends};
+
+    #[cfg(feature = "ucx")]
+    pub use crate::with_ucx::{backend_kind, registered_backends};
 }
 
 /// Ways to move bytes between ranks: what it takes to write one, and to register it so that `PHALANX_BACKEND` knows it.

@@ -6,8 +6,8 @@
 use crate::hub::Hub;
 use crate::links::Shared;
 use phalanx_transport::{Direction, Wait};
-use std::sync::mpsc::SyncSender;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether others still drive the worker, or whether what UCX has to send is out.
@@ -30,7 +30,7 @@ enum Next {
 }
 
 /// Drives the worker until nobody has links any more, then ends it and says so.
-pub(crate) fn attend(shared: &Arc<Shared>, mut wait: Wait, done: SyncSender<()>) {
+pub(crate) fn attend(shared: &Arc<Shared>, mut wait: Wait, done: &SyncSender<()>) {
     let mut seen = shared.uses();
     let mut farewell_since = None;
     loop {

@@ -8,7 +8,7 @@ use phalanx_core::{Error, Result};
 use phalanx_group::{JobLinks, LinksStart, TransportFactory, register_transport};
 use std::ffi::CString;
 use std::fmt;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(target_os = "linux")]
 use std::time::Duration;
 
@@ -17,18 +17,24 @@ const NAME: &str = "ucx";
 
 /// Makes `PHALANX_BACKEND=ucx` work in this process. Programs with the feature `ucx` of the crate `phalanx` need not call it: `init` does.
 ///
-/// # Panics
-/// If the program has registered another backend under that name.
+/// # Errors
+/// [`Config`](Error::Config): the program has registered another backend under that name.
 ///
 /// # Examples
 /// ```
-/// phalanx_ucx::register();
-/// phalanx_ucx::register(); // once is enough, and twice is no harm
+/// phalanx_ucx::register()?;
+/// phalanx_ucx::register()?; // once is enough, and twice is no harm
 /// assert!(phalanx_group::registered_backends().contains(&"ucx"));
+/// # Ok::<(), phalanx_core::Error>(())
 /// ```
-pub fn register() {
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| register_transport(NAME, Arc::new(Ucx::default())).expect("the name ucx is free"));
+pub fn register() -> Result<()> {
+    static IS_REGISTERED: Mutex<bool> = Mutex::new(false);
+    let mut is_registered = IS_REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*is_registered {
+        register_transport(NAME, Arc::new(Ucx::default()))?;
+        *is_registered = true;
+    }
+    Ok(())
 }
 
 /// Makes links over UCX: what [`register`] registers, and a program under another name if it wants.

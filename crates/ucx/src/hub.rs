@@ -70,9 +70,8 @@ pub(crate) struct Hub {
 impl Hub {
     /// Opens a worker. What UCX says where it can't.
     pub(crate) fn open(ucp: Ucp, transports: Option<&CStr>, me: Membership) -> Result<Self, String> {
-        let worker = Worker::open(ucp, transports, me.world_size).map_err(|Refusal { call, status }| {
-            format!("{call}: {}", ucp.table().text(status))
-        })?;
+        let worker = Worker::open(ucp, transports, me.world_size)
+            .map_err(|Refusal { call, status }| format!("{call}: {}", ucp.table().text(status)))?;
         let peers = (0..me.world_size).map(|_| Peer::default()).collect();
         let (links, ending, ended, sleepers) = Default::default();
         Ok(Self { worker, me, peers, links, ending, ended, sleepers })
@@ -224,7 +223,12 @@ impl Hub {
     }
 
     /// Sends one message with what `fill` puts into it.
-    fn send_message(&mut self, id: LinkId, kind: Kind, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), LinkFault> {
+    fn send_message(
+        &mut self,
+        id: LinkId,
+        kind: Kind,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), LinkFault> {
         let (group, rank) = id;
         let endpoint = self.endpoint(rank)?;
         let mut buffer = self.worker.buffer();

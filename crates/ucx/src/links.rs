@@ -61,20 +61,31 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    fn start(hub: Hub) -> std::io::Result<Self> {
-        let wait = Wait::new()?;
-        let shared = Arc::new(Shared {
-            hub: Mutex::new(Some(Box::new(hub))),
-            uses: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
-            is_attendant_asleep: AtomicBool::new(false),
-            attendant: wait.waker().clone(),
-        });
-        let (says_done, done) = sync_channel(1);
-        let theirs = shared.clone();
-        let run = move || attend(&theirs, wait, says_done);
-        std::thread::Builder::new().name("phalanx-ucx".into()).spawn(run)?;
-        Ok(Self { owner_process: OwnerProcess::here(), shared, done: Mutex::new(done) })
+    /// Opens a hub on a thread that will look after it. Threads that UCX starts there are named as that one, so nobody takes them for the program's.
+    fn start(open: impl FnOnce() -> Result<Hub> + Send + 'static) -> Result<(Self, Vec<u8>)> {
+        let failed = |error| Error::io("starting the thread that looks after UCX", error);
+        let wait = Wait::new().map_err(failed)?;
+        let attendant = wait.waker().clone();
+        let ((says_open, opened), (says_done, done)) = (sync_channel(1), sync_channel(1));
+        let run = move || {
+            let hub = match open() {
+                Ok(hub) => hub,
+                Err(error) => return drop(says_open.try_send(Err(error))),
+            };
+            let address = hub.address().to_vec();
+            let shared = Arc::new(Shared {
+                hub: Mutex::new(Some(Box::new(hub))),
+                uses: AtomicU64::new(0),
+                is_over: AtomicBool::new(false),
+                is_attendant_asleep: AtomicBool::new(false),
+                attendant,
+            });
+            let _ = says_open.try_send(Ok((shared.clone(), address)));
+            attend(&shared, wait, &says_done);
+        };
+        std::thread::Builder::new().name("phalanx-links".into()).spawn(run).map_err(failed)?;
+        let (shared, address) = opened.recv().map_err(|_| failed(std::io::ErrorKind::Other.into()))??;
+        Ok((Self { owner_process: OwnerProcess::here(), shared, done: Mutex::new(done) }, address))
     }
 
     /// Uses the hub, and sees to it that what this leaves undone is done.
@@ -131,12 +142,14 @@ impl UcxLinks {
     /// [`Unavailable`](Error::Unavailable): there is no UCX, or it finds no device among those that it may use. [`Io`](Error::Io): the system refuses a thread or descriptors.
     pub(crate) fn open(transports: Option<&CStr>, me: Membership) -> Result<Self> {
         let (ucp, rank) = (Ucp::load()?, me.rank);
-        let hub = Hub::open(ucp, transports, me).map_err(|why| {
-            let what = format!("a UCX worker of rank {rank}");
-            Error::Unavailable { what, tried: format!("{ucp}: {why}; UCX_TLS and UCX_NET_DEVICES say what it may use") }
+        let transports = transports.map(CStr::to_owned);
+        let (handle, address) = Handle::start(move || {
+            Hub::open(ucp, transports.as_deref(), me).map_err(|why| {
+                let what = format!("a UCX worker of rank {rank}");
+                let tried = format!("{ucp}: {why}; UCX_TLS and UCX_NET_DEVICES say what it may use");
+                Error::Unavailable { what, tried }
+            })
         })?;
-        let address = hub.address().to_vec();
-        let handle = Handle::start(hub).map_err(|error| Error::io("starting what looks after UCX", error))?;
         Ok(Self { handle: Arc::new(handle), address, rank })
     }
 }

@@ -91,7 +91,8 @@ impl Ucp {
         })?;
         // SAFETY: the table's types are those of `ucp.h` and `status.h`.
         let table = unsafe { UcpTable::read(&library) };
-        let table = table.map_err(|missing| unavailable(&file, format!("it lacks {}", missing.join(", "))))?;
+        let table =
+            table.map_err(|missing| unavailable(&file, format!("it lacks {}", missing.join(", "))))?;
         // The table points into it.
         std::mem::forget(library);
         let (mut major, mut minor, mut patch) = (0, 0, 0);
@@ -114,5 +115,8 @@ impl Ucp {
 
 fn unavailable(file: &OsString, why: String) -> Error {
     let what = "UCX, which PHALANX_BACKEND=ucx takes,".into();
-    Error::Unavailable { what, tried: format!("{}: {why}; {WHAT_TO_INSTALL}, or name the file in {UCX_LIBRARY}", file.display()) }
+    Error::Unavailable {
+        what,
+        tried: format!("{}: {why}; {WHAT_TO_INSTALL}, or name the file in {UCX_LIBRARY}", file.display()),
+    }
 }

@@ -94,7 +94,14 @@ mod tests {
 
     #[test]
     fn headers_come_back_as_they_were() {
-        let kinds = [Kind::Open, Kind::Opened, Kind::Data(7), Kind::Read(u64::MAX), Kind::Close(1 << 40), Kind::Closed];
+        let kinds = [
+            Kind::Open,
+            Kind::Opened,
+            Kind::Data(7),
+            Kind::Read(u64::MAX),
+            Kind::Close(1 << 40),
+            Kind::Closed,
+        ];
         for kind in kinds {
             let header = Header { token: [9; 16], group: GroupId(u64::MAX - 3), from: 70_000, kind };
             assert_eq!(Header::decode(&header.encode()), Some(header));

@@ -56,8 +56,15 @@ impl Pipe {
             return Some(bytes);
         }
         let end = offset.saturating_add(len);
-        if offset < self.arrived || end > self.told + WINDOW || self.held + len > WINDOW || self.end.is_some_and(|at| end > at) {
-            let what = format!("bytes {offset} to {end} of a link, where {} have arrived and {} were read", self.arrived, self.read);
+        if offset < self.arrived
+            || end > self.told + WINDOW
+            || self.held + len > WINDOW
+            || self.end.is_some_and(|at| end > at)
+        {
+            let what = format!(
+                "bytes {offset} to {end} of a link, where {} have arrived and {} were read",
+                self.arrived, self.read
+            );
             self.nonsense = Some(LinkFault::Nonsense(what));
             return Some(bytes);
         }
@@ -187,9 +194,13 @@ mod tests {
         ended.ends(2);
         let mut overlapping = Pipe::default();
         assert!(overlapping.arrives(1, Bytes::Copied(vec![0; WINDOW as usize - 1])).is_none());
-        for (mut pipe, offset, part) in
-            [(twice, 3, bytes(3..6)), (far, WINDOW, bytes(0..1)), (crowded, WINDOW, bytes(0..1)), (ended, 0, bytes(0..3)), (overlapping, 2, full())]
-        {
+        for (mut pipe, offset, part) in [
+            (twice, 3, bytes(3..6)),
+            (far, WINDOW, bytes(0..1)),
+            (crowded, WINDOW, bytes(0..1)),
+            (ended, 0, bytes(0..3)),
+            (overlapping, 2, full()),
+        ] {
             assert!(pipe.arrives(offset, part).is_some(), "given back");
             assert!(matches!(pipe.fault(), Some(LinkFault::Nonsense(_))));
         }

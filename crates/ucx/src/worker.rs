@@ -141,8 +141,8 @@ impl Worker {
             let hears_of_deaths = hear_of_deaths(transports);
             Self { table, context, worker, address, event_fd, mail, tags, endpoints, hears_of_deaths }
         };
-        let ready = hear(table, worker, mail)
-            .and_then(|()| Ok((address(table, worker)?, event_fd(table, worker)?)));
+        let ready =
+            hear(table, worker, mail).and_then(|()| Ok((address(table, worker)?, event_fd(table, worker)?)));
         match ready {
             Ok((address, event_fd)) => Ok(made(address, Arc::new(event_fd))),
             Err(refusal) => {
@@ -263,7 +263,15 @@ impl Worker {
         // SAFETY: the endpoint is the worker's and open, and header and payload stay where they are until UCX is done with them: they are freed only after
         // `sent` was called, or below.
         let pointer = unsafe {
-            (self.table.message_send)(endpoint.0, MESSAGE_ID, header, HEADER_LEN, payload, len, &raw const params)
+            (self.table.message_send)(
+                endpoint.0,
+                MESSAGE_ID,
+                header,
+                HEADER_LEN,
+                payload,
+                len,
+                &raw const params,
+            )
         };
         let Some(status) = sys::status_of(pointer) else { return Ok(()) };
         // SAFETY: a call that is done, or was refused, calls nobody back and reads nothing any more.
@@ -339,7 +347,9 @@ impl Drop for Worker {
             self.release(arrival.bytes);
         }
         if !is_flushed {
-            tracing::debug!("a UCX worker with a peer that does not answer is left to the end of the process");
+            tracing::debug!(
+                "a UCX worker with a peer that does not answer is left to the end of the process"
+            );
             return;
         }
         if self.hears_of_deaths {
@@ -452,7 +462,8 @@ fn worker(table: &UcpTable, context: RawContext) -> Result<RawWorker, Refusal> {
 /// Has messages put into `mail`, which outlives the worker.
 fn hear(table: &UcpTable, worker: RawWorker, mail: NonNull<Mail>) -> Result<(), Refusal> {
     let (id, flags, arg) = (MESSAGE_ID, 0, mail.as_ptr().cast());
-    let param = RawMessageHandlerParam { field_mask: sys::AM_HANDLER_PARAM_FIELDS, id, flags, cb: arrived, arg };
+    let param =
+        RawMessageHandlerParam { field_mask: sys::AM_HANDLER_PARAM_FIELDS, id, flags, cb: arrived, arg };
     // SAFETY: `arrived` takes what it is called with, and `mail` is there as long as the worker.
     let status = unsafe { (table.set_message_handler)(worker, &raw const param) };
     refused("ucp_worker_set_am_recv_handler", status)
@@ -549,7 +560,15 @@ mod tests {
 
     #[test]
     fn only_transports_of_one_host_are_deaf() {
-        for (named, hears) in [(c"tcp,self", true), (c"posix,cma,self", false), (c"sm", false), (c"rc,sm", true), (c"^tcp", true), (c"all", true), (c"", true)] {
+        for (named, hears) in [
+            (c"tcp,self", true),
+            (c"posix,cma,self", false),
+            (c"sm", false),
+            (c"rc,sm", true),
+            (c"^tcp", true),
+            (c"all", true),
+            (c"", true),
+        ] {
             assert_eq!(hear_of_deaths(Some(named)), hears, "{named:?}");
         }
     }

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["core", "kernels", "algo", "transport", "control"]),
     ("group", &["core", "trace", "control", "engine", "kernels", "algo", "shm", "transport", "rendezvous"]),
     ("launch", &["core", "transport", "rendezvous"]),
-    ("phalanx", &["core", "transport", "rendezvous", "group", "launch"]),
+    ("phalanx", &["core", "transport", "rendezvous", "group", "launch", "ucx"]),
     ("checkpoint", &["phalanx"]),
     ("compress", &["phalanx", "checkpoint"]),
     ("train", &["phalanx", "compress"]),
@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bench", &["phalanx"]),
     ("nccl", &["core", "group"]),
     ("nccl-double", &[]),
+    ("ucx", &["core", "transport", "group"]),
     ("testkit", &["core", "algo", "kernels", "transport", "rendezvous", "group"]),
 ];
 
@@ -34,7 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 pub(crate) const PURE: [&str; 5] = ["core", "algo", "trace", "control", "engine"];
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
-const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double"];
+const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double", "ucx"];
 
 pub(super) fn dependencies(root: &Path, findings: &mut Vec<String>) {
     for dir in entries(&root.join("crates")) {

@@ -40,6 +40,9 @@ pub trait BackendKind: Send + Sync + Debug {
     }
 }
 
+/// The transport that the feature `ucx` of the crate `phalanx` registers.
+const UCX: &str = "ucx";
+
 type Kinds = BTreeMap<&'static str, Arc<dyn BackendKind>>;
 
 static KINDS: LazyLock<RwLock<Kinds>> = LazyLock::new(|| {
@@ -167,7 +170,8 @@ fn find(name: &str) -> Result<Arc<dyn BackendKind>, String> {
     let kinds = KINDS.read().unwrap_or_else(PoisonError::into_inner);
     kinds.get(name).cloned().ok_or_else(|| {
         let known = kinds.keys().copied().collect::<Vec<_>>().join(", ");
-        format!("no backend {name:?} is registered in this program, only {known}")
+        let hint = if name == UCX { ": build phalanx with its feature `ucx`" } else { "" };
+        format!("no backend {name:?} is registered in this program, only {known}{hint}")
     })
 }
 
@@ -437,7 +441,7 @@ mod tests {
         let error = crate::join(&config("ucx")).unwrap_err().to_string();
         assert!(
             error.starts_with("configuration: PHALANX_BACKEND: no backend \"ucx\"")
-                && error.contains("another-auto, auto, shm, tcp"),
+                && error.contains("another-auto, auto, shm, tcp: build phalanx with its feature `ucx`"),
             "{error}"
         );
         let (line, error) = (line!(), backend_kind("ucx").unwrap_err().to_string());

@@ -50,9 +50,17 @@ fn rank() {
 fn applies(kind: Kind, backend: Backend) -> bool {
     match backend {
         Backend::Thread => matches!(kind, Kind::Panic | Kind::Abort),
-        Backend::Shm => kind != Kind::Cut,
+        Backend::Shm | Backend::Ucx => kind != Kind::Cut,
         Backend::Tcp | Backend::TwoLevel => true,
     }
+}
+
+/// Whether ranks can have UCX.
+fn ucx() -> Result<(), String> {
+    #[cfg(not(feature = "ucx"))]
+    return Err("built without the feature ucx".into());
+    #[cfg(feature = "ucx")]
+    phalanx_ucx::Ucp::load().map(drop).map_err(|error| error.to_string())
 }
 
 /// Performs `rounds` of each kind on each backend, with seeds from `seed` on, a few at a time.
@@ -63,9 +71,14 @@ fn rounds(kinds: &[Kind], backends: &[Backend], rounds: u64, seed: u64, jobs: us
         say(format!("skipped: no network namespaces here, so nothing is cut: {why}"));
         kinds.retain(|&kind| kind != Kind::Cut);
     }
+    let mut backends = backends.to_vec();
+    if let Some(Err(why)) = backends.contains(&Backend::Ucx).then(ucx) {
+        say(format!("skipped: no rounds over UCX: {why}"));
+        backends.retain(|&backend| backend != Backend::Ucx);
+    }
     let held = Held::now();
     let (mut table, mut failed) = (Table::default(), 0);
-    for &backend in backends {
+    for &backend in &backends {
         for &kind in kinds.iter().filter(|&&kind| applies(kind, backend)) {
             let (next, reports) = (AtomicU64::new(seed), Mutex::new(Vec::new()));
             let work = || {

@@ -78,6 +78,8 @@ named! {
         Thread = "thread",
         Shm = "shm",
         Tcp = "tcp",
+        /// UCX, where the test was built with the feature and it is installed.
+        Ucx = "ucx",
         /// Two ranks on each of two hosts, which are one.
         TwoLevel = "two-level",
     }

@@ -85,11 +85,14 @@ pub(crate) fn job(plan: &Plan, tag: &str, folder: &std::path::Path) -> (phalanx:
 fn env(plan: &Plan, tag: &str) -> Vec<(&'static str, String)> {
     let backend = match plan.backend {
         Backend::Thread | Backend::TwoLevel => "auto".into(),
-        Backend::Shm | Backend::Tcp => plan.backend.to_string(),
+        Backend::Shm | Backend::Tcp | Backend::Ucx => plan.backend.to_string(),
     };
     // Where nobody is silent on purpose, a busy machine is no reason to name anybody.
     let heartbeat = if matches!(plan.kind, Kind::Stop | Kind::Cut) { HEARTBEAT } else { 5 * HEARTBEAT };
+    // Whoever is killed while UCX opens shared memory leaves a file of UCX's in `/dev/shm`.
+    let transports = std::env::var("UCX_TLS").unwrap_or_else(|_| "tcp,self".into());
     vec![
+        ("UCX_TLS", transports),
         (PLAN, plan.to_text()),
         (TAG, tag.into()),
         ("PHALANX_BACKEND", backend),

@@ -168,7 +168,8 @@ pub(crate) struct RawMessageHandlerParam {
 }
 
 /// `ucp_send_nbx_callback_t`.
-pub(crate) type SendHandler = unsafe extern "C" fn(request: *mut c_void, status: Status, user_data: *mut c_void);
+pub(crate) type SendHandler =
+    unsafe extern "C" fn(request: *mut c_void, status: Status, user_data: *mut c_void);
 
 /// `ucp_request_param_t`.
 #[repr(C)]
