@@ -1,7 +1,10 @@
 //! The lowest layer: UCX's types of C as `ucp/api/ucp.h` has them from 1.13 on, and a table of its functions. Nothing here is checked.
 //!
 //! UCX reads of a structure what its mask of fields names, so a structure of an older header is understood by every later library.
-//! `tests/abi.rs` compares all that stands here with the header, where there is one.
+//! The test in `header.rs` compares all that stands here with the header, where there is one.
+
+#[cfg(test)]
+mod header;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 
