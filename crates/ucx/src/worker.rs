@@ -423,11 +423,17 @@ fn context(table: &UcpTable, transports: Option<&CStr>, peers: usize) -> Result<
     // SAFETY: without a prefix and a file UCX reads its own variables.
     let status = unsafe { (table.config_read)(null(), null(), &raw mut settings) };
     refused("ucp_config_read", status)?;
-    let name = c"TLS".as_ptr();
-    let chosen = transports.map_or(Ok(()), |transports| {
-        // SAFETY: the settings were just read, and both are C strings that UCX copies.
-        refused("ucp_config_modify", unsafe { (table.config_modify)(settings, name, transports.as_ptr()) })
-    });
+    let set = |name: &CStr, value: &CStr| {
+        // SAFETY: the settings were just read, and both are C strings, which UCX copies.
+        refused("ucp_config_modify", unsafe {
+            (table.config_modify)(settings, name.as_ptr(), value.as_ptr())
+        })
+    };
+    let mut chosen = transports.map_or(Ok(()), |transports| set(c"TLS", transports));
+    // No call waits for a connection, which takes minutes where nobody answers.
+    if std::env::var_os("UCX_TCP_CONN_NB").is_none() {
+        chosen = chosen.and_then(|()| set(c"TCP_CONN_NB", c"y"));
+    }
     let mut context = null_mut();
     let made = chosen.and_then(|()| {
         // SAFETY: the version is that of the header from which `params` is, which says which of its fields count.
