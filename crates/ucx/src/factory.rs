@@ -40,6 +40,7 @@ pub fn register() -> Result<()> {
 /// Makes links over UCX: what [`register`] registers, and a program under another name if it wants.
 #[derive(Default)]
 pub struct Ucx {
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "UCX is for Linux here"))]
     transports: Option<CString>,
 }
 

@@ -430,9 +430,9 @@ fn context(table: &UcpTable, transports: Option<&CStr>, peers: usize) -> Result<
         })
     };
     let mut chosen = transports.map_or(Ok(()), |transports| set(c"TLS", transports));
-    // No call waits for a connection, which takes minutes where nobody answers.
+    // No call waits for a connection, which takes minutes where nobody answers. Beyond its own settings UCX takes those of transports without their prefix.
     if std::env::var_os("UCX_TCP_CONN_NB").is_none() {
-        chosen = chosen.and_then(|()| set(c"TCP_CONN_NB", c"y"));
+        chosen = chosen.and_then(|()| set(c"CONN_NB", c"y"));
     }
     let mut context = null_mut();
     let made = chosen.and_then(|()| {
