@@ -4,7 +4,7 @@
 //! A thread of the program that performs an operation does all that on its way, and this one leaves it alone.
 
 use crate::hub::Hub;
-use crate::links::Shared;
+use crate::shared::Shared;
 use phalanx_transport::{Direction, Wait};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;

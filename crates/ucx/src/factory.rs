@@ -100,12 +100,12 @@ impl Ucx {
     /// ```
     #[cfg(target_os = "linux")]
     pub fn links(&self, rank: usize, world_size: usize, token: [u8; 16]) -> Result<Box<dyn JobLinks>> {
-        self.open(Membership { rank, world_size, token, link_timeout: Duration::from_secs(60) })
+        self.open(Membership { rank, world_size, token, link_timeout: Duration::from_secs(60) }, None)
     }
 
     #[cfg(target_os = "linux")]
-    fn open(&self, me: Membership) -> Result<Box<dyn JobLinks>> {
-        Ok(Box::new(UcxLinks::open(self.transports.as_deref(), me)?))
+    fn open(&self, me: Membership, introductions: Option<Box<dyn JobLinks>>) -> Result<Box<dyn JobLinks>> {
+        Ok(Box::new(UcxLinks::open(self.transports.as_deref(), me, introductions)?))
     }
 }
 
@@ -115,7 +115,8 @@ impl TransportFactory for Ucx {
         let key = at.secret().key_bytes_for("ucx messages");
         let token = *key.first_chunk().expect("a key is longer");
         let link_timeout = at.link_timeout();
-        self.open(Membership { rank: at.rank(), world_size: at.world_size(), token, link_timeout })
+        let me = Membership { rank: at.rank(), world_size: at.world_size(), token, link_timeout };
+        self.open(me, Some(at.tcp()))
     }
 
     #[cfg(not(target_os = "linux"))]

@@ -3,12 +3,13 @@
 //! One worker carries the links of all groups. A message says of which group it is; a link is the pipe to one peer in one group. UCX
 //! keeps the order of messages only where they take one way, so bytes say where in their pipe they stand.
 
+use crate::bytes::Bytes;
 use crate::load::Ucp;
-use crate::message::{Arrival, HEADER_LEN, Header, Kind, Token};
+use crate::message::{HEADER_LEN, Header, Kind, Token};
 use crate::pipe::Pipe;
 use crate::sleepers::Sleepers;
 use crate::sys;
-use crate::worker::{Bytes, Endpoint, Refusal, Worker};
+use crate::worker::{Arrival, Endpoint, Refusal, Worker};
 use phalanx_core::GroupId;
 use phalanx_transport::LinkFault;
 use std::collections::{HashMap, VecDeque};
@@ -45,7 +46,7 @@ struct Peer {
     called: Option<Instant>,
 }
 
-/// Who a rank is among those of its job, and how they know each other.
+/// A rank among those of its job, and how they know each other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Membership {
     pub(crate) rank: usize,
@@ -279,6 +280,13 @@ impl Hub {
             // All others are ways to learn that nobody is there any more.
             _ => LinkFault::Closed,
         }
+    }
+
+    /// Whether nothing is to be learnt of the peer of this link: messages of it have come, or it can't be reached.
+    pub(crate) fn knows(&mut self, id: LinkId) -> bool {
+        self.progress();
+        let peer = &self.peers[id.1 as usize];
+        peer.is_heard || peer.fault.is_some()
     }
 
     /// Begins to use a link, if this rank has not yet. Why that fails, [`fault`](Self::fault) says.

@@ -8,7 +8,7 @@
 //! was no such card to try it on.
 //!
 //! Inside: one worker for each rank carries the links of all its groups. `sys` has UCX's types and functions, `worker` is the safe face of them. `message` is what
-//! stands before bytes, `pipe` counts those of one link, and `hub` has all links; `links` and `transport` are what groups see. `attendant` is a thread that looks
+//! stands before bytes, `pipe` counts those of one link, and `hub` has all links; `links` and `transport` are what groups see, `handle` ends it all. `attendant` is a thread that looks
 //! after the links while the program computes: UCX moves nothing by itself.
 //!
 //! Deliberately absent: device memory, encryption (a job that encrypts refuses it), and the end of a peer as UCX sees it for anything but its links: who is
@@ -29,9 +29,15 @@
 
 #[cfg(target_os = "linux")]
 mod attendant;
+#[cfg(target_os = "linux")]
+mod bytes;
 mod factory;
 #[cfg(target_os = "linux")]
+mod handle;
+#[cfg(target_os = "linux")]
 mod hub;
+#[cfg(target_os = "linux")]
+mod introductions;
 #[cfg(target_os = "linux")]
 mod links;
 #[cfg(target_os = "linux")]
@@ -40,6 +46,8 @@ mod load;
 mod message;
 #[cfg(target_os = "linux")]
 mod pipe;
+#[cfg(target_os = "linux")]
+mod shared;
 #[cfg(target_os = "linux")]
 mod sleepers;
 #[cfg(target_os = "linux")]

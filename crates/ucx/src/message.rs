@@ -5,7 +5,6 @@
 //!  | token | group | from | kind | nothing | value |   bytes
 //! ```
 
-use crate::worker::Bytes;
 use phalanx_core::GroupId;
 
 /// Bytes of a header.
@@ -80,12 +79,6 @@ impl Header {
             kind,
         })
     }
-}
-
-/// A message that has arrived.
-pub(crate) struct Arrival {
-    pub(crate) header: [u8; HEADER_LEN],
-    pub(crate) bytes: Bytes,
 }
 
 #[cfg(test)]

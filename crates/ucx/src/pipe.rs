@@ -1,6 +1,6 @@
 //! One link: how many bytes went, came, and may still go. Pure bookkeeping.
 
-use crate::worker::Bytes;
+use crate::bytes::Bytes;
 use phalanx_transport::LinkFault;
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,7 +1,9 @@
 //! One group's links.
 
+use crate::handle::Handle;
 use crate::hub::LinkId;
-use crate::links::Handle;
+use crate::introductions::Introductions;
+
 use phalanx_core::GroupId;
 use phalanx_transport::{Direction, LinkFault, Transport, Wait};
 use std::io::IoSlice;
@@ -14,11 +16,25 @@ pub(crate) struct UcxTransport {
     rank: usize,
     /// The ranks of the job.
     members: Vec<u32>,
+    /// Connections of phalanx's own, made before UCX makes one.
+    introductions: Introductions,
 }
 
 impl UcxTransport {
-    pub(crate) fn new(handle: Arc<Handle>, group: GroupId, rank: usize, members: Vec<u32>) -> Self {
-        Self { handle, group, rank, members }
+    pub(crate) fn new(
+        handle: Arc<Handle>,
+        group: GroupId,
+        rank: usize,
+        members: Vec<u32>,
+        introductions: Introductions,
+    ) -> Self {
+        Self { handle, group, rank, members, introductions }
+    }
+
+    /// Whether the hub may talk to `peer`, which was there a moment ago.
+    fn is_introduced(&mut self, peer: usize) -> Result<bool, LinkFault> {
+        let link = self.link(peer);
+        self.introductions.is_made(peer, || self.handle.with(|hub| hub.knows(link)))
     }
 
     fn link(&self, peer: usize) -> LinkId {
@@ -40,11 +56,17 @@ impl Transport for UcxTransport {
     }
 
     fn send(&mut self, peer: usize, bytes: &[IoSlice<'_>]) -> Result<usize, LinkFault> {
+        if !self.is_introduced(peer)? {
+            return Ok(0);
+        }
         let link = self.link(peer);
         self.handle.with(|hub| hub.send(link, bytes))
     }
 
     fn recv(&mut self, peer: usize, buffer: &mut [u8]) -> Result<usize, LinkFault> {
+        if !self.is_introduced(peer)? {
+            return Ok(0);
+        }
         let link = self.link(peer);
         self.handle.with(|hub| hub.recv(link, buffer))
     }
@@ -55,6 +77,20 @@ impl Transport for UcxTransport {
     }
 
     fn watch(&mut self, peer: usize, direction: Direction, wait: &mut Wait) -> bool {
+        match self.is_introduced(peer) {
+            Ok(true) => {}
+            // The peer may be the one that calls, over UCX: that ends the sleep too.
+            Ok(false) => {
+                let is_ready = self.introductions.watch(peer, wait);
+                return self.handle.with(|hub| {
+                    hub.sleepers.add(wait.waker());
+                    let is_listening = !hub.progress() && hub.arm();
+                    wait.add(hub.event_fd(), Direction::Recv);
+                    is_ready || !is_listening
+                });
+            }
+            Err(_) => return true,
+        }
         let link = self.link(peer);
         self.handle.with(|hub| {
             hub.use_link(link);

@@ -1,7 +1,8 @@
 //! One UCX worker: the safe face of what `sys` declares. It is driven by one thread at a time, whoever has it.
 
+use crate::bytes::{Bytes, Kept};
 use crate::load::Ucp;
-use crate::message::{Arrival, HEADER_LEN};
+use crate::message::HEADER_LEN;
 use crate::sys::{
     self, RawContext, RawEndpoint, RawEndpointParams, RawMessageHandlerParam, RawMessageParam, RawParams,
     RawRequestParam, RawSocketAddress, RawWorker, RawWorkerParams, Status, UcpTable,
@@ -21,8 +22,6 @@ const KEPT_MIN: usize = 1 << 10;
 const BUFFERS_KEPT: usize = 64;
 /// How long a worker that ends may take to get out what UCX itself has to say to its peers.
 const FLUSH_TIME: Duration = Duration::from_millis(250);
-/// Looks at a worker that is about to end, so that what was cancelled comes back.
-const LAST_LOOKS: usize = 64;
 /// UCX's transports that carry nothing off the host, and the names of several of them. None of them hears of a peer's death, and UCX refuses them to endpoints
 /// that would, up to 1.13 at least.
 const OF_ONE_HOST: [&str; 9] = ["posix", "sysv", "cma", "knem", "xpmem", "self", "shm", "sm", "mm"];
@@ -74,30 +73,10 @@ pub(crate) struct SendBuffer {
     mail: NonNull<Mail>,
 }
 
-/// The bytes of a message that has arrived.
-pub(crate) enum Bytes {
-    Copied(Vec<u8>),
-    /// Still UCX's: [`Worker::release`] gives them back.
-    Kept(Kept),
-}
-
-/// Bytes that UCX keeps for us. It leaks them, if they are not given back.
-pub(crate) struct Kept {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: nobody writes the bytes until they are given back, which takes `self`, and then on whichever thread has the worker.
-unsafe impl Send for Kept {}
-
-impl Bytes {
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Copied(bytes) => bytes,
-            // SAFETY: UCX leaves them where they are until they are given back, which takes `self`.
-            Self::Kept(kept) => unsafe { std::slice::from_raw_parts(kept.start.as_ptr(), kept.len) },
-        }
-    }
+/// A message that has arrived.
+pub(crate) struct Arrival {
+    pub(crate) header: [u8; HEADER_LEN],
+    pub(crate) bytes: Bytes,
 }
 
 /// A way to a peer's worker.
@@ -115,7 +94,6 @@ pub(crate) struct Worker {
     mail: NonNull<Mail>,
     /// As `mail`.
     tags: Vec<NonNull<Tag>>,
-    endpoints: Vec<RawEndpoint>,
     /// Whether endpoints hear of their peers' deaths, and may be closed at any moment.
     hears_of_deaths: bool,
 }
@@ -137,9 +115,8 @@ impl Worker {
         })?;
         let mail = NonNull::from(Box::leak(Box::new(Mail::new(table))));
         let made = |address, event_fd| {
-            let (tags, endpoints) = (Vec::new(), Vec::new());
-            let hears_of_deaths = hear_of_deaths(transports);
-            Self { table, context, worker, address, event_fd, mail, tags, endpoints, hears_of_deaths }
+            let (tags, hears_of_deaths) = (Vec::new(), hear_of_deaths(&named(transports)));
+            Self { table, context, worker, address, event_fd, mail, tags, hears_of_deaths }
         };
         let ready =
             hear(table, worker, mail).and_then(|()| Ok((address(table, worker)?, event_fd(table, worker)?)));
@@ -238,7 +215,6 @@ impl Worker {
         // SAFETY: `params` says which of its fields count, and the address, which a worker of the job has made, is read before the call returns.
         let status = unsafe { (self.table.ep_create)(self.worker, &raw const params, &raw mut endpoint) };
         refused("ucp_ep_create", status)?;
-        self.endpoints.push(endpoint);
         Ok(Endpoint(endpoint))
     }
 
@@ -284,7 +260,7 @@ impl Worker {
     pub(crate) fn release(&mut self, bytes: Bytes) {
         if let Bytes::Kept(kept) = bytes {
             // SAFETY: UCX was told that they are kept, and this gives them back once.
-            unsafe { (self.table.message_release)(self.worker, kept.start.as_ptr().cast()) };
+            unsafe { (self.table.message_release)(self.worker, kept.start()) };
         }
     }
 
@@ -294,49 +270,48 @@ impl Worker {
             // UCX would wait for the peer. It ends with the worker.
             return;
         }
-        self.endpoints.retain(|&other| other != endpoint.0);
-        self.force_close(endpoint.0);
-    }
-
-    fn force_close(&self, endpoint: RawEndpoint) {
         let params = RawRequestParam {
             op_attr_mask: sys::OP_ATTR_FIELD_FLAGS,
             flags: sys::EP_CLOSE_FLAG_FORCE,
             ..RawRequestParam::nothing()
         };
-        // SAFETY: the endpoint is the worker's, and is closed once: it was taken off the list.
-        let pointer = unsafe { (self.table.ep_close)(endpoint, &raw const params) };
+        // SAFETY: the endpoint is the worker's, and its owner forgets it.
+        let pointer = unsafe { (self.table.ep_close)(endpoint.0, &raw const params) };
         if sys::status_of(pointer).is_none() {
             // SAFETY: a request may be given back before it is done. Nobody asks after it.
             unsafe { (self.table.request_free)(pointer) };
         }
     }
 
-    /// Gets out what UCX has to say to its peers; whether that ended in time.
+    /// Gets out what UCX has to say to its peers, until there is nothing; whether that was in time.
     ///
     /// UCX 1.13 ends the process when a worker is destroyed while its own messages about a connection are still waiting.
     fn flush(&mut self) -> bool {
-        let nothing = RawRequestParam::nothing();
-        // SAFETY: the worker is this thread's.
-        let request = unsafe { (self.table.worker_flush)(self.worker, &raw const nothing) };
-        if sys::status_of(request).is_some() {
-            return true;
-        }
         let begun = Instant::now();
         loop {
-            let has_moved = self.progress();
-            // SAFETY: the request was not given back yet.
-            let status = unsafe { (self.table.request_status)(request) };
-            let is_over = status != sys::IN_PROGRESS;
-            if is_over || begun.elapsed() >= FLUSH_TIME {
-                // SAFETY: nobody asks after it any more.
-                unsafe { (self.table.request_free)(request) };
-                return is_over;
+            let nothing = RawRequestParam::nothing();
+            // SAFETY: the worker is this thread's.
+            let request = unsafe { (self.table.worker_flush)(self.worker, &raw const nothing) };
+            if sys::status_of(request).is_some() {
+                return true;
             }
-            if !has_moved {
-                std::thread::sleep(Duration::from_micros(100));
+            // What comes in meanwhile may be answered: then there is something to flush again.
+            while begun.elapsed() < FLUSH_TIME && self.is_under_way(request) {
+                if !self.progress() {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+            // SAFETY: a request may be given back before it is done. Nobody asks after it.
+            unsafe { (self.table.request_free)(request) };
+            if begun.elapsed() >= FLUSH_TIME {
+                return false;
             }
         }
+    }
+
+    fn is_under_way(&self, request: sys::StatusPointer) -> bool {
+        // SAFETY: the request was not given back yet.
+        unsafe { (self.table.request_status)(request) == sys::IN_PROGRESS }
     }
 }
 
@@ -352,18 +327,7 @@ impl Drop for Worker {
             );
             return;
         }
-        if self.hears_of_deaths {
-            for endpoint in std::mem::take(&mut self.endpoints) {
-                self.force_close(endpoint);
-            }
-            for _ in 0..LAST_LOOKS {
-                self.progress();
-            }
-        }
-        for arrival in self.arrivals() {
-            self.release(arrival.bytes);
-        }
-        // SAFETY: nobody else has it, and what it kept for us was given back.
+        // SAFETY: nobody else has it, what it kept for us was given back, and it ends its endpoints itself.
         unsafe { (self.table.worker_destroy)(self.worker) };
         // SAFETY: its only worker is gone.
         unsafe { (self.table.cleanup)(self.context) };
@@ -378,11 +342,22 @@ impl Drop for Worker {
     }
 }
 
-/// Whether endpoints over these transports, else those of `UCX_TLS`, can be told of deaths.
-fn hear_of_deaths(transports: Option<&CStr>) -> bool {
+/// The list of transports that a worker may use: these, or those of `UCX_TLS`.
+fn named(transports: Option<&CStr>) -> String {
     let of_environment = || std::env::var("UCX_TLS").unwrap_or_default();
-    let named = transports.map_or_else(of_environment, |named| named.to_string_lossy().into_owned());
-    !named.split(',').all(|name| OF_ONE_HOST.contains(&name.trim()))
+    transports.map_or_else(of_environment, |named| named.to_string_lossy().into_owned())
+}
+
+/// Whether endpoints over the transports of this list can be told of deaths.
+fn hear_of_deaths(list: &str) -> bool {
+    !list.split(',').all(|name| OF_ONE_HOST.contains(&name.trim()))
+}
+
+/// Whether UCX's TCP may be among the transports of this list.
+fn may_have_tcp(list: &str) -> bool {
+    list.is_empty()
+        || list.starts_with('^')
+        || list.split(',').any(|name| ["all", "tcp"].contains(&name.trim()))
 }
 
 impl RawRequestParam {
@@ -431,7 +406,7 @@ fn context(table: &UcpTable, transports: Option<&CStr>, peers: usize) -> Result<
     };
     let mut chosen = transports.map_or(Ok(()), |transports| set(c"TLS", transports));
     // No call waits for a connection, which takes minutes where nobody answers. Beyond its own settings UCX takes those of transports without their prefix.
-    if std::env::var_os("UCX_TCP_CONN_NB").is_none() {
+    if may_have_tcp(&named(transports)) && std::env::var_os("UCX_TCP_CONN_NB").is_none() {
         chosen = chosen.and_then(|()| set(c"CONN_NB", c"y"));
     }
     let mut context = null_mut();
@@ -521,7 +496,8 @@ unsafe extern "C" fn arrived(
     let start = NonNull::new(data.cast::<u8>()).filter(|_| length > 0);
     let keeps = length >= KEPT_MIN && recv_attr & sys::AM_RECV_ATTR_FLAG_DATA != 0;
     let bytes = match start {
-        Some(start) if keeps => Bytes::Kept(Kept { start, len: length }),
+        // SAFETY: UCX says that they may be kept, and is told below that they are.
+        Some(start) if keeps => Bytes::Kept(unsafe { Kept::new(start, length) }),
         // SAFETY: there are so many bytes.
         Some(start) => Bytes::Copied(unsafe { std::slice::from_raw_parts(start.as_ptr(), length) }.to_vec()),
         None => Bytes::Copied(Vec::new()),
@@ -566,16 +542,30 @@ mod tests {
 
     #[test]
     fn only_transports_of_one_host_are_deaf() {
-        for (named, hears) in [
-            (c"tcp,self", true),
-            (c"posix,cma,self", false),
-            (c"sm", false),
-            (c"rc,sm", true),
-            (c"^tcp", true),
-            (c"all", true),
-            (c"", true),
+        for (list, hears) in [
+            ("tcp,self", true),
+            ("posix,cma,self", false),
+            ("sm", false),
+            ("rc,sm", true),
+            ("^tcp", true),
+            ("all", true),
+            ("", true),
         ] {
-            assert_eq!(hear_of_deaths(Some(named)), hears, "{named:?}");
+            assert_eq!(hear_of_deaths(list), hears, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn tcp_is_told_apart_from_lists_without_it() {
+        for (list, may_have) in [
+            ("tcp,self", true),
+            ("", true),
+            ("all", true),
+            ("^rc", true),
+            ("rc,self", false),
+            ("posix,cma,self", false),
+        ] {
+            assert_eq!(may_have_tcp(list), may_have, "{list:?}");
         }
     }
 }
