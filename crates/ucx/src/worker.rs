@@ -40,6 +40,7 @@ struct Mail {
     /// Endpoints that have failed, by the peers' numbers.
     failures: RefCell<Vec<(u32, Status)>>,
     /// Buffers whose bytes UCX no longer needs.
+    #[expect(clippy::vec_box, reason = "UCX gets the address of each")]
     returned: RefCell<Vec<Box<SendBuffer>>>,
     /// Buffers that UCX still needs.
     in_flight: Cell<usize>,
@@ -231,8 +232,8 @@ impl Worker {
             ..RawRequestParam::nothing()
         };
         // SAFETY: `raw` came from a box, and nobody else has it yet.
-        let (header, payload) = unsafe { ((*raw).header.as_ptr(), &(*raw).payload) };
-        let (header, len) = (header.cast(), payload.len());
+        let SendBuffer { header, payload, .. } = unsafe { &*raw };
+        let (header, len): (*const c_void, _) = (header.as_ptr().cast(), payload.len());
         let payload: *const c_void = payload.as_ptr().cast();
         let mail = self.mail();
         mail.in_flight.set(mail.in_flight.get() + 1);

@@ -1,5 +1,6 @@
 //! Jobs of real processes over UCX, and what they say where they can't have it.
 #![cfg(target_os = "linux")]
+#![expect(clippy::print_stderr, reason = "tests that are skipped say so")]
 
 use phalanx_core::ReduceOp;
 use phalanx_launch::{Launch, Outcome};

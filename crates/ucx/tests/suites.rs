@@ -1,5 +1,6 @@
 //! The transport passes the suites that phalanx's own transports pass, over UCX's TCP and over its shared memory.
 #![cfg(target_os = "linux")]
+#![expect(clippy::print_stderr, reason = "tests that are skipped say so")]
 
 use phalanx_group::{LinkPeer, register_transport};
 use phalanx_testkit::{Links, World};

@@ -134,6 +134,7 @@ fn claims() -> String {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn the_header_says_the_same() {
     if let Err(why) = compiles(INCLUDES) {
         eprintln!("skipped: no header of UCX, or no C compiler: {why}");
