@@ -1,5 +1,6 @@
 //! The arbiter: decides what happened first. A state machine without sockets, clock or threads.
 
+use super::address_book::AddressBook;
 use super::heartbeat::Heartbeat;
 use super::limits::{FAILED_MAX, LEFT_MAX, STALLED_MAX, cut};
 use super::notice::{Calls, Member, Notice, Verdict};
@@ -33,6 +34,8 @@ pub type Mail = Vec<(usize, Verdict)>;
 #[derive(Debug)]
 pub struct Arbiter {
     members: Vec<Option<Member>>,
+    /// How many of them are here.
+    present: usize,
     settings: SettingsAgreement,
     failed: HashSet<GroupId>,
     /// How many reports of each rank were believed or looked into.
@@ -67,6 +70,7 @@ impl Arbiter {
     pub fn new(world_size: usize, heartbeat: Option<Heartbeat>) -> Self {
         Self {
             members: vec![None; world_size],
+            present: 0,
             settings: SettingsAgreement::default(),
             failed: HashSet::new(),
             failed_by: vec![0; world_size],
@@ -98,6 +102,7 @@ impl Arbiter {
         }
         match notice {
             Notice::Join { host, addr, local, settings } => {
+                self.present += 1;
                 self.members[rank] = Some(Member { peer: Peer { rank, host }, addr, local });
                 let mut mail: Mail = self.told.iter().map(|verdict| (rank, verdict.clone())).collect();
                 if let Err(reason) = self.settings.join(rank, settings) {
@@ -109,8 +114,8 @@ impl Arbiter {
                     ));
                 }
                 if self.is_complete() && self.failed.is_empty() && self.lost.is_empty() {
-                    let members = self.members.iter().flatten().cloned().collect();
-                    mail.extend(self.tell_all(Verdict::Complete { members }));
+                    let members = AddressBook::new(self.members.iter().flatten().cloned().collect());
+                    mail.extend(self.tell_all(Verdict::Complete { members: members.into() }));
                 }
                 mail
             }
@@ -160,7 +165,7 @@ impl Arbiter {
     }
 
     fn is_complete(&self) -> bool {
-        self.members.iter().all(Option::is_some)
+        self.present == self.members.len()
     }
 
     /// Nothing more is expected from `rank`.

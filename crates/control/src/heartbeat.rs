@@ -23,12 +23,14 @@ pub struct Heartbeat {
     next_beat: Instant,
     /// When somebody last said something.
     heard: BTreeMap<usize, Instant>,
+    /// All were heard at this moment or later: only once that is long ago is it worth while to look who was not. `None` if nobody is expected.
+    all_since: Option<Instant>,
 }
 
 impl Heartbeat {
     /// Of lines that stand since `now`. Silence may last for `limit`.
     pub fn new(limit: Duration, now: Instant) -> Self {
-        Self { limit, next_beat: now, heard: BTreeMap::new() }
+        Self { limit, next_beat: now, heard: BTreeMap::new(), all_since: None }
     }
 
     /// How long silence may last.
@@ -44,7 +46,9 @@ impl Heartbeat {
     /// The ranks that have been silent for so long that it is worth while to ask in another way.
     pub fn in_doubt(&self, now: Instant) -> impl Iterator<Item = usize> + '_ {
         let is_late = move |at: &Instant| now.saturating_duration_since(*at) >= self.limit / 2;
-        self.heard.iter().filter(move |(_, at)| is_late(at)).map(|(&rank, _)| rank)
+        let worth_while = self.all_since.as_ref().is_some_and(is_late);
+        let heard = worth_while.then_some(&self.heard).into_iter().flatten();
+        heard.filter(move |(_, at)| is_late(at)).map(|(&rank, _)| rank)
     }
 
     /// When somebody was heard last, or its time began.
@@ -55,6 +59,7 @@ impl Heartbeat {
     /// `rank` said something. The first word begins its time.
     pub fn heard(&mut self, rank: usize, now: Instant) {
         self.heard.insert(rank, now);
+        self.all_since = Some(self.all_since.map_or(now, |since| since.min(now)));
     }
 
     /// Nothing more is expected from `rank`.
@@ -64,7 +69,8 @@ impl Heartbeat {
 
     /// When to [`poll`](Self::poll), if nothing happens before.
     pub fn deadline(&self) -> Instant {
-        self.heard.values().map(|&at| at + self.limit + self.interval()).fold(self.next_beat, Instant::min)
+        let silence = self.all_since.map(|since| since + self.limit + self.interval());
+        silence.map_or(self.next_beat, |at| at.min(self.next_beat))
     }
 
     /// The actions that are due. Call it after everything that has arrived was [`heard`](Self::heard).
@@ -76,13 +82,26 @@ impl Heartbeat {
             // rest of the time counts, or where processes are starved nobody would ever be silent.
             self.heard.values_mut().for_each(|at| *at = (*at + late).min(now));
         }
+        if late > interval
+            || self.all_since.is_some_and(|at| now.saturating_duration_since(at) >= self.limit / 2)
+        {
+            self.all_since = self.heard.values().min().copied();
+        }
         let beat = now >= self.next_beat;
         if beat {
             self.next_beat = now + interval;
         }
         let is_silent = |at: &Instant| now.saturating_duration_since(*at) >= self.limit + interval;
-        let silent: Vec<_> = self.heard.iter().filter(|(_, at)| is_silent(at)).map(|(&r, _)| r).collect();
+        let silent: Vec<_> = match &self.all_since {
+            Some(since) if is_silent(since) => {
+                self.heard.iter().filter(|(_, at)| is_silent(at)).map(|(&r, _)| r).collect()
+            }
+            _ => Vec::new(),
+        };
         silent.iter().for_each(|rank| self.forget(*rank));
+        if !silent.is_empty() {
+            self.all_since = self.heard.values().min().copied();
+        }
         Due { beat, silent }
     }
 }

@@ -38,6 +38,7 @@
 //! }
 //! ```
 
+pub mod address_book;
 pub mod arbiter;
 pub mod changes;
 pub mod client;

@@ -1,7 +1,7 @@
 //! How much a correct rank or arbiter says. Who says more breaks the protocol, and is named for it: nobody who knows the
 //! secret can make another process hold more and more.
 
-use super::notice::{Member, Notice, Through, Verdict};
+use super::notice::{Notice, Through, Verdict};
 use super::wait_graph::{COUNTS_MAX, Standing, WAITS_MAX, With};
 use phalanx_core::{Cause, Loss, Peer, WORLD, Wait};
 
@@ -50,12 +50,8 @@ impl Verdict {
     /// Says what is wrong with it.
     pub fn check(&self, world_size: usize) -> Result<(), String> {
         match self {
-            Self::Complete { members } => {
-                let in_order = |(rank, member): (usize, &Member)| member.peer.rank == rank;
-                if members.len() != world_size || !members.iter().enumerate().all(in_order) {
-                    return Err(format!("{} members, not {world_size} in order", members.len()));
-                }
-                members.iter().try_for_each(|member| check_peer(&member.peer, world_size))
+            Self::Complete { members } if members.members().len() != world_size => {
+                Err(format!("{} members, not {world_size}", members.members().len()))
             }
             Self::Missing { ranks } | Self::Behind { ranks, .. } => check_members(ranks, world_size),
             Self::Group { cause, through, .. } => {
@@ -73,7 +69,9 @@ impl Verdict {
             }
             Self::InError { cause } => cause.iter().try_for_each(|cause| check_cause(cause, world_size)),
             Self::Trace { by } => check_rank(*by, world_size),
-            Self::Beat | Self::WhereAreYou { .. } | Self::WhatDoYouWaitFor { .. } => Ok(()),
+            Self::Complete { .. } | Self::Beat | Self::WhereAreYou { .. } | Self::WhatDoYouWaitFor { .. } => {
+                Ok(())
+            }
         }
     }
 }
@@ -165,7 +163,9 @@ pub fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address_book::AddressBook;
     use super::super::arbiter::Arbiter;
+    use super::super::notice::Member;
     use super::*;
     use phalanx_core::GroupId;
 
@@ -240,13 +240,11 @@ mod tests {
             addr: ([127, 0, 0, 1], 1).into(),
             local: None,
         };
-        let complete = |ranks: &[usize]| {
-            Verdict::Complete { members: ranks.iter().map(|&rank| member(rank)).collect() }.check(2)
+        let complete = |ranks: usize| {
+            let members = AddressBook::new((0..ranks).map(member).collect());
+            Verdict::Complete { members: members.into() }.check(2)
         };
-        assert_eq!(complete(&[0, 1]), Ok(()));
-        for ranks in [&[][..], &[0], &[1, 0], &[0, 1, 2]] {
-            assert!(complete(ranks).is_err(), "{ranks:?}");
-        }
+        assert_eq!([0, 1, 2, 3].map(|ranks| complete(ranks).is_ok()), [false, false, true, false]);
         assert!(Verdict::Left { rank: 2, after: None }.check(2).is_err());
         assert!(Verdict::Missing { ranks: vec![0, 0, 0] }.check(2).is_err());
     }

@@ -1,11 +1,12 @@
 //! The membership: what a rank has heard from the arbiter, and the latches by which that stops running operations.
 
+use crate::address_book::AddressBook;
 use crate::changes::Changes;
 use crate::error_state::ErrorState;
 use crate::failure_latch::{Departure, FailureLatch, OnFailure};
 use crate::limits::{LEFT_MAX, VERDICTS_MAX};
 use crate::lock::lock;
-use crate::notice::{Member, Notice, Through, Verdict};
+use crate::notice::{Notice, Through, Verdict};
 use crate::runtime::Runtime;
 use phalanx_core::{Cause, Deadline, GroupId, Loss, Peer};
 use phalanx_trace::{GroupRecord, Recorded, Trace, snapshot};
@@ -18,7 +19,7 @@ mod standing;
 
 #[derive(Debug, Default)]
 struct State {
-    members: Option<Vec<Member>>,
+    members: Option<Arc<AddressBook>>,
     missing: Vec<usize>,
     /// Verdicts in the order in which they came.
     verdicts: Vec<(Scope, Cause, Through)>,
@@ -221,7 +222,7 @@ impl Membership {
     }
 
     /// Waits until all ranks are there.
-    pub fn wait_complete(&self, deadline: &Deadline) -> Result<Vec<Member>, Incomplete> {
+    pub fn wait_complete(&self, deadline: &Deadline) -> Result<Arc<AddressBook>, Incomplete> {
         self.wait_until(deadline, |state| state.members.is_some() || !state.verdicts.is_empty());
         let state = lock(&self.state);
         let hopeless = || state.verdicts.first().map(|(_, cause, _)| Box::new(cause.clone()));
@@ -271,8 +272,8 @@ impl Membership {
 
     /// The addresses of all ranks, once they are known.
     pub fn addrs(&self) -> Vec<SocketAddr> {
-        let members = &lock(&self.state).members;
-        members.iter().flatten().map(|member| member.addr).collect()
+        let members = lock(&self.state).members.clone();
+        members.iter().flat_map(|book| book.members()).map(|member| member.addr).collect()
     }
 
     /// This host is cut off from all others: this rank is lost, to the arbiter and to itself.
@@ -344,7 +345,7 @@ pub struct Incomplete {
 
 impl State {
     fn arbiter(&self) -> Peer {
-        let known = self.members.as_ref().map(|m| m[0].peer.clone());
+        let known = self.members.as_ref().and_then(|book| Some(book.members().first()?.peer.clone()));
         known.unwrap_or_else(|| Peer { rank: 0, host: "the arbiter".into() })
     }
 

@@ -1,9 +1,11 @@
 //! Notices and verdicts: what ranks and the arbiter say to each other.
 
+use crate::address_book::AddressBook;
 use crate::wait_graph::Standing;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A rank, where its data links are accepted, and where memory is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +65,8 @@ pub enum Notice {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum Verdict {
-    /// All are here; in rank order.
-    Complete { members: Vec<Member> },
+    /// All are here. Shared, for it goes to all of them.
+    Complete { members: Arc<AddressBook> },
     /// These are not here yet.
     Missing { ranks: Vec<usize> },
     /// This group has failed; of all verdicts that concern it, the first counts.

@@ -26,6 +26,13 @@ mod tests;
 pub mod trace;
 mod warning;
 
+/// The settings of a rank as it tells them to the arbiter: for a program that plays ranks.
+#[cfg(feature = "__played")]
+#[doc(hidden)]
+pub fn played_settings(config: &phalanx_rendezvous::Config) -> String {
+    bootstrap::own_settings::own_settings(config, bootstrap::build::Build::here())
+}
+
 use phalanx_engine as engine;
 
 pub use bootstrap::init::{init, join};

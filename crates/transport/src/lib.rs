@@ -75,7 +75,7 @@ pub use connection::Connection;
 pub use direction::Direction;
 #[cfg(feature = "sockets")]
 pub use endpoint::{
-    Admission, Dial, Endpoint, MESSAGE_LEN_MAX, NoSession, Outbox, Service, Session, SessionId,
+    Admission, Dial, Endpoint, MESSAGE_LEN_MAX, Message, NoSession, Outbox, Service, Session, SessionId,
     SessionReceiver, SessionSender, Strangers, open_session, open_session_if_listening, try_to_open_session,
 };
 pub use frame::{Channel, FRAME_LEN_MAX, Header, Key, encode_signature};

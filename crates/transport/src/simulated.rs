@@ -5,8 +5,8 @@
 
 use crate::connection::Connection;
 use crate::endpoint::{
-    Address, Connections, Dialling, HANDSHAKE_TIME, Listener, Network, Origin, ServerSession, is_final_word,
-    pause,
+    Address, Connections, Dialling, HANDSHAKE_TIME, Listener, Message, Network, Origin, ServerSession,
+    is_final_word, pause,
 };
 use crate::exchange::{self, Links};
 use crate::handshake::{Hello, Nonce};
@@ -303,7 +303,7 @@ where
     /// Sends a message, as far as the stream takes it now.
     pub fn send(&mut self, message: &[u8]) {
         // Of one that leaves too much unread, `receive` finds the end.
-        let _ = self.0.queue(message);
+        let _ = self.0.queue(Message::new(message));
         self.0.flush();
     }
 

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// the caches; one megabyte each way was fastest.
 const LOCAL_BUFFER: usize = 1 << 20;
 
+/// Kernel buffers of a session.
+const SESSION_BUFFER: usize = 64 << 10;
+
 /// How often a connection on which nobody says anything shows that it stands. Firewalls and address translators forget those that don't,
 /// some after a few minutes, and drop what comes later without a word. Who is gone is found by other means long before.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -94,6 +97,14 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
         tune_local(&SockRef::from(stream));
     }
     Ok(())
+}
+
+/// For a session, whose messages are small, at either end: a process that tells ten thousand others something long must not fill the memory that
+/// the system has for all connections (`net.ipv4.tcp_mem`), for then all of them come to a halt. Best effort.
+pub(crate) fn tune_session(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let _ = socket.set_send_buffer_size(SESSION_BUFFER);
+    let _ = socket.set_recv_buffer_size(SESSION_BUFFER);
 }
 
 /// Best effort: a link that is never idle needs none.

@@ -117,7 +117,7 @@ fn the_arbiter_may_leave_last_without_alarm() {
 #[test]
 fn an_arbiter_that_lies_about_the_members_is_not_believed() {
     let membership = membership();
-    membership.hear(Verdict::Complete { members: Vec::new() }, Instant::now());
+    membership.hear(Verdict::Complete { members: Default::default() }, Instant::now());
     let now = Deadline::after(membership.runtime().now(), Duration::ZERO);
     assert!(membership.wait_complete(&now).is_err());
     let latch = membership.latch(WORLD, vec![0, 1, 2]);

@@ -4,9 +4,10 @@ use super::host_probe::HostProber;
 use crate::control::arbiter::{Arbiter, Mail};
 use crate::control::heartbeat::Heartbeat;
 use crate::control::launcher_link::LauncherLink;
+use crate::control::notice::Verdict;
 use phalanx_core::Loss;
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Outbox, Service, SessionId};
+use phalanx_transport::{Admission, Message, Outbox, Service, SessionId};
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +22,9 @@ pub(super) const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct ArbiterService {
     arbiter: Arbiter,
+    /// The lines, by their sessions and by their ranks.
     ranks: HashMap<SessionId, usize>,
+    sessions: HashMap<usize, SessionId>,
     /// Ranks from which something has come since the last look at the clock, …
     heard: BTreeSet<usize>,
     /// … and those whose lines have ended without a farewell.
@@ -41,8 +44,16 @@ impl ArbiterService {
         now: Instant,
     ) -> Self {
         let heartbeat = heartbeat.map(|limit| Heartbeat::new(limit, now));
-        let (ranks, heard, ended) = Default::default();
-        Self { arbiter: Arbiter::new(world_size, heartbeat), ranks, heard, ended, prober: None, launcher }
+        let (ranks, sessions, heard, ended) = Default::default();
+        Self {
+            arbiter: Arbiter::new(world_size, heartbeat),
+            ranks,
+            sessions,
+            heard,
+            ended,
+            prober: None,
+            launcher,
+        }
     }
 
     /// Asks the hosts of ranks that are silent whether they are cut off.
@@ -52,14 +63,18 @@ impl ArbiterService {
     }
 
     fn post(&self, mail: Mail, outbox: &mut Outbox) {
-        if mail.is_empty() {
-            return;
-        }
-        let sessions: HashMap<usize, SessionId> = self.ranks.iter().map(|(&id, &rank)| (rank, id)).collect();
+        // What all are told stands in a row, and is written once.
+        let mut written: Option<(Verdict, Message)> = None;
         for (rank, verdict) in mail {
-            if let Some(&session) = sessions.get(&rank) {
-                outbox.send(session, postcard::to_stdvec(&verdict).expect("verdicts are plain data"));
-            }
+            let Some(&session) = self.sessions.get(&rank) else { continue };
+            let message = match &written {
+                Some((before, message)) if *before == verdict => message.clone(),
+                _ => {
+                    let bytes = postcard::to_stdvec(&verdict).expect("verdicts are plain data");
+                    written.insert((verdict, bytes.into())).1.clone()
+                }
+            };
+            outbox.send(session, message);
         }
     }
 }
@@ -68,10 +83,13 @@ impl<S> Service<S> for ArbiterService {
     fn admit(&mut self, hello: &Hello) -> Admission {
         let rank = hello.rank as usize;
         if hello.purpose == Purpose::Heartbeat {
-            let has_line = self.ranks.values().any(|&r| r == rank);
-            return if has_line { Admission::Serve } else { Admission::Refuse(Status::Unwanted) };
+            return if self.sessions.contains_key(&rank) {
+                Admission::Serve
+            } else {
+                Admission::Refuse(Status::Unwanted)
+            };
         }
-        if self.arbiter.admits(rank) && !self.ranks.values().any(|&r| r == rank) {
+        if self.arbiter.admits(rank) && !self.sessions.contains_key(&rank) {
             Admission::Serve
         } else {
             Admission::Refuse(Status::Taken)
@@ -85,6 +103,7 @@ impl<S> Service<S> for ArbiterService {
             return;
         }
         self.ranks.insert(session, hello.rank as usize);
+        self.sessions.insert(hello.rank as usize, session);
     }
 
     fn message(&mut self, session: SessionId, message: &[u8], outbox: &mut Outbox) {
@@ -100,10 +119,10 @@ impl<S> Service<S> for ArbiterService {
     }
 
     fn closed(&mut self, session: SessionId, _outbox: &mut Outbox) {
-        if let Some(rank) = self.ranks.remove(&session)
-            // A process that never joined may try again.
-            && !self.arbiter.admits(rank)
-        {
+        let Some(rank) = self.ranks.remove(&session) else { return };
+        self.sessions.remove(&rank);
+        // A process that never joined may try again.
+        if !self.arbiter.admits(rank) {
             self.ended.push(rank);
         }
     }

@@ -12,10 +12,11 @@ use crate::bootstrap::rendezvous::{ASK_INTERVAL, Rendezvous, Step};
 use crate::bootstrap::tcp_control::{Doubt, TcpControl};
 use crate::bootstrap::tcp_job::TcpJob;
 use crate::control::Control;
+use crate::control::address_book::AddressBook;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::launcher_link::LauncherLink;
 use crate::control::membership::Membership;
-use crate::control::notice::{Local, Member, Notice};
+use crate::control::notice::{Local, Notice};
 use crate::host::backend_registry::{BackendKind, chosen_kind};
 use crate::host::job_links::{LinksStart, address_key};
 use crate::runtime::OsRuntime;
@@ -128,7 +129,7 @@ pub(crate) fn assemble(
     // Of a line that is broken already the membership hears, and why.
     let _ = line.send(join);
     let met = attendance.complete();
-    let met = met.and_then(|members| address.check_reachable(&members).map(|()| members));
+    let met = met.and_then(|members| address.check_reachable(members.members()).map(|()| members));
     let members = met.map_err(|error| {
         attendance.give_up(&error);
         let is_late = rank == 0 && deadline.has_passed(Instant::now());
@@ -277,7 +278,7 @@ struct Attendance<'a> {
 
 impl Attendance<'_> {
     /// Waits for all ranks, and says meanwhile who is missing.
-    fn complete(&self) -> Result<Vec<Member>> {
+    fn complete(&self) -> Result<Arc<AddressBook>> {
         let rendezvous = &self.rendezvous;
         let wait = |limit| self.membership.wait_complete(&Deadline::after(Instant::now(), limit));
         loop {

@@ -5,11 +5,12 @@ use crate::bootstrap::exchange_fd::FdExchange;
 use crate::bootstrap::prices::cores;
 use crate::bootstrap::tcp_control::TcpControl;
 use crate::control::Control;
+use crate::control::address_book::AddressBook;
 #[cfg(target_os = "linux")]
 use crate::control::group_health::GroupHealth;
 use crate::control::job_context::{JobContext, Place};
 use crate::control::membership::Membership;
-use crate::control::notice::{Member, Notice};
+use crate::control::notice::Notice;
 use crate::host::host_context::HostContext;
 use crate::host::job_links::{JobLinks, LinkPeer};
 use crate::warning::warn_aside;
@@ -42,7 +43,7 @@ pub(crate) struct TcpJob {
     pub(crate) secret: Secret,
     /// Whether frames have checksums.
     pub(crate) checksum: bool,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Arc<AddressBook>,
     pub(crate) membership: Arc<Membership>,
     /// Before the exchange: on rank 0 that carries the other ends of all lines.
     pub(crate) line: TcpControl,
@@ -59,7 +60,7 @@ pub(crate) struct TcpJob {
 impl JobContext for TcpJob {
     fn open(&self, group: GroupId, members: &[usize]) -> Wire {
         let peer = |&rank: &usize| {
-            let (address, addr) = (&*self.link_addresses[rank], self.members[rank].addr);
+            let (address, addr) = (&*self.link_addresses[rank], self.members.members()[rank].addr);
             LinkPeer { rank, address, addr }
         };
         let peers: Vec<_> = members.iter().map(peer).collect();
@@ -75,7 +76,7 @@ impl JobContext for TcpJob {
     }
 
     fn peer(&self, rank: usize) -> Peer {
-        self.members[rank].peer.clone()
+        self.members.members()[rank].peer.clone()
     }
 
     fn place(&self) -> &Place {
@@ -83,11 +84,15 @@ impl JobContext for TcpJob {
     }
 
     fn host_of(&self, rank: usize) -> Option<&str> {
-        Some(self.members.get(rank)?.local.as_ref()?.host.as_str())
+        Some(self.members.members().get(rank)?.local.as_ref()?.host.as_str())
     }
 
     fn longest_memory(&self, rank: usize) -> u64 {
-        self.members.get(rank).and_then(|member| member.local.as_ref()).map_or(0, |local| local.longest)
+        self.members
+            .members()
+            .get(rank)
+            .and_then(|member| member.local.as_ref())
+            .map_or(0, |local| local.longest)
     }
 
     fn forget(&self, group: GroupId) {
@@ -135,7 +140,7 @@ impl HostContext for TcpJob {
             *last += 1;
             *last
         };
-        FdExchange::new((&self.exchange, &self.members), health, signature, seq, *deadline).run(make)
+        FdExchange::new((&self.exchange, self.members.members()), health, signature, seq, *deadline).run(make)
     }
 }
 

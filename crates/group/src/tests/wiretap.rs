@@ -5,6 +5,7 @@
 use crate::ProcessGroup;
 use crate::bootstrap::assembly::meet_all;
 use crate::bootstrap::regroup::Assignment;
+use crate::control::address_book::AddressBook;
 use crate::group::backend::BackendFactory;
 use crate::host::BackendChoice;
 use crate::host::choose_backend::HostBackends;
@@ -118,8 +119,10 @@ fn tapped(encrypt: bool, meddle: Option<Meddle>) -> (Result<()>, Vec<Vec<u8>>) {
         let open = config.open_store(&deadline).unwrap();
         let assignment = Assignment::new(0, rank, vec![0, 1]);
         let mut job = meet_all(&config, &secret, &assignment, &open, &deadline).unwrap();
-        let peer = &mut job.members[1 - rank].addr;
+        let mut members = job.members.members().to_vec();
+        let peer = &mut members[1 - rank].addr;
         *peer = tap.relay(*peer, rank == 1);
+        job.members = AddressBook::new(members).into();
         let selector = Arc::new(Selector::forced_from("").unwrap());
         let choice = BackendChoice::Links;
         let backends = HostBackends::new(Arc::new(job), choice, selector);

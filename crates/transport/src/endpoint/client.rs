@@ -191,6 +191,7 @@ fn try_address(
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&target, left).map_err(Failure::Io)?;
     socket::prepare(&stream).map_err(Failure::Io)?;
+    socket::tune_session(&stream);
     let nonce = random().map_err(|e| Failure::Io(io::Error::other(e)))?;
     let (dialer, first) = Dialer::new(secret.clone(), *hello, nonce);
     let mut half = Handshaking::dialled(stream, dialer, first, until);

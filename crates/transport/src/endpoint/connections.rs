@@ -4,12 +4,13 @@
 use super::accept_queue::{AcceptQueue, Listener};
 use super::dial::{Address, Dialling};
 use super::handshake_io::Failure;
+use super::readiness::Readiness;
 use super::service::{Dial, Outbox, Service, SessionId};
 use super::session::ServerSession;
-use crate::Secret;
 use crate::handshake::{Nonces, Purpose, Refusal, Status};
+use crate::{Secret, socket};
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
@@ -21,10 +22,29 @@ pub(crate) trait Network {
 
     /// What connects to `addr`.
     fn address(&self, addr: SocketAddr) -> Self::Address;
+
+    /// A session has begun on this stream.
+    ///
+    /// # Errors
+    /// It can't be looked at.
+    fn watch(&self, _session: SessionId, _stream: &Self::Stream) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Something waits until the stream of this session takes it, or no longer.
+    fn set_writing(&self, _session: SessionId, _stream: &Self::Stream, _is_writing: bool) {}
+
+    /// The session of this stream ends.
+    fn forget(&self, _stream: &Self::Stream) {}
+
+    /// The sessions at which something has happened; `None` for perhaps all.
+    fn ready(&self) -> Option<Vec<SessionId>> {
+        None
+    }
 }
 
 /// The network of the system.
-pub(crate) struct Tcp;
+pub(crate) struct Tcp(pub(super) Readiness);
 
 impl Network for Tcp {
     type Stream = TcpStream;
@@ -34,11 +54,28 @@ impl Network for Tcp {
     fn address(&self, addr: SocketAddr) -> SocketAddr {
         addr
     }
+
+    fn watch(&self, session: SessionId, stream: &TcpStream) -> io::Result<()> {
+        socket::tune_session(stream);
+        self.0.watch(session, stream)
+    }
+
+    fn set_writing(&self, session: SessionId, stream: &TcpStream, is_writing: bool) {
+        self.0.set_writing(session, stream, is_writing);
+    }
+
+    fn forget(&self, stream: &TcpStream) {
+        self.0.forget(stream);
+    }
+
+    fn ready(&self) -> Option<Vec<SessionId>> {
+        self.0.ready()
+    }
 }
 
 /// The connections of a process, and what it does with them.
 pub(crate) struct Connections<N: Network, S> {
-    network: N,
+    pub(super) network: N,
     pub(super) secret: Secret,
     pub(crate) service: S,
     pub(crate) outbox: Outbox,
@@ -115,31 +152,37 @@ where
 
     /// Writes what the streams take now.
     pub(crate) fn flush(&mut self) {
-        self.sessions.values_mut().for_each(ServerSession::flush);
+        self.sessions.iter_mut().for_each(|(&id, session)| flush(&self.network, id, session));
     }
 
     /// Takes in callers whose handshake is over.
     fn greet(&mut self, now: Instant) {
         let (sessions, next, outbox) = (&mut self.sessions, &mut self.next_session, &mut self.outbox);
+        let network = &self.network;
         self.accept_queue.greet(&mut self.service, now, |service, hello, connection| {
             if hello.purpose == Purpose::Data {
                 return service.linked(hello.rank as usize, &hello, connection);
             }
             let id = *next;
             *next += 1;
+            if let Err(error) = network.watch(id, connection.stream()) {
+                return tracing::warn!(%error, rank = hello.rank, "a session can't be served");
+            }
             sessions.insert(id, ServerSession::new(connection));
             service.opened(id, &hello, outbox);
         });
     }
 
     fn serve(&mut self) {
+        let ready = self.network.ready().unwrap_or_else(|| self.sessions.keys().copied().collect());
         let mut ended = Vec::new();
-        for (&id, session) in &mut self.sessions {
+        for id in ready {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
             let (messages, state) = session.receive();
             for message in messages {
                 self.service.message(id, &message, &mut self.outbox);
             }
-            session.flush();
+            flush(&self.network, id, session);
             if let Err(error) = state {
                 if error.kind() == ErrorKind::InvalidData {
                     tracing::warn!(session = id, %error, "a session was ended");
@@ -152,7 +195,8 @@ where
 
     fn end(&mut self, ended: Vec<SessionId>) {
         for id in ended {
-            if self.sessions.remove(&id).is_some() {
+            if let Some(session) = self.sessions.remove(&id) {
+                self.network.forget(session.stream());
                 self.service.closed(id, &mut self.outbox);
             }
         }
@@ -165,8 +209,8 @@ where
             let mut ended = std::mem::take(&mut self.outbox.closes);
             for (id, message) in std::mem::take(&mut self.outbox.messages) {
                 let Some(session) = self.sessions.get_mut(&id) else { continue };
-                match session.queue(&message) {
-                    Ok(()) => session.flush(),
+                match session.queue(message) {
+                    Ok(()) => flush(&self.network, id, session),
                     Err(_) => ended.push(id),
                 }
             }
@@ -192,5 +236,18 @@ where
                 Err(why) => self.service.unreachable(&dial, why.of_link(&dial.addr)),
             }
         }
+    }
+}
+
+/// Writes what the stream takes now; what is left waits for it.
+fn flush<N: Network>(network: &N, id: SessionId, session: &mut ServerSession<N::Stream>)
+where
+    for<'a> &'a N::Stream: Read + Write,
+{
+    session.flush();
+    let is_writing = session.is_writing();
+    if session.waits_for_room != is_writing {
+        session.waits_for_room = is_writing;
+        network.set_writing(id, session.stream(), is_writing);
     }
 }

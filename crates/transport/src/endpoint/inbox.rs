@@ -1,5 +1,6 @@
 //! How messages lie in a stream: four bytes of length (little endian), then the message.
 
+use super::message::Message;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -8,6 +9,9 @@ pub const MESSAGE_LEN_MAX: usize = 16 << 20;
 
 /// Bytes queued for a session that does not read them; beyond this it is closed.
 pub(super) const BACKLOG_MAX: usize = 64 << 20;
+
+/// Memory that an inbox keeps for the next message.
+const KEPT_CAPACITY: usize = 4 << 10;
 
 /// Reassembles messages from the bytes of a stream. Memory grows with what arrived, not with what was announced.
 #[derive(Debug)]
@@ -54,16 +58,20 @@ impl Inbox {
             return Ok(None);
         }
         self.bytes.drain(..4);
-        Ok(Some(self.bytes.drain(..len).collect()))
+        let mut message = Vec::with_capacity(len);
+        let (front, back) = self.bytes.as_slices();
+        message.extend_from_slice(&front[..len.min(front.len())]);
+        message.extend_from_slice(&back[..len - message.len()]);
+        self.bytes.drain(..len);
+        if self.bytes.is_empty() && self.bytes.capacity() > KEPT_CAPACITY {
+            self.bytes = VecDeque::new();
+        }
+        Ok(Some(message))
     }
 }
 
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
-    assert!(message.len() <= MESSAGE_LEN_MAX, "messages are bounded by their makers");
-    let mut bytes = Vec::with_capacity(4 + message.len());
-    bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(message);
-    bytes
+    Message::new(message).framed().to_vec()
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ mod dial;
 mod handshake_io;
 mod inbox;
 mod limits;
+mod message;
+mod readiness;
 mod sender;
 mod service;
 mod session;
@@ -18,6 +20,7 @@ mod session;
 pub use accept_queue::Strangers;
 pub use client::{NoSession, open_session, open_session_if_listening, try_to_open_session};
 pub use inbox::MESSAGE_LEN_MAX;
+pub use message::Message;
 pub use sender::SessionSender;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};
 #[cfg(any(feature = "__fuzz", feature = "__simulation"))]
@@ -44,6 +47,8 @@ pub(crate) use connections::Connections;
 use connections::Tcp;
 pub(crate) use dial::Dialling;
 use phalanx_core::{Deadline, Error, Result};
+use readiness::Readiness;
+#[cfg(not(target_os = "linux"))]
 use rustix::event::{PollFd, PollFlags};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,7 +101,8 @@ impl<S: Service> Endpoint<S> {
         let addr = listener.local_addr().map_err(|e| Error::io(format!("listening on {bind}"), e))?;
         let waker = SelfPipe::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), waker });
-        let mut event_loop = EventLoop::new(listener, secret, service, shared.clone());
+        let readiness = Readiness::new().map_err(|e| Error::io("making an epoll descriptor", e))?;
+        let mut event_loop = EventLoop::new(readiness, listener, secret, service, shared.clone());
         let local_name = event_loop.open_fd_passing();
         let strangers = event_loop.connections.accept_queue.strangers.clone();
         let thread = std::thread::Builder::new()
@@ -165,11 +171,17 @@ struct EventLoop<S: Service> {
 }
 
 impl<S: Service> EventLoop<S> {
-    fn new(listener: TcpListener, secret: Secret, service: S, shared: Arc<Shared<S>>) -> Self {
+    fn new(
+        readiness: Readiness,
+        listener: TcpListener,
+        secret: Secret,
+        service: S,
+        shared: Arc<Shared<S>>,
+    ) -> Self {
         Self {
             #[cfg(target_os = "linux")]
             fd_passing: None,
-            connections: Connections::new(Tcp, listener, secret, service),
+            connections: Connections::new(Tcp(readiness), listener, secret, service),
             shared,
         }
     }
@@ -236,6 +248,9 @@ impl<S: Service> EventLoop<S> {
         if let Some(passing) = &self.fd_passing {
             until = passing.waits_for(&mut fds, now, until);
         }
+        #[cfg(target_os = "linux")]
+        fds.push(self.connections.network.0.poll_fd());
+        #[cfg(not(target_os = "linux"))]
         for session in self.connections.sessions.values() {
             let both = PollFlags::IN | if session.is_writing() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(session.stream(), both));

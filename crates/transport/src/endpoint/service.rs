@@ -1,5 +1,6 @@
 //! The trait `Service`, which an endpoint serves, and what it may ask for.
 
+use super::message::Message;
 use crate::handshake::{Hello, Status};
 #[cfg(target_os = "linux")]
 use crate::local::FdOffer;
@@ -38,7 +39,7 @@ pub struct Dial {
 /// The requests of a [`Service`] to its endpoint.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    pub(super) messages: Vec<(SessionId, Vec<u8>)>,
+    pub(super) messages: Vec<(SessionId, Message)>,
     pub(super) closes: Vec<SessionId>,
     pub(super) dials: Vec<Dial>,
     #[cfg(target_os = "linux")]
@@ -46,9 +47,10 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Sends `message` (at most [`MESSAGE_LEN_MAX`](crate::MESSAGE_LEN_MAX) bytes) to a session; nothing happens if it is gone.
-    pub fn send(&mut self, session: SessionId, message: Vec<u8>) {
-        self.messages.push((session, message));
+    /// Sends `message` (at most [`MESSAGE_LEN_MAX`](crate::MESSAGE_LEN_MAX) bytes) to a session; nothing happens if it is gone. What goes to many
+    /// sessions is made a [`Message`] once, and cloned.
+    pub fn send(&mut self, session: SessionId, message: impl Into<Message>) {
+        self.messages.push((session, message.into()));
     }
 
     /// Ends a session after what was sent to it before, as far as the stream takes that at once; nothing happens if it is gone.
@@ -58,7 +60,7 @@ impl Outbox {
     }
 
     /// Takes the messages that were sent, to deliver them without an endpoint.
-    pub fn take_messages(&mut self) -> Vec<(SessionId, Vec<u8>)> {
+    pub fn take_messages(&mut self) -> Vec<(SessionId, Message)> {
         std::mem::take(&mut self.messages)
     }
 

@@ -1,12 +1,12 @@
 //! Sessions: messages over an authenticated stream.
 
-use super::inbox::{BACKLOG_MAX, Inbox, framed};
+use super::inbox::Inbox;
+use super::message::{Message, Unsent};
 use super::sender::{Sending, SessionSender};
 use crate::connection::{Connection, Reader};
 use crate::self_pipe;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -20,7 +20,9 @@ const READS_MAX: usize = 16;
 pub(crate) struct ServerSession<S = TcpStream> {
     connection: Connection<S>,
     inbox: Inbox,
-    output: VecDeque<u8>,
+    unsent: Unsent,
+    /// Whether the network was told that something is unsent.
+    pub(super) waits_for_room: bool,
 }
 
 impl<S> ServerSession<S>
@@ -28,7 +30,7 @@ where
     for<'a> &'a S: Read + Write,
 {
     pub(crate) fn new(connection: Connection<S>) -> Self {
-        Self { connection, inbox: Inbox::default(), output: VecDeque::new() }
+        Self { connection, inbox: Inbox::default(), unsent: Unsent::default(), waits_for_room: false }
     }
 
     pub(super) fn stream(&self) -> &S {
@@ -36,28 +38,17 @@ where
     }
 
     pub(crate) fn is_writing(&self) -> bool {
-        !self.output.is_empty()
+        !self.unsent.is_empty()
     }
 
-    pub(crate) fn queue(&mut self, message: &[u8]) -> io::Result<()> {
-        if self.output.len() + message.len() > BACKLOG_MAX {
-            return Err(io::Error::other("it does not read what is sent to it"));
-        }
-        self.output.extend(framed(message));
-        Ok(())
+    pub(crate) fn queue(&mut self, message: Message) -> io::Result<()> {
+        self.unsent.push(message)
     }
 
     /// Writes what the stream takes now. What a closed stream does not take is forgotten and no error: the peer may have
     /// said something before it closed, so it is for [`receive`](Self::receive) to find the end.
     pub(crate) fn flush(&mut self) {
-        while !self.output.is_empty() {
-            match self.connection.writer.write(self.output.as_slices().0) {
-                Ok(n) => drop(self.output.drain(..n)),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.output.clear(),
-            }
-        }
+        self.unsent.write_to(&mut self.connection.writer);
     }
 
     /// Reads what is there, within reason, and returns the whole messages. An error ends the session, after
@@ -157,6 +148,14 @@ impl Session {
     /// As there.
     pub fn recv(&mut self, deadline: &Deadline) -> Result<Option<Vec<u8>>> {
         self.receiver.recv(deadline)
+    }
+}
+
+/// For who waits for many sessions at once. What [`recv`](SessionReceiver::recv) has read beyond a message shows on it no more.
+#[cfg(unix)]
+impl std::os::fd::AsFd for SessionReceiver {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.reader.stream().as_fd()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::stream::Stream;
 use crate::Connection;
-use crate::endpoint::{Inbox, MESSAGE_LEN_MAX, ServerSession, framed};
+use crate::endpoint::{Inbox, MESSAGE_LEN_MAX, Message, ServerSession, framed};
 
 /// Little, so that it is soon too much.
 const LEN_MAX: usize = 200;
@@ -50,7 +50,7 @@ fn serve(stream: &[u8], grain: usize) -> (Vec<Vec<u8>>, bool) {
     while !later.is_empty() {
         later = client.moves(later, grain);
         let (heard, state) = server_session.receive();
-        heard.iter().for_each(|message| server_session.queue(message).expect("it is little"));
+        heard.iter().for_each(|message| server_session.queue(Message::new(message)).expect("it is little"));
         messages.extend(heard);
         server_session.flush();
         if state.is_err() {

@@ -130,14 +130,25 @@ pub(crate) struct FdPassing {
     outgoing: Vec<OutgoingFd>,
 }
 
+/// Listens under a name that no other process of this host has. It is short: all ranks are told it.
+fn bind() -> io::Result<(String, UnixListener)> {
+    loop {
+        let mut name = String::from("phalanx-");
+        for byte in random::<3>().map_err(io::Error::other)? {
+            write!(name, "{byte:02x}").expect("strings take everything");
+        }
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?) {
+            Ok(listener) => return Ok((name, listener)),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 impl FdPassing {
     /// Listens under a name that nobody could have foreseen.
     pub(crate) fn open() -> io::Result<Self> {
-        let mut name = String::from("phalanx-");
-        for byte in random::<16>().map_err(io::Error::other)? {
-            write!(name, "{byte:02x}").expect("strings take everything");
-        }
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let (name, listener) = bind()?;
         listener.set_nonblocking(true)?;
         let accept_queue = AcceptQueue::new(listener, &[Purpose::Memory]);
         Ok(Self { name, accept_queue, incoming: Vec::new(), outgoing: Vec::new() })
