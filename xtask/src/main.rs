@@ -1,5 +1,5 @@
-//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `miri`, `wasm`, `chaos`, `endings`, `elastic`, `fuzz`, `abi`, `book`,
-//! `ci`.
+//! The front door for developers: `cargo xtask check`, `test`, `tidy`, `loom`, `miri`, `wasm`, `chaos`, `endings`, `elastic`, `played`, `fuzz`, `abi`,
+//! `book`, `ci`.
 
 mod abi;
 mod book;
@@ -64,6 +64,13 @@ enum Task {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// A large job on one machine, whose ranks but rank 0 are played on their lines to the arbiter: what that costs rank 0, and how long what all
+    /// must hear takes (see docs/design/scale.md).
+    Played {
+        /// How many ranks. Each takes a descriptor of two processes.
+        #[arg(long, default_value = "10000")]
+        ranks: String,
+    },
     /// Whatever strangers, lying peers and files can bring, found by coverage (needs cargo-fuzz).
     Fuzz(fuzz::Fuzz),
     /// What is said of NCCL's and the CUDA driver's C interfaces, compared with their headers (needs a C compiler, Python, and the network).
@@ -116,6 +123,7 @@ fn main() -> ExitCode {
         Task::Miri => return miri::run(),
         Task::Wasm => return wasm::run(),
         Task::Sim { seeds, seed } => return sim(seeds, seed),
+        Task::Played { ranks } => return played(&ranks),
         Task::Endings { jobs, ways } => return endings(&jobs, ways),
         Task::Chaos(flags) => return chaos(flags),
         Task::Elastic { rounds, seed, cuts } => return elastic(&rounds, &seed, cuts),
@@ -203,6 +211,14 @@ fn elastic(rounds: &str, seed: &str, cuts: bool) -> ExitCode {
     cargo.args(["test", "--release", "--package", "phalanx", "--test", test]);
     cargo.args(["--", "soak", "--ignored", "--nocapture"]);
     cargo.env("ELASTIC_ROUNDS", rounds).env("ELASTIC_SEED", seed);
+    outcome(cargo)
+}
+
+/// The program is a test, so that it speaks the protocol of the build.
+fn played(ranks: &str) -> ExitCode {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--quiet", "--release", "--package", "phalanx-group", "--features", "__played"]);
+    cargo.args(["--test", "played", "--", ranks]);
     outcome(cargo)
 }
 

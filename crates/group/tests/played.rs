@@ -12,15 +12,16 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// How long anything here may take.
 const HANG: Duration = Duration::from_secs(300);
-const BEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// A tenth of the time after which silence is a loss, as real ranks do.
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const RANKS_PER_HOST: usize = 8;
 const STRANGERS: u32 = 2000;
 
@@ -67,18 +68,54 @@ impl Process {
     }
 }
 
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The lines of ranks that are here, which beat as those of real ranks do.
+#[derive(Default)]
+struct Lines {
+    senders: Mutex<Vec<SessionSender>>,
+    /// The place of one that is dead.
+    dead: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, Vec<SessionSender>> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn beat(&self) -> Result<()> {
+        let beat = postcard::to_stdvec(&Notice::Beat)?;
+        while !self.over.load(Ordering::Relaxed) {
+            let next = Instant::now() + BEAT_INTERVAL;
+            let dead = self.dead.load(Ordering::Relaxed);
+            for (place, sender) in self.lock().iter().enumerate() {
+                if place + 1 != dead {
+                    let _ = sender.send(&beat);
+                }
+            }
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }
+}
+
 /// All ranks but rank 0.
 struct Played {
-    senders: Vec<SessionSender>,
     receivers: Vec<Option<SessionReceiver>>,
     epoll: rustix::fd::OwnedFd,
     received: usize,
 }
 
 impl Played {
-    fn join(ranks: usize, addr: &str, secret: &Secret, settings: &str) -> Result<Self> {
+    fn join(lines: &Lines, ranks: usize, addr: &str, secret: &Secret, settings: &str) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let mut played = Self { senders: Vec::new(), receivers: Vec::new(), epoll, received: 0 };
+        let mut played = Self { receivers: Vec::new(), epoll, received: 0 };
         for rank in 1..ranks {
             let hello = Hello {
                 purpose: Purpose::Control,
@@ -104,7 +141,7 @@ impl Played {
             sender.send(&postcard::to_stdvec(&join)?)?;
             let data = epoll::EventData::new_u64(rank as u64 - 1);
             epoll::add(&played.epoll, &receiver, data, epoll::EventFlags::IN)?;
-            played.senders.push(sender);
+            lines.lock().push(sender);
             played.receivers.push(Some(receiver));
         }
         Ok(played)
@@ -189,28 +226,14 @@ fn play(ranks: usize) -> Result<()> {
     let addr = format!("127.0.0.1:{port}");
     let settings = phalanx_group::played_settings(&config);
 
+    let lines = Arc::new(Lines::default());
+    let beating = lines.clone();
+    std::thread::spawn(move || beating.beat().map_err(|e| eprintln!("{e}")));
     let begun = Instant::now();
-    let mut played = Played::join(ranks, &addr, &secret, &settings)?;
+    let mut played = Played::join(&lines, ranks, &addr, &secret, &settings)?;
     let joined = Instant::now();
     println!("{ranks} ranks: lines and handshakes took {:.2} s", (joined - begun).as_secs_f64());
 
-    // From here on all beat, and what they hear is read.
-    let (over, senders) = (Arc::new(AtomicBool::new(false)), Arc::new(std::mem::take(&mut played.senders)));
-    let (silent, beat) = (Arc::new(AtomicUsize::new(usize::MAX)), postcard::to_stdvec(&Notice::Beat)?);
-    let beater = {
-        let (over, senders, silent) = (over.clone(), senders.clone(), silent.clone());
-        std::thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                let next = Instant::now() + BEAT_INTERVAL;
-                for (place, sender) in senders.iter().enumerate() {
-                    if place != silent.load(Ordering::Relaxed) {
-                        let _ = sender.send(&beat);
-                    }
-                }
-                std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            }
-        })
-    };
     let complete = like(&Verdict::Complete { members: Default::default() })?;
     let heard = played.hear(ranks - 1, |message| message.first() == Some(&complete))?;
     let mut line = String::new();
@@ -257,16 +280,13 @@ fn play(ranks: usize) -> Result<()> {
     // The last rank dies.
     let lost = like(&Verdict::Left { rank: 0, after: None })? - 1;
     let dead = ranks - 2;
-    silent.store(dead, Ordering::Relaxed);
+    lines.dead.store(dead + 1, Ordering::Relaxed);
     played.receivers[dead] = None;
     let at = Instant::now();
-    senders[dead].close();
+    lines.lock()[dead].close();
     let told = played.hear(ranks - 2, |message| message.first() == Some(&lost))?;
     println!("all others hear of a death after {:.3} s", (told - at).as_secs_f64());
-    over.store(true, Ordering::Relaxed);
-    let _ = beater.join();
-    drop(rank_0.0.stdin.take());
-    rank_0.0.wait()?;
+    lines.over.store(true, Ordering::Relaxed);
     Ok(())
 }
 

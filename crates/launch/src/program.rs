@@ -90,11 +90,12 @@ impl Program {
     /// The variables that its ranks on other hosts are given: what the user sets, and ours that hold for the whole job.
     pub(crate) fn taken_along(&self) -> Vec<(String, OsString)> {
         // What is this host's, this process's, or nobody else's to know.
-        const STAY: [&str; 6] = [
+        const STAY: [&str; 7] = [
             "PHALANX_SECRET",
             "PHALANX_HOST",
             "PHALANX_HOST_ID",
             "PHALANX_BIND",
+            "PHALANX_INTERFACE",
             "PHALANX_PORT",
             "PHALANX_LOG",
         ];

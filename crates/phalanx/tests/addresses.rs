@@ -112,6 +112,43 @@ fn ranks_are_reached_through_forwarded_ports() {
     assert!(to_0 >= 1 && to_0 + to_1 >= 2, "line and link to rank 0: {to_0}, links to rank 1: {to_1}");
 }
 
+/// Three ports in a row that nobody else has: the first is taken, by what is returned, and the others are free.
+fn three_ports() -> (TcpListener, u16) {
+    let take = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    let three = |first: u16| {
+        let (taken, _second, _third) =
+            (take(first)?, take(first.checked_add(1)?)?, take(first.checked_add(2)?)?);
+        Some((taken, first))
+    };
+    (0..100).find_map(|_| three(free_port())).expect("there are three such ports")
+}
+
+#[test]
+fn ranks_take_what_is_free_of_the_ports_of_an_interface() {
+    let (secret, master) = (Secret::generate().expect("there is randomness"), free_port().to_string());
+    let (_of_another_job, first) = three_ports();
+    let job = |ports: &str| {
+        let more = [
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", master.as_str()),
+            ("PHALANX_INTERFACE", "nothing0,lo"),
+            ("PHALANX_PORT", ports),
+            ("PHALANX_BACKEND", "tcp"),
+        ];
+        [0, 1].map(|rank| start(support::again("rank"), rank, 2, &secret, &more))
+    };
+    for rank in job(&format!("{first}-{}", first + 2)) {
+        assert_eq!(said(rank, "sum"), "2");
+    }
+    for rank in job(&format!("{first}-{first}")) {
+        let error = said(rank, "error");
+        assert!(
+            error.contains(&format!("the ports {first} to {first} of 127.0.0.1 are all in use")),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn a_rank_0_that_cannot_be_reached_is_told_from_one_that_is_not_there() {
     let (secret, master) = (Secret::generate().expect("there is randomness"), free_port().to_string());

@@ -38,7 +38,8 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_JOB_ID` | tells this run from others; else `TORCHELASTIC_RUN_ID`; must be set with a `file:` store, and different for jobs that run at the same time |
 /// | `PHALANX_HOST` | host name or address that the other ranks should use for this one, as `host` or `host:port`; needed on several hosts with a `file:` store; else the one from which this host reaches the store |
 /// | `PHALANX_BIND` | address at which this rank listens, `0.0.0.0` for all; else that of `PHALANX_HOST`. Differs from it where addresses are translated on the way |
-/// | `PHALANX_PORT` | the port at which the first rank of this host listens, the next ones at the ports after it, for firewalls; else any that are free. A port in `PHALANX_HOST` counts in the same way |
+/// | `PHALANX_INTERFACE` | the network by which the other ranks should reach this one: the name of an interface of this host, or several with commas between them, of which the first that has an address counts |
+/// | `PHALANX_PORT` | the port at which the first rank of this host listens, the next ones at the ports after it, for firewalls; or `6000-6063`, of which each rank takes one that is free; else any that are free. A port in `PHALANX_HOST` counts as the first |
 /// | `PHALANX_ELASTIC` | `MIN:MAX`: a job that goes on with so many processes when some are lost; set by `phalanx run --elastic` |
 /// | `PHALANX_WORKER` | the number of this process among all that the job ever had; set by `phalanx run --elastic`; else the rank |
 /// | `PHALANX_LIFELINE` | `host:port` of the launcher that started this process, with which it ends; set by `phalanx run` |
@@ -98,8 +99,13 @@ pub struct Config {
     pub advertise_port: Option<u16>,
     /// Host name or address at which this rank listens, if not at the one that the others use.
     pub bind: Option<String>,
+    /// The interface by which the other ranks should reach this one; several names have commas between them.
+    pub interface: Option<String>,
     /// The port at which local rank 0 listens; `None`: any that is free.
     pub port: Option<u16>,
+    /// The last port of those that begin with [`port`](Self::port), of which each rank takes one that is free. `None`: each rank has its own, which is
+    /// that port plus its local rank.
+    pub port_last: Option<u16>,
     /// Time limit of each operation.
     pub timeout: Duration,
     /// Time limit for all ranks to come together.
@@ -263,6 +269,7 @@ impl Config {
         }
         let own_job_id = vars.text("PHALANX_JOB_ID");
         let (advertise, advertise_port) = vars.host()?;
+        let (port, port_last) = vars.ports("PHALANX_PORT")?;
         if matches!(store, StoreLocation::File(_)) && own_job_id.is_none() {
             return Err(Error::config(
                 "PHALANX_STORE is a directory, which other jobs may use as well: set PHALANX_JOB_ID to something that no other job \
@@ -305,7 +312,9 @@ impl Config {
             advertise,
             advertise_port,
             bind: vars.text("PHALANX_BIND").map(|host| host.trim_matches(['[', ']']).to_owned()),
-            port: vars.port("PHALANX_PORT")?,
+            interface: vars.text("PHALANX_INTERFACE"),
+            port,
+            port_last,
             timeout: vars.timeout()?,
             init_timeout: vars.init_timeout()?,
             heartbeat_timeout: vars.heartbeat_timeout()?,
@@ -362,6 +371,19 @@ impl<'l> Variables<'l> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let port = text.parse::<u16>().ok().filter(|port| *port > 0);
         port.map(Some).ok_or_else(|| Error::config(format!("{name} is {text:?}, not a port (1 to 65535)")))
+    }
+
+    /// A port, or the first and the last of several.
+    fn ports(&self, name: &str) -> Result<(Option<u16>, Option<u16>)> {
+        let Some(text) = self.text(name) else { return Ok((None, None)) };
+        let Some((first, last)) = text.split_once('-') else { return Ok((self.port(name)?, None)) };
+        let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok((Some(first), Some(last))),
+            _ => Err(Error::config(format!(
+                "{name} is {text:?}, neither a port (1 to 65535) nor two like 6000-6063"
+            ))),
+        }
     }
 
     /// Where the other ranks reach this one: a host, and perhaps a port.

@@ -259,8 +259,23 @@ impl Exchange {
         world_size: usize,
         control: Option<Box<dyn Service>>,
     ) -> Result<Self> {
+        Self::start_on_first_free(&[bind], secret, rank, world_size, control)
+    }
+
+    /// As [`start`](Self::start), on the first of these addresses that nobody else listens on.
+    ///
+    /// # Errors
+    /// As there; where all are taken, it tells of the last.
+    pub fn start_on_first_free(
+        binds: &[SocketAddr],
+        secret: Secret,
+        rank: usize,
+        world_size: usize,
+        control: Option<Box<dyn Service>>,
+    ) -> Result<Self> {
         let links = Links::new(rank, world_size, control);
-        Ok(Self { endpoint: Arc::new(Endpoint::start(bind, secret, links)?), rank, world_size })
+        let endpoint = Endpoint::start_on_first_free(binds, secret, links)?;
+        Ok(Self { endpoint: Arc::new(endpoint), rank, world_size })
     }
 
     /// The address at which peers can connect.

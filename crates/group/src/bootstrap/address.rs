@@ -1,5 +1,6 @@
 //! The address at which this rank listens, and the one at which the others reach it: the same, unless an address translation stands between.
 
+use super::interface;
 use crate::control::notice::Member;
 use phalanx_core::{Error, Result};
 use phalanx_rendezvous::Config;
@@ -11,7 +12,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     /// The address at which it listens; port 0 is any free one.
-    pub(crate) bind: SocketAddr,
+    bind: SocketAddr,
+    /// The last of the ports, from that one on, of which it takes one that is free; where there are several.
+    last_port: Option<u16>,
     /// The address that the others use.
     ip: IpAddr,
     port: Option<u16>,
@@ -22,12 +25,19 @@ impl Address {
     /// reach the store too.
     ///
     /// # Errors
-    /// [`Error::Io`]: a name has no address. [`Error::Config`]: there are not so many ports.
+    /// [`Error::Io`]: a name has no address. [`Error::Config`]: there are not so many ports, or no such interface.
     pub(crate) fn of(config: &Config, routed: Option<IpAddr>) -> Result<Self> {
         let told = config.advertise.as_deref().map(|host| resolve("PHALANX_HOST", host)).transpose()?;
+        let interface =
+            config.interface.as_deref().map(|names| interface::address(names, routed)).transpose()?;
         let listens = config.bind.as_deref().map(|host| resolve("PHALANX_BIND", host)).transpose()?;
+        if let (Some(bind), Some(interface)) = (&config.bind, &config.interface) {
+            return Err(Error::config(format!(
+                "PHALANX_BIND={bind} and PHALANX_INTERFACE={interface} both say where to listen: unset one of them"
+            )));
+        }
         let usual = || routed.unwrap_or_else(loopback);
-        let bind = listens.or(told).unwrap_or_else(usual);
+        let bind = listens.or(interface).or(told).unwrap_or_else(usual);
         let ip = told.unwrap_or_else(|| if bind.is_unspecified() { usual() } else { bind });
         let place = |name: &str, port: Option<u16>| match port {
             None => Ok(None),
@@ -39,9 +49,23 @@ impl Address {
                 ))),
             },
         };
-        let bind_port = place("PHALANX_PORT", config.port)?.unwrap_or(0);
+        let bind_port = match (config.port, config.port_last) {
+            // Each rank begins elsewhere, so that they seldom get into each other's way.
+            (Some(first), Some(last)) => {
+                let ports = usize::from(last - first) + 1;
+                first + (config.local_rank % ports) as u16
+            }
+            (port, _) => place("PHALANX_PORT", port)?.unwrap_or(0),
+        };
         let port = place("the port of PHALANX_HOST", config.advertise_port)?;
-        Ok(Self { bind: SocketAddr::new(bind, bind_port), ip, port })
+        Ok(Self { bind: SocketAddr::new(bind, bind_port), last_port: config.port_last, ip, port })
+    }
+
+    /// The addresses to try to listen on, best first.
+    pub(crate) fn binds(&self, config: &Config) -> Vec<SocketAddr> {
+        let (Some(first), Some(last)) = (config.port, self.last_port) else { return vec![self.bind] };
+        let all = (self.bind.port()..=last).chain(first..self.bind.port());
+        all.map(|port| SocketAddr::new(self.bind.ip(), port)).collect()
     }
 
     /// The address that the others use, once this rank listens at `bound`.
@@ -71,6 +95,12 @@ impl Address {
                  by an address that is translated on the way, set PHALANX_BIND to where to listen (0.0.0.0 for all addresses)",
                 self.bind.ip()
             )),
+            (ErrorKind::AddrInUse, ..) if config.port_last.is_some() => Error::config(format!(
+                "the ports {} to {} of {} are all in use: give PHALANX_PORT more of them, at least one for each rank of this host",
+                config.port.unwrap_or_default(),
+                config.port_last.unwrap_or_default(),
+                self.bind.ip()
+            )),
             (ErrorKind::AddrInUse, ..) if config.port.is_some() => Error::config(format!(
                 "port {} is in use: rank {} listens at PHALANX_PORT plus its local rank ({})",
                 self.bind.port(),
@@ -89,7 +119,7 @@ impl Address {
         match members.iter().find(|member| member.addr.ip().is_loopback() && !self.ip.is_loopback()) {
             None => Ok(()),
             Some(Member { peer, addr, .. }) => Err(Error::config(format!(
-                "{peer} can be reached at {addr} only from its own host; set PHALANX_HOST there"
+                "{peer} can be reached at {addr} only from its own host; set PHALANX_HOST or PHALANX_INTERFACE there"
             ))),
         }
     }
@@ -160,6 +190,35 @@ mod tests {
     }
 
     #[test]
+    fn of_several_ports_each_rank_begins_with_another() {
+        let mut config = config("PHALANX_PORT=6000-6002");
+        let mut ports = |local_rank| {
+            config.local_rank = local_rank;
+            let binds = Address::of(&config, None).unwrap().binds(&config);
+            binds.iter().map(SocketAddr::port).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(0), [6000, 6001, 6002]);
+        assert_eq!(ports(2), [6002, 6000, 6001]);
+        assert_eq!(ports(4), [6001, 6002, 6000]);
+    }
+
+    #[test]
+    fn an_interface_says_where_to_listen() {
+        let lo = interface::address("lo", None).unwrap();
+        let address =
+            Address::of(&config("PHALANX_INTERFACE=lo"), Some("192.0.2.7".parse().unwrap())).unwrap();
+        assert_eq!((address.bind.ip(), address.ip), (lo, lo));
+        let address = Address::of(&config("PHALANX_INTERFACE=lo PHALANX_HOST=192.0.2.9"), None).unwrap();
+        assert_eq!(
+            (address.bind.ip(), address.ip),
+            (lo, "192.0.2.9".parse().unwrap()),
+            "translated on the way"
+        );
+        let both = Address::of(&config("PHALANX_INTERFACE=lo PHALANX_BIND=0.0.0.0"), None).unwrap_err();
+        assert!(both.to_string().contains("unset one of them"), "{both}");
+    }
+
+    #[test]
     fn a_refusal_to_listen_says_what_to_set() {
         let refused = |variables: &str, kind: ErrorKind| {
             let config = config(variables);
@@ -175,6 +234,8 @@ mod tests {
         assert!(bound.contains("PHALANX_BIND=192.0.2.7 is no address of this host"), "{bound}");
         let taken = refused("PHALANX_PORT=6000", ErrorKind::AddrInUse);
         assert!(taken.contains("port 6000 is in use") && taken.contains("PHALANX_PORT"), "{taken}");
+        let taken = refused("PHALANX_PORT=6000-6001", ErrorKind::AddrInUse);
+        assert!(taken.contains("ports 6000 to 6001") && taken.contains("PHALANX_PORT"), "{taken}");
         assert_eq!(
             refused("", ErrorKind::AddrInUse),
             Error::io("listening", ErrorKind::AddrInUse.into()).to_string()
@@ -193,11 +254,15 @@ mod tests {
         };
         let (here, there) = ("127.0.0.1", "192.0.2.7");
         let check = |ip: &str, addrs| {
-            let address = Address { bind: addr("0.0.0.0:0"), ip: ip.parse().unwrap(), port: None };
+            let address =
+                Address { bind: addr("0.0.0.0:0"), last_port: None, ip: ip.parse().unwrap(), port: None };
             address.check_reachable(&members(addrs))
         };
         assert!(check(here, [here, here]).is_ok() && check(there, [there, there]).is_ok());
         let error = check(there, [there, here]).unwrap_err().to_string();
-        assert!(error.contains("rank 1") && error.contains("set PHALANX_HOST there"), "{error}");
+        assert!(
+            error.contains("rank 1") && error.contains("set PHALANX_HOST or PHALANX_INTERFACE there"),
+            "{error}"
+        );
     }
 }

@@ -83,7 +83,8 @@ pub(crate) fn assemble(
         let service = ArbiterService::new(world_size, heartbeat, link_to_launcher.clone(), Instant::now());
         Box::new(service.asking(heartbeat)) as Box<dyn Service>
     });
-    let exchange = Exchange::start(address.bind, secret.clone(), rank, world_size, service)
+    let binds = address.binds(config);
+    let exchange = Exchange::start_on_first_free(&binds, secret.clone(), rank, world_size, service)
         .map_err(|error| address.refused(config, error))?;
     let told = address.told(exchange.addr());
     // All ranks are there and listen when links are made. Silence on the line to the arbiter is noticed before silence on a link.

@@ -9,6 +9,7 @@ pub(crate) mod exchange_fd;
 mod host_probe;
 pub(crate) mod init;
 pub(crate) mod init_notices;
+mod interface;
 pub(crate) mod launcher;
 pub(crate) mod local_control;
 pub(crate) mod over_own_links;

@@ -50,6 +50,7 @@ use phalanx_core::{Deadline, Error, Result};
 use readiness::Readiness;
 #[cfg(not(target_os = "linux"))]
 use rustix::event::{PollFd, PollFlags};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -95,10 +96,20 @@ impl<S: Service> Endpoint<S> {
     /// # Errors
     /// [`Error::Io`] when the address is taken or not ours, or descriptors run out.
     pub fn start(bind: SocketAddr, secret: Secret, service: S) -> Result<Self> {
+        Self::start_on_first_free(&[bind], secret, service)
+    }
+
+    /// As [`start`](Self::start), on the first of these addresses that nobody else listens on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] as there; where all are taken, it tells of the last.
+    ///
+    /// # Panics
+    /// There is no address.
+    pub fn start_on_first_free(binds: &[SocketAddr], secret: Secret, service: S) -> Result<Self> {
         resources::raise_descriptor_limit();
-        let listener = socket::listen(bind)
-            .map_err(|e| Error::io(format!("listening on {bind} (is the port in use?)"), e))?;
-        let addr = listener.local_addr().map_err(|e| Error::io(format!("listening on {bind}"), e))?;
+        let listener = listen_on_first_free(binds)?;
+        let addr = listener.local_addr().map_err(|e| Error::io("asking where it listens", e))?;
         let waker = SelfPipe::new().map_err(|e| Error::io("making a wake-up pipe", e))?;
         let shared = Arc::new(Shared { calls: Mutex::new((Vec::new(), Stop::Running)), waker });
         let readiness = Readiness::new().map_err(|e| Error::io("making an epoll descriptor", e))?;
@@ -160,6 +171,23 @@ impl<S: Service> Drop for Endpoint<S> {
             }
         }
     }
+}
+
+fn listen_on_first_free(binds: &[SocketAddr]) -> Result<TcpListener> {
+    let (last, others) = binds.split_last().expect("an address to listen on");
+    let listen = |bind: &SocketAddr| {
+        let failed = |e| Error::io(format!("listening on {bind} (is the port in use?)"), e);
+        socket::listen(*bind).map_err(failed)
+    };
+    let is_taken =
+        |error: &Error| matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::AddrInUse);
+    for bind in others {
+        match listen(bind) {
+            Err(error) if is_taken(&error) => {}
+            other => return other,
+        }
+    }
+    listen(last)
 }
 
 /// Everything the thread owns.
