@@ -69,7 +69,13 @@ impl Process {
 }
 
 impl Drop for Process {
+    /// It ends when its input does; before that it may have something to say of an error.
     fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until && matches!(self.0.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -160,9 +166,8 @@ impl Played {
             for event in events.drain(..) {
                 let place = event.data.u64() as usize;
                 let Some(receiver) = &mut self.receivers[place] else { continue };
-                let mut limit = HANG;
-                while let Some(message) = receiver.recv(&Deadline::after(Instant::now(), limit))? {
-                    limit = Duration::ZERO;
+                // Of a message that has come in part, the rest is not waited for: others have come.
+                while let Some(message) = receiver.recv(&Deadline::after(Instant::now(), Duration::ZERO))? {
                     self.received += message.len();
                     if !has[place] && is_it(&message) {
                         has[place] = true;

@@ -160,7 +160,7 @@ impl std::os::fd::AsFd for SessionReceiver {
 }
 
 impl SessionReceiver {
-    /// Receives one message; `None` if none came in time.
+    /// Receives one message; `None` if none came in time. What is here already is received after the deadline too.
     ///
     /// # Errors
     /// [`Error::Io`] if the other side is gone, or what came is not from it, or it was given up because it takes nothing.
@@ -170,14 +170,14 @@ impl SessionReceiver {
             if let Some(message) = self.inbox.pop().map_err(|e| self.failed(e))? {
                 return Ok(Some(message));
             }
-            let left = deadline.remaining(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
             match self.reader.read(&mut buffer) {
                 Ok(0) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
                 Ok(n) => self.inbox.push(&buffer[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    let left = deadline.remaining(Instant::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
                     self_pipe::sleep(&mut [PollFd::new(self.reader.stream(), PollFlags::IN)], left);
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
