@@ -3,8 +3,7 @@
 //! Ranks of one host stand one after another, and their names, addresses and keys begin alike. So each text is told by how much of it equals
 //! that of the rank before, and the rest (front coding, as in dictionaries and in the names of `locate`): about 17 bytes a rank instead of 130.
 
-use crate::limits::TEXT_LEN_MAX;
-use crate::notice::{Local, Member};
+use crate::member::{Local, Member, TEXT_LEN_MAX};
 use phalanx_core::Peer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::{IpAddr, SocketAddr};
@@ -149,7 +148,8 @@ mod tests {
         // Hosts that alternate, texts that begin alike within a character, and ranks between others that share no memory.
         let hosts = ["node1", "knöten", "knåten", "node1", "", "node10"];
         let of = |rank: usize| {
-            let key = (rank % 3 != 1).then_some(if rank % 2 == 0 { "boot-ä/1" } else { "boot-å/2" });
+            let key =
+                (rank % 3 != 1).then_some(if rank.is_multiple_of(2) { "boot-ä/1" } else { "boot-å/2" });
             member(rank, hosts[rank % hosts.len()], key)
         };
         round_trip((0..100).map(of).collect());

@@ -55,6 +55,7 @@ pub mod launcher_link;
 pub mod limits;
 mod line;
 mod lock;
+mod member;
 pub mod membership;
 pub mod notice;
 pub mod outage;

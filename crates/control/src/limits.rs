@@ -1,12 +1,11 @@
 //! How much a correct rank or arbiter says. Who says more breaks the protocol, and is named for it: nobody who knows the
 //! secret can make another process hold more and more.
 
+use super::member::TEXT_LEN_MAX;
 use super::notice::{Notice, Through, Verdict};
 use super::wait_graph::{COUNTS_MAX, Standing, WAITS_MAX, With};
 use phalanx_core::{Cause, Loss, Peer, WORLD, Wait};
 
-/// Longest text: a host's name, what ranks must agree on, the words of an abort.
-pub const TEXT_LEN_MAX: usize = 4 << 10;
 /// Calls that a rank tells when it waits, the current one included, for naming both sides of a late mismatch.
 pub const CALLS_MAX: usize = 64;
 /// Groups in which the arbiter remembers that a rank waited: the latest.

@@ -1,33 +1,12 @@
 //! Notices and verdicts: what ranks and the arbiter say to each other.
 
 use crate::address_book::AddressBook;
+pub use crate::member::{Local, Member};
 use crate::wait_graph::Standing;
 use phalanx_core::{Cause, GroupId, Loss, Peer, Signature};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// A rank, where its data links are accepted, and where memory is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// The rank, as errors name it.
-    pub peer: Peer,
-    /// Where its data links are accepted.
-    pub addr: SocketAddr,
-    /// `None`: it shares no memory with anybody.
-    pub local: Option<Local>,
-}
-
-/// Which ranks can share memory with a rank, and the name under which it takes that.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Local {
-    /// The key of its host: equal on ranks that can pass memory to each other.
-    pub host: String,
-    /// The name under which it takes memory.
-    pub name: String,
-    /// Bytes of the longest memory that it can make for others; 0 where the system lets it make none.
-    pub longest: u64,
-}
 
 /// A message of a rank to the arbiter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

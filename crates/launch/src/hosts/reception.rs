@@ -5,7 +5,7 @@ use super::protocol::{Here, Order, WORDS_LEN_MAX, Word, cut, encode, word};
 use super::remote::Task;
 use crate::event::{Event, HostEvent};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Outbox, Service, SessionId};
+use phalanx_transport::{Admission, Message, Outbox, Service, SessionId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -93,7 +93,7 @@ impl Reception {
     /// The job is over: tells all agents, and takes them for gone when they are.
     pub(super) fn over(&self, code: i32, words: &str, outbox: &mut Outbox) {
         let words = cut(words, WORDS_LEN_MAX).to_owned();
-        let order = encode(&Order::Over { code, words });
+        let order = Message::from(encode(&Order::Over { code, words }));
         self.agents.keys().for_each(|&session| outbox.send(session, order.clone()));
     }
 

@@ -3,7 +3,7 @@
 use super::{Ended, FirstCause, Word, encode};
 use phalanx_core::{Deadline, Result};
 use phalanx_transport::handshake::{Hello, Purpose, Status};
-use phalanx_transport::{Admission, Endpoint, Outbox, Secret, Service, SessionId};
+use phalanx_transport::{Admission, Endpoint, Message, Outbox, Secret, Service, SessionId};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
@@ -129,7 +129,8 @@ impl Lifelines {
     fn tell(&mut self, ended: Ended, outbox: &mut Outbox) {
         self.ended.push(ended);
         let here = self.workers.iter().filter(|(_, worker)| worker.is_some());
-        here.for_each(|(&session, _)| outbox.send(session, encode(&ended)));
+        let message = Message::from(encode(&ended));
+        here.for_each(|(&session, _)| outbox.send(session, message.clone()));
     }
 
     fn take(&mut self, session: SessionId, word: Word, outbox: &mut Outbox) {
@@ -186,7 +187,9 @@ mod tests {
 
     fn said(outbox: &mut Outbox) -> Vec<(SessionId, Ended)> {
         let messages = outbox.take_messages().into_iter();
-        messages.map(|(session, message)| (session, postcard::from_bytes(&message).unwrap())).collect()
+        messages
+            .map(|(session, message)| (session, postcard::from_bytes(message.content()).unwrap()))
+            .collect()
     }
 
     #[test]

@@ -1,14 +1,9 @@
 //! How messages lie in a stream: four bytes of length (little endian), then the message.
 
+use super::limits::MESSAGE_LEN_MAX;
 use super::message::Message;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-
-/// Longest message either side accepts: an address book of 100,000 ranks fits.
-pub const MESSAGE_LEN_MAX: usize = 16 << 20;
-
-/// Bytes queued for a session that does not read them; beyond this it is closed.
-pub(super) const BACKLOG_MAX: usize = 64 << 20;
 
 /// Memory that an inbox keeps for the next message.
 const KEPT_CAPACITY: usize = 4 << 10;

@@ -1,6 +1,6 @@
 //! A message that is ready for the stream, and what waits to be written of many.
 
-use super::inbox::{BACKLOG_MAX, MESSAGE_LEN_MAX};
+use super::limits::{BACKLOG_MAX, MESSAGE_LEN_MAX};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::sync::Arc;

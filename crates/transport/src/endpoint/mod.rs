@@ -19,7 +19,7 @@ mod session;
 
 pub use accept_queue::Strangers;
 pub use client::{NoSession, open_session, open_session_if_listening, try_to_open_session};
-pub use inbox::MESSAGE_LEN_MAX;
+pub use limits::MESSAGE_LEN_MAX;
 pub use message::Message;
 pub use sender::SessionSender;
 pub use service::{Admission, Dial, Outbox, Service, SessionId};

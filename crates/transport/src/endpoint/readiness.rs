@@ -103,3 +103,54 @@ mod elsewhere {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    /// Both ends of a connection.
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0, other)
+    }
+
+    #[test]
+    fn only_sessions_at_which_something_happens_are_looked_at() {
+        let readiness = Readiness::new().unwrap();
+        let connections: Vec<_> = (0..100).map(|_| connection()).collect();
+        for (session, (ours, _)) in connections.iter().enumerate() {
+            readiness.watch(session as SessionId, ours).unwrap();
+        }
+        assert_eq!(readiness.ready(), Some(vec![]));
+        (&connections[7].1).write_all(b"x").unwrap();
+        let mut fds = [readiness.poll_fd()];
+        crate::self_pipe::sleep(&mut fds, std::time::Duration::from_secs(60));
+        assert_eq!(readiness.ready(), Some(vec![7]));
+        assert_eq!(readiness.ready(), Some(vec![7]), "until it is read");
+
+        readiness.set_writing(8, &connections[8].0, true);
+        let mut both = readiness.ready().unwrap();
+        both.sort_unstable();
+        assert_eq!(both, [7, 8], "there is room for what waits");
+        readiness.set_writing(8, &connections[8].0, false);
+        assert_eq!(readiness.ready(), Some(vec![7]));
+    }
+
+    #[test]
+    fn a_session_that_has_ended_is_not_looked_at_though_another_process_holds_its_connection() {
+        let readiness = Readiness::new().unwrap();
+        let (ours, other) = connection();
+        readiness.watch(1, &ours).unwrap();
+        // As a child has it that was forked.
+        let _copy = ours.try_clone().unwrap();
+        drop(other);
+        crate::self_pipe::sleep(&mut [readiness.poll_fd()], std::time::Duration::from_secs(60));
+        assert_eq!(readiness.ready(), Some(vec![1]), "it has ended");
+        readiness.forget(&ours);
+        drop(ours);
+        assert_eq!(readiness.ready(), Some(vec![]));
+    }
+}

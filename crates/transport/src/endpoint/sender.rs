@@ -1,7 +1,8 @@
 //! The half of a session that sends. It never waits for its peer: what the stream does not take at once is kept, and a thread writes it while
 //! there is something to write.
 
-use super::inbox::{BACKLOG_MAX, MESSAGE_LEN_MAX, framed};
+use super::inbox::framed;
+use super::limits::{BACKLOG_MAX, MESSAGE_LEN_MAX};
 use crate::connection::Writer;
 use crate::self_pipe;
 use phalanx_core::{Deadline, Error, Result};
