@@ -288,6 +288,12 @@ impl Exchange {
         self.endpoint.local_name()
     }
 
+    /// As much of the [`local_name`](Self::local_name) as peers must be told: who knows the job's secret knows the rest.
+    #[cfg(target_os = "linux")]
+    pub fn told_name(&self) -> Option<&str> {
+        self.local_name().map(crate::local::FdPassing::told)
+    }
+
     /// The addresses that called so far and did not know the secret.
     pub fn strangers(&self) -> Strangers {
         self.endpoint.strangers()

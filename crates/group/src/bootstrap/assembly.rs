@@ -382,7 +382,17 @@ fn local(kind: &dyn BackendKind, config: &Config, exchange: &Exchange) -> Option
         return None;
     }
     let host = HostKey::of_this_process(config.host_id.as_deref())?.to_string();
-    Some(Local { host, name: exchange.local_name()?.to_owned(), longest: longest_memory() })
+    Some(Local { host, name: told_name(exchange)?, longest: longest_memory() })
+}
+
+#[cfg(target_os = "linux")]
+fn told_name(exchange: &Exchange) -> Option<String> {
+    exchange.told_name().map(str::to_owned)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn told_name(_exchange: &Exchange) -> Option<String> {
+    None
 }
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.

@@ -94,14 +94,15 @@ fn exit(pid: Pid, how: WaitIdOptions) -> Option<ExitKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Child, Command};
+    use std::process::{Child, Command, Stdio};
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
     const HANG: Duration = Duration::from_secs(60);
 
     fn shell(script: &str) -> Child {
-        Command::new("sh").args(["-c", script]).spawn().unwrap()
+        // An input that does not end before the test does.
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl<S: Service> EventLoop<S> {
         if !self.connections.service.takes_memory() {
             return None;
         }
-        match FdPassing::open() {
+        match FdPassing::open(&self.connections.secret) {
             Ok(passing) => Some(self.fd_passing.insert(passing).name().to_owned()),
             Err(error) => {
                 tracing::warn!(%error, "no memory can be shared: the system refused an abstract unix socket");

@@ -67,8 +67,9 @@ enum OfferState {
 }
 
 impl OutgoingFd {
-    fn new(offer: FdOffer, now: Instant) -> Self {
-        let dialling = Dialling::new(Name(offer.name.clone()), offer.hello, offer.deadline, now);
+    fn new(offer: FdOffer, secret: &Secret, now: Instant) -> Self {
+        let name = Name(whole_name(secret, &offer.name));
+        let dialling = Dialling::new(name, offer.hello, offer.deadline, now);
         Self { offer, state: OfferState::Dialling(Box::new(dialling)) }
     }
 
@@ -130,13 +131,23 @@ pub(crate) struct FdPassing {
     outgoing: Vec<OutgoingFd>,
 }
 
-/// Listens under a name that no other process of this host has. It is short: all ranks are told it.
-fn bind() -> io::Result<(String, UnixListener)> {
+/// Bytes of a name that all ranks are told. It is short, since it is told for each of them.
+const TOLD_LEN: usize = "phalanx-".len() + 6;
+
+/// The whole name of which the beginning was told. The rest follows from the job's secret, so that nobody else can foresee it and listen there first.
+fn whole_name(secret: &Secret, name: &str) -> String {
+    let told = name.get(..TOLD_LEN).unwrap_or(name);
+    format!("{told}-{}", &secret.key_for(told)[..32])
+}
+
+/// Listens under a name that no other process of this host has.
+fn bind(secret: &Secret) -> io::Result<(String, UnixListener)> {
     loop {
-        let mut name = String::from("phalanx-");
+        let mut told = String::from("phalanx-");
         for byte in random::<3>().map_err(io::Error::other)? {
-            write!(name, "{byte:02x}").expect("strings take everything");
+            write!(told, "{byte:02x}").expect("strings take everything");
         }
+        let name = whole_name(secret, &told);
         match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?) {
             Ok(listener) => return Ok((name, listener)),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -147,8 +158,8 @@ fn bind() -> io::Result<(String, UnixListener)> {
 
 impl FdPassing {
     /// Listens under a name that nobody could have foreseen.
-    pub(crate) fn open() -> io::Result<Self> {
-        let (name, listener) = bind()?;
+    pub(crate) fn open(secret: &Secret) -> io::Result<Self> {
+        let (name, listener) = bind(secret)?;
         listener.set_nonblocking(true)?;
         let accept_queue = AcceptQueue::new(listener, &[Purpose::Memory]);
         Ok(Self { name, accept_queue, incoming: Vec::new(), outgoing: Vec::new() })
@@ -156,6 +167,11 @@ impl FdPassing {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// As much of a name as others must be told.
+    pub(crate) fn told(name: &str) -> &str {
+        name.get(..TOLD_LEN).unwrap_or(name)
     }
 
     /// Adds what to poll for; returns when to look again anyway, at the latest `until`.
@@ -196,7 +212,7 @@ impl FdPassing {
             incoming.push(IncomingFd { hello, connection });
         });
         self.incoming.retain_mut(|incoming| take(incoming, service));
-        self.outgoing.extend(offers.into_iter().map(|offer| OutgoingFd::new(offer, now)));
+        self.outgoing.extend(offers.into_iter().map(|offer| OutgoingFd::new(offer, secret, now)));
         self.outgoing.retain_mut(|outgoing| match outgoing.advance(secret, now) {
             None => true,
             Some(outcome) => {
@@ -272,7 +288,7 @@ mod tests {
     fn pass_with_pauses(limit: Duration, time: Duration) {
         let secret = Secret::generate().unwrap();
         let (mut sender, mut receiver, mut service) =
-            (FdPassing::open().unwrap(), FdPassing::open().unwrap(), Takes(0));
+            (FdPassing::open(&secret).unwrap(), FdPassing::open(&secret).unwrap(), Takes(0));
         let start = Instant::now();
         let (outcome, ended) = channel();
         let offer = FdOffer {
