@@ -1,7 +1,6 @@
 //! How messages lie in a stream: four bytes of length (little endian), then the message.
 
 use super::limits::MESSAGE_LEN_MAX;
-use super::message::Message;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -65,17 +64,17 @@ impl Inbox {
     }
 }
 
-pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
-    Message::new(message).framed().to_vec()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::Message;
 
     #[test]
     fn messages_are_reassembled_from_any_split() {
-        let stream: Vec<u8> = [&b"one"[..], b"", b"three"].into_iter().flat_map(framed).collect();
+        let stream: Vec<u8> = [&b"one"[..], b"", b"three"]
+            .into_iter()
+            .flat_map(|message| Message::new(message).framed().to_vec())
+            .collect();
         for split in 1..stream.len() {
             let mut inbox = Inbox::default();
             let mut messages = Vec::new();

@@ -59,6 +59,11 @@ impl Unsent {
         self.messages.is_empty()
     }
 
+    /// Bytes that wait.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Adds a message.
     ///
     /// # Errors
@@ -66,15 +71,20 @@ impl Unsent {
     pub(super) fn push(&mut self, message: Message) -> io::Result<()> {
         let len = message.framed().len();
         if self.len + len > BACKLOG_MAX {
-            return Err(io::Error::other("it does not read what is sent to it"));
+            let why = format!("it does not read what is sent to it: {} bytes wait", self.len);
+            return Err(io::Error::other(why));
         }
         self.len += len;
         self.messages.push_back(message);
         Ok(())
     }
 
-    /// Writes what the stream takes now. What a closed stream does not take is forgotten.
-    pub(super) fn write_to(&mut self, stream: &mut impl Write) {
+    /// Writes what the stream takes now; says how many bytes that was.
+    ///
+    /// # Errors
+    /// Those of the stream, which is closed or broken.
+    pub(super) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<usize> {
+        let mut taken = 0;
         while !self.is_empty() {
             let mut parts = [IoSlice::new(&[]); PARTS_MAX];
             let count = self.messages.len().min(PARTS_MAX);
@@ -83,12 +93,17 @@ impl Unsent {
                 *part = IoSlice::new(&message.framed()[from..]);
             }
             match stream.write_vectored(&parts[..count]) {
-                Ok(n) => self.advance(n),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.advance(n);
+                    taken += n;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => *self = Self::default(),
+                Err(e) => return Err(e),
             }
         }
+        Ok(taken)
     }
 
     fn advance(&mut self, n: usize) {
@@ -149,7 +164,7 @@ mod tests {
             assert_eq!(unsent.len, framed.len());
             let mut slow = Slow { taken: Vec::new(), at_once, blocks: false };
             while !unsent.is_empty() {
-                unsent.write_to(&mut slow);
+                unsent.write_to(&mut slow).unwrap();
             }
             assert_eq!((unsent.len, unsent.written), (0, 0));
             assert!(slow.taken == framed, "{at_once} bytes at once");

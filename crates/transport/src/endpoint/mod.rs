@@ -29,7 +29,7 @@ pub use session::{Session, SessionReceiver};
 #[cfg(feature = "__fuzz")]
 pub(crate) use {
     handshake_io::{Handshaking, Progress},
-    inbox::{Inbox, framed},
+    inbox::Inbox,
 };
 
 #[cfg(any(target_os = "linux", feature = "__simulation"))]

@@ -1,14 +1,13 @@
 //! The half of a session that sends. It never waits for its peer: what the stream does not take at once is kept, and a thread writes it while
 //! there is something to write.
 
-use super::inbox::framed;
-use super::limits::{BACKLOG_MAX, MESSAGE_LEN_MAX};
+use super::limits::MESSAGE_LEN_MAX;
+use super::message::{Message, Unsent};
 use crate::connection::Writer;
 use crate::self_pipe;
 use phalanx_core::{Deadline, Error, Result};
 use rustix::event::{PollFd, PollFlags};
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,8 +41,7 @@ pub(super) struct Sending {
 #[derive(Debug)]
 struct State {
     writer: Writer,
-    /// Bytes in the order in which they were sent.
-    unsent: VecDeque<u8>,
+    unsent: Unsent,
     /// A thread writes it.
     has_thread: bool,
     /// Why nothing more is sent.
@@ -100,7 +98,7 @@ impl SessionSender {
 impl Sending {
     /// The stream is nonblocking.
     pub(super) fn new(stream: Arc<TcpStream>, writer: Writer, peer: SocketAddr) -> Self {
-        let state = State { writer, unsent: VecDeque::new(), has_thread: false, broken: None };
+        let state = State { writer, unsent: Unsent::default(), has_thread: false, broken: None };
         Self { stream, peer, stuck_after: STUCK_TIME, state: Mutex::new(state), settled: Condvar::new() }
     }
 
@@ -123,12 +121,9 @@ impl Sending {
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
-        if state.unsent.len() + message.len() > BACKLOG_MAX {
-            let waiting = state.unsent.len();
-            let why = format!("it does not read what is sent to it: {waiting} bytes wait");
-            return Err(self.break_off(&mut state, io::Error::other(why)));
+        if let Err(error) = state.unsent.push(Message::new(message)) {
+            return Err(self.break_off(&mut state, error));
         }
-        state.unsent.extend(framed(message));
         if state.has_thread {
             return Ok(());
         }
@@ -183,7 +178,7 @@ impl Sending {
     fn break_off(&self, state: &mut State, error: io::Error) -> Error {
         let error = Error::io(format!("sending to {}", self.peer), error);
         state.broken = Some(error.clone());
-        state.unsent = VecDeque::new();
+        state.unsent = Unsent::default();
         let _ = self.stream.shutdown(Shutdown::Both);
         self.settled.notify_all();
         error
@@ -191,22 +186,9 @@ impl Sending {
 }
 
 impl State {
-    /// Writes what the stream takes now; says how much that was.
+    /// Writes what the stream takes now; says how many bytes that was.
     fn write(&mut self) -> io::Result<usize> {
-        let mut taken = 0;
-        while !self.unsent.is_empty() {
-            match self.writer.write(self.unsent.as_slices().0) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    drop(self.unsent.drain(..n));
-                    taken += n;
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(taken)
+        self.unsent.write_to(&mut self.writer)
     }
 }
 

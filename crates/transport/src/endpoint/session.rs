@@ -48,7 +48,9 @@ where
     /// Writes what the stream takes now. What a closed stream does not take is forgotten and no error: the peer may have
     /// said something before it closed, so it is for [`receive`](Self::receive) to find the end.
     pub(crate) fn flush(&mut self) {
-        self.unsent.write_to(&mut self.connection.writer);
+        if self.unsent.write_to(&mut self.connection.writer).is_err() {
+            self.unsent = Unsent::default();
+        }
     }
 
     /// Reads what is there, within reason, and returns the whole messages. An error ends the session, after

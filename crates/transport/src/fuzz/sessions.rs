@@ -2,7 +2,7 @@
 
 use super::stream::Stream;
 use crate::Connection;
-use crate::endpoint::{Inbox, MESSAGE_LEN_MAX, Message, ServerSession, framed};
+use crate::endpoint::{Inbox, MESSAGE_LEN_MAX, Message, ServerSession};
 
 /// Little, so that it is soon too much.
 const LEN_MAX: usize = 200;
@@ -21,7 +21,7 @@ pub fn sessions(data: &[u8]) {
 }
 
 fn framed_all(messages: &[Vec<u8>]) -> Vec<u8> {
-    messages.iter().flat_map(|message| framed(message)).collect()
+    messages.iter().flat_map(|message| Message::new(message).framed().to_vec()).collect()
 }
 
 fn read(stream: &[u8], grain: usize, len_max: usize) -> (Vec<Vec<u8>>, bool) {
