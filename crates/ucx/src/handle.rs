@@ -5,7 +5,7 @@ use crate::hub::Hub;
 use crate::shared::Shared;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{OwnerProcess, Wait};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,13 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// Opens a hub on a thread that will look after it. Threads that UCX starts there are named as that one, so nobody takes them for the program's.
-    pub(crate) fn start(open: impl FnOnce() -> Result<Hub> + Send + 'static) -> Result<(Self, Vec<u8>)> {
+    ///
+    /// # Errors
+    /// Those of `open`, for which it waits no longer than `limit`: UCX looks at devices, which may not answer.
+    pub(crate) fn start(
+        limit: Duration,
+        open: impl FnOnce() -> Result<Hub> + Send + 'static,
+    ) -> Result<(Self, Vec<u8>)> {
         let failed = |error| Error::io("starting the thread that looks after UCX", error);
         let wait = Wait::new().map_err(failed)?;
         let attendant = wait.waker().clone();
@@ -34,11 +40,23 @@ impl Handle {
             };
             let address = hub.address().to_vec();
             let shared = Arc::new(Shared::new(hub, attendant));
-            let _ = says_open.try_send(Ok((shared.clone(), address)));
+            if says_open.try_send(Ok((shared.clone(), address))).is_err() {
+                // It comes too late, and nobody has it.
+                shared.end();
+            }
             attend(&shared, wait, &says_done);
         };
         std::thread::Builder::new().name("phalanx-links".into()).spawn(run).map_err(failed)?;
-        let (shared, address) = opened.recv().map_err(|_| failed(std::io::ErrorKind::Other.into()))??;
+        let opened = opened.recv_timeout(limit).map_err(|why| match why {
+            RecvTimeoutError::Timeout => Error::Unavailable {
+                what: "UCX, which PHALANX_BACKEND=ucx takes,".into(),
+                tried: format!(
+                    "it has opened no worker for {limit:?}; UCX_TLS and UCX_NET_DEVICES say what it may use"
+                ),
+            },
+            RecvTimeoutError::Disconnected => failed(std::io::Error::other("it has panicked")),
+        });
+        let (shared, address) = opened??;
         Ok((Self { owner_process: OwnerProcess::here(), shared, done: Mutex::new(done) }, address))
     }
 

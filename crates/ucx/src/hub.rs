@@ -42,8 +42,6 @@ struct Peer {
     fault: Option<LinkFault>,
     /// Whether a message of it has come.
     is_heard: bool,
-    /// When this rank called it first, if no message of it has come.
-    called: Option<Instant>,
 }
 
 /// A rank among those of its job, and how they know each other.
@@ -60,6 +58,8 @@ pub(crate) struct Hub {
     worker: Worker,
     me: Membership,
     peers: Vec<Peer>,
+    /// Peers that this rank has called, and of which nothing has come yet; since when.
+    calls: HashMap<u32, Instant>,
     links: HashMap<LinkId, Pipe>,
     /// Links whose side here has ended, and whose peer has not said that it knows.
     ending: Vec<LinkId>,
@@ -74,8 +74,9 @@ impl Hub {
         let worker = Worker::open(ucp, transports, me.world_size)
             .map_err(|Refusal { call, status }| format!("{call}: {}", ucp.table().text(status)))?;
         let peers = (0..me.world_size).map(|_| Peer::default()).collect();
-        let (links, ending, ended, sleepers) = Default::default();
-        Ok(Self { worker, me, peers, links, ending, ended, sleepers })
+        let (calls, links) = Default::default();
+        let (ending, ended, sleepers) = Default::default();
+        Ok(Self { worker, me, peers, calls, links, ending, ended, sleepers })
     }
 
     pub(crate) fn address(&self) -> &[u8] {
@@ -105,14 +106,9 @@ impl Hub {
 
     /// Gives peers up that were called and have not answered in time; whether others may still do.
     pub(crate) fn look_after_calls(&mut self, now: Instant) -> bool {
-        let (mut are_open, mut late) = (false, Vec::new());
-        for (rank, peer) in self.peers.iter().enumerate() {
-            match peer.called.map(|called| now.saturating_duration_since(called)) {
-                Some(waited) if waited >= self.me.link_timeout => late.push(rank as u32),
-                Some(_) => are_open = true,
-                None => {}
-            }
-        }
+        let is_late = |called: Instant| now.saturating_duration_since(called) >= self.me.link_timeout;
+        let late = self.calls.iter().filter(|(_, called)| is_late(**called));
+        let late: Vec<u32> = late.map(|(&rank, _)| rank).collect();
         for &rank in &late {
             let why = format!("its UCX worker has not answered for {:?}", self.me.link_timeout);
             self.lose(rank, LinkFault::Unreachable(why));
@@ -120,12 +116,12 @@ impl Hub {
         if !late.is_empty() {
             self.sleepers.wake_others();
         }
-        are_open
+        self.is_calling()
     }
 
     /// Whether a peer was called, and has not answered yet.
     pub(crate) fn is_calling(&self) -> bool {
-        self.peers.iter().any(|peer| peer.called.is_some())
+        !self.calls.is_empty()
     }
 
     /// Does what can be done now, and wakes whom it may concern; whether that was anything.
@@ -163,7 +159,8 @@ impl Hub {
         let header = Header::decode(header).filter(|header| header.token == self.me.token);
         let Some(Header { group, from, kind, .. }) = header else { return Some(bytes) };
         let Some(peer) = self.peers.get_mut(from as usize) else { return Some(bytes) };
-        (peer.is_heard, peer.called) = (true, None);
+        peer.is_heard = true;
+        self.calls.remove(&from);
         let id = (group, from);
         if kind == Kind::Open {
             self.learn(from as usize, bytes.as_slice());
@@ -210,7 +207,7 @@ impl Hub {
     /// Nothing reaches this rank of the job any more.
     fn lose(&mut self, rank: u32, fault: LinkFault) {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
-        peer.called = None;
+        self.calls.remove(&rank);
         peer.fault.get_or_insert(fault);
         if let Some(endpoint) = peer.endpoint.take() {
             self.worker.close(endpoint);
@@ -301,9 +298,8 @@ impl Hub {
         // What is short now may be there later.
         let is_short = matches!(outcome, Err(LinkFault::Starved(_)));
         self.links.entry(id).or_default().is_opened = !is_short;
-        let peer = &mut self.peers[id.1 as usize];
-        if outcome.is_ok() && !peer.is_heard && peer.called.is_none() {
-            peer.called = Some(Instant::now());
+        if outcome.is_ok() && !self.peers[id.1 as usize].is_heard {
+            self.calls.entry(id.1).or_insert_with(Instant::now);
         }
     }
 

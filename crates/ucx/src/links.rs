@@ -37,9 +37,9 @@ impl UcxLinks {
         me: Membership,
         introductions: Option<Box<dyn JobLinks>>,
     ) -> Result<Self> {
-        let (ucp, rank) = (Ucp::load()?, me.rank);
+        let (ucp, rank, limit) = (Ucp::load()?, me.rank, me.link_timeout);
         let transports = transports.map(CStr::to_owned);
-        let (handle, address) = Handle::start(move || {
+        let (handle, address) = Handle::start(limit, move || {
             Hub::open(ucp, transports.as_deref(), me).map_err(|why| {
                 let what = format!("a UCX worker of rank {rank}");
                 let tried = format!("{ucp}: {why}; UCX_TLS and UCX_NET_DEVICES say what it may use");
