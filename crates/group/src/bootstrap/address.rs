@@ -13,8 +13,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 pub(crate) struct Address {
     /// The address at which it listens; port 0 is any free one.
     bind: SocketAddr,
-    /// The last of the ports, from that one on, of which it takes one that is free; where there are several.
-    last_port: Option<u16>,
     /// The address that the others use.
     ip: IpAddr,
     port: Option<u16>,
@@ -34,6 +32,13 @@ impl Address {
         if let (Some(bind), Some(interface)) = (&config.bind, &config.interface) {
             return Err(Error::config(format!(
                 "PHALANX_BIND={bind} and PHALANX_INTERFACE={interface} both say where to listen: unset one of them"
+            )));
+        }
+        if let (Some(first), Some(last), Some(told)) = (config.port, config.port_last, config.advertise_port)
+        {
+            return Err(Error::config(format!(
+                "PHALANX_PORT={first}-{last} lets each rank take any of these ports, and PHALANX_HOST tells the others port {told} for the first rank of \
+                 this host: where ports are translated on the way, give PHALANX_PORT one port"
             )));
         }
         let usual = || routed.unwrap_or_else(loopback);
@@ -58,12 +63,12 @@ impl Address {
             (port, _) => place("PHALANX_PORT", port)?.unwrap_or(0),
         };
         let port = place("the port of PHALANX_HOST", config.advertise_port)?;
-        Ok(Self { bind: SocketAddr::new(bind, bind_port), last_port: config.port_last, ip, port })
+        Ok(Self { bind: SocketAddr::new(bind, bind_port), ip, port })
     }
 
     /// The addresses to try to listen on, best first.
     pub(crate) fn binds(&self, config: &Config) -> Vec<SocketAddr> {
-        let (Some(first), Some(last)) = (config.port, self.last_port) else { return vec![self.bind] };
+        let (Some(first), Some(last)) = (config.port, config.port_last) else { return vec![self.bind] };
         let all = (self.bind.port()..=last).chain(first..self.bind.port());
         all.map(|port| SocketAddr::new(self.bind.ip(), port)).collect()
     }
@@ -191,15 +196,18 @@ mod tests {
 
     #[test]
     fn of_several_ports_each_rank_begins_with_another() {
-        let mut config = config("PHALANX_PORT=6000-6002");
+        let mut range = config("PHALANX_PORT=6000-6002");
         let mut ports = |local_rank| {
-            config.local_rank = local_rank;
-            let binds = Address::of(&config, None).unwrap().binds(&config);
+            range.local_rank = local_rank;
+            let binds = Address::of(&range, None).unwrap().binds(&range);
             binds.iter().map(SocketAddr::port).collect::<Vec<_>>()
         };
         assert_eq!(ports(0), [6000, 6001, 6002]);
         assert_eq!(ports(2), [6002, 6000, 6001]);
         assert_eq!(ports(4), [6001, 6002, 6000]);
+        let both = config("PHALANX_PORT=6000-6002 PHALANX_HOST=192.0.2.7:7000");
+        let error = Address::of(&both, None).unwrap_err().to_string();
+        assert!(error.contains("PHALANX_PORT=6000-6002") && error.contains("port 7000"), "{error}");
     }
 
     #[test]
@@ -254,8 +262,7 @@ mod tests {
         };
         let (here, there) = ("127.0.0.1", "192.0.2.7");
         let check = |ip: &str, addrs| {
-            let address =
-                Address { bind: addr("0.0.0.0:0"), last_port: None, ip: ip.parse().unwrap(), port: None };
+            let address = Address { bind: addr("0.0.0.0:0"), ip: ip.parse().unwrap(), port: None };
             address.check_reachable(&members(addrs))
         };
         assert!(check(here, [here, here]).is_ok() && check(there, [there, there]).is_ok());
