@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask played --ranks 10000` prints what the control plane costs rank 0, and how long it takes to tell what all must hear.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
 use phalanx_control::notice::{Local, Notice, Verdict};
 use phalanx_core::{Deadline, WORLD};
 use phalanx_rendezvous::{Config, PrefixStore, Store, TcpStore};
