@@ -82,24 +82,16 @@ impl Heartbeat {
             // rest of the time counts, or where processes are starved nobody would ever be silent.
             self.heard.values_mut().for_each(|at| *at = (*at + late).min(now));
         }
-        if late > interval
-            || self.all_since.is_some_and(|at| now.saturating_duration_since(at) >= self.limit / 2)
-        {
-            self.all_since = self.heard.values().min().copied();
-        }
         let beat = now >= self.next_beat;
         if beat {
             self.next_beat = now + interval;
         }
         let is_silent = |at: &Instant| now.saturating_duration_since(*at) >= self.limit + interval;
-        let silent: Vec<_> = match &self.all_since {
-            Some(since) if is_silent(since) => {
-                self.heard.iter().filter(|(_, at)| is_silent(at)).map(|(&r, _)| r).collect()
-            }
-            _ => Vec::new(),
-        };
-        silent.iter().for_each(|rank| self.forget(*rank));
-        if !silent.is_empty() {
+        let is_old = |since| now.saturating_duration_since(since) >= self.limit / 2;
+        let mut silent = Vec::new();
+        if late > interval || self.all_since.is_some_and(is_old) {
+            silent.extend(self.heard.iter().filter(|(_, at)| is_silent(at)).map(|(&rank, _)| rank));
+            silent.iter().for_each(|rank| self.forget(*rank));
             self.all_since = self.heard.values().min().copied();
         }
         Due { beat, silent }

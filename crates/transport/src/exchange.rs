@@ -289,9 +289,11 @@ impl Exchange {
     }
 
     /// As much of the [`local_name`](Self::local_name) as peers must be told: who knows the job's secret knows the rest.
-    #[cfg(target_os = "linux")]
     pub fn told_name(&self) -> Option<&str> {
-        self.local_name().map(crate::local::FdPassing::told)
+        #[cfg(target_os = "linux")]
+        return self.local_name().map(crate::local::FdPassing::told);
+        #[cfg(not(target_os = "linux"))]
+        None
     }
 
     /// The addresses that called so far and did not know the secret.

@@ -382,17 +382,7 @@ fn local(kind: &dyn BackendKind, config: &Config, exchange: &Exchange) -> Option
         return None;
     }
     let host = HostKey::of_this_process(config.host_id.as_deref())?.to_string();
-    Some(Local { host, name: told_name(exchange)?, longest: longest_memory() })
-}
-
-#[cfg(target_os = "linux")]
-fn told_name(exchange: &Exchange) -> Option<String> {
-    exchange.told_name().map(str::to_owned)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn told_name(_exchange: &Exchange) -> Option<String> {
-    None
+    Some(Local { host, name: exchange.told_name()?.to_owned(), longest: longest_memory() })
 }
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.

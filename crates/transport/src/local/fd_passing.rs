@@ -136,7 +136,7 @@ const TOLD_LEN: usize = "phalanx-".len() + 6;
 
 /// The whole name of which the beginning was told. The rest follows from the job's secret, so that nobody else can foresee it and listen there first.
 fn whole_name(secret: &Secret, name: &str) -> String {
-    let told = name.get(..TOLD_LEN).unwrap_or(name);
+    let told = FdPassing::told(name);
     format!("{told}-{}", &secret.key_for(told)[..32])
 }
 
