@@ -27,6 +27,9 @@ pub struct Settings {
     pub encrypt: bool,
 }
 
+/// What ranks have at least to join and to make their links. A test that sets a short limit means its own calls, and the machine may be busy.
+const TIME_TO_JOIN: Duration = Duration::from_secs(60);
+
 type Open = dyn Fn(usize, &Settings) -> Result<Vec<Join>> + Send + Sync;
 
 /// Makes jobs whose ranks are threads of this process, linked in one way or another.
@@ -336,11 +339,11 @@ impl World {
         let joins = (self.open)(world_size, &self.settings)
             .unwrap_or_else(|error| panic!("no {} world of {world_size} ranks: {error}", self.name));
         assert_eq!(joins.len(), world_size, "one way in for each rank");
-        let body = Arc::new(rank);
+        let (body, timeout) = (Arc::new(rank), self.settings.timeout);
         let rank = |join: Join| {
             let body = body.clone();
             move || match join() {
-                Ok(group) => body(group),
+                Ok(group) => body(group.with_timeout(timeout)),
                 Err(error) => panic!("joining: {error}"),
             }
         };
@@ -364,7 +367,7 @@ fn config(
         ("PHALANX_LOCAL_WORLD_SIZE", world_size.to_string()),
         ("PHALANX_STORE", format!("tcp://{}", server.addr())),
         ("PHALANX_SECRET", secret.to_hex()),
-        ("PHALANX_TIMEOUT_S", settings.timeout.as_secs_f64().to_string()),
+        ("PHALANX_TIMEOUT_S", settings.timeout.max(TIME_TO_JOIN).as_secs_f64().to_string()),
         ("PHALANX_ALGO", settings.algorithms.clone()),
         ("PHALANX_ENCRYPT", u8::from(settings.encrypt).to_string()),
     ]);

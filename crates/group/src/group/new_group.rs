@@ -25,8 +25,8 @@ impl ProcessGroup {
     /// # Errors
     /// [`Misuse`](Error::Misuse): a rank that this group has not, or one that is named twice. [`Unsupported`](Error::Unsupported) on a group that was made
     /// without a factory. [`Timeout`](Error::Timeout): it names members that did not come within the [limit](Self::with_timeout), or came to a group of
-    /// other ranks. Whatever goes wrong fails the new group on all its members, also for those that come later, and no other: this group works on. The call after that is for a
-    /// new group again.
+    /// other ranks. Whatever goes wrong fails the new group on all its members, also for those that come later, and no other: this group works on. A member that comes at
+    /// the moment of the failure may be given the group all the same, and is told in its first call of it. The call after that is for a new group again.
     ///
     /// # Examples
     /// The even ranks of four. Rank 1 and rank 3 do something else:
