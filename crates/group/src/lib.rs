@@ -50,6 +50,7 @@ pub use group::process_group::ProcessGroup;
 pub use group::recv_any::Received;
 pub use group::registered_buffer::RegisteredBuffer;
 pub use group::request::{BlockExchange, Buffers, Request};
+pub use group::untyped::Untyped;
 pub use group::work::{Buffer, Work};
 pub use host::backend_registry::{
     BackendKind, JobHandle, backend_kind, register_backend, register_transport, registered_backends,

@@ -125,7 +125,7 @@ pub mod config {
 pub mod store {
     #[cfg(unix)]
     pub use phalanx_rendezvous::FileStore;
-    pub use phalanx_rendezvous::{Channel, SharedFile, StoreLocation};
+    pub use phalanx_rendezvous::{Channel, OwnChannel, SharedFile, StoreLocation};
     pub use phalanx_rendezvous::{MemoryStore, PrefixStore, Store, TcpStore, TcpStoreServer};
     pub use phalanx_transport::Secret;
 }
@@ -137,7 +137,7 @@ pub mod backend {
     pub use phalanx_group::{
         Address, Backend, BackendFactory, BackendKind, BlockExchange, BufferMemory, Buffers, Bytes, Call,
         CallQueue, Changed, Completion, Encryption, Extent, Health, HostCall, HostMessage, JobHandle,
-        LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Received, Request, Running,
+        LinksStart, OnTimeout, OwnedBuffer, OwnedCall, Payload, Pending, Received, Request, Running, Untyped,
         register_backend,
     };
     #[cfg(not(feature = "ucx"))]

@@ -1,7 +1,7 @@
 //! This process's place in its job, from the environment.
 
 use crate::other_launchers::{self, Asking, Launched};
-use crate::{Elastic, StoreLocation, secret_file};
+use crate::{Channel, Elastic, OwnChannel, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
 use std::fmt;
@@ -219,7 +219,30 @@ impl Config {
     /// # Ok::<(), phalanx_core::Error>(())
     /// ```
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let vars = Variables::of(lookup);
+        Self::of(&Variables::of(lookup), None)
+    }
+
+    /// As [`from_lookup`](Self::from_lookup), for ranks that meet in a way of the program's own: no variable says where, and no secret need be set.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env); variables must say who this process is.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx_rendezvous::{Config, OwnChannel};
+    ///
+    /// let variables = [("PHALANX_RANK", "1"), ("PHALANX_WORLD_SIZE", "2")];
+    /// let lookup = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+    /// let channel = OwnChannel::new("a store of the program", |_, _| Err("it is closed".into()));
+    /// let config = Config::from_lookup_through(channel, lookup)?;
+    /// assert_eq!(config.store.to_string(), "said through a store of the program");
+    /// # Ok::<(), phalanx_core::Error>(())
+    /// ```
+    pub fn from_lookup_through(channel: OwnChannel, lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        Self::of(&Variables::of(lookup), Some(Channel::Own(channel)))
+    }
+
+    fn of(vars: &Variables<'_>, own: Option<Channel>) -> Result<Self> {
         let found = vars.identity()?;
         let alone = other_launchers::is_alone(vars.text(other_launchers::ALONE))?;
         let launched = match found {
@@ -249,8 +272,9 @@ impl Config {
         let (local_rank, local_world_size) =
             vars.local(world_size, launched.as_ref().and_then(|l| l.local))?;
         let node = launched.as_ref().and_then(|l| l.node);
-        let store = match launched {
-            Some(Launched { channel, .. }) if !vars.has_store() => {
+        let store = match (own, launched) {
+            (Some(own), _) => StoreLocation::Launcher(own),
+            (None, Some(Launched { channel, .. })) if !vars.has_store() => {
                 let channel = channel?.ok_or_else(|| {
                     Error::config(format!("{source} has no way in which the ranks can meet"))
                 })?;

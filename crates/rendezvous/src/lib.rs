@@ -54,7 +54,7 @@ mod this_host;
 mod time_limits;
 mod workers;
 
-pub use channel::Channel;
+pub use channel::{Channel, OwnChannel};
 pub use client::TcpStore;
 pub use elastic::Elastic;
 pub use env::{Config, Source, TRACE_LEN, secret_of_environment};

@@ -185,7 +185,7 @@ impl Config {
                     Channel::Pmix => " (or, with srun, use --mpi=pmi2)",
                     Channel::File(_) =>
                         " (or PHALANX_SHARED_DIR to a directory that all hosts see, or use srun --mpi=pmi2)",
-                    Channel::Pmi(_) => "",
+                    Channel::Pmi(_) | Channel::Own(_) => "",
                 }
             )),
         }

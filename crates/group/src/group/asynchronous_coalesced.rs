@@ -163,7 +163,7 @@ fn begin<B: Buffer, R: 'static>(
     buffers: Vec<OwnedBuffer>,
     moves: Moves,
     request: impl Fn(OwnedBuffer, Layout) -> Request<OwnedBuffer, OwnedBuffer>,
-    finish: impl Fn(B) -> R + Send + 'static,
+    finish: impl Fn(B) -> R + Send + Sync + 'static,
 ) -> Result<Work<Vec<R>>> {
     let (op, site, count) = (call.op, call.site.clone(), buffers.len());
     let wrong = move |changed: Changed| Error::misuse(op, changed.describe(op, &site));

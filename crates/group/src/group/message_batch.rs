@@ -52,7 +52,8 @@ impl<'a> MessageBatch<'a> {
     /// ```
     #[track_caller]
     pub fn send<T: Element>(&mut self, buffer: &'a [T], dst: usize, tag: u64) -> Result<()> {
-        let address = self.group.address::<T>(OpKind::Send, buffer.len(), dst, tag, self.group.site())?;
+        let address =
+            self.group.address(OpKind::Send, T::DTYPE, buffer.len(), dst, tag, self.group.site())?;
         self.messages.push(HostMessage { address, payload: Payload::Out(bytemuck::cast_slice(buffer)) });
         Ok(())
     }
@@ -76,7 +77,8 @@ impl<'a> MessageBatch<'a> {
     /// ```
     #[track_caller]
     pub fn recv<T: Element>(&mut self, buffer: &'a mut [T], src: usize, tag: u64) -> Result<()> {
-        let address = self.group.address::<T>(OpKind::Recv, buffer.len(), src, tag, self.group.site())?;
+        let address =
+            self.group.address(OpKind::Recv, T::DTYPE, buffer.len(), src, tag, self.group.site())?;
         self.messages.push(HostMessage { address, payload: Payload::In(bytemuck::cast_slice_mut(buffer)) });
         Ok(())
     }

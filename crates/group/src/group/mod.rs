@@ -27,4 +27,5 @@ pub(crate) mod registered_buffer;
 pub(crate) mod request;
 mod shrink_and_rejoin;
 pub(crate) mod split;
+pub(crate) mod untyped;
 pub(crate) mod work;

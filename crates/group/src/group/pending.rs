@@ -6,6 +6,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A buffer that an operation owns while it runs, whatever its element type.
 pub trait Bytes: Send + 'static {
@@ -177,6 +178,26 @@ impl Pending {
 
     pub(crate) fn is_done(&self) -> bool {
         lock(&self.0).outcome.is_some()
+    }
+
+    /// Waits until it is done, or until that moment; without one, for as long as it takes. Returns whether it is done.
+    pub(crate) fn wait_until(&self, end: Option<Instant>) -> bool {
+        let mut state = lock(&self.0);
+        while state.outcome.is_none() {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            state.awaited = true;
+            let limit = left.unwrap_or(Duration::MAX);
+            state = self
+                .0
+                .1
+                .wait_timeout(state, limit)
+                .map_or_else(|error| error.into_inner().0, |(state, _)| state);
+        }
+        state.awaited = false;
+        state.outcome.is_some()
     }
 
     /// Ends because every job is completed: with success, by its deadline, or by being dropped.

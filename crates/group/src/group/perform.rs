@@ -37,15 +37,20 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn request<T: Element>(&self, request: Request<&[T], &mut [T]>) -> Result<()> {
-        let detail = match request.blocks() {
+        let detail = self.detail_of(&request);
+        self.perform(request.kind(), request, detail, self.site())
+    }
+
+    /// A hash of what ranks must agree on beside lengths: the counts of a variant with counts.
+    pub(crate) fn detail_of<I, O>(&self, request: &Request<I, O>) -> u64 {
+        match request.blocks() {
             Some(blocks) if *blocks != equal(self.world_size(), blocks.len() / self.world_size()) => {
                 let counts: Vec<usize> =
                     (0..blocks.world_size()).map(|rank| blocks.block(rank).len()).collect();
                 Signature::detail_of(&counts)
             }
             _ => u64::from(matches!(request, Request::AllToAll { blocks: BlockExchange::Uneven { .. }, .. })),
-        };
-        self.perform(request.kind(), request, detail, self.site())
+        }
     }
 
     /// Performs what the program calls `op`; `detail` is a hash of what else ranks must agree on.
@@ -58,8 +63,21 @@ impl ProcessGroup {
         site: CallSite,
     ) -> Result<()> {
         let request = request.map(bytemuck::cast_slice, bytemuck::cast_slice_mut);
+        self.perform_bytes(op, T::DTYPE, request, detail, site)
+    }
+
+    /// As `perform`, of elements of this type as bytes.
+    #[inline]
+    pub(crate) fn perform_bytes(
+        &self,
+        op: OpKind,
+        dtype: DType,
+        request: HostRequest<'_>,
+        detail: u64,
+        site: CallSite,
+    ) -> Result<()> {
         // A barrier has no elements, of whichever type it was asked for.
-        let dtype = (request.kind() != OpKind::Barrier).then_some(T::DTYPE);
+        let dtype = (request.kind() != OpKind::Barrier).then_some(dtype);
         let signature = self.signature_of(op, dtype, &request, detail, site)?;
         self.perform_as(signature, request)
     }
@@ -147,7 +165,7 @@ impl ProcessGroup {
         request: Request<B, B>,
         detail: u64,
         site: CallSite,
-        finish: impl FnOnce(B) -> R + Send + 'static,
+        finish: impl FnOnce(B) -> R + Send + Sync + 'static,
     ) -> Result<Work<R>> {
         let dtype = Some(<B::Element as Element>::DTYPE);
         let owned = |buffer| OwnedBuffer::new(Box::new(buffer));
@@ -175,7 +193,7 @@ impl ProcessGroup {
     pub(crate) fn submit<B: Send + 'static, R>(
         &self,
         call: OwnedCall,
-        finish: impl FnOnce(B) -> R + Send + 'static,
+        finish: impl FnOnce(B) -> R + Send + Sync + 'static,
     ) -> Result<Work<R>> {
         let op = call.signature().op;
         let pending = self.backend.submit(call, self.timeout())?;

@@ -5,7 +5,7 @@ use crate::group::encryption::Encryption;
 use crate::group::handles::{Handles, InFlight, KeptAlive};
 use crate::group::owner_process::{QuickOwnerProcess, refusal};
 use crate::trace::writer as trace;
-use phalanx_core::{CallSite, Cause, Element, Error, GroupId, OpKind, Result, Signature};
+use phalanx_core::{CallSite, Cause, DType, Error, GroupId, OpKind, Result, Signature};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -497,20 +497,22 @@ impl ProcessGroup {
     }
 
     /// What is agreed on for a call that is no collective.
-    pub(crate) fn signature<T: Element>(
+    pub(crate) fn signature(
         &self,
         op: OpKind,
+        dtype: DType,
         count: usize,
         site: CallSite,
     ) -> Result<Signature> {
         self.check_process(op)?;
-        let dtype = Some(T::DTYPE);
+        let dtype = Some(dtype);
         Ok(Signature { dtype, count: count as u64, ..Signature::bare(op, site) })
     }
 
-    pub(crate) fn address<T: Element>(
+    pub(crate) fn address(
         &self,
         op: OpKind,
+        dtype: DType,
         count: usize,
         peer: usize,
         tag: u64,
@@ -532,7 +534,7 @@ impl ProcessGroup {
             };
             return Err(Error::misuse(op, format!("{what}, at {site}")));
         }
-        let signature = self.signature::<T>(op, count, site)?;
+        let signature = self.signature(op, dtype, count, site)?;
         Ok(Address { signature, peer, tag })
     }
 }

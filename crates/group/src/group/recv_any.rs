@@ -4,7 +4,7 @@ use crate::group::backend::OnTimeout;
 use crate::group::pending::Bytes;
 use crate::group::work::taken_back;
 use crate::{ProcessGroup, Work};
-use phalanx_core::{Element, Error, OpKind, Result, Signature};
+use phalanx_core::{CallSite, DType, Element, Error, OpKind, Result, Signature};
 use std::any::Any;
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ impl Received {
     /// ```
     pub fn new(buffer: Box<dyn Bytes>, from: usize) -> Self {
         Self { buffer, from }
+    }
+
+    /// The rank that sent it.
+    pub(crate) fn from(&self) -> usize {
+        self.from
     }
 
     /// The buffer, which is a `B`, and the rank that sent it.
@@ -102,7 +107,7 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn recv_any<T: Element>(&self, buffer: &mut [T], tag: u64) -> Result<usize> {
-        let call = self.any_source::<T>(buffer.len())?;
+        let call = self.any_source(T::DTYPE, buffer.len(), self.site())?;
         let bytes = bytemuck::cast_slice_mut(buffer);
         self.backend.recv_any(call, tag, bytes, self.timeout(), OnTimeout::FailGroup)
     }
@@ -130,7 +135,7 @@ impl ProcessGroup {
         tag: u64,
         timeout: Duration,
     ) -> Result<usize> {
-        let call = self.any_source::<T>(buffer.len())?;
+        let call = self.any_source(T::DTYPE, buffer.len(), self.site())?;
         let bytes = bytemuck::cast_slice_mut(buffer);
         self.backend.recv_any(call, tag, bytes, timeout, OnTimeout::ReturnNoMessage)
     }
@@ -158,19 +163,18 @@ impl ProcessGroup {
     /// ```
     #[track_caller]
     pub fn recv_any_async<T: Element>(&self, buffer: Vec<T>, tag: u64) -> Result<Work<(Vec<T>, usize)>> {
-        let call = self.any_source::<T>(buffer.len())?;
+        let call = self.any_source(T::DTYPE, buffer.len(), self.site())?;
         let pending = self.backend.submit_recv_any(call, tag, Box::new(buffer), self.timeout())?;
         let finish = |received: Received| received.into_parts::<Vec<T>>();
         Ok(Work::try_new(pending, finish).of(self.in_flight(OpKind::RecvAny)))
     }
 
-    #[track_caller]
-    fn any_source<T: Element>(&self, count: usize) -> Result<Signature> {
-        let (op, site) = (OpKind::RecvAny, self.site());
+    pub(crate) fn any_source(&self, dtype: DType, count: usize, site: CallSite) -> Result<Signature> {
+        let op = OpKind::RecvAny;
         if self.world_size() == 1 {
             let what = format!("this rank is alone in its group, so nobody can send it a message, at {site}");
             return Err(Error::misuse(op, what));
         }
-        self.signature::<T>(op, count, site)
+        self.signature(op, dtype, count, site)
     }
 }

@@ -95,7 +95,7 @@ impl ProcessGroup {
                 format!("{len} elements are more than memory can hold, at {site}"),
             ));
         };
-        let signature = self.signature::<T>(OpKind::Alloc, len, site)?;
+        let signature = self.signature(OpKind::Alloc, T::DTYPE, len, site)?;
         Ok(RegisteredBuffer {
             memory: self.backend.alloc(signature, bytes, self.timeout())?,
             len,

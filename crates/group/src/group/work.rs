@@ -4,6 +4,7 @@ use crate::group::handles::InFlight;
 use crate::group::pending::{Bytes, Pending};
 use phalanx_core::{Element, Error, Result};
 use std::any::Any;
+use std::time::{Duration, Instant};
 
 /// What an operation gives back for its buffer.
 pub(crate) type Given = Box<dyn Any + Send>;
@@ -42,7 +43,7 @@ impl<T: Element> Buffer for Vec<T> {
 pub struct Work<T> {
     /// One, or those of a call that is performed in several.
     pending: Vec<Pending>,
-    finish: Box<dyn FnOnce(Vec<Given>) -> Result<T> + Send>,
+    finish: Box<dyn FnOnce(Vec<Given>) -> Result<T> + Send + Sync>,
     group: Option<InFlight>,
 }
 
@@ -54,14 +55,17 @@ impl<T> std::fmt::Debug for Work<T> {
 
 impl<T> Work<T> {
     /// The result of `pending`, whose buffer is a `B`.
-    pub(crate) fn new<B: 'static>(pending: Pending, finish: impl FnOnce(B) -> T + Send + 'static) -> Self {
+    pub(crate) fn new<B: 'static>(
+        pending: Pending,
+        finish: impl FnOnce(B) -> T + Send + Sync + 'static,
+    ) -> Self {
         Self::try_new(pending, |buffer| Ok(finish(buffer)))
     }
 
     /// As `new`, where `finish` may fail.
     pub(crate) fn try_new<B: 'static>(
         pending: Pending,
-        finish: impl FnOnce(B) -> Result<T> + Send + 'static,
+        finish: impl FnOnce(B) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         Self::of_several(vec![pending], |given| {
             given.into_iter().map(taken_back).next().unwrap_or_else(lost).and_then(finish)
@@ -71,7 +75,7 @@ impl<T> Work<T> {
     /// The result of several operations of one call, which are performed in this order. `finish` is given what each gave back.
     pub(crate) fn of_several(
         pending: Vec<Pending>,
-        finish: impl FnOnce(Vec<Given>) -> Result<T> + Send + 'static,
+        finish: impl FnOnce(Vec<Given>) -> Result<T> + Send + Sync + 'static,
     ) -> Self {
         Self { pending, finish: Box::new(finish), group: None }
     }
@@ -96,6 +100,54 @@ impl<T> Work<T> {
     /// ```
     pub fn is_done(&self) -> bool {
         self.pending.iter().all(Pending::is_done)
+    }
+
+    /// Waits at most so long. Returns whether [`wait`](Self::wait) would return at once.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let work = group.barrier_async()?;
+    /// while !work.wait_timeout(Duration::from_millis(100)) {
+    ///     println!("still waiting"); // … or look whether the user has had enough …
+    /// }
+    /// work.wait()?; // at once
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        let end = Instant::now().checked_add(timeout);
+        self.pending.iter().all(|pending| pending.wait_until(end))
+    }
+
+    /// Calls `then` when the operation is over, well or not, on the thread that ends it; at once on this one if it is over. [`wait`](Self::wait) returns
+    /// soon after. `then` should be short and wait for nothing, since the operations that follow wait for it.
+    ///
+    /// # Panics
+    /// A panic in `then` is an error of the operation.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::sync::mpsc::channel;
+    /// # phalanx_group::on_threads(2, |group| {
+    /// let (done, is_done) = channel();
+    /// let work = group.barrier_async()?.on_done(move || drop(done.send(())));
+    /// is_done.recv().unwrap(); // … or an event loop is woken …
+    /// work.wait()?;
+    /// # Ok(())
+    /// # }).unwrap();
+    /// ```
+    pub fn on_done(mut self, then: impl FnOnce() + Send + 'static) -> Self {
+        // Those of one call are performed in their order, so the last one ends last.
+        match self.pending.pop() {
+            Some(last) => self.pending.push(last.then(|outcome| {
+                then();
+                outcome
+            })),
+            None => then(),
+        }
+        self
     }
 
     /// Waits for the operation and takes its result. It ends: every operation has a deadline.
