@@ -92,6 +92,26 @@ impl Attempt {
         operation: &mut dyn Operation,
         time: impl Fn() -> Instant,
     ) -> Outcome {
+        self.poll_at(core, operation, true, time)
+    }
+
+    /// As [`poll`](Self::poll), but reads no clock where nothing could be done: for the first polls of a thread that waits awake.
+    pub fn poll_untimed(
+        &mut self,
+        core: &mut Core,
+        operation: &mut dyn Operation,
+        time: impl Fn() -> Instant,
+    ) -> Outcome {
+        self.poll_at(core, operation, false, time)
+    }
+
+    fn poll_at(
+        &mut self,
+        core: &mut Core,
+        operation: &mut dyn Operation,
+        is_timed: bool,
+        time: impl Fn() -> Instant,
+    ) -> Outcome {
         if let Some(cause) = core.health.latch.cause() {
             return Outcome::Failed(core.health.failed(cause.clone(), self.told(operation, time())));
         }
@@ -108,7 +128,7 @@ impl Attempt {
                     Ok(cause) => trouble = cause,
                     Err(error) => return Outcome::Failed(error),
                 },
-                Ok(Progress::Idle) if !operation.is_due(core) => return Outcome::Idle,
+                Ok(Progress::Idle) if !is_timed || !operation.is_due(core) => return Outcome::Idle,
                 Ok(Progress::Idle) => {}
                 Err(fault) => trouble = Some(cause_of(core, fault)),
             }

@@ -57,6 +57,7 @@ pub struct Message {
     signature: Signature,
     /// As the other side must see it: a send is a send from both ends.
     fingerprint: u64,
+    /// Of a send.
     encoded: Vec<u8>,
     len: usize,
     done: usize,
@@ -69,13 +70,14 @@ impl Message {
     /// Of `len` bytes to or from `peer`, as the signature says, with a place in its [queue](queue_key).
     pub fn new(peer: usize, tag: u64, ticket: Ticket, signature: Signature, len: usize) -> Self {
         let on_the_wire = Signature { op: OpKind::Send, ..signature.clone() };
+        let sends = queue_key(signature.op, peer, tag).0 == Direction::Send;
         Self {
             peer,
             any: None,
             tag,
             ticket,
             fingerprint: on_the_wire.fingerprint(),
-            encoded: encode_signature(&on_the_wire),
+            encoded: if sends { encode_signature(&on_the_wire) } else { Vec::new() },
             signature,
             len,
             done: 0,

@@ -2,7 +2,7 @@
 
 use phalanx_core::OpKind;
 use phalanx_transport::Direction;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Messages with one direction, peer and tag are served in the order of their calls.
 pub type QueueKey = (Direction, usize, u64);
@@ -14,15 +14,27 @@ pub type Ticket = u64;
 #[derive(Debug, Default)]
 pub struct MessageQueues {
     next: Ticket,
-    queues: HashMap<QueueKey, VecDeque<Ticket>>,
+    /// In the order of their keys. Hardly ever are there more than a few, which are found faster than a hash is computed.
+    queues: Vec<(QueueKey, Queue)>,
+}
+
+/// Calls that wait for one another. Nearly always there is one, for which nothing is allocated.
+#[derive(Debug)]
+struct Queue {
+    first: Ticket,
+    behind: VecDeque<Ticket>,
 }
 
 impl MessageQueues {
+    fn find(&self, key: QueueKey) -> Result<usize, usize> {
+        self.queues.binary_search_by_key(&key, |(key, _)| *key)
+    }
+
     /// Joins a queue at its end.
     pub fn join(&mut self, key: QueueKey) -> Ticket {
-        self.next += 1;
-        self.queues.entry(key).or_default().push_back(self.next);
-        self.next
+        let ticket = self.ticket();
+        self.join_with(key, ticket);
+        ticket
     }
 
     /// A ticket for several queues, each of which is [joined with it](Self::join_with).
@@ -33,21 +45,28 @@ impl MessageQueues {
 
     /// Joins another queue with this ticket.
     pub fn join_with(&mut self, key: QueueKey, ticket: Ticket) {
-        self.queues.entry(key).or_default().push_back(ticket);
+        match self.find(key) {
+            Ok(at) => self.queues[at].1.behind.push_back(ticket),
+            Err(at) => self.queues.insert(at, (key, Queue { first: ticket, behind: VecDeque::new() })),
+        }
     }
 
     /// Whether it is served now.
     pub fn is_first(&self, key: QueueKey, ticket: Ticket) -> bool {
-        self.queues.get(&key).and_then(VecDeque::front) == Some(&ticket)
+        self.find(key).is_ok_and(|at| self.queues[at].1.first == ticket)
     }
 
     /// Leaves a queue, from wherever in it.
     pub fn leave(&mut self, key: QueueKey, ticket: Ticket) {
-        if let Some(waiting) = self.queues.get_mut(&key) {
-            waiting.retain(|&t| t != ticket);
-            if waiting.is_empty() {
-                self.queues.remove(&key);
-            }
+        let Ok(at) = self.find(key) else { return };
+        let queue = &mut self.queues[at].1;
+        if queue.first != ticket {
+            queue.behind.retain(|&t| t != ticket);
+            return;
+        }
+        match queue.behind.pop_front() {
+            Some(next) => queue.first = next,
+            None => drop(self.queues.remove(at)),
         }
     }
 }

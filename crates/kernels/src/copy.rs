@@ -87,14 +87,17 @@ pub unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copy_by_pages;
 
     #[test]
     fn bytes_arrive_whatever_the_alignment_and_nothing_around_them_changes() {
-        let source: Vec<u8> = (0..6000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        for len in [0, 1, 63, 64, 1023, 1024, 1025, 4096, 5555] {
+        let source: Vec<u8> = (0..78_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for len in
+            [0, 1, 63, 64, 1023, 1024, 1025, 4096, 5555, 8191, 8192, 8300, 20_000, 32_767, 32_900, 77_777]
+        {
             for (a, b) in [(0, 0), (0, 16), (1, 0), (7, 9), (64, 63), (33, 1)] {
-                for way in [copy, copy_past_caches] {
-                    let mut target = vec![0xee; 6000];
+                for way in [copy, copy_past_caches, copy_by_pages] {
+                    let mut target = vec![0xee; 78_000];
                     // SAFETY: both vectors are longer than offset and length together.
                     unsafe { way(source[a..].as_ptr(), target[b..].as_mut_ptr(), len) };
                     assert_eq!(target[b..b + len], source[a..a + len], "{len} bytes from {a} to {b}");
@@ -104,21 +107,25 @@ mod tests {
         }
     }
 
+    /// Three pages.
+    const SOME: usize = 12 << 10;
+
     #[test]
     fn overlapping_bytes_are_moved() {
-        for shift in [1, 64, 500, 2000] {
-            let bytes: Vec<u8> = (0..4096).map(|i| (i % 251) as u8).collect();
+        let ways: [unsafe fn(*const u8, *mut u8, usize); 2] = [copy, copy_by_pages];
+        for (shift, way) in [1, 64, 500, 2000].into_iter().flat_map(|shift| ways.map(|way| (shift, way))) {
+            let bytes: Vec<u8> = (0..SOME).map(|i| (i % 251) as u8).collect();
             let (mut up, mut down) = (bytes.clone(), bytes.clone());
-            let (low, len) = (up.as_mut_ptr(), 4096 - shift);
+            let (low, len) = (up.as_mut_ptr(), SOME - shift);
             let high = low.wrapping_add(shift);
             // SAFETY: both ends are inside of the vector.
-            unsafe { copy(low, high, len) };
+            unsafe { way(low, high, len) };
             let low = down.as_mut_ptr();
             let high = low.wrapping_add(shift);
             // SAFETY: as above.
-            unsafe { copy(high, low, len) };
-            assert_eq!(up[shift..], bytes[..4096 - shift]);
-            assert_eq!(down[..4096 - shift], bytes[shift..]);
+            unsafe { way(high, low, len) };
+            assert_eq!(up[shift..], bytes[..SOME - shift]);
+            assert_eq!(down[..SOME - shift], bytes[shift..]);
         }
     }
 }

@@ -67,6 +67,7 @@ mod instance;
 mod isa;
 mod kernel;
 mod ops;
+mod paged_copy;
 mod reference;
 mod unrounded_half_sum;
 
@@ -75,4 +76,5 @@ pub use copy::{copy, copy_past_caches, copy_slice};
 pub use factor::Factor;
 pub use instance::Instance;
 pub use kernel::Kernel;
+pub use paged_copy::copy_by_pages;
 pub use unrounded_half_sum::HalfSum;

@@ -14,7 +14,7 @@ use crate::copy_path::{WINDOW_BYTES, line};
 use crate::plan::{Kind, Plan};
 use crate::region::{LINE_WORDS, SLOT_LEN, Words};
 use crate::span::{List, Span};
-use crate::team::Team;
+use crate::team::{Room, Team};
 use crate::{Call, Fault};
 use phalanx_algo::MemoryWay;
 use phalanx_core::{OpKind, chunk};
@@ -90,7 +90,7 @@ impl Team {
         let own = line(&mut words);
         own.part(0..input.len()).copy_from(input);
         let piece = self.next_piece();
-        self.reserve(piece, call)?;
+        self.reserve(piece, Room::Line, call)?;
         self.post(piece, &words[..input.len().div_ceil(8)]);
         if reduction.is_for(self.rank) {
             for peer in self.peers() {
@@ -117,8 +117,8 @@ impl Team {
         output: Span,
         reduction: Reduction,
     ) -> Result<(), Fault> {
-        let piece = self.next_piece();
-        self.reserve(piece, call)?;
+        let piece = self.next_staged(1);
+        self.reserve(piece, Room::Slot, call)?;
         self.region.staging(self.rank, piece).part(0..input.len()).copy_from(input);
         self.post(piece, &[0]);
         if reduction.is_for(self.rank) {
@@ -154,8 +154,7 @@ impl Team {
     ) -> Result<bool, Fault> {
         let element = reduction.element;
         let pieces = buffer.len().div_ceil(per_piece);
-        let first = self.piece;
-        self.piece = first + pieces as u64;
+        let first = self.next_staged(pieces);
         let number = |i: usize| first + i as u64;
         let part = |i: usize| buffer.part(i * per_piece..((i + 1) * per_piece).min(buffer.len()));
         for step in 0..pieces + 2 {
@@ -179,6 +178,7 @@ impl Team {
     fn begin_anew(&mut self, first: u64) {
         self.done(first + 1);
         self.piece = first + 2;
+        self.staged_until = self.piece;
     }
 
     fn slice(&self, rank: usize, bytes: usize, element: usize) -> Range<usize> {
@@ -188,7 +188,7 @@ impl Team {
 
     /// Shows the others their slices of `part`.
     fn stage(&mut self, piece: u64, part: Span, element: usize, call: &mut Call<'_>) -> Result<(), Fault> {
-        self.reserve(piece, call)?;
+        self.reserve(piece, Room::Slot, call)?;
         let slot = self.region.staging(self.rank, piece);
         let own = self.slice(self.rank, part.len(), element);
         for range in [0..own.start, own.end..part.len()] {
@@ -250,7 +250,7 @@ impl Team {
         reduction: Reduction,
     ) -> Result<bool, Fault> {
         let piece = self.next_piece();
-        self.reserve(piece, call)?;
+        self.reserve(piece, Room::Line, call)?;
         let (window, offset) = self.windows.find(buffer).unwrap_or_default();
         let own = [buffer.addr(), window, offset];
         self.post(piece, &own);

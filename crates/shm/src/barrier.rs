@@ -1,7 +1,7 @@
 //! The barrier among ranks that share memory.
 
 use crate::plan::{Kind, Plan};
-use crate::team::Team;
+use crate::team::{Room, Team};
 use crate::{Call, Fault};
 use phalanx_algo::MemoryWay;
 use phalanx_core::OpKind;
@@ -18,7 +18,7 @@ impl Team {
         let way = self.choose(call.signature.op, OpKind::Barrier, 0, 0, 1).way;
         self.run(call, Plan::of(Kind::Barrier, way), |team, call| {
             let piece = team.next_piece();
-            team.reserve(piece, call)?;
+            team.reserve(piece, Room::Line, call)?;
             if way == MemoryWay::Mutual {
                 team.post(piece, &[]);
                 for peer in team.peers() {

@@ -3,7 +3,7 @@
 use crate::plan::{Kind, Plan};
 use crate::region::Words;
 use crate::span::Span;
-use crate::team::Team;
+use crate::team::{Room, Team};
 use crate::{Buffers, Call, Fault, Transfer};
 use phalanx_algo::MemoryWay;
 use phalanx_core::OpKind;
@@ -42,7 +42,7 @@ impl Team {
     fn broadcast_shared(&mut self, call: &mut Call<'_>, buffer: Span, root: usize) -> Result<(), Fault> {
         let cut = buffer.len() - buffer.len() / self.world_size / 64 * 64;
         let piece = self.next_piece();
-        self.reserve(piece, call)?;
+        self.reserve(piece, Room::Line, call)?;
         self.post(piece, &[buffer.addr()]);
         if self.rank == root {
             for peer in self.peers() {

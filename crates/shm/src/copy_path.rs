@@ -7,7 +7,7 @@
 use crate::plan::Plan;
 use crate::region::{LINE_LEN, LINE_WORDS, SLOT_LEN};
 use crate::span::Span;
-use crate::team::Team;
+use crate::team::{Room, Team};
 use crate::{Call, Fault};
 use phalanx_algo::MemoryWay;
 use std::ops::Range;
@@ -17,6 +17,9 @@ pub(crate) const WINDOW_BYTES: usize = 2 << 10;
 /// Bytes staged at once, where ranks have a core each: while one piece is read the next is written.
 const PIECE_MIN: usize = 8 << 10;
 const PIECE_MAX: usize = 128 << 10;
+/// Bytes of a part staged at once between two ranks whose cells change hands, where only one of them gives, and where both do.
+const PAIR_ONE_WAY_MAX: usize = 32 << 10;
+const PAIR_BOTH_WAYS_MAX: usize = 64 << 10;
 
 /// How the parts of an operation travel. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +71,14 @@ const STAGED_HAND_BACK: u64 = 1;
 const MEMORY: u64 = 2;
 
 impl Team {
-    /// How parts of at most `largest` bytes travel this way, if each giver shows `parts` of them.
-    pub(crate) fn path(&self, way: MemoryWay, largest: usize, parts: usize) -> CopyPath {
+    /// How parts of at most `largest` bytes travel this way, if each giver shows `parts` of them; `one_way`: only some ranks give.
+    pub(crate) fn path(&self, way: MemoryWay, largest: usize, parts: usize, one_way: bool) -> CopyPath {
         if way == MemoryWay::ProcessVm {
             return CopyPath::ProcessVm;
+        }
+        if self.region.is_swapped() {
+            let longest = if one_way { PAIR_ONE_WAY_MAX } else { PAIR_BOTH_WAYS_MAX };
+            return CopyPath::Staged((largest / 2).clamp(PIECE_MIN, longest) / 64 * 64);
         }
         let piece =
             if self.is_crowded() { SLOT_LEN } else { (largest * parts / 2).clamp(PIECE_MIN, PIECE_MAX) };
@@ -97,7 +104,7 @@ impl Team {
         piece: u64,
         call: &mut Call<'_>,
     ) -> Result<bool, Fault> {
-        self.reserve(piece, call)?;
+        self.reserve(piece, Room::Cell, call)?;
         match path {
             CopyPath::ProcessVm => {}
             CopyPath::Staged(len) => {
@@ -113,7 +120,7 @@ impl Team {
             Some((window, offset)) => (MEMORY + window, offset),
             None => (MEMORY, offer.buffer.addr()),
         };
-        let slot = self.region.staging(self.rank, piece);
+        let slot = self.given(self.rank, piece);
         if offer.same {
             self.post(piece, &[kind, base + (offer.part)(self.rank).start as u64]);
             return Ok(true);
@@ -128,8 +135,8 @@ impl Team {
 
     /// Whether the readers are to hand the lines back.
     fn stage_parts(&mut self, offer: Parts<'_>, len: usize, step: usize, piece: u64) -> bool {
-        let slot = self.region.staging(self.rank, piece);
-        let readers = self.peers();
+        let slot = self.given(self.rank, piece);
+        let (readers, pair) = (self.peers(), self.world_size == 2);
         let fill = |past_caches: bool| {
             let mut staged = 0;
             let mut stage = |at: usize, part: Range<usize>| {
@@ -145,10 +152,14 @@ impl Team {
             if offer.same {
                 stage(0, (offer.part)(self.rank));
             } else {
-                readers.for_each(|reader| stage(reader * len, (offer.part)(reader)));
+                readers.for_each(|reader| stage(offset(pair, reader, len), (offer.part)(reader)));
             }
             staged
         };
+        if self.region.is_swapped() {
+            fill(false);
+            return false;
+        }
         let has_one_reader = !offer.same || self.world_size == 2;
         let may_hand_back = has_one_reader && HAND_BACK_BYTES.contains(&offer.largest) && !self.is_crowded();
         let parts = if offer.same { 1 } else { self.world_size - 1 };
@@ -173,7 +184,7 @@ impl Team {
         let mut at = words[1];
         if !same {
             let mut entry = [0; 8];
-            self.region.staging(giver, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut entry);
+            self.given(giver, piece).part(self.rank * 8..self.rank * 8 + 8).read(&mut entry);
             at = u64::from_ne_bytes(entry);
         }
         match words[0] {
@@ -194,9 +205,14 @@ impl Team {
 
     /// The place of the bytes of this step that a giver has staged for this rank.
     pub(crate) fn staged(&self, giver: usize, len: usize, same: bool, bytes: usize, piece: u64) -> Span {
-        let at = if same { 0 } else { self.rank * len };
-        self.region.staging(giver, piece).part(at..at + bytes)
+        let at = if same { 0 } else { offset(self.world_size == 2, self.rank, len) };
+        self.given(giver, piece).part(at..at + bytes)
     }
+}
+
+/// Where in a slot the part for `reader` begins. Of a pair of ranks each has one reader, and what both write begins in one place.
+fn offset(pair: bool, reader: usize, len: usize) -> usize {
+    if pair { 0 } else { reader * len }
 }
 
 /// The bytes of the words of a line.

@@ -135,4 +135,67 @@ mod tests {
     fn no_slot_is_filled_again_before_it_was_read() {
         check(Rank::post, Rank::read);
     }
+
+    /// A rank whose only cell changes hands: in odd pieces the other writes it.
+    struct Pair {
+        posted: Counter,
+        done: Counter,
+        cell: UnsafeCell<u64>,
+    }
+
+    fn cell(ranks: &[Pair; 2], giver: usize, piece: u64) -> &UnsafeCell<u64> {
+        &ranks[giver ^ (piece & 1) as usize].cell
+    }
+
+    fn give(ranks: &[Pair; 2], rank: usize, piece: u64) {
+        wait(&ranks[1 - rank].done, needed(piece, 1));
+        // SAFETY: loom checks what is claimed here.
+        cell(ranks, rank, piece).with_mut(|cell| unsafe { *cell = 10 * piece + rank as u64 });
+        ranks[rank].posted.publish(piece);
+    }
+
+    fn take(ranks: &[Pair; 2], rank: usize, piece: u64) {
+        let giver = 1 - rank;
+        wait(&ranks[giver].posted, piece + 1);
+        // SAFETY: loom checks what is claimed here.
+        let taken = cell(ranks, giver, piece).with(|cell| unsafe { *cell });
+        assert_eq!(taken, 10 * piece + giver as u64);
+        ranks[rank].done.publish(piece);
+    }
+
+    /// `gives` and `takes` say which ranks do.
+    fn check_cells(gives: [bool; 2], takes: [bool; 2]) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let pair = || Pair { posted: Counter::new(), done: Counter::new(), cell: UnsafeCell::new(0) };
+            let ranks = Arc::new([pair(), pair()]);
+            let work = move |ranks: &[Pair; 2], rank: usize| {
+                for piece in 0..PIECES {
+                    if gives[rank] {
+                        give(ranks, rank, piece);
+                    }
+                    if takes[rank] {
+                        take(ranks, rank, piece);
+                    } else {
+                        ranks[rank].done.publish(piece);
+                    }
+                }
+            };
+            let other = ranks.clone();
+            let other = thread::spawn(move || work(&other, 1));
+            work(&ranks, 0);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn cells_of_ranks_that_give_each_other_change_hands() {
+        check_cells([true; 2], [true; 2]);
+    }
+
+    #[test]
+    fn cells_change_hands_where_one_rank_gives() {
+        check_cells([true, false], [false, true]);
+    }
 }

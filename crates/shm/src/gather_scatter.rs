@@ -4,7 +4,7 @@ use crate::copy_path::{CopyPath, PartLocation, Parts, line, within};
 use crate::plan::{Kind, Plan};
 use crate::region::LINE_WORDS;
 use crate::span::{List, Span};
-use crate::team::Team;
+use crate::team::{Room, Team};
 use crate::{Call, Fault};
 use phalanx_algo::MemoryWay;
 use phalanx_core::{Layout, OpKind};
@@ -109,8 +109,13 @@ impl Team {
         let plan = plan.over(pull.largest).with(pull.layout);
         match way {
             MemoryWay::Inline => plan,
-            _ => self.path(way, pull.largest, pull.parts(self.world_size)).planned(plan),
+            _ => self.pull_path(way, pull).planned(plan),
         }
+    }
+
+    fn pull_path(&self, way: MemoryWay, pull: Transfer<'_>) -> CopyPath {
+        let one_way = !(0..self.world_size).all(pull.gives);
+        self.path(way, pull.largest, pull.parts(self.world_size), one_way)
     }
 
     /// As [`pull`](Self::pull), where every rank gives each a part of a length that only the two of them know.
@@ -137,8 +142,8 @@ impl Team {
     fn agree_on_lengths(&mut self, pull: Transfer<'_>, call: &mut Call<'_>) -> Result<usize, Fault> {
         let lengths: Vec<u64> = (0..self.world_size).map(|rank| (pull.part)(rank).len() as u64).collect();
         let mut largest = self.peers().map(|peer| lengths[peer]).max().unwrap_or(0);
-        let piece = self.next_piece();
-        self.reserve(piece, call)?;
+        let piece = self.next_staged(1);
+        self.reserve(piece, Room::Slot, call)?;
         let row = self.region.staging(self.rank, piece);
         lengths.iter().enumerate().for_each(|(r, len)| row.part(r * 8..r * 8 + 8).write(&len.to_ne_bytes()));
         self.post(piece, &[largest]);
@@ -156,7 +161,7 @@ impl Team {
         Ok(largest as usize)
     }
 
-    fn pull_spans(
+    pub(crate) fn pull_spans(
         &mut self,
         way: MemoryWay,
         call: &mut Call<'_>,
@@ -167,11 +172,10 @@ impl Team {
         if way == MemoryWay::Inline {
             return self.pull_in_lines(call, source, output, pull);
         }
-        let path = self.path(way, pull.largest, pull.parts(self.world_size));
+        let path = self.pull_path(way, pull);
         let offer = Parts { buffer: source, part: pull.part, largest: pull.largest, same: pull.same };
         let steps = Self::steps(path, pull.largest);
-        let first = self.piece;
-        self.piece = first + steps as u64;
+        let first = self.next_given(steps);
         let gives = (pull.gives)(self.rank);
         let mut shows_memory = false;
         // Whose data come through staging.
@@ -211,7 +215,7 @@ impl Team {
         let at = |rank: usize| if pull.same { 0 } else { rank * pull.largest };
         let piece = self.next_piece();
         if (pull.gives)(self.rank) {
-            self.reserve(piece, call)?;
+            self.reserve(piece, Room::Line, call)?;
             let mut words = [0; LINE_WORDS];
             let parts = line(&mut words);
             let show = |reader: usize| {
@@ -265,7 +269,7 @@ impl Team {
         };
         match found {
             PartLocation::Staged => {
-                output.part(range).copy_from(staged);
+                output.part(range).copy_far_from(staged);
                 self.hand_back(giver, piece, staged);
                 Ok(true)
             }

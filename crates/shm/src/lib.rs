@@ -39,6 +39,7 @@ mod quick_owner_process;
 mod reduce_scatter;
 mod region;
 mod span;
+mod staging_probe;
 mod stores;
 mod sync;
 mod team;

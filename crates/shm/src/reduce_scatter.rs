@@ -43,7 +43,7 @@ impl Team {
                 team.all_reduce_one_shot(call, input, block(team.rank), output, reduction)
             }),
             _ => {
-                let path = self.path(way, largest, self.world_size);
+                let path = self.path(way, largest, self.world_size, false);
                 self.run(call, path.planned(plan), |team, call| {
                     let offer = Parts { buffer: input, part: &block, largest, same: false };
                     team.reduce_scatter_spans(call, offer, path, largest, output, reduction)
@@ -63,8 +63,7 @@ impl Team {
     ) -> Result<(), Fault> {
         let own = (offer.part)(self.rank);
         let steps = Self::steps(path, largest);
-        let first = self.piece;
-        self.piece = first + steps as u64;
+        let first = self.next_given(steps);
         let mut shows_memory = false;
         let mut found = List::new((0..self.world_size).map(|_| PartLocation::Staged), PartLocation::Staged);
         for step in 0..=steps {

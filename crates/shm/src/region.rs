@@ -21,6 +21,8 @@ pub(crate) const SLOTS: u32 = 8;
 /// The number of slots where ranks share cores. Three are under way in the longest pipeline; with more than one to spare, the staging of
 /// all takes the caches from the data.
 const SLOTS_CROWDED: u32 = 4;
+/// The slots of a rank that are cells too, where these change hands: the last of them.
+pub(crate) const CELLS: u32 = 4;
 /// Bytes of one slot of staging.
 pub(crate) const SLOT_LEN: usize = 256 << 10;
 /// Bytes of a slice staged at once, where ranks have a core each: two of them are under way, and both fit the caches.
@@ -40,6 +42,18 @@ const SIGNATURE_WORDS: usize = 48;
 pub(crate) const SIGNATURE_LEN: usize = SIGNATURE_WORDS * 8;
 
 const PAGE: usize = 4096;
+
+/// Where the ranks of a team stage what they give each other. The same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Staging {
+    /// Few slots, since ranks share cores.
+    Crowded,
+    /// Each rank in slots of its own.
+    Own,
+    /// Of two ranks each writes the cell that it has read before. The line of a cell that a core has just read can be written there at
+    /// once; a line that the other core read last must be taken from it first. Reductions use the slots as in `Own`.
+    Swapped,
+}
 
 /// A cell on a cache line of its own. 128 bytes: lines are prefetched in pairs.
 #[repr(C, align(128))]
@@ -83,8 +97,7 @@ pub(crate) struct Control {
 pub(crate) struct Region {
     memory: Memory,
     world_size: usize,
-    /// How many slots of a rank are used, a power of two.
-    slots: u64,
+    staging: Staging,
 }
 
 const fn controls_len(world_size: usize) -> usize {
@@ -100,19 +113,29 @@ impl Region {
     pub(crate) fn map(file: impl AsFd, world_size: usize) -> Result<Self> {
         let memory = Memory::map(file, segment_len(world_size))?;
         memory.populate(0, controls_len(world_size));
-        Ok(Self { memory, world_size, slots: SLOTS_CROWDED.into() })
+        Ok(Self { memory, world_size, staging: Staging::Crowded })
     }
 
-    /// How many slots are used depends on whether ranks share cores: the same on all ranks, before the first piece that would lie
-    /// in another slot.
-    pub(crate) fn use_slots(&mut self, rank: usize, crowded: bool) {
-        self.slots = if crowded { SLOTS_CROWDED } else { SLOTS }.into();
-        self.memory.populate(self.staging_offset(rank, 0), self.slots as usize * SLOT_LEN);
+    /// Sets where is staged. All ranks do, and set the same, when all are done with all pieces.
+    pub(crate) fn stage(&mut self, rank: usize, staging: Staging) {
+        self.staging = staging;
+        let (writes, slots) = match staging {
+            Staging::Crowded => (rank..rank + 1, SLOTS_CROWDED),
+            Staging::Own => (rank..rank + 1, SLOTS),
+            Staging::Swapped => (0..self.world_size, SLOTS),
+        };
+        for rank in writes {
+            self.memory.populate(self.staging_offset(rank, 0), slots as usize * SLOT_LEN);
+        }
     }
 
-    /// How many pieces a rank may be ahead of the slowest.
+    pub(crate) fn is_swapped(&self) -> bool {
+        self.staging == Staging::Swapped
+    }
+
+    /// How many slots of a rank are used, a power of two: so many pieces it may be ahead of the slowest.
     pub(crate) fn slots(&self) -> u64 {
-        self.slots
+        if self.staging == Staging::Crowded { SLOTS_CROWDED } else { SLOTS }.into()
     }
 
     pub(crate) fn closed(&self) -> &Closed {
@@ -135,7 +158,7 @@ impl Region {
 
     /// The slot in which `rank` stages the data of `piece`.
     pub(crate) fn staging(&self, rank: usize, piece: u64) -> Span {
-        let offset = self.staging_offset(rank, (piece & (self.slots - 1)) as usize);
+        let offset = self.staging_offset(rank, (piece & (self.slots() - 1)) as usize);
         let at = self.memory.at(offset, SLOT_LEN);
         // SAFETY: mapped for as long as the region, which the team keeps while it works; slots are written between
         // `reserve` and `post` by their owner, and later by the one rank that combines a part of one before it says so, or
@@ -143,9 +166,23 @@ impl Region {
         unsafe { Span::new(at.as_ptr(), SLOT_LEN) }
     }
 
+    /// The slot in which `rank` stages what it gives others of `piece`, where that is cell number `cell` of the team.
+    pub(crate) fn given(&self, rank: usize, piece: u64, cell: u64) -> Span {
+        if !self.is_swapped() {
+            return self.staging(rank, piece);
+        }
+        let cells = u64::from(CELLS);
+        let writer = rank ^ ((cell / cells) & 1) as usize;
+        let offset = self.staging_offset(writer, (u64::from(SLOTS - CELLS) + cell % cells) as usize);
+        let at = self.memory.at(offset, SLOT_LEN);
+        // SAFETY: as for `staging`. Four cells ago the other rank wrote here, and before that maybe a reduction: with both all were done
+        // before this piece was reserved.
+        unsafe { Span::new(at.as_ptr(), SLOT_LEN) }
+    }
+
     /// The slot in which `rank` posts for `piece`.
     pub(crate) fn slot(&self, rank: usize, piece: u64) -> &Slot {
-        &self.control(rank).slots[(piece & (self.slots - 1)) as usize]
+        &self.control(rank).slots[(piece & (self.slots() - 1)) as usize]
     }
 }
 
@@ -196,7 +233,7 @@ mod tests {
     fn ranks_see_each_others_lines_and_slots() {
         let file = create(segment_len(3)).unwrap();
         let mut regions: Vec<_> = (0..3).map(|_| Region::map(&file, 3).unwrap()).collect();
-        regions.iter_mut().enumerate().for_each(|(rank, region)| region.use_slots(rank, false));
+        regions.iter_mut().enumerate().for_each(|(rank, region)| region.stage(rank, Staging::Own));
         for (rank, region) in regions.iter().enumerate() {
             region.control(rank).done.0.publish(rank as u64);
             region.slot(rank, 13).posted.publish(13);
@@ -218,7 +255,7 @@ mod tests {
     #[test]
     fn every_slot_is_inside_and_nobody_elses() {
         let memory = Memory::private(segment_len(2));
-        let region = Region { memory, world_size: 2, slots: SLOTS.into() };
+        let region = Region { memory, world_size: 2, staging: Staging::Own };
         let all = || (0..2).flat_map(|rank| (0..u64::from(SLOTS)).map(move |piece| (rank, piece)));
         for (rank, piece) in all() {
             let (slot, line) = (region.staging(rank, piece), region.slot(rank, piece).line());
@@ -242,6 +279,20 @@ mod tests {
             assert_eq!(region.slot(rank, piece).posted.value(), piece + 1);
         }
         assert!(!region.closed().is_closed());
+    }
+
+    /// All that two ranks give each other in sixteen pieces, cell by cell: whoever writes one has read it four cells before.
+    #[test]
+    fn cells_change_hands() {
+        let memory = Memory::private(segment_len(2));
+        let region = Region { memory, world_size: 2, staging: Staging::Swapped };
+        let place = |span: Span| span.addr();
+        for cell in 0..16 {
+            let (mine, theirs) = (region.given(0, 100 + cell, cell), region.given(1, 100 + cell, cell));
+            assert_ne!(place(mine), place(theirs));
+            assert_eq!(place(region.given(0, 7, cell + u64::from(CELLS))), place(theirs));
+            assert_eq!(place(region.given(1, 7, cell + u64::from(CELLS))), place(mine));
+        }
     }
 
     #[test]

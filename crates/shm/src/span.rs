@@ -57,6 +57,16 @@ impl Span {
         unsafe { phalanx_kernels::copy(from.start, self.start, self.len) };
     }
 
+    /// As [`copy_from`](Self::copy_from), where another core has written `from`.
+    ///
+    /// # Panics
+    /// If `from` has another length.
+    pub(crate) fn copy_far_from(self, from: Self) {
+        assert_eq!(self.len, from.len, "spans of one length are copied");
+        // SAFETY: as for `copy_from`.
+        unsafe { phalanx_kernels::copy_by_pages(from.start, self.start, self.len) };
+    }
+
     /// As [`copy_from`](Self::copy_from), past the caches.
     ///
     /// # Panics
@@ -74,6 +84,15 @@ impl Span {
     pub(crate) fn read(self, into: &mut [u8]) {
         // SAFETY: borrowed until this returns.
         unsafe { Self::new(into.as_mut_ptr(), into.len()) }.copy_from(self);
+    }
+
+    /// As [`read`](Self::read), where another core has written its bytes.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub(crate) fn read_far(self, into: &mut [u8]) {
+        // SAFETY: borrowed until this returns.
+        unsafe { Self::new(into.as_mut_ptr(), into.len()) }.copy_far_from(self);
     }
 
     /// Copies `from` to its bytes.

@@ -13,7 +13,7 @@ use crate::forced::{Choice, Forced, NotTaken};
 use crate::hash::mix;
 use crate::other_process::{Process, Processes, pid_namespace};
 use crate::plan::{Kind, Plan};
-use crate::region::{Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
+use crate::region::{CELLS, Region, SIGNATURE_LEN, SIGNATURES, SLICE_BYTES, Slot, Words};
 use crate::span::Span;
 use crate::stores::Stores;
 use crate::sync::Ordering;
@@ -53,6 +53,13 @@ pub struct Team {
     pub(crate) stores: Stores,
     /// The next piece.
     pub(crate) piece: u64,
+    /// The next cell: of the pieces in which ranks give each other parts.
+    cell: u64,
+    /// What to add to the number of such a piece of the running operation for that of its cell.
+    cell_shift: u64,
+    /// The end of the pieces whose data lie in cells, and of those whose data lie in the ranks' own slots.
+    given_until: u64,
+    pub(crate) staged_until: u64,
     /// Pieces below this may be posted: all are done with what was in their slots.
     granted: u64,
     /// The running operation.
@@ -110,6 +117,10 @@ impl Team {
             windows: Windows::default(),
             stores: Stores::default(),
             piece: 0,
+            cell: 0,
+            cell_shift: 0,
+            given_until: 0,
+            staged_until: 0,
             granted: 0,
             seq: 0,
             fingerprint: 0,
@@ -178,7 +189,7 @@ impl Team {
         let met = self.exchange([probe.addr(), u64::from(crowded), pid_namespace()], call)?;
         let crowded = met.iter().any(|words| words[1] != 0);
         self.backoff = Backoff::new(crowded);
-        self.region.use_slots(self.rank, crowded);
+        self.choose_staging(crowded, call)?;
         let pid = |rank| self.region.control(rank).pid.0.load(Ordering::Relaxed);
         // In another container the number means another process: often this one.
         let is_here = |rank: usize| met[rank][2] == met[self.rank][2];
@@ -209,7 +220,7 @@ impl Team {
     /// Gives all ranks some words, and returns what all gave, in rank order. Returns when all are done.
     pub(crate) fn exchange(&mut self, words: Words, call: &mut Call<'_>) -> Result<Vec<Words>, Fault> {
         let piece = self.next_piece();
-        self.reserve(piece, call)?;
+        self.reserve(piece, Room::Line, call)?;
         self.post(piece, &words);
         let mut all = vec![words; self.world_size];
         for peer in self.peers() {
@@ -288,16 +299,47 @@ impl Team {
         self.region.control(self.rank).keep_signature(self.shown_index, &encoded);
     }
 
-    /// Takes the number of a new piece.
-    pub(crate) fn next_piece(&mut self) -> u64 {
-        let piece = self.piece;
-        self.piece = piece + 1;
-        piece
+    /// Takes the numbers of `steps` pieces whose data are staged in the ranks' own slots, and returns the first.
+    pub(crate) fn next_staged(&mut self, steps: usize) -> u64 {
+        let first = self.next_pieces(steps);
+        self.staged_until = self.piece;
+        first
     }
 
-    /// Waits until the own slot for `piece` may be filled.
-    pub(crate) fn reserve(&mut self, piece: u64, call: &mut Call<'_>) -> Result<(), Fault> {
-        let needed = needed(piece, self.region.slots());
+    /// Takes the number of a new piece whose data need no slot of staging.
+    pub(crate) fn next_piece(&mut self) -> u64 {
+        self.next_pieces(1)
+    }
+
+    fn next_pieces(&mut self, steps: usize) -> u64 {
+        let first = self.piece;
+        self.piece = first + steps as u64;
+        first
+    }
+
+    /// Takes the numbers of `steps` pieces in which parts are given, and returns the first.
+    pub(crate) fn next_given(&mut self, steps: usize) -> u64 {
+        let first = self.next_pieces(steps);
+        self.cell_shift = self.cell.wrapping_sub(first);
+        self.cell += steps as u64;
+        self.given_until = self.piece;
+        first
+    }
+
+    /// Where `giver` stages what it gives of `piece`.
+    pub(crate) fn given(&self, giver: usize, piece: u64) -> Span {
+        self.region.given(giver, piece, piece.wrapping_add(self.cell_shift))
+    }
+
+    /// Waits until the own slot for `piece` may be filled; `room` says with what.
+    pub(crate) fn reserve(&mut self, piece: u64, room: Room, call: &mut Call<'_>) -> Result<(), Fault> {
+        let needed = match room {
+            Room::Cell if self.region.is_swapped() => needed(piece, CELLS.into()).max(self.staged_until),
+            Room::Slot if self.region.is_swapped() => {
+                needed(piece, self.region.slots()).max(self.given_until)
+            }
+            _ => needed(piece, self.region.slots()),
+        };
         if self.granted >= needed {
             return Ok(());
         }
@@ -511,6 +553,17 @@ impl Team {
             }
         }
     }
+}
+
+/// What a piece is about to take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Room {
+    /// The line of its flag.
+    Line,
+    /// A slot of this rank's own staging, too.
+    Slot,
+    /// What ranks give each other, too: a [cell](Region::given), where these change hands.
+    Cell,
 }
 
 /// A rank's call, and how it performs it.
