@@ -109,6 +109,11 @@ pub struct Flags {
     )]
     pub(crate) peers: PathBuf,
 
+    /// Compare with an earlier record of this machine, the .csv of --record or --csv: exits with 1 if a case takes over 10 % longer. It needs the flags
+    /// of the record
+    #[arg(long = "check", value_name = "RECORD")]
+    pub(crate) earlier: Option<PathBuf>,
+
     /// Print JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
@@ -121,6 +126,11 @@ pub struct Flags {
     #[cfg(feature = "plot")]
     #[arg(long, value_name = "FILE", value_parser = picture)]
     pub(crate) plot: Option<PathBuf>,
+
+    /// Draw the ratios to the fastest other library as a grid, an operation a row and a size a column, as SVG or PNG
+    #[cfg(feature = "plot")]
+    #[arg(long, value_name = "FILE", value_parser = picture)]
+    pub(crate) grid: Option<PathBuf>,
 
     /// Keep a record in this folder: DATE-WHAT.md with the machine and the tables, .csv and .svg
     #[arg(long, value_name = "DIR")]
@@ -135,6 +145,10 @@ impl Flags {
         if (!self.against.is_empty() || self.limit) && (self.dtype, self.redop) != (DType::F32, ReduceOp::Sum)
         {
             return Err(Error::config("--against and --limit compare sums of f32 only"));
+        }
+        #[cfg(feature = "plot")]
+        if self.grid.is_some() && self.against.is_empty() {
+            return Err(Error::config("--grid draws ratios to other libraries: name some with --against"));
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! phalanx bench -n 2,4,8 --backend shm,tcp --ops all_reduce --csv figures.csv --plot figures.svg
 //! phalanx bench --against openmpi,mpich,intelmpi,gloo,torch-gloo --record benches/record
 //! phalanx bench --ops all_reduce --registered also --limit    # beside what memory, or a socket, allows
+//! phalanx bench --check benches/record/2026-11-21-tcp.csv    # has anything become slower since?
 //! phalanx bench -n 4 -e 4 --hogs 2 --against openmpi    # on a machine that others use too
 //! ```
 //!
@@ -36,10 +37,13 @@ mod backend;
 mod case;
 #[cfg(feature = "plot")]
 mod cells;
+mod check;
 mod compare;
 mod data;
 mod effort;
 mod flags;
+#[cfg(feature = "plot")]
+mod grid;
 mod hogs;
 mod library;
 mod limit;
@@ -72,6 +76,7 @@ pub use sizes::{SizeFlags, parse_bytes, short, sweep};
 pub use stats::Stats;
 pub use table::time;
 
+use check::{Checked, Earlier};
 use hogs::Hogs;
 use library::Library;
 use phalanx::{Error, Result};
@@ -101,35 +106,44 @@ pub fn draw_text(
     plot::text(title, unit, lines, size)
 }
 
+/// Whether all is well with what was measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Elements of ours that came out wrong.
+    pub wrong: u64,
+    /// Cells that take over 10 % longer than in the record of `--check`.
+    pub slower: usize,
+}
+
 /// Measures what `flags` ask for, and writes tables or JSON to `out`.
 ///
 /// Starts ranks by running this program again with the same arguments, so it must be called early, by a program that
 /// does nothing else with them. In such a rank, and in a rank that a launcher has started, it takes its part
 /// instead; only rank 0 then writes to `out`.
 ///
-/// Returns the elements that came out wrong.
-///
 /// # Errors
-/// [`Config`](Error::Config): the flags contradict each other. [`Unavailable`](Error::Unavailable): a peer that was asked
-/// for by name is not installed. [`Io`](Error::Io): our ranks failed, or a file cannot be written. What operations return.
-pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
+/// [`Config`](Error::Config): the flags contradict each other, or the record is of another machine. [`Unavailable`](Error::Unavailable): a peer that was asked
+/// for by name is not installed. [`Io`](Error::Io): our ranks failed, or a file cannot be written or read. What operations return.
+pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Verdict> {
     flags.check()?;
     if hogs::is_one() {
         hogs::spin();
     }
     if let Some(task) = Task::from_env()? {
-        return rank::process(&task).map(|()| 0);
+        return rank::process(&task).map(|()| Verdict::default());
     }
     if std::env::var_os("WORLD_SIZE").is_some() {
         let group = phalanx::init()?;
         let flags = flags.launched(group.world_size())?;
         let joined = |subject| Library::Joined { subject, group: group.clone() };
         let libraries: Vec<_> = flags.subjects().into_iter().map(joined).collect();
-        let wrong = match group.rank() {
+        let verdict = match group.rank() {
             0 => present(&flags, &libraries, out)?,
-            _ => sweep::sweep(&flags, &libraries, &mut std::io::sink())?.wrong(),
+            _ => {
+                Verdict { wrong: sweep::sweep(&flags, &libraries, &mut std::io::sink())?.wrong(), slower: 0 }
+            }
         };
-        return group.finalize().map(|()| wrong);
+        return group.finalize().map(|()| verdict);
     }
     let scratch = tempfile::tempdir().map_err(|e| Error::io("making a temporary folder", e))?;
     let ours = |subject| Library::Ours { subject, algorithms: flags.algorithms.clone() };
@@ -140,17 +154,27 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<u64> {
 }
 
 /// Measures and shows.
-fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<u64> {
+fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<Verdict> {
+    let earlier = flags.earlier.as_deref().map(Earlier::read).transpose()?;
     let report = {
         let _hogs = Hogs::start(flags.hogs)?;
         sweep::sweep(flags, libraries, out)?
     };
+    let checked = earlier.map(|earlier| earlier.check(&report)).transpose();
+    let found = checked.as_ref().ok().and_then(Option::as_ref);
     let text = if flags.json {
-        format!("{:#}\n", output::json(&report))
-    } else if libraries.len() > 1 {
-        table::preamble(&report) + "\n" + &table::comparison(&compare::rows(&report))
+        format!("{:#}\n", output::json(&report, found))
     } else {
-        table::foot(&report)
+        let tables = if libraries.len() > 1 {
+            let rows = compare::rows(&report);
+            table::preamble(&report)
+                + "\n"
+                + &table::comparison(&rows)
+                + &table::summary(&rows).iter().map(|line| format!("# {line}\n")).collect::<String>()
+        } else {
+            table::foot(&report)
+        };
+        tables + &found.map(Checked::text).unwrap_or_default()
     };
     // A reader that has left (`| head`) is no failure.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -161,8 +185,13 @@ fn present(flags: &Flags, libraries: &[Library], out: &mut dyn Write) -> Result<
     if let Some(path) = &flags.plot {
         plot::draw(&report, path)?;
     }
+    #[cfg(feature = "plot")]
+    if let Some(path) = &flags.grid {
+        grid::draw(&compare::rows(&report), path)?;
+    }
     if let Some(folder) = &flags.record {
         record::keep(&report, folder)?;
     }
-    Ok(report.wrong())
+    // Only now: what was measured is not lost to a record that does not fit.
+    Ok(Verdict { wrong: report.wrong(), slower: checked?.map_or(0, |checked| checked.slower.len()) })
 }

@@ -1,5 +1,6 @@
 //! Figures for programs: JSON in the words of nccl-tests, and CSV.
 
+use crate::check::Checked;
 use crate::compare::{Row, rows};
 use crate::op::Place;
 use crate::report::{Case, Report};
@@ -11,7 +12,7 @@ use std::path::Path;
 /// Everything, as one JSON document: each case's typical round in place and out of place, and the comparison.
 ///
 /// Times are in microseconds, bandwidths in GB/s.
-pub(crate) fn json(report: &Report) -> Value {
+pub(crate) fn json(report: &Report, checked: Option<&Checked>) -> Value {
     let mut results = Vec::new();
     for case in report.cases() {
         results.extend(report.libraries().into_iter().filter_map(|name| result(report, case, name)));
@@ -23,6 +24,7 @@ pub(crate) fn json(report: &Report) -> Value {
         "method": report.method,
         "results": results,
         "comparison": rows(report).iter().map(compared).collect::<Vec<_>>(),
+        "check": checked,
         "wrong": report.wrong(),
         "average_bus_bandwidth": report.average_busbw(),
     })
@@ -87,6 +89,8 @@ struct Record<'a> {
     algbw: f64,
     busbw: f64,
     wrong: u64,
+    cpu: &'a str,
+    cores: usize,
 }
 
 /// Writes every measurement of every round and library.
@@ -123,6 +127,8 @@ pub(crate) fn write_csv(report: &Report, path: &Path) -> Result<()> {
             algbw: rounded(m.algbw()),
             busbw: rounded(m.busbw()),
             wrong: m.wrong,
+            cpu: &report.machine.cpu,
+            cores: report.machine.cores,
         };
         writer.serialize(record).map_err(failed)?;
     }
@@ -139,7 +145,7 @@ mod tests {
     fn json_has_results_and_ratios() {
         let case = case(Op::AllGather, 64);
         let all = vec![measured("phalanx", case, 0, 2.0), measured("mpich", case, 0, 4.0)];
-        let value = json(&report(all));
+        let value = json(&report(all), None);
         let ours = &value["results"][0];
         assert_eq!(
             (&ours["library"], &ours["op"], &ours["size"]),

@@ -8,12 +8,15 @@ use crate::subject::Subject;
 use phalanx::{Error, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use resvg::{tiny_skia, usvg};
 use std::path::Path;
 
 /// The width and height of a panel.
 const PANEL: (u32, u32) = (560, 320);
-const FONT: &str = "sans-serif";
+/// The width of the names beside the panels of a row.
+const LEGEND: u32 = 170;
+pub(crate) const FONT: &str = "sans-serif";
 
 /// The sizes of what stands around the lines of a panel, in pixels, or in characters where it is text.
 struct Margins {
@@ -42,7 +45,18 @@ struct Series {
 /// # Errors
 /// `Io`: the file cannot be written. `Unavailable`: a PNG needs a font, and there is none.
 pub(crate) fn draw(report: &Report, path: &Path) -> Result<()> {
-    let svg = svg(report).map_err(|error| Error::Internal { what: format!("drawing: {error}") })?;
+    write(svg(report), path)
+}
+
+/// Writes a picture that was drawn as an SVG to a file, as a PNG if that is its name's ending.
+///
+/// # Errors
+/// As [`draw`]; `Internal`: it could not be drawn.
+pub(crate) fn write(
+    drawn: std::result::Result<String, Box<dyn std::error::Error>>,
+    path: &Path,
+) -> Result<()> {
+    let svg = drawn.map_err(|error| Error::Internal { what: format!("drawing: {error}") })?;
     let bytes = match path.extension().and_then(|end| end.to_str()) {
         Some("png") => png(&svg)?,
         _ => svg.into_bytes(),
@@ -55,18 +69,35 @@ pub(crate) fn svg(report: &Report) -> std::result::Result<String, Box<dyn std::e
     let rows = panels(report);
     let mut text = String::new();
     {
-        let size = (2 * PANEL.0, PANEL.1 * rows.len().max(1) as u32);
+        let size = (2 * PANEL.0 + LEGEND, PANEL.1 * rows.len().max(1) as u32);
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         area.fill(&WHITE)?;
         for (row, (title, series)) in area.split_evenly((rows.len().max(1), 1)).iter().zip(&rows) {
-            let (left, right) = row.split_horizontally(PANEL.0);
+            let (left, rest) = row.split_horizontally(PANEL.0);
+            let (right, names) = rest.split_horizontally(PANEL.0);
             panel(&left, &OF_PICTURES, title, "µs", &lines(series, |(size, time, _)| (size, time)))?;
             let bandwidth = lines(series, |(size, _, bandwidth)| (size, bandwidth));
             panel(&right, &OF_PICTURES, title, "GB/s on the bus", &bandwidth)?;
+            legend(&names, series)?;
         }
         area.present()?;
     }
     Ok(text)
+}
+
+/// The names of the lines, with their colours, from the top.
+fn legend(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    series: &[Series],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    for (number, Series { name, .. }) in series.iter().enumerate() {
+        let y = 40 + 18 * number as i32;
+        let line = Palette99::pick(number).stroke_width(OF_PICTURES.line);
+        area.draw(&PathElement::new([(0, y), (16, y)], line))?;
+        let style = (FONT, 12).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(name.clone(), (22, y), style))?;
+    }
+    Ok(())
 }
 
 /// A line of a panel: its name and its points.
@@ -82,10 +113,8 @@ pub(crate) fn text(title: &str, unit: &str, lines: &[Line], (width, height): (u3
     let letters: Vec<_> =
         (0..lines.len()).map(|number| (Palette99::pick(number).rgb(), letter(number))).collect();
     let mut cells = Cells::new(width, height, letters);
-    // No box of names: it would hide lines. They stand below.
-    let unnamed: Vec<_> = lines.iter().map(|(_, points)| (String::new(), points.clone())).collect();
     let title = format!("{title}: {unit} over size");
-    panel(&(&mut cells).into_drawing_area(), &OF_TEXT, &title, "", &unnamed)
+    panel(&(&mut cells).into_drawing_area(), &OF_TEXT, &title, "", lines)
         .map_err(|error| Error::Internal { what: format!("drawing: {error}") })?;
     let names = lines.iter().enumerate().map(|(number, (name, _))| format!("  {} {name}\n", letter(number)));
     Ok(cells.text() + &names.collect::<String>())
@@ -127,25 +156,11 @@ where
         .x_label_formatter(&|bytes| short(bytes.round() as usize))
         .y_label_formatter(&|value| decimal(*value))
         .draw()?;
-    let mut has_names = false;
-    for (number, (name, points)) in lines.iter().enumerate() {
+    for (number, (_, points)) in lines.iter().enumerate() {
         let color = Palette99::pick(number).to_rgba();
         let line =
             LineSeries::new(points.clone(), color.stroke_width(margins.line)).point_size(margins.point);
-        let drawn = chart.draw_series(line)?;
-        if !name.is_empty() {
-            has_names = true;
-            let legend = color.stroke_width(margins.line);
-            drawn.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], legend));
-        }
-    }
-    if has_names || lines.is_empty() {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .draw()?;
+        chart.draw_series(line)?;
     }
     Ok(())
 }

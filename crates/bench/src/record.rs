@@ -64,7 +64,14 @@ fn markdown(report: &Report) -> String {
         table::markdown(&rows_of_facts),
         match rows(report) {
             rows if rows.is_empty() => format!("```text\n{}```\n", own_tables(report)),
-            rows => format!("Ratios are our time / theirs, within a round.\n\n{}", table::comparison(&rows)),
+            rows => {
+                let summary =
+                    table::summary(&rows).iter().map(|line| format!("- {line}\n")).collect::<String>();
+                format!(
+                    "Ratios are our time / theirs, within a round.\n\n{summary}\n{}",
+                    table::comparison(&rows)
+                )
+            }
         }
     )
 }

@@ -6,6 +6,7 @@ use crate::op::{Op, Place};
 use crate::stats::{Stats, median};
 use crate::subject::Subject;
 use phalanx::{DType, ReduceOp};
+use serde::Serialize;
 
 /// Everything that a run found out.
 #[derive(Debug, Clone)]
@@ -21,13 +22,14 @@ pub struct Report {
 }
 
 /// The case that is compared: figures of different libraries and rounds of one case can be divided by each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub(crate) struct Case {
     /// The backend asked for.
     pub(crate) backend: Backend,
     pub(crate) ranks: usize,
     pub(crate) op: Op,
     /// The size asked for.
+    #[serde(rename = "size")]
     pub(crate) asked_bytes: usize,
 }
 

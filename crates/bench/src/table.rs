@@ -4,6 +4,7 @@ use crate::compare::Row;
 use crate::op::Place;
 use crate::report::{Case, Measurement, Report};
 use crate::sizes::short;
+use crate::stats::median;
 use phalanx::{DType, ReduceOp};
 use std::fmt::Write;
 
@@ -117,6 +118,38 @@ pub(crate) fn comparison(rows: &[Row]) -> String {
     text
 }
 
+/// The ratios to the best library at a glance, a line for each of our own; nothing where there is none.
+pub(crate) fn summary(rows: &[Row]) -> Vec<String> {
+    let mut names: Vec<&str> = rows.iter().map(|row| row.library).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().filter_map(|name| glance(name, rows)).collect()
+}
+
+fn glance(library: &str, rows: &[Row]) -> Option<String> {
+    let cells: Vec<_> = rows
+        .iter()
+        .filter(|row| row.library == library)
+        .filter_map(|row| Some((row, row.best.as_ref()?)))
+        .collect();
+    let (row, worst) = cells.iter().max_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio))?;
+    let typical = median(cells.iter().map(|(_, best)| best.ratio).collect())?;
+    let within = |most: f64| cells.iter().filter(|(_, best)| best.ratio <= most).count();
+    let (well, level) = (within(0.6), within(1.0));
+    let Case { ranks, op, asked_bytes, .. } = row.case;
+    let size = if asked_bytes > 0 { format!(" of {}", short(asked_bytes)) } else { String::new() };
+    Some(format!(
+        "{library}: {} cells: {well} at most 0.6, {} at most 1.0, {} above; median {}; worst {} ({op}{size}, {ranks} ranks, {}, beside {})",
+        cells.len(),
+        level - well,
+        cells.len() - level,
+        ratio(typical),
+        ratio(worst.ratio),
+        row.transport,
+        worst.peer,
+    ))
+}
+
 fn distinct<'a>(all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names = Vec::new();
     for name in all {
@@ -162,7 +195,7 @@ pub fn time(us: f64) -> String {
     format!("{us:.digits$}")
 }
 
-fn ratio(ours_to_theirs: f64) -> String {
+pub(crate) fn ratio(ours_to_theirs: f64) -> String {
     let digits = if ours_to_theirs < 0.1 { 3 } else { 2 };
     format!("{ours_to_theirs:.digits$}")
 }
@@ -213,5 +246,27 @@ mod tests {
             measured("gloo", large, 0, 1000.0),
         ]);
         insta::assert_snapshot!(comparison(&rows(&report)));
+    }
+
+    #[test]
+    fn the_summary_counts_cells_and_names_the_worst() {
+        let of = |bytes, ours, theirs| {
+            let case = case(Op::SendRecv, bytes);
+            [
+                measured("phalanx", case, 0, ours),
+                measured("mpich", case, 0, theirs),
+                measured("limit", case, 0, 0.1),
+            ]
+        };
+        let all = [of(4, 1.0, 2.0), of(64, 3.0, 5.0), of(1024, 4.0, 4.0), of(4096, 5.0, 4.0)];
+        assert_eq!(
+            summary(&rows(&report(all.into_iter().flatten().collect()))),
+            [
+                "phalanx: 4 cells: 2 at most 0.6, 1 at most 1.0, 1 above; median 0.60; worst 1.25 (send_recv of 4 KiB, 2 ranks, tcp, beside mpich)"
+            ]
+        );
+        let case = case(Op::AllReduce, 64);
+        let no_library = report(vec![measured("phalanx", case, 0, 1.0), measured("limit", case, 0, 0.1)]);
+        assert!(summary(&rows(&no_library)).is_empty());
     }
 }
