@@ -1,15 +1,15 @@
 //! AdamW whose state can be saved, and, later, dealt out: the one of candle keeps its moments to itself.
 
-use crate::checkpoint::{copied, fits, info, read_whole};
-use crate::element::{Shared, bytes_mut, read};
+use crate::clip::local;
 use crate::model::{Parameter, is_buffer, parameters};
-use crate::shard::Extent;
+use crate::sendable::Candle;
 use crate::{Result, Sharded};
+use candle_core::Var;
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor, Var};
 use candle_nn::{ParamsAdamW, VarMap};
-use half::{bf16, f16};
 use phalanx_checkpoint::{Checkpoint, State, Stateful};
+use phalanx_train::AdamWParams;
+use phalanx_train::shard_parts::Flat;
 
 /// AdamW (Loshchilov and Hutter, 2019), to the last bit that of [`candle_nn::AdamW`], with names for what it remembers: so it
 /// can be part of a [checkpoint](crate::checkpoint).
@@ -35,27 +35,9 @@ use phalanx_checkpoint::{Checkpoint, State, Stateful};
 /// ```
 #[derive(Debug)]
 pub struct AdamW {
-    slots: Vec<Slot>,
-    steps: u64,
+    inner: phalanx_train::AdamW<Candle>,
+    vars: Vec<Var>,
     params: ParamsAdamW,
-}
-
-/// A variable, and running means of its gradient and of the square of that.
-#[derive(Debug)]
-struct Slot {
-    var: Var,
-    of: Of,
-    first: Tensor,
-    second: Tensor,
-}
-
-/// Which part of the model a variable is.
-#[derive(Debug)]
-enum Of {
-    /// The weight of this name; all ranks have it alike.
-    Weight(String),
-    /// This rank's parts of weights.
-    Parts(Vec<Extent>),
 }
 
 impl AdamW {
@@ -86,8 +68,12 @@ impl AdamW {
     pub fn new(varmap: &VarMap, params: ParamsAdamW) -> Result<Self> {
         // What `sharded` deals out, too: so the one loads what the other has saved.
         let is_weight = |p: &Parameter| p.var.dtype().is_float() && !is_buffer(&p.name);
-        let weights = parameters(varmap).into_iter().filter(is_weight);
-        Self::of(weights.map(|p| (p.var, Of::Weight(p.name))), params)
+        let weights: Vec<_> = parameters(varmap).into_iter().filter(is_weight).collect();
+        let tensors = weights.iter().map(|p| Candle::local(&p.var));
+        let tensors = tensors.collect::<phalanx_train::Result<Vec<_>>>()?;
+        let named = weights.iter().map(|p| p.name.as_str()).zip(&tensors);
+        let inner = phalanx_train::AdamW::new(named, rates(&params))?;
+        Ok(Self { inner, vars: weights.into_iter().map(|p| p.var).collect(), params })
     }
 
     /// Optimises this rank's shards of a model that is dealt out. The state is saved by the names of the weights, so it goes on with
@@ -115,26 +101,13 @@ impl AdamW {
     /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     pub fn sharded<M>(model: &Sharded<M>, params: ParamsAdamW) -> Result<Self> {
-        let shards: Vec<_> = model.engine(|engine| {
-            engine.flats.iter().map(|flat| (flat.shard.clone(), Of::Parts(flat.extents()))).collect()
+        let (vars, parts): (Vec<_>, Vec<_>) = model.engine(|engine| {
+            engine.shards.iter().cloned().zip(engine.flats().iter().map(Flat::extents)).unzip()
         });
-        Self::of(shards.into_iter(), params)
-    }
-
-    fn of(vars: impl Iterator<Item = (Var, Of)>, params: ParamsAdamW) -> Result<Self> {
-        let slot = |(var, of): (Var, Of)| {
-            let (first, second) = (var.zeros_like()?, var.zeros_like()?);
-            Ok(Slot { var, of, first, second })
-        };
-        let vars: Vec<_> = vars.collect();
-        if vars.iter().any(|(var, _)| is_lost(var.dtype(), params.eps)) {
-            tracing::warn!(
-                eps = params.eps,
-                "AdamW's eps is zero in f16: weights of f16 whose gradients are zero or small become NaN or infinite; keep them in f32, or take an eps of 1e-4 at least"
-            );
-        }
-        let vars = vars.into_iter();
-        Ok(Self { slots: vars.map(slot).collect::<Result<_>>()?, steps: 0, params })
+        let shards = vars.iter().map(|shard| Candle::local(shard));
+        let shards = shards.collect::<phalanx_train::Result<Vec<_>>>()?;
+        let inner = phalanx_train::AdamW::of_shards(shards.iter().zip(parts), rates(&params))?;
+        Ok(Self { inner, vars, params })
     }
 
     /// Makes one step. Variables without a gradient stay as they are, and so do their moments.
@@ -160,30 +133,9 @@ impl AdamW {
     /// # Ok::<(), phalanx_candle::Error>(())
     /// ```
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
-        self.steps += 1;
-        let rates = Rates::at_step(self.steps, &self.params);
-        for Slot { var, of, first, second } in &mut self.slots {
-            let Some(grad) = grads.get(var) else { continue };
-            if !var.device().is_cpu() {
-                (*first, *second) = update_on_device(&rates, var, first, second, grad)?;
-                continue;
-            }
-            match var.dtype() {
-                DType::F32 => update::<f32>(&rates, var, first, second, grad)?,
-                DType::F64 => update::<f64>(&rates, var, first, second, grad)?,
-                DType::F16 => update::<f16>(&rates, var, first, second, grad)?,
-                DType::BF16 => update::<bf16>(&rates, var, first, second, grad)?,
-                other => {
-                    let name = match of {
-                        Of::Weight(name) => format!("`{name}`"),
-                        Of::Parts(_) => "a shard".into(),
-                    };
-                    let what = format!("AdamW can't optimise {name}: its elements are {}", other.as_str());
-                    return Err(candle_core::Error::Msg(what).into());
-                }
-            }
-        }
-        Ok(())
+        let mut vars =
+            self.vars.iter().map(|var| Candle::local(var)).collect::<phalanx_train::Result<Vec<_>>>()?;
+        Ok(self.inner.step(&mut vars, &local(&self.vars, grads)?)?)
     }
 
     /// Rates and decay.
@@ -213,163 +165,31 @@ impl AdamW {
     /// # Ok::<(), phalanx_candle::Error>(())
     /// ```
     pub fn set_params(&mut self, params: ParamsAdamW) {
+        self.inner.set_params(rates(&params));
         self.params = params;
     }
+}
 
-    /// The moments, each with what goes before its names.
-    fn moments(&self, prefix: &str) -> impl Iterator<Item = (String, &Tensor, &Of)> {
-        self.slots.iter().flat_map(move |Slot { of, first, second, .. }| {
-            [(format!("{prefix}.first_moment"), first, of), (format!("{prefix}.second_moment"), second, of)]
-        })
-    }
+fn rates(params: &ParamsAdamW) -> AdamWParams {
+    let ParamsAdamW { lr, beta1, beta2, eps, weight_decay } = *params;
+    AdamWParams { lr, beta1, beta2, eps, weight_decay }
 }
 
 /// Moments and number of steps. Rates are not saved: they are the program's.
 impl Stateful for AdamW {
     fn save<'a>(&'a self, prefix: &str, state: &mut State<'a>) -> phalanx_checkpoint::Result<()> {
-        for (prefix, moment, of) in self.moments(prefix) {
-            match of {
-                Of::Weight(name) => state.tensor(format!("{prefix}.{name}"), info(moment)?, copied(moment)),
-                Of::Parts(extents) => extents.iter().try_for_each(|e| e.save(&prefix, moment, state))?,
-            }
-        }
-        state.value(format!("{prefix}.steps"), &self.steps)
+        self.inner.save(prefix, state)
     }
 
     fn load(&mut self, prefix: &str, from: &Checkpoint) -> phalanx_checkpoint::Result<()> {
-        let steps = from.value(&format!("{prefix}.steps"))?;
-        for (prefix, moment, of) in self.moments(prefix) {
-            match of {
-                Of::Weight(name) => fits(&format!("{prefix}.{name}"), info(moment)?, from)?,
-                Of::Parts(extents) => extents.iter().try_for_each(|e| e.fits(&prefix, moment, from))?,
-            }
-        }
-        for (prefix, moment, of) in self.moments(prefix) {
-            match of {
-                Of::Weight(name) => read_whole(&format!("{prefix}.{name}"), moment, from)?,
-                Of::Parts(extents) => extents.iter().try_for_each(|e| e.load(&prefix, moment, from))?,
-            }
-        }
-        self.steps = steps;
-        Ok(())
-    }
-}
-
-/// Whether nothing is left of this `eps` among numbers of a type, though it is not zero.
-fn is_lost(dtype: DType, eps: f64) -> bool {
-    dtype == DType::F16 && eps != 0.0 && f16::from_f64(eps) == f16::ZERO
-}
-
-/// The numbers of one step.
-struct Rates {
-    learning: f64,
-    decay: f64,
-    first: f64,
-    second: f64,
-    /// The factor that makes up for first moments that began as zero.
-    first_scale: f64,
-    second_scale: f64,
-    eps: f64,
-}
-
-impl Rates {
-    fn at_step(step: u64, params: &ParamsAdamW) -> Self {
-        let ParamsAdamW { lr, beta1, beta2, eps, weight_decay } = *params;
-        // As candle does it: the exponent has 31 bits.
-        let scale = |beta: f64| 1.0 / (1.0 - beta.powi(step as i32));
-        Self {
-            learning: lr,
-            decay: lr * weight_decay,
-            first: beta1,
-            second: beta2,
-            first_scale: scale(beta1),
-            second_scale: scale(beta2),
-            eps,
-        }
-    }
-}
-
-/// The element types that have roots.
-trait Float: Shared {
-    fn root(self) -> Self;
-}
-
-macro_rules! floats {
-    ($($t:ty: $root:expr),*) => { $(
-        impl Float for $t {
-            fn root(self) -> Self {
-                $root(self)
-            }
-        }
-    )* };
-}
-
-floats!(
-    f32: f32::sqrt, f64: f64::sqrt,
-    f16: |x: f16| f16::from_f32(x.to_f32().sqrt()),
-    bf16: |x: bf16| bf16::from_f32(x.to_f32().sqrt())
-);
-
-fn update<T: Float>(
-    rates: &Rates,
-    var: &Tensor,
-    first: &Tensor,
-    second: &Tensor,
-    grad: &Tensor,
-) -> candle_core::Result<()> {
-    read::<T, _>(grad, |grad| {
-        bytes_mut(var, |var| {
-            bytes_mut(first, |first| {
-                bytes_mut(second, |second| {
-                    let cast = bytemuck::cast_slice_mut::<u8, T>;
-                    update_run(rates, cast(var), cast(first), cast(second), grad);
-                })
-            })
-        })
-    })???
-}
-
-/// The step in candle's own operations. Returns the moments.
-fn update_on_device(
-    rates: &Rates,
-    var: &Var,
-    first: &Tensor,
-    second: &Tensor,
-    grad: &Tensor,
-) -> candle_core::Result<(Tensor, Tensor)> {
-    let first = ((first * rates.first)? + (grad * (1.0 - rates.first))?)?;
-    let second = ((second * rates.second)? + (grad.sqr()? * (1.0 - rates.second))?)?;
-    let slope = (&first * rates.first_scale)?;
-    let size = ((&second * rates.second_scale)?.sqrt()? + rates.eps)?;
-    let kept = (var.as_detached_tensor() * (1.0 - rates.decay))?;
-    var.set(&(kept - ((slope / size)? * rates.learning)?)?)?;
-    Ok((first, second))
-}
-
-/// The step on a run of elements: any part of the whole gives the same bits.
-///
-/// Each line is one of candle's operations with its rounding; a product there is `x * a + 0`, which makes zeros positive.
-fn update_run<T: Float>(rates: &Rates, var: &mut [T], first: &mut [T], second: &mut [T], grad: &[T]) {
-    let of = T::from_f64;
-    let (zero, one) = (of(0.0), of(1.0));
-    let (keep_first, keep_second) = (of(rates.first), of(rates.second));
-    let (new_first, new_second) = (of(1.0 - rates.first), of(1.0 - rates.second));
-    let (first_scale, second_scale) = (of(rates.first_scale), of(rates.second_scale));
-    let (keep, learning, eps) = (of(1.0 - rates.decay), of(rates.learning), of(rates.eps));
-    let moments = first.iter_mut().zip(second);
-    for ((var, (first, second)), &grad) in var.iter_mut().zip(moments).zip(grad) {
-        *first = (*first * keep_first + zero) + (grad * new_first + zero);
-        *second = (*second * keep_second + zero) + (grad * grad * new_second + zero);
-        let slope = *first * first_scale + zero;
-        let size = (*second * second_scale + zero).root() * one + eps;
-        *var = (*var * keep + zero) - (slope / size * learning + zero);
+        self.inner.load(prefix, from)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Tensor, Var};
     use candle_nn::Optimizer;
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -387,7 +207,6 @@ mod tests {
             (DType::BF16, 1e-8, false),
             (DType::F32, 1e-8, false),
         ] {
-            assert_eq!(is_lost(dtype, eps), lost);
             let varmap = VarMap::new();
             let var = Var::ones(3, dtype, &Device::Cpu).unwrap();
             varmap.data().lock().unwrap().insert("w".into(), var.clone());

@@ -1,6 +1,6 @@
 //! The implementation of `phalanx-train`'s trait `Tensor` for candle's tensors.
 
-use crate::element::{bytes_mut_anywhere, on_host, read, with_element};
+use crate::element::{assign, bytes_mut_anywhere, on_host, read, with_element};
 use crate::group::Place;
 use crate::sendable::{Candle, candles, told, unknown};
 use candle_core::Tensor;
@@ -11,7 +11,8 @@ use phalanx::ProcessGroup;
 use phalanx_train::Plan;
 #[cfg(feature = "cuda")]
 use phalanx_train::memory::{Memory, Sending};
-use phalanx_train::{Result, element};
+use phalanx_train::{AdamWStep, Result, element};
+use std::ops::Range;
 
 impl phalanx_train::Tensor for Candle {
     type Device = Place;
@@ -55,6 +56,21 @@ impl phalanx_train::Tensor for Candle {
         bytes_mut_anywhere(&self.tensor, change).map_err(told)
     }
 
+    /// Of a tensor on a GPU these elements alone are copied to the host.
+    fn read_range(&self, elements: Range<usize>) -> Result<Vec<u8>> {
+        let (tensor, range) = if self.tensor.device().is_cpu() {
+            (self.tensor.clone(), elements)
+        } else {
+            let part =
+                || self.tensor.flatten_all()?.narrow(0, elements.start, elements.len())?.force_contiguous();
+            (part().and_then(|part| on_host(&part)).map_err(told)?, 0..elements.len())
+        };
+        with_element!(tensor.dtype(),
+            T => read::<T, _>(&tensor, |all| bytemuck::cast_slice(&all[range]).to_vec()).map_err(told),
+            other => Err(unknown(other.as_str())),
+        )
+    }
+
     /// On a GPU by candle, into new memory.
     fn multiply(&mut self, by: f64) -> Result<()> {
         if self.tensor.device().is_cpu() {
@@ -95,6 +111,23 @@ impl phalanx_train::Tensor for Candle {
         Ok(nothing().map_err(told)? == 0.0)
     }
 
+    /// On a GPU by the operations of candle's own, with new memory for moments.
+    fn adamw(&mut self, first: &mut Self, second: &mut Self, grad: &Self, step: &AdamWStep) -> Result<()> {
+        if self.tensor.device().is_cpu() {
+            let dtype = self.dtype;
+            return self.write(|weight| {
+                first.write(|first| {
+                    second.write(|second| {
+                        grad.read(|grad| step.update_bytes(dtype, weight, [first, second], grad))
+                    })
+                })
+            })????;
+        }
+        let moments = adamw_on_device(step, &self.tensor, &first.tensor, &second.tensor, &grad.tensor);
+        (first.tensor, second.tensor) = moments.map_err(told)?;
+        Ok(())
+    }
+
     #[cfg(feature = "cuda")]
     fn memory(
         plan: &std::sync::Arc<Plan<Place>>,
@@ -103,6 +136,23 @@ impl phalanx_train::Tensor for Candle {
     ) -> Result<Option<Box<dyn Memory<Self>>>> {
         Ok(crate::cuda::memory(plan, sending)?.map(|gradients| Box::new(gradients) as _))
     }
+}
+
+/// Returns the moments.
+fn adamw_on_device(
+    step: &AdamWStep,
+    weight: &Tensor,
+    first: &Tensor,
+    second: &Tensor,
+    grad: &Tensor,
+) -> candle_core::Result<(Tensor, Tensor)> {
+    let first = ((first * step.first)? + (grad * (1.0 - step.first))?)?;
+    let second = ((second * step.second)? + (grad.sqr()? * (1.0 - step.second))?)?;
+    let slope = (&first * step.first_scale)?;
+    let size = ((&second * step.second_scale)?.sqrt()? + step.eps)?;
+    let kept = (weight.detach() * (1.0 - step.decay))?;
+    assign(weight, &(kept - ((slope / size)? * step.learning)?)?)?;
+    Ok((first, second))
 }
 
 /// Multiplies by a number from 0 to 1. candle rounds to the nearest, so what that may add is taken off before: no element becomes larger than its

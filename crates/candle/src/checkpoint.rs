@@ -69,14 +69,12 @@
 //! # std::fs::remove_dir_all(folder).unwrap();
 //! ```
 
-pub use phalanx_checkpoint::{Checkpoint, Checkpoints, Error, Result, State, Stateful, TensorInfo};
+pub use phalanx_train::checkpoint::{Checkpoint, Checkpoints, Error, Result, State, Stateful, TensorInfo};
 
-use crate::element::{bytes_mut_anywhere, on_host, read, with_element};
 use crate::model::{Parameter, is_buffer, parameters};
-use candle_core::Tensor;
+use crate::sendable::Candle;
 use candle_nn::VarMap;
-use phalanx::Element;
-use std::ops::Range;
+use phalanx_train::checkpoint::{copied, info, load_tensors};
 
 /// Adds the variables of `varmap` to `state`, under `prefix`, a dot, and their names. Of buffers, such as the running statistics of batch
 /// normalisation, which may differ between ranks, rank 0's are saved: after [`load_vars`] all ranks have these.
@@ -102,7 +100,9 @@ use std::ops::Range;
 /// ```
 pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result<()> {
     for Parameter { name, var } in parameters(varmap) {
-        let (full, info, copy) = (format!("{prefix}.{name}"), info(&var)?, copied(&var));
+        let var = Candle::local(&var)?;
+        let (full, info) = (format!("{prefix}.{name}"), info(&var));
+        let copy = copied::<Candle, _>(var);
         if is_buffer(&name) {
             state.tensor_of_rank_0(full, info, copy);
         } else {
@@ -138,78 +138,7 @@ pub fn save_vars(varmap: &VarMap, prefix: &str, state: &mut State<'_>) -> Result
 /// ```
 pub fn load_vars(varmap: &VarMap, prefix: &str, from: &Checkpoint) -> Result<()> {
     let parameters = parameters(varmap);
-    let named =
-        parameters.iter().map(|Parameter { name, var }| (format!("{prefix}.{name}"), var.as_tensor()));
-    restored(from, named)
-}
-
-/// Type and shape as a checkpoint knows them.
-pub(crate) fn info(tensor: &Tensor) -> Result<TensorInfo> {
-    let dtype = with_element!(tensor.dtype(),
-        T => <T as Element>::DTYPE,
-        other => {
-            let what = format!("elements of type {} can't be saved; convert with `to_dtype`", other.as_str());
-            return Err(Error::Tensors(what.into()));
-        },
-    );
-    Ok(TensorInfo { dtype, shape: tensor.dims().to_vec() })
-}
-
-/// Copies ranges of its elements when it is asked to.
-pub(crate) fn copied(tensor: &Tensor) -> impl Fn(Range<usize>) -> Result<Vec<u8>> + use<> {
-    let tensor = tensor.clone();
-    move |range| part(&tensor, range).map_err(|error| Error::Tensors(error.into()))
-}
-
-/// The bytes of some elements. Of a tensor on a device these alone are copied to the host.
-fn part(tensor: &Tensor, range: Range<usize>) -> candle_core::Result<Vec<u8>> {
-    let (tensor, range) = if tensor.device().is_cpu() {
-        (tensor.clone(), range)
-    } else {
-        let part = tensor.flatten_all()?.narrow(0, range.start, range.len())?.force_contiguous()?;
-        (on_host(&part)?, 0..range.len())
-    };
-    with_element!(tensor.dtype(),
-        T => read::<T, _>(&tensor, |all| bytemuck::cast_slice(&all[range]).to_vec()),
-        _ => unreachable!("`info` has refused it"),
-    )
-}
-
-/// Fills tensors from the checkpoint, in place; none if one of them does not fit.
-pub(crate) fn restored<'t>(
-    from: &Checkpoint,
-    tensors: impl Iterator<Item = (String, &'t Tensor)>,
-) -> Result<()> {
-    let tensors: Vec<_> = tensors.collect();
-    tensors.iter().try_for_each(|(name, tensor)| fits(name, info(tensor)?, from))?;
-    tensors.iter().try_for_each(|(name, tensor)| read_whole(name, tensor, from))
-}
-
-/// Whether the checkpoint has such a tensor.
-pub(crate) fn fits(name: &str, expected: TensorInfo, from: &Checkpoint) -> Result<()> {
-    let found = from.info(name)?.clone();
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::OtherTensor { name: name.to_owned(), expected, found })
-    }
-}
-
-/// Fills a tensor from the checkpoint, in place.
-pub(crate) fn read_whole(name: &str, tensor: &Tensor, from: &Checkpoint) -> Result<()> {
-    read_part(name, 0..tensor.elem_count(), tensor, 0, from)
-}
-
-/// Reads `elements` of a tensor of the checkpoint into `into`, from its element `start` on.
-pub(crate) fn read_part(
-    name: &str,
-    elements: Range<usize>,
-    into: &Tensor,
-    start: usize,
-    from: &Checkpoint,
-) -> Result<()> {
-    let size = into.dtype().size_in_bytes();
-    let place = start * size..(start + elements.len()) * size;
-    bytes_mut_anywhere(into, |bytes| from.read_bytes(name, elements, &mut bytes[place]))
-        .map_err(|error| Error::Tensors(error.into()))?
+    let vars = parameters.iter().map(|parameter| Candle::local(&parameter.var));
+    let mut vars = vars.collect::<phalanx_train::Result<Vec<_>>>()?;
+    load_tensors(parameters.iter().map(|p| p.name.as_str()).zip(&mut vars), prefix, from)
 }

@@ -64,7 +64,8 @@ pub(crate) fn with_gradients<R>(
     Ok(outcome)
 }
 
-fn local(vars: &[Var], grads: &GradStore) -> Result<Gradients<Candle>> {
+/// The gradients of `vars`, for work on this rank alone.
+pub(crate) fn local(vars: &[Var], grads: &GradStore) -> Result<Gradients<Candle>> {
     let of = |var: &Var| grads.get(var).map(Candle::local).transpose();
     Ok(vars.iter().map(of).collect::<phalanx_train::Result<_>>()?)
 }

@@ -93,9 +93,11 @@ impl From<Train> for Error {
     fn from(error: Train) -> Self {
         match error {
             Train::Group(error) => Self::Group(error),
+            Train::Checkpoint(error) => Self::Checkpoint(error),
             Train::ModelMismatch { name, root, expected, rank, found } => {
                 Self::ModelMismatch { name, root, expected, rank, found }
             }
+            Train::UnitMismatch { expected, rank, found } => Self::UnitMismatch { expected, rank, found },
             Train::ParameterMismatch { name, versions } => Self::ParameterMismatch { name, versions },
             Train::ShareMismatch { what, shares } => Self::ShareMismatch { what, shares },
             Train::NoGradient { names, .. } => Self::NoGradient { names },

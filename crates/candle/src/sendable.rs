@@ -5,8 +5,8 @@ use crate::element::{unsupported_dtype, with_element};
 use crate::group::Place;
 use candle_core::Tensor;
 use phalanx::error::OpKind;
-use phalanx::{DType, Element, ProcessGroup, ReduceOp};
-use phalanx_train::{Error, Result, element};
+use phalanx::{DType, Element, ProcessGroup};
+use phalanx_train::{Error, Result};
 
 /// A tensor of a type that can be sent.
 #[derive(Debug, Clone)]
@@ -69,22 +69,4 @@ pub(crate) fn sent_as(group: &ProcessGroup, op: OpKind, dtype: candle_core::DTyp
 /// phalanx's type as candle knows it.
 pub(crate) fn candles(dtype: DType) -> Result<candle_core::DType> {
     dtype.name().parse().map_err(|_| unknown(dtype.name()))
-}
-
-/// [`ProcessGroup::all_reduce`] of bytes.
-#[track_caller]
-pub(crate) fn all_reduce(
-    group: &ProcessGroup,
-    dtype: candle_core::DType,
-    bytes: &mut [u8],
-    op: ReduceOp,
-) -> phalanx::Result<()> {
-    element::all_reduce(group, sent_as(group, OpKind::AllReduce, dtype)?, bytes, op)
-}
-
-/// Multiplies elements, and rounds once.
-pub(crate) fn multiply(dtype: candle_core::DType, bytes: &mut [u8], by: f64) {
-    if let Some(dtype) = known(dtype) {
-        element::multiply(dtype, bytes, by);
-    }
 }

@@ -1,11 +1,12 @@
 //! Batch normalisation over the samples of all ranks.
 
-use crate::element::{Shared, read, require_cpu, with_element};
+use crate::element::{read, require_cpu, with_element};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, Var, WithDType, bail};
 use candle_nn::{BatchNorm, BatchNormConfig, ModuleT, VarBuilder};
 use phalanx::error::OpKind;
-use phalanx::{CallSite, ProcessGroup, ReduceOp};
+use phalanx::{CallSite, ProcessGroup};
+use phalanx_train::{BatchMoments, Standardise};
 
 /// Batch normalisation (Ioffe and Szegedy 2015) with the statistics of the global batch: [`candle_nn::BatchNorm`], as if one process had the
 /// samples of all ranks. For ranks whose own batches are too small for statistics.
@@ -155,22 +156,15 @@ impl SyncBatchNorm {
             )
         }
         let x = x.contiguous()?;
-        let (moments, working) = self.moments(&x, features)?;
-        if moments.count < 2.0 {
+        let moments = self.moments(&x, features)?;
+        if moments.count() < 2.0 {
             bail!(
                 "batch normalisation over {} values a feature on all ranks: they have no variance",
-                moments.count
+                moments.count()
             )
         }
         self.follow(&moments)?;
-        let variance = moments.squares.iter().map(|squares| squares / moments.count);
-        let standardise = Standardise {
-            inverse: variance.map(|variance| (variance + self.norm.eps()).sqrt().recip()).collect(),
-            mean: moments.mean,
-            count: moments.count,
-            remove_mean: self.remove_mean,
-            working,
-        };
+        let standardise = Standardised(moments.standardise(self.norm.eps()));
         let x = x.apply_op1(standardise)?;
         let Some((weight, bias)) = self.norm.weight_and_bias() else { return Ok(x) };
         let mut shape = vec![1; x.rank()];
@@ -178,38 +172,22 @@ impl SyncBatchNorm {
         x.broadcast_mul(&weight.reshape(shape.as_slice())?)?.broadcast_add(&bias.reshape(shape)?)
     }
 
-    /// The moments of the samples of all ranks; and the group of those that have any, for the backward pass, of which this rank may be none.
+    /// The moments of the samples of all ranks.
     ///
     /// candle leaves operations on empty tensors out of its graph: who has no samples may have no backward pass.
-    fn moments(&self, x: &Tensor, features: usize) -> Result<(Moments, Option<ProcessGroup>)> {
+    fn moments(&self, x: &Tensor, features: usize) -> Result<BatchMoments> {
         let mine = with_element!(x.dtype(),
-            T => read::<T, _>(x, |values| Moments::of(values, features, inner(x.dims()), self.remove_mean))?,
+            T => read::<T, _>(x, |values| BatchMoments::of(values, features, inner(x.dims()), self.remove_mean))?,
             other => return Err(unsupported(other)),
         );
-        let told = [&[mine.count][..], &mine.mean, &mine.squares].concat();
-        let mut all = vec![0.0; told.len() * self.group.world_size()];
-        self.group.all_gather(&told, &mut all).map_err(candle_core::Error::wrap)?;
-        let mut sum = Moments { count: 0.0, mean: vec![0.0; features], squares: vec![0.0; features] };
-        let mut everybody = true;
-        for rank in all.chunks_exact(told.len()) {
-            sum.add(rank[0], &rank[1..=features], &rank[features + 1..]);
-            everybody &= rank[0] > 0.0;
-        }
-        let working = match everybody {
-            true => Some(self.group.clone()),
-            false => {
-                self.group.split((mine.count > 0.0).then_some(0), 0).map_err(candle_core::Error::wrap)?
-            }
-        };
-        Ok((sum, working))
+        mine.and_then(|mine| mine.over(&self.group)).map_err(candle_core::Error::wrap)
     }
 
     /// Brings the running statistics on, that of the variance without the bias of a sample.
-    fn follow(&self, moments: &Moments) -> Result<()> {
-        let unbiased = moments.squares.iter().map(|squares| squares / (moments.count - 1.0)).collect();
-        let mut statistics = vec![(self.running_var(), unbiased)];
+    fn follow(&self, moments: &BatchMoments) -> Result<()> {
+        let mut statistics = vec![(self.running_var(), moments.unbiased_variance())];
         if self.remove_mean {
-            statistics.push((self.running_mean(), moments.mean.clone()));
+            statistics.push((self.running_mean(), moments.mean().to_vec()));
         }
         for (running, now) in statistics {
             let now = Tensor::from_vec(now, running.shape(), running.device())?;
@@ -232,106 +210,14 @@ fn inner(dims: &[usize]) -> usize {
     dims[2..].iter().product()
 }
 
-/// The runs of elements of a tensor `[n, features, …]` that belong to one feature each, and which.
-fn runs<T>(values: &[T], features: usize, inner: usize) -> impl Iterator<Item = (usize, &[T])> {
-    // Without elements there are no runs, whatever their length.
-    values.chunks_exact(inner.max(1)).enumerate().map(move |(at, run)| (at % features, run))
-}
-
 fn unsupported(dtype: DType) -> candle_core::Error {
     candle_core::Error::msg(format!("batch normalisation of {}; convert with `to_dtype`", dtype.as_str()))
 }
 
-/// The moments of some samples: the number of values a feature, and of each feature the mean and the sum of squares around it.
-#[derive(Debug)]
-struct Moments {
-    count: f64,
-    mean: Vec<f64>,
-    squares: Vec<f64>,
-}
+/// Takes the mean away and divides by the deviation, in candle's graph.
+struct Standardised(Standardise);
 
-impl Moments {
-    /// The moments of this rank's samples. Without `remove_mean`, means count as zero.
-    fn of<T: Shared>(values: &[T], features: usize, inner: usize, remove_mean: bool) -> Self {
-        let count = (values.len() / features.max(1)) as f64;
-        let (mut mean, mut squares) = (vec![0.0; features], vec![0.0; features]);
-        if remove_mean && count > 0.0 {
-            for (feature, run) in runs(values, features, inner) {
-                mean[feature] += run.iter().map(|x| x.to_f64()).sum::<f64>();
-            }
-            mean.iter_mut().for_each(|sum| *sum /= count);
-        }
-        for (feature, run) in runs(values, features, inner) {
-            squares[feature] += run.iter().map(|x| (x.to_f64() - mean[feature]).powi(2)).sum::<f64>();
-        }
-        Self { count, mean, squares }
-    }
-
-    /// Adds other samples.
-    fn add(&mut self, count: f64, mean: &[f64], squares: &[f64]) {
-        let all = self.count + count;
-        if count == 0.0 {
-            return;
-        }
-        for (at, (mean, squares)) in mean.iter().zip(squares).enumerate() {
-            let apart = mean - self.mean[at];
-            self.mean[at] += apart * (count / all);
-            self.squares[at] += squares + apart * apart * (self.count * count / all);
-        }
-        self.count = all;
-    }
-}
-
-/// Takes the mean away and divides by the deviation, both of which depend on the input, on all ranks.
-struct Standardise {
-    mean: Vec<f64>,
-    /// One divided by the standard deviation of each feature.
-    inverse: Vec<f64>,
-    count: f64,
-    remove_mean: bool,
-    /// The ranks that have samples, if this is one.
-    working: Option<ProcessGroup>,
-}
-
-impl Standardise {
-    fn forward<T: Shared>(&self, values: &[T], inner: usize) -> Vec<T> {
-        let mut out = Vec::with_capacity(values.len());
-        for (feature, run) in runs(values, self.mean.len(), inner) {
-            let (mean, inverse) = (self.mean[feature], self.inverse[feature]);
-            out.extend(run.iter().map(|x| T::from_f64((x.to_f64() - mean) * inverse)));
-        }
-        out
-    }
-
-    /// The gradient of the input, from that of the output g and the output y: (g − mean(g) − y mean(g y)) / deviation, with means over all
-    /// ranks' samples.
-    fn backward<T: Shared>(&self, grads: &[T], outs: &[T], inner: usize) -> phalanx::Result<Vec<T>> {
-        let features = self.mean.len();
-        let both = || runs(grads, features, inner).zip(runs(outs, features, inner).map(|(_, outs)| outs));
-        let mut sums = vec![0.0; 2 * features];
-        for ((feature, grads), outs) in both() {
-            let with_out = grads.iter().zip(outs).map(|(grad, out)| grad.to_f64() * out.to_f64());
-            sums[features + feature] += with_out.sum::<f64>();
-            if self.remove_mean {
-                sums[feature] += grads.iter().map(|grad| grad.to_f64()).sum::<f64>();
-            }
-        }
-        if let Some(group) = &self.working {
-            group.all_reduce(&mut sums, ReduceOp::Sum)?;
-        }
-        let mut found = Vec::with_capacity(grads.len());
-        for ((feature, grads), outs) in both() {
-            let (mean, with_out) = (sums[feature] / self.count, sums[features + feature] / self.count);
-            let of = |(grad, out): (&T, &T)| {
-                T::from_f64((grad.to_f64() - mean - out.to_f64() * with_out) * self.inverse[feature])
-            };
-            found.extend(grads.iter().zip(outs).map(of));
-        }
-        Ok(found)
-    }
-}
-
-impl CustomOp1 for Standardise {
+impl CustomOp1 for Standardised {
     fn name(&self) -> &'static str {
         "phalanx-standardise"
     }
@@ -341,7 +227,8 @@ impl CustomOp1 for Standardise {
         let out = with_element!(storage.dtype(),
             T => {
                 let values = &T::cpu_storage_as_slice(storage)?[start..end];
-                T::to_cpu_storage_owned(self.forward(values, inner(layout.dims())))
+                let out = self.0.forward(values, inner(layout.dims())).map_err(candle_core::Error::wrap)?;
+                T::to_cpu_storage_owned(out)
             },
             other => return Err(unsupported(other)),
         );
@@ -351,7 +238,7 @@ impl CustomOp1 for Standardise {
     fn bwd(&self, x: &Tensor, out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         with_element!(x.dtype(),
             T => {
-                let backward = |grads: &[T]| read(out, |outs| self.backward::<T>(grads, outs, inner(x.dims())));
+                let backward = |grads: &[T]| read(out, |outs| self.0.backward::<T>(grads, outs, inner(x.dims())));
                 let found = read(grad, backward)??.map_err(candle_core::Error::wrap)?;
                 Ok(Some(Tensor::from_vec(found, x.shape(), x.device())?))
             },

@@ -1,6 +1,6 @@
 //! Tensors in plain memory, for programs that have no library of tensors.
 
-use crate::element::{Float, with_float};
+use crate::element::{convert, with_float};
 use crate::{Error, Result, Tensor};
 use half::{bf16, f16};
 use phalanx::{DType, Element};
@@ -161,23 +161,12 @@ impl Tensor for Array {
         if self.dtype() == dtype {
             return Ok(self);
         }
-        let no_floats = |from: DType| {
-            Error::Tensors(
-                format!("an Array cannot be converted from {from} to {dtype}; only floats are").into(),
-            )
-        };
         let mut converted = Self::zeros(dtype, &self.dims, &())?;
-        let (from, to) = (self.numbers.bytes(), converted.numbers.bytes_mut());
-        with_float!(self.dtype(),
-            F => with_float!(dtype,
-                T => {
-                    let (from, to): (&[F], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
-                    to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f64(from.to_f64()));
-                },
-                _ => return Err(no_floats(self.dtype())),
-            ),
-            other => return Err(no_floats(other)),
-        );
+        if !convert(self.dtype(), self.numbers.bytes(), dtype, converted.numbers.bytes_mut()) {
+            let from = self.dtype();
+            let what = format!("an Array cannot be converted from {from} to {dtype}; only floats are");
+            return Err(Error::Tensors(what.into()));
+        }
         Ok(converted)
     }
 

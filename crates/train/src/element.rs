@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use phalanx::error::OpKind;
 use phalanx::{DType, Element, Error, ProcessGroup, ReduceOp};
+use std::ops::{Add, Div, Mul, Sub};
 
 /// Evaluates `$body` with `$T` as the Rust type of `$dtype`, or `$otherwise` for a type of later versions.
 macro_rules! with_element {
@@ -33,12 +34,16 @@ macro_rules! with_float {
 pub(crate) use with_float;
 
 /// A number that gradients are made of.
-pub(crate) trait Float: Element {
+pub(crate) trait Float:
+    Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
     fn to_f64(self) -> f64;
     /// Rounds to the nearest.
     fn from_f64(wide: f64) -> Self;
     /// The next number towards zero, of one that is not zero.
     fn smaller(self) -> Self;
+    /// The square root, rounded to the nearest.
+    fn root(self) -> Self;
 
     fn towards_zero(wide: f64) -> Self {
         let nearest = Self::from_f64(wide);
@@ -58,6 +63,10 @@ impl Float for f32 {
     fn smaller(self) -> Self {
         Self::from_bits(self.to_bits() - 1)
     }
+
+    fn root(self) -> Self {
+        self.sqrt()
+    }
 }
 
 impl Float for f64 {
@@ -71,6 +80,10 @@ impl Float for f64 {
 
     fn smaller(self) -> Self {
         Self::from_bits(self.to_bits() - 1)
+    }
+
+    fn root(self) -> Self {
+        self.sqrt()
     }
 }
 
@@ -86,6 +99,10 @@ impl Float for f16 {
     fn smaller(self) -> Self {
         Self::from_bits(self.to_bits() - 1)
     }
+
+    fn root(self) -> Self {
+        Self::from_f32(self.to_f32().sqrt())
+    }
 }
 
 impl Float for bf16 {
@@ -99,6 +116,10 @@ impl Float for bf16 {
 
     fn smaller(self) -> Self {
         Self::from_bits(self.to_bits() - 1)
+    }
+
+    fn root(self) -> Self {
+        Self::from_f32(self.to_f32().sqrt())
     }
 }
 
@@ -135,6 +156,28 @@ pub(crate) fn broadcast(
 pub(crate) fn unsupported(group: &ProcessGroup, op: OpKind, dtype: DType) -> Error {
     let hint = format!("elements of type {dtype} cannot be sent; convert them");
     Error::Unsupported { op, backend: group.backend_name(), hint }
+}
+
+/// Copies floats of one type as those of another, rounded to the nearest. False where one of the types is no float: nothing is copied then.
+///
+/// # Panics
+/// As [`all_reduce`].
+pub(crate) fn convert(from: DType, bytes: &[u8], to: DType, into: &mut [u8]) -> bool {
+    if from == to {
+        into.copy_from_slice(bytes);
+        return true;
+    }
+    with_float!(from,
+        F => with_float!(to,
+            T => {
+                let (from, to): (&[F], &mut [T]) = (bytemuck::cast_slice(bytes), bytemuck::cast_slice_mut(into));
+                to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f64(from.to_f64()));
+                true
+            },
+            _ => false,
+        ),
+        _ => false,
+    )
 }
 
 /// Multiplies elements, and rounds once. Integers, which no gradient is made of, stay.

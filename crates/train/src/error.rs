@@ -16,6 +16,9 @@ pub enum Error {
     /// The library that has the tensors could not do it.
     #[error(transparent)]
     Tensors(#[from] Box<dyn std::error::Error + Send + Sync>),
+    /// A checkpoint could not be saved or loaded; see [`checkpoint::Error`](crate::checkpoint::Error).
+    #[error(transparent)]
+    Checkpoint(#[from] phalanx_checkpoint::Error),
     /// Two ranks have built different models. Every rank gets this same error, nothing was changed, and the
     /// group is fine.
     #[error("parameter `{name}` differs between ranks: rank {root} has {expected}, rank {rank} has {found}")]
@@ -29,6 +32,20 @@ pub enum Error {
         /// The lowest rank that differs.
         rank: usize,
         /// The other rank's version.
+        found: String,
+    },
+    /// Ranks have let different units of a sharded model work at the same time. No weights were mixed up; the ranks are at different
+    /// places, so whoever sees it aborts the group with this message.
+    #[error(
+        "rank {rank} needs the weights of the unit `{found}` while rank 0 needs those of `{expected}`: all ranks let the same \
+         units work in the same order"
+    )]
+    UnitMismatch {
+        /// The weights that rank 0 gathers.
+        expected: String,
+        /// The lowest rank that gathers something else.
+        rank: usize,
+        /// The unit whose weights that rank needs.
         found: String,
     },
     /// Ranks hold different versions of a parameter. Every rank gets this same error, nothing was changed, and the group

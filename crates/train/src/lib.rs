@@ -8,8 +8,11 @@
 //! an adapter, which implements that and tells the reducer when a gradient is complete; `phalanx-candle` is one. For programs that have their numbers in
 //! `Vec`s there is [`Array`]. `docs/reference/tensor-adapters.md` says how an adapter is written.
 //!
-//! What is not here: graphs, layers, optimizers, and what works inside of a graph or an optimizer. Sharded training (ZeRO), DiLoCo and
-//! batch normalisation over ranks are in `phalanx-candle`, made of candle's own operations.
+//! For libraries that lack them there are optimizers, [`AdamW`] and [`Sgd`], and [`checkpoint`]s. [`DiLoCo`] is training that communicates seldom, and in [`Sharded`]
+//! training (ZeRO-1 and 2) each rank keeps a part only of what the optimizer knows.
+//!
+//! What is not here: graphs and layers, and what works inside of a graph. Weights that come and go with a model's units (ZeRO-3), and batch normalisation over
+//! ranks but for its arithmetic ([`BatchMoments`]), are in `phalanx-candle`, made of operations in candle's graph.
 //!
 //! # Examples
 //! Two ranks, here two threads of one process, fit a line through four points, each seeing half of them, with gradients written by hand:
@@ -54,9 +57,12 @@
 //! ```
 
 mod array;
+mod batch_norm;
 mod bucket_plan;
+pub mod checkpoint;
 mod clip;
 mod config;
+mod diloco;
 #[doc(hidden)]
 pub mod element;
 mod error;
@@ -65,38 +71,49 @@ pub mod memory;
 pub mod missing;
 #[doc(hidden)]
 pub mod model;
+mod optim;
 mod parameter;
 mod plan;
 mod ready_buckets;
 mod reducer;
 mod sampler;
 mod scaler;
+mod shard;
 mod share;
 mod step;
 mod step_shares;
 mod tensor;
 mod verify;
 mod version;
+mod weights;
 
 pub use array::Array;
+pub use batch_norm::{BatchMoments, Standardise};
 pub use bucket_plan::Bucket;
 pub use clip::{clip_grad_norm, shorten, sum_of_squares};
 pub use config::{DdpConfig, Overlap};
+pub use diloco::{DiLoCo, DiLoCoConfig};
 pub use error::{Error, Result};
 pub use missing::MissingGradients;
 pub use model::{sync_buffers, sync_model};
+pub use optim::{AdamW, AdamWParams, AdamWStep, Sgd, SgdParams, SgdStep};
 /// Ways to send gradients in fewer bytes, for [`Reducer::set_hook`].
 pub use phalanx_compress as compress;
 pub use plan::{Gradients, Parameter, Plan};
 pub use reducer::{Reducer, sync_gradients};
 pub use sampler::{Batch, DistributedSampler, Epoch, SamplerState, Tail};
 pub use scaler::{LossScaler, are_finite};
+/// The parts of which an adapter with a graph makes its own sharded training.
+#[doc(hidden)]
+pub use shard::parts as shard_parts;
+pub use shard::{ShardConfig, Sharded, Stage};
 pub use share::{Part, Share};
 #[doc(hidden)]
 pub use step_shares::{ShareSums, StepShares};
 pub use tensor::Tensor;
 pub use verify::verify_parameters;
 pub use version::Version;
+pub use weights::Weights;
 
 /// The adapter of the page about this crate, as a test.
 #[cfg(doctest)]

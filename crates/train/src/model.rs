@@ -1,7 +1,7 @@
 //! Making models equal on all ranks: tensors are compared by name, and then copied.
 
 use crate::{Error, Result, Tensor, element};
-use phalanx::{CallSite, ProcessGroup};
+use phalanx::ProcessGroup;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
@@ -35,7 +35,7 @@ pub fn sync_model<'m, T: Tensor>(
     root: usize,
 ) -> Result<()> {
     // Closures pass no call site on.
-    let group = &group.with_call_site(CallSite::caller());
+    let group = &group.with_call_site(group.site());
     let mut model: Vec<_> = model.into_iter().collect();
     model.sort_by_key(|(name, _)| *name);
     let entries = model.iter().map(|(name, tensor)| Entry::new(*name, tensor.dtype(), tensor.dims()));

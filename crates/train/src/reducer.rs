@@ -63,6 +63,8 @@ pub struct Reducer<T: Tensor> {
     /// The hook that adds up gradients of 32 bits, in place of an all_reduce.
     hook: Option<Box<dyn CommHook>>,
     missing_check: MissingCheck,
+    /// Where steps are called, if not where they are.
+    site: Option<CallSite>,
 }
 
 /// The buckets, and where they are.
@@ -137,7 +139,35 @@ impl<T: Tensor> Reducer<T> {
             kept,
             hook,
             missing_check,
+            site: None,
         })
+    }
+
+    /// The steps from now on count as called at `site`: for adapters of other languages, where the program's line is not that of the call here. Errors
+    /// and traces name it.
+    ///
+    /// # Examples
+    /// ```
+    /// use phalanx::CallSite;
+    /// use phalanx_train::{Array, Parameter, Reducer, Share};
+    ///
+    /// # let group = &phalanx::threads(1)[0];
+    /// # let parameters = [Parameter::of("weight", &Array::from(vec![0f32; 2]))];
+    /// let mut reducer = Reducer::<Array>::new(parameters, group, 4 << 20, false)?;
+    /// reducer.call_site(CallSite { file: "train.py".into(), line: 41 });
+    /// reducer.reduce(vec![Some(Array::from(vec![1f32; 2]))], Share::EQUAL)?;
+    /// # Ok::<(), phalanx_train::Error>(())
+    /// ```
+    pub fn call_site(&mut self, site: CallSite) {
+        self.site = Some(site);
+    }
+
+    #[track_caller]
+    fn site(&self) -> CallSite {
+        match &self.site {
+            Some(site) => site.clone(),
+            None => CallSite::caller(),
+        }
     }
 
     /// Sets what steps do about parameters for which no rank has a gradient: they warn once, unless this is called. All ranks pass the same.
@@ -269,7 +299,7 @@ impl<T: Tensor> Reducer<T> {
     /// ```
     #[track_caller]
     pub fn begin(&mut self, share: Share, coming: impl IntoIterator<Item = usize>) -> Result<()> {
-        self.start((share.part()?, StepShares::of(share)?), coming, CallSite::caller())
+        self.start((share.part()?, StepShares::of(share)?), coming, self.site())
     }
 
     fn start(
@@ -492,7 +522,7 @@ impl<T: Tensor> Reducer<T> {
         }
         let here = |(index, grad): (usize, &Option<T>)| grad.as_ref().map(|_| index);
         let part = (share.part()?, StepShares::of(share)?);
-        self.start(part, grads.iter().enumerate().filter_map(here), CallSite::caller())?;
+        self.start(part, grads.iter().enumerate().filter_map(here), self.site())?;
         for (index, grad) in grads.into_iter().enumerate() {
             if let Some(grad) = grad {
                 self.ready(index, grad)?;
@@ -529,7 +559,7 @@ impl<T: Tensor> Reducer<T> {
     /// ```
     #[track_caller]
     pub fn join(&mut self) -> Result<Option<Gradients<T>>> {
-        self.start((Part::Done, StepShares::default()), [], CallSite::caller())?;
+        self.start((Part::Done, StepShares::default()), [], self.site())?;
         self.end()
     }
 

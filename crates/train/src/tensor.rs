@@ -1,9 +1,10 @@
 //! The trait `Tensor`: what data-parallel training needs of a tensor library.
 
 use crate::memory::{Memory, Sending};
-use crate::{Plan, Result, element};
+use crate::{AdamWStep, Plan, Result, SgdStep, element};
 use phalanx::{DType, ProcessGroup};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A tensor of some library, as far as data-parallel training is concerned.
@@ -60,6 +61,16 @@ pub trait Tensor: Sized + Send + 'static {
     /// As of [`read`](Self::read), and for elements that do not lie in row-major order.
     fn write<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
 
+    /// The bytes of some elements, by their numbers in row-major order: for checkpoints, which are written in parts. Where the host can't see the tensor this
+    /// copies no more than these.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    fn read_range(&self, elements: Range<usize>) -> Result<Vec<u8>> {
+        let size = self.dtype().size();
+        self.read(|bytes| bytes[elements.start * size..elements.end * size].to_vec())
+    }
+
     /// Multiplies each element, in place, and rounds once.
     ///
     /// # Errors
@@ -92,6 +103,37 @@ pub trait Tensor: Sized + Send + 'static {
     /// As of [`read`](Self::read).
     fn is_finite(&self) -> Result<bool> {
         self.read(|bytes| element::is_finite(self.dtype(), bytes))
+    }
+
+    /// Makes a step of [`AdamW`](crate::AdamW) on this weight and its moments, all of one type and shape, in place. On the host it is [`AdamWStep::update`]; a
+    /// library whose tensors are on a device makes the step there.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write), and those of [`AdamWStep::update`].
+    fn adamw(&mut self, first: &mut Self, second: &mut Self, grad: &Self, step: &AdamWStep) -> Result<()> {
+        let dtype = self.dtype();
+        self.write(|weight| {
+            first.write(|first| {
+                second
+                    .write(|second| grad.read(|grad| step.update_bytes(dtype, weight, [first, second], grad)))
+            })
+        })????
+    }
+
+    /// As [`adamw`](Self::adamw), of [`Sgd`](crate::Sgd). There is a velocity if [`has_velocity`](crate::SgdParams::has_velocity) says so.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write), and those of [`SgdStep::update`].
+    fn sgd(&mut self, velocity: Option<&mut Self>, grad: &Self, step: &SgdStep) -> Result<()> {
+        let dtype = self.dtype();
+        let mut update = |velocity: &mut [u8]| {
+            self.write(|weight| grad.read(|grad| step.update_bytes(dtype, weight, velocity, grad)))
+        };
+        match velocity {
+            Some(velocity) => velocity.write(update)????,
+            None => update(&mut [])???,
+        }
+        Ok(())
     }
 
     /// The memory in which gradients are reduced: the seam for memory that the host can't see. `None` reduces them [on the host](crate::memory::on_host).

@@ -52,7 +52,7 @@ enum Method {
 /// What a training of each kind needs from step to step.
 enum Training {
     Together(DistributedDataParallel, AdamW),
-    Apart(DiLoCo<AdamW>),
+    Apart(Box<DiLoCo<AdamW>>),
 }
 
 const BF16: Hook = || Ok(Box::new(Cast::bf16()));
@@ -93,7 +93,7 @@ impl Training {
             Method::Apart(config, hook) => {
                 let diloco = DiLoCo::new(adamw, varmap, group, config)?;
                 let hook = hook.map(|hook| hook()).transpose()?;
-                Self::Apart(if let Some(hook) = hook { diloco.with_hook(hook) } else { diloco })
+                Self::Apart(Box::new(if let Some(hook) = hook { diloco.with_hook(hook) } else { diloco }))
             }
         })
     }

@@ -1,24 +1,18 @@
 //! Training that communicates seldom: ranks train for themselves, and average what they have become.
 
-mod averager;
-mod config;
-mod fragment;
 mod state;
 
-pub use config::DiLoCoConfig;
+pub use phalanx_train::DiLoCoConfig;
 
 use crate::error::NO_GRADIENT_HINT;
-use crate::model::{self, Parameter, is_buffer, parameters};
+use crate::model::{self, is_buffer, parameters};
+use crate::sendable::Candle;
 use crate::{AdamW, Group, Result, sync_model};
-use averager::{Averager, AveragerHandle, FragmentGradients};
-use candle_core::DType;
+use candle_core::Var;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
-use fragment::Fragment;
-use phalanx::error::OpKind;
-use phalanx::{CallSite, Error, ProcessGroup, ReduceOp};
+use phalanx::CallSite;
 use phalanx_compress::{CommHook, Traffic};
-use phalanx_train::missing::MissingCheck;
 use std::fmt;
 
 /// The optimizer with which each rank trains by itself: any of candle's, ours, or one of your own.
@@ -56,13 +50,13 @@ impl InnerOptimizer for AdamW {
 ///
 /// Construction, `step` and [`finish`](Self::finish) are collective: all ranks make equally many steps. One that has fewer batches makes the rest
 /// with an empty `GradStore`. In between they need not keep pace, but for the group's time limit: see
-/// [`with_timeout`](ProcessGroup::with_timeout). In the first step all meet once, to find weights
+/// [`with_timeout`](phalanx::ProcessGroup::with_timeout). In the first step all meet once, to find weights
 /// [without a gradient](DiLoCoConfig::missing_gradients).
 ///
 /// What is dropped with an average under way leaves it to end by itself.
 ///
 /// # Cost
-/// Twice the weights' memory, and once that of the largest fragment. Of n bytes of weights, on P ranks, 2n(P − 1)/P are sent in
+/// Twice the weights' memory, and once that of the largest fragment, on the host. Of n bytes of weights, on P ranks, 2n(P − 1)/P are sent in
 /// `sync_every` steps, where data-parallel training sends as much in each.
 ///
 /// # Determinism
@@ -95,36 +89,20 @@ impl InnerOptimizer for AdamW {
 /// ```
 pub struct DiLoCo<O> {
     inner: O,
+    outer: phalanx_train::DiLoCo,
     varmap: VarMap,
-    /// A group of our own, so that a mean that is under way does not meet the program's calls.
-    group: ProcessGroup,
-    config: DiLoCoConfig,
-    fragments: Vec<Fragment>,
-    averager: AveragerHandle,
-    flight: Option<InFlight>,
-    steps: u64,
-    traffic: Traffic,
-    /// Until the ranks know which weights have gradients.
-    missing_check: Option<MissingCheck>,
+    /// The variables that are weights, and the same as the outer part knows them.
+    vars: Vec<Var>,
+    weights: Vec<Candle>,
 }
 
 impl<O: fmt::Debug> fmt::Debug for DiLoCo<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DiLoCo")
             .field("inner", &self.inner)
-            .field("group", &self.group)
-            .field("config", &self.config)
-            .field("steps", &self.steps)
-            .field("flight", &self.flight)
+            .field("outer", &self.outer)
             .finish_non_exhaustive()
     }
-}
-
-/// A fragment whose mean is under way, and the step after which it is to be there.
-#[derive(Debug, Clone, Copy)]
-struct InFlight {
-    fragment: usize,
-    due: u64,
 }
 
 impl<O: InnerOptimizer> DiLoCo<O> {
@@ -162,33 +140,12 @@ impl<O: InnerOptimizer> DiLoCo<O> {
         let mut parameters = parameters(varmap);
         // What the forward pass changes is no weight: a momentum would carry a variance below zero.
         parameters.retain(|p| p.var.dtype().is_float() && !is_buffer(&p.name));
-        let dtype = wide(&parameters);
-        let layers = || {
-            let what =
-                format!("fragments is {}, but the model has fewer layers of weights", config.fragments);
-            Error::misuse(OpKind::AllReduce, what)
-        };
-        let dealt = fragment::deal(parameters, config.fragments).ok_or_else(layers)?;
-        let fragments =
-            dealt.into_iter().map(|members| Fragment::new(members, dtype)).collect::<Result<Vec<_>>>()?;
-        let group = group.split(Some(0), 0)?.expect("all ranks gave one colour");
-        let largest = fragments.iter().map(Fragment::bytes).max().unwrap_or(0);
-        let averager = AveragerHandle::new(Averager::new(group.clone(), dtype, largest)?);
-        tracing::debug!(fragments = fragments.len(), largest, "outer weights made");
-        let (flight, steps, traffic) = (None, 0, Traffic::default());
-        let missing_check = Some(MissingCheck::new(config.missing_gradients)).filter(MissingCheck::is_on);
-        Ok(Self {
-            inner,
-            varmap: varmap.clone(),
-            group,
-            config,
-            fragments,
-            averager,
-            flight,
-            steps,
-            traffic,
-            missing_check,
-        })
+        let weights = parameters.iter().map(|p| Candle::local(&p.var));
+        let weights = weights.collect::<phalanx_train::Result<Vec<_>>>()?;
+        let named = parameters.iter().map(|p| p.name.as_str()).zip(&weights);
+        let outer = phalanx_train::DiLoCo::around(named, group, config)?;
+        let vars = parameters.into_iter().map(|p| p.var).collect();
+        Ok(Self { inner, outer, varmap: varmap.clone(), vars, weights })
     }
 
     /// Has `hook` average what 32-bit weights are away from the outer ones, in fewer bytes. All ranks pass the same kind. A model
@@ -215,15 +172,13 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// ```
     #[must_use]
     pub fn with_hook(self, hook: impl CommHook + 'static) -> Self {
-        // Nothing has been under way yet, so nothing has failed.
-        let _ = self.averager.with(|averager| averager.hook = Some(Box::new(hook)));
-        self
+        Self { outer: self.outer.with_hook(hook), ..self }
     }
 
     /// Makes one step of the rank's own optimizer. Then, if it is their turn, the mean that was under way arrives, and the next fragment is sent.
     ///
     /// # Errors
-    /// Those of the optimizer, before anything is sent. Those of [`all_reduce`](ProcessGroup::all_reduce), of one that was under way too: the rank's
+    /// Those of the optimizer, before anything is sent. Those of [`all_reduce`](phalanx::ProcessGroup::all_reduce), of one that was under way too: the rank's
     /// weights are its own then, from before the mean came. In the first step [`Error::NoGradient`](crate::Error::NoGradient), if
     /// [`DiLoCoConfig::missing_gradients`] asks for it, before anything is changed.
     ///
@@ -248,23 +203,11 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// ```
     #[track_caller]
     pub fn step(&mut self, grads: &GradStore) -> Result<()> {
-        self.look_for_gradients(grads, CallSite::caller())?;
+        let has_batch = grads.get_ids().next().is_some();
+        let has_gradient = |index: usize| grads.get(&self.vars[index]).is_some();
+        self.outer.look_for_gradients(has_batch, has_gradient, NO_GRADIENT_HINT)?;
         self.inner.inner_step(grads)?;
-        self.steps += 1;
-        let bytes = self.fragments.iter().map(Fragment::bytes).sum();
-        self.traffic.plain += Traffic::of_all_reduce(bytes, &self.group);
-        let turn = self.config.turn(self.steps);
-        // What a checkpoint of another configuration has under way may be due after the next turn.
-        if self.flight.is_some_and(|flight| flight.due <= self.steps || turn.is_some()) {
-            self.land()?;
-        }
-        if let Some(fragment) = turn {
-            self.launch(fragment, self.config.delay, CallSite::caller())?;
-            if self.config.delay == 0 {
-                self.land()?;
-            }
-        }
-        Ok(())
+        Ok(self.outer.step(&mut self.weights)?)
     }
 
     /// Waits for what is under way, averages what was trained since, and leaves all ranks with the outer weights: before an evaluation, or at the
@@ -273,7 +216,7 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// The training may go on afterwards.
     ///
     /// # Errors
-    /// As of [`step`](Self::step), and those of [`broadcast`](ProcessGroup::broadcast).
+    /// As of [`step`](Self::step), and those of [`broadcast`](phalanx::ProcessGroup::broadcast).
     ///
     /// # Examples
     /// ```
@@ -295,68 +238,9 @@ impl<O: InnerOptimizer> DiLoCo<O> {
     /// ```
     #[track_caller]
     pub fn finish(&mut self) -> Result<()> {
-        let site = CallSite::caller();
-        if self.flight.is_some() {
-            self.land()?;
-        }
-        for at in 0..self.fragments.len() {
-            if self.fragments[at].sent_at < self.steps {
-                self.launch(at, 0, site.clone())?;
-                self.land()?;
-            }
-        }
-        self.fragments.iter().try_for_each(|fragment| fragment.adopt(0.0))?;
-        model::sync_buffers(&self.varmap, &self.group.with_call_site(site), 0)
-    }
-
-    /// Asks once, in the first step in which any rank has a batch, whether each weight has a gradient somewhere.
-    fn look_for_gradients(&mut self, grads: &GradStore, site: CallSite) -> Result<()> {
-        // While something is under way the group is not ours: later, then.
-        if self.missing_check.is_none() || self.flight.is_some() {
-            return Ok(());
-        }
-        let group = self.group.with_call_site(site);
-        let members = || self.fragments.iter().flat_map(|fragment| &fragment.members);
-        let mine = members().map(|member| grads.get(&member.parameter.var).is_some());
-        let has_batch = grads.get_ids().next().is_some();
-        let mut users: Vec<u32> = std::iter::once(has_batch).chain(mine).map(u32::from).collect();
-        group.all_reduce(&mut users, ReduceOp::Sum)?;
-        if users[0] == 0 {
-            return Ok(());
-        }
-        let named = members().zip(&users[1..]).filter(|&(_, &users)| users == 0);
-        let mut missing: Vec<&str> = named.map(|(member, _)| member.parameter.name.as_str()).collect();
-        missing.sort_unstable();
-        match self.missing_check.take() {
-            Some(mut missing_check) => Ok(missing_check.judge(missing, NO_GRADIENT_HINT, &group)?),
-            None => Ok(()),
-        }
-    }
-
-    /// Sends a fragment's pseudo-gradients; the mean is to be there after `delay` more steps.
-    fn launch(&mut self, at: usize, delay: u64, site: CallSite) -> Result<()> {
-        let fragment = &mut self.fragments[at];
-        let gradients = fragment.pseudo_gradients()?;
-        self.averager.with(|averager| Fragment::pack(&gradients, averager.bytes()))??;
-        let sent = FragmentGradients { index: at, bytes: fragment.bytes(), shapes: fragment.shapes(), site };
-        match delay {
-            0 => self.averager.average(sent)?,
-            _ => self.averager.begin(sent),
-        }
-        fragment.sent_at = self.steps;
-        self.flight = Some(InFlight { fragment: at, due: self.steps + delay });
-        Ok(())
-    }
-
-    /// Makes the outer step by the mean that was under way, and lets the rank go on from there.
-    fn land(&mut self) -> Result<()> {
-        let Some(InFlight { fragment, .. }) = self.flight.take() else { return Ok(()) };
-        let fragment = &mut self.fragments[fragment];
-        let (means, sent) =
-            self.averager.with(|averager| (fragment.unpack(averager.bytes()), averager.sent()))?;
-        self.traffic.sent = sent;
-        fragment.step(&means?, &self.config)?;
-        fragment.adopt(self.config.mix)
+        self.outer.finish(&mut self.weights)?;
+        let group = self.outer.group().with_call_site(CallSite::caller());
+        model::sync_buffers(&self.varmap, &group, 0)
     }
 }
 
@@ -382,7 +266,7 @@ impl<O> DiLoCo<O> {
     /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     pub fn traffic(&self) -> Traffic {
-        self.traffic
+        self.outer.traffic()
     }
 
     /// The rank's own optimizer.
@@ -425,10 +309,4 @@ impl<O> DiLoCo<O> {
     pub fn inner_mut(&mut self) -> &mut O {
         &mut self.inner
     }
-}
-
-/// The type of the outer weights: f64 where a weight is, else f32, of weights of 16 bits too, for what a step adds to those is often too little.
-fn wide(parameters: &[Parameter]) -> DType {
-    let is_double = parameters.iter().any(|p| p.var.dtype() == DType::F64);
-    if is_double { DType::F64 } else { DType::F32 }
 }

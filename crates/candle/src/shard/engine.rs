@@ -1,60 +1,62 @@
 //! The engine of a sharded model, which its units and its operations in candle's graph share.
 
 use crate::element::with_element;
-use crate::shard::flat::Flat;
-use crate::shard::gradients::{Gradients, Sender, Sending};
-use crate::shard::step_sums::StepSums;
-use crate::shard::weights::{Pass, Weights};
+use crate::error::NO_GRADIENT_HINT;
+use crate::sendable::Candle;
+use crate::shard::weights::{ModelWeights, shard_var, tensor};
 use crate::{Error, MissingGradients, Result, Share};
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId, WithDType};
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Shape, Tensor, TensorId, Var, WithDType};
 use phalanx::{CallSite, ProcessGroup};
+use phalanx_checkpoint::Checkpoint;
+use phalanx_train::shard_parts::{Flat, Pass, PassSending};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Weights and gradients, and who moves them.
+/// The engine, and what it moves: the model's weights.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub(crate) flats: Vec<Flat>,
-    pub(crate) weights: Weights,
-    pub(crate) gradients: Gradients,
-    step_sums: StepSums,
-    sender: Sender,
+    inner: phalanx_train::shard_parts::Engine<Candle>,
+    model: ModelWeights,
+    /// The shards, as optimizers are given them.
+    pub(crate) shards: Vec<Var>,
     /// The flat of each weight that the model has, and its index among the members there.
     places: HashMap<TensorId, (usize, usize)>,
 }
 
 impl Engine {
     pub(crate) fn new(
-        flats: Vec<Flat>,
+        flats: Vec<Flat<Candle>>,
+        model: ModelWeights,
         group: &ProcessGroup,
         overlap: bool,
         missing: MissingGradients,
-    ) -> Self {
-        let weights = Weights::new(&flats, overlap);
-        let gradients = Gradients::new(flats.len());
-        let step_sums = StepSums::new(&flats, missing);
+    ) -> Result<Self> {
+        let shards = flats.iter().map(|flat| shard_var(&flat.shard)).collect::<candle_core::Result<_>>()?;
         let places = flats.iter().enumerate().flat_map(|(at, flat)| {
-            flat.members.iter().enumerate().map(move |(member, m)| (m.tensor.id(), (at, member)))
+            let members = flat.members.iter().enumerate();
+            members.map(|(member, m)| (model.0[m.index].tensor.id(), (at, member))).collect::<Vec<_>>()
         });
         let places = places.collect();
-        let sender = Sender { group: group.clone(), overlap };
-        Self { weights, gradients, step_sums, sender, places, flats }
+        let inner = phalanx_train::shard_parts::Engine::new(flats, group, overlap, missing, NO_GRADIENT_HINT);
+        Ok(Self { inner, model, shards, places })
     }
 
-    /// The calls that follow count as made there.
-    fn called_at(&mut self, site: CallSite) {
-        self.sender.group = self.sender.group.with_call_site(site);
+    pub(crate) fn flats(&self) -> &[Flat<Candle>] {
+        self.inner.flats()
+    }
+
+    pub(crate) fn load(&mut self, prefix: &str, from: &Checkpoint) -> phalanx_checkpoint::Result<()> {
+        self.inner.load(prefix, from)
     }
 
     pub(crate) fn begin_forward(&mut self, site: CallSite) -> Result<()> {
-        self.called_at(site);
-        self.weights.refresh(&self.flats, &self.sender.group)?;
-        self.weights.begin(Pass::Forward, &self.flats, &self.sender.group)
+        Ok(self.inner.begin_forward(&mut self.model, site)?)
     }
 
-    pub(crate) fn end_forward(&mut self) -> Result<()> {
-        self.weights.end(&self.flats)
+    /// Whether a unit has worked.
+    pub(crate) fn end_forward(&mut self) -> Result<bool> {
+        Ok(self.inner.end_forward(&mut self.model)?)
     }
 
     /// A backward pass begins, which is the `last` of the step or not.
@@ -62,57 +64,48 @@ impl Engine {
         &mut self,
         loss: &Tensor,
         share: Share,
-        (sending, last): (Sending, bool),
+        sending: (PassSending, bool),
         site: CallSite,
     ) -> Result<()> {
-        self.called_at(site);
         let nodes = loss.sorted_nodes();
         let reached: Vec<_> = nodes.iter().filter_map(|node| self.places.get(&node.id()).copied()).collect();
-        self.gradients.begin(share, sending, &reached, &self.sender.group)?;
-        self.step_sums.note(share, &reached)?;
-        if last {
-            self.step_sums.ask(&self.sender.group)?;
-        }
-        self.weights.begin(Pass::Backward, &self.flats, &self.sender.group)
+        Ok(self.inner.begin_backward(&reached, share, sending, site)?)
     }
 
     pub(crate) fn end_backward(&mut self) -> Result<()> {
-        self.weights.end(&self.flats)?;
-        self.gradients.end(&self.flats, &self.sender)
+        Ok(self.inner.end_backward(&mut self.model)?)
     }
 
     /// The last pass of the step is over: this rank's slices of its gradients, of all flats of which any rank has used a weight.
     pub(crate) fn end_step(&mut self) -> Result<Vec<Option<Tensor>>> {
-        self.step_sums.settle(&self.flats, &self.sender.group)?;
-        Ok(self.gradients.take())
+        let grads = self.inner.end_step()?.into_iter();
+        Ok(grads.map(|grad| grad.map(tensor).transpose()).collect::<phalanx_train::Result<_>>()?)
     }
 
     /// A step has failed: nothing is left of it.
     pub(crate) fn give_up(&mut self) {
-        self.gradients.give_up();
-        self.step_sums.forget();
-        if let Err(error) = self.weights.end(&self.flats) {
-            tracing::warn!(%error, "weights of a pass that failed stay in memory");
-        }
+        self.inner.give_up(&mut self.model);
     }
 
     /// The unit of a flat begins to work: its weights are here.
     fn enter(&mut self, at: usize, pass: Pass) -> Result<()> {
-        self.weights.enter(at, pass, &self.flats, &self.sender.group)
+        Ok(self.inner.enter(at, pass, &mut self.model)?)
     }
 
     /// Work with a flat's weights may be done: if nothing needs them any more they go away.
     fn settle(&mut self, at: usize) -> Result<()> {
-        if self.weights.is_at_work(at) || self.gradients.need(at) {
-            return Ok(());
-        }
-        self.weights.release(at, &self.flats[at])
+        Ok(self.inner.settle(at, &mut self.model)?)
     }
 
     fn arrive(&mut self, weight: &Tensor, grad: &Tensor) -> Result<()> {
-        let Some(&(at, member)) = self.places.get(&weight.id()) else { return Ok(()) };
-        self.gradients.arrive(at, member, grad, &self.flats[at], &self.sender)?;
-        self.settle(at)
+        let Some(&at) = self.places.get(&weight.id()) else { return Ok(()) };
+        Ok(self.inner.arrive(at, &Candle::local(grad)?, &mut self.model)?)
+    }
+
+    /// Flats whose weights are in memory although they do not stay, and those whose gradients lie here whole.
+    #[cfg(test)]
+    pub(crate) fn in_memory(&self) -> (usize, usize) {
+        self.inner.in_memory()
     }
 }
 
@@ -157,7 +150,7 @@ impl EngineHandle {
 
     /// As [`amid`](Self::amid), of a backward pass of ours.
     fn amid_backward<R>(&self, work: impl FnOnce(&mut Engine) -> Result<R>) -> candle_core::Result<R> {
-        if self.with(|engine| engine.gradients.are_awaited()) != Some(true) {
+        if self.with(|engine| engine.inner.awaits_gradients()) != Some(true) {
             candle_core::bail!(
                 "gradients of a sharded model go through its own `backward`, not through that of the loss"
             )
@@ -168,14 +161,14 @@ impl EngineHandle {
     pub(crate) fn enter(&self, at: usize) -> candle_core::Result<()> {
         self.amid(|engine| {
             engine.enter(at, Pass::Forward)?;
-            engine.weights.count(at, 1);
+            engine.inner.count(at, 1);
             Ok(())
         })
     }
 
     pub(crate) fn leave(&self, at: usize) -> candle_core::Result<()> {
         self.amid(|engine| {
-            engine.weights.count(at, -1);
+            engine.inner.count(at, -1);
             engine.settle(at)
         })
     }
@@ -250,10 +243,10 @@ impl CustomOp1 for Border {
             match self.side {
                 Side::Out { has_in } => {
                     engine.enter(self.flat, Pass::Backward)?;
-                    engine.weights.count(self.flat, has_in.into());
+                    engine.inner.count(self.flat, has_in.into());
                 }
                 Side::In => {
-                    engine.weights.count(self.flat, -1);
+                    engine.inner.count(self.flat, -1);
                     engine.settle(self.flat)?;
                 }
             }

@@ -1,20 +1,15 @@
-//! Optimizer state, gradients and weights that are dealt out over the ranks.
+//! Sharded training by a graph of candle's: units, and weights that come and go with them.
 
-mod config;
 mod engine;
-mod flat;
-mod gradients;
 mod saved;
 mod sharded;
-mod step_sums;
 #[cfg(test)]
 mod tests;
 mod unit;
 mod var_backend;
 mod weights;
 
-pub use config::{ShardConfig, Stage};
-pub(crate) use saved::Extent;
+pub use phalanx_train::{ShardConfig, Stage};
 pub use sharded::Sharded;
 pub use unit::Unit;
 pub use var_backend::Units;

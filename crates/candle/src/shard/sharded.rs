@@ -1,15 +1,14 @@
 //! Training in which every rank keeps only a part of what all need.
 
 use crate::clip::{shorten, sum_of_squares};
-use crate::shard::config::{ShardConfig, Stage};
 use crate::shard::engine::{Engine, EngineHandle};
-use crate::shard::gradients::Sending;
 use crate::shard::var_backend::Units;
-use crate::{LossScaler, Result, Share, model, sync_model};
+use crate::{LossScaler, Result, ShardConfig, Share, Stage, model, sync_model};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use phalanx::{CallSite, ProcessGroup, ReduceOp};
+use phalanx_train::shard_parts::PassSending;
 use std::fmt;
 use std::sync::Arc;
 
@@ -121,8 +120,8 @@ impl<M> Sharded<M> {
         let units = Units::new(config.stage, config.bucket_cap_bytes, &here, &handle)?;
         let model = model(&units, units.var_builder(dtype))
             .map_err(|error| handle.take_error().unwrap_or_else(|| error.into()))?;
-        let engine = Engine::new(units.close()?, group, overlap, config.missing_gradients);
-        handle.open(engine);
+        let (flats, weights) = units.close()?;
+        handle.open(Engine::new(flats, weights, group, overlap, config.missing_gradients)?);
         let buffers = units.builder.buffers.clone();
         sync_model(&buffers, &here, 0)?;
         Ok(Self { model, handle, buffers, group: group.clone(), config })
@@ -147,7 +146,7 @@ impl<M> Sharded<M> {
     /// # std::thread::scope(|s| for group in phalanx::threads(2) { s.spawn(move || on(&group).unwrap()); });
     /// ```
     pub fn shards(&self) -> Vec<Var> {
-        self.engine(|engine| engine.flats.iter().map(|flat| flat.shard.clone()).collect())
+        self.engine(|engine| engine.shards.clone())
     }
 
     /// Has `work` done with the model, whose weights are what the shards are now. All use of the model goes through here.
@@ -180,10 +179,7 @@ impl<M> Sharded<M> {
         self.handle.take_error(); // of a unit whose failure `work` went on from
         self.engine(|engine| engine.begin_forward(site))?;
         let outcome = work(&self.model);
-        let has_gathered = self.engine(|engine| {
-            engine.end_forward()?;
-            Ok::<_, crate::Error>(engine.weights.has_gathered)
-        })?;
+        let has_gathered = self.engine(Engine::end_forward)?;
         outcome.map_err(|error| {
             if has_gathered {
                 self.group.abort(&format!("its forward pass failed: {error}"));
@@ -250,14 +246,15 @@ impl<M> Sharded<M> {
     /// ```
     #[track_caller]
     pub fn backward_share(&self, loss: &Tensor, share: Share) -> Result<GradStore> {
-        let sending = if self.config.stage == Stage::Optimizer { Sending::After } else { Sending::During };
+        let sending =
+            if self.config.stage == Stage::Optimizer { PassSending::After } else { PassSending::During };
         self.pass(loss, share, (sending, true), CallSite::caller())?;
         self.engine(|engine| {
             let reduced = engine.end_step().inspect_err(|_| engine.give_up())?;
             let mut grads = GradStore::default();
-            for (flat, reduced) in engine.flats.iter().zip(reduced) {
+            for (shard, reduced) in engine.shards.iter().zip(reduced) {
                 if let Some(reduced) = reduced {
-                    grads.insert(&flat.shard, reduced);
+                    grads.insert(shard, reduced);
                 }
             }
             Ok(grads)
@@ -293,11 +290,12 @@ impl<M> Sharded<M> {
     #[doc(alias = "no_sync")]
     #[track_caller]
     pub fn accumulate(&self, loss: &Tensor, share: Share) -> Result<()> {
-        let sending = if self.config.stage == Stage::Optimizer { Sending::Not } else { Sending::During };
+        let sending =
+            if self.config.stage == Stage::Optimizer { PassSending::Not } else { PassSending::During };
         self.pass(loss, share, (sending, false), CallSite::caller())
     }
 
-    fn pass(&self, loss: &Tensor, share: Share, sending: (Sending, bool), site: CallSite) -> Result<()> {
+    fn pass(&self, loss: &Tensor, share: Share, sending: (PassSending, bool), site: CallSite) -> Result<()> {
         self.engine(|engine| engine.begin_backward(loss, share, sending, site))?;
         // It returns the gradients of what is no weight of ours.
         let outcome = match loss.backward() {

@@ -49,9 +49,7 @@ fn seen(stage: Stage, overlap: Overlap) -> Vec<[Vec<(usize, usize)>; 3]> {
                 let look = {
                     let seen = seen.clone();
                     move || {
-                        let state = handle.with(|engine| {
-                            (engine.weights.visiting(&engine.flats), engine.gradients.whole())
-                        });
+                        let state = handle.with(|engine| engine.in_memory());
                         seen.lock().unwrap().push(state.unwrap());
                     }
                 };

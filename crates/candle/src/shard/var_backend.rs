@@ -1,18 +1,20 @@
 //! Weights as a sharded model gets them while it is built.
 
 use crate::Result;
+use crate::Stage;
 use crate::element::replace;
 use crate::model::is_buffer;
-use crate::shard::config::Stage;
+use crate::sendable::Candle;
 use crate::shard::engine::{EngineHandle, Weight};
-use crate::shard::flat::{Flat, Taken, cut, kept};
 use crate::shard::unit::{Unit, UnitWeights};
+use crate::shard::weights::{ModelWeights, shard};
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, Device, Shape, Storage, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, VarMap};
 use phalanx::ProcessGroup;
 use phalanx_train::model::{Entry, compare};
+use phalanx_train::shard_parts::{Flat, cut};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,9 +38,14 @@ pub(crate) struct ModelBuilder {
     state: Mutex<State>,
 }
 
+/// A weight that belongs to no flat yet.
+type Taken = phalanx_train::shard_parts::Taken<Candle>;
+
 #[derive(Debug, Default)]
 struct State {
-    flats: Vec<Flat>,
+    flats: Vec<Flat<Candle>>,
+    /// All that were taken.
+    weights: ModelWeights,
     /// Outside of units.
     loose: Vec<Taken>,
     /// Inside of the unit that is being made.
@@ -142,8 +149,8 @@ impl Units {
         let part = part(vb);
         let Open { taken, .. } = self.builder.state().unit.take().expect("only this function changes it");
         let part = part?;
-        if let Some(other) = taken.iter().find(|one| one.tensor.dtype() != taken[0].tensor.dtype()) {
-            let (ours, theirs) = (taken[0].tensor.dtype(), other.tensor.dtype());
+        if let Some(other) = taken.iter().find(|one| one.dtype != taken[0].dtype) {
+            let (ours, theirs) = (taken[0].dtype, other.dtype);
             candle_core::bail!(
                 "the unit `{name}` has weights of {ours:?} and, with `{}`, of {theirs:?}: a unit has one type",
                 other.name
@@ -154,7 +161,7 @@ impl Units {
     }
 
     /// The model is built.
-    pub(crate) fn close(&self) -> Result<Vec<Flat>> {
+    pub(crate) fn close(&self) -> Result<(Vec<Flat<Candle>>, ModelWeights)> {
         let loose = std::mem::take(&mut self.builder.state().loose);
         self.agree(&loose)?;
         for (at, taken) in cut(loose, self.cap_bytes).into_iter().enumerate() {
@@ -163,12 +170,12 @@ impl Units {
         let mut state = self.builder.state();
         state.is_closed = true;
         state.known.clear();
-        Ok(std::mem::take(&mut state.flats))
+        Ok((std::mem::take(&mut state.flats), std::mem::take(&mut state.weights)))
     }
 
     /// Makes sure that all ranks have taken the same.
     fn agree(&self, taken: &[Taken]) -> Result<()> {
-        let entry = |one: &Taken| Entry::new(&*one.name, one.tensor.dtype().as_str(), one.tensor.dims());
+        let entry = |one: &Taken| Entry::new(&*one.name, one.dtype, &one.dims);
         Ok(compare(taken.iter().map(entry).collect(), &self.group, 0)?)
     }
 
@@ -181,11 +188,11 @@ impl Units {
     }
 
     fn make(&self, name: String, taken: Vec<Taken>, stays: bool) -> Result<usize> {
-        let flat = Flat::new(name, taken, stays, &self.group)?;
-        if !stays {
-            flat.release()?;
-        }
+        let flat = Flat::new::<Candle, _>(name, taken, stays, &self.group, shard)?;
         let mut state = self.builder.state();
+        if !stays {
+            flat.release(&mut state.weights)?;
+        }
         state.flats.push(flat);
         Ok(state.flats.len() - 1)
     }
@@ -240,8 +247,14 @@ impl SimpleBackend for VarBackend {
             replace(&tensor, converted(&var, dtype)?)?;
             var.into_inner()
         };
+        let [weight, initial] =
+            [&tensor, &initial].map(|tensor| Candle::local(tensor).map_err(candle_core::Error::wrap));
+        let (weight, initial) = (weight?, initial?);
         state.known.insert(name.to_owned(), (tensor.clone(), unit));
-        let taken = Taken { name: name.to_owned(), tensor: tensor.clone(), initial };
+        let index = state.weights.0.len();
+        let (dims, dtype) = (tensor.dims().to_vec(), weight.dtype);
+        let taken = Taken { name: name.to_owned(), dims, dtype, index, initial };
+        state.weights.0.push(weight);
         let State { loose, unit, .. } = &mut *state;
         unit.as_mut().map_or(loose, |unit| &mut unit.taken).push(taken);
         Ok(tensor)
@@ -266,4 +279,9 @@ fn converted(var: &Tensor, dtype: DType) -> candle_core::Result<CpuStorage> {
         Storage::Cpu(storage) => storage.to_dtype(var.layout(), dtype),
         _ => unreachable!("it was made on the CPU"),
     }
+}
+
+/// The type in which weights of this type are kept.
+fn kept(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }

@@ -1,190 +1,56 @@
-//! Which weights are whole on this rank, and how they become so.
+//! The weights as the model has them, whose memory comes and goes.
 
-use crate::shard::flat::Flat;
-use crate::{Error, Result};
-use phalanx::{ProcessGroup, ReduceOp, Work};
-use std::collections::HashMap;
+use crate::element::{replace, with_element};
+use crate::sendable::{Candle, candles, told};
+use bytemuck::Zeroable;
+use candle_core::{CpuStorage, DType, Device, Tensor, Var, WithDType};
+use phalanx_train::{Array, Result, Weights};
 
-/// The bytes before each rank's slice: the number of the flat. By it, ranks that gather different flats notice.
-const HEADER: usize = size_of::<u64>();
-
-/// Which pass goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pass {
-    Forward,
-    Backward,
-}
-
-/// Whether the whole of a flat is in memory.
-#[derive(Debug)]
-enum Presence {
-    Away,
-    Coming(Work<Vec<u8>>),
-    Here,
-}
-
-/// The order in which flats were gathered so far; all ranks see the same.
+/// The weights that a model was given, by the order in which it took them. Tensors of the model share their memory.
 #[derive(Debug, Default)]
-struct Order {
-    after: HashMap<Option<usize>, usize>,
-    last: Option<usize>,
-}
+pub(crate) struct ModelWeights(pub(crate) Vec<Candle>);
 
-/// The weights of all flats. What is gathered when depends on nothing but the order in which units begin their work, so all ranks
-/// gather the same.
-#[derive(Debug)]
-pub(crate) struct Weights {
-    /// Whether the next unit's weights are gathered while this one works.
-    looks_ahead: bool,
-    presence: Vec<Presence>,
-    /// How often the unit is at work at the moment, for each flat.
-    at_work: Vec<usize>,
-    orders: [Order; 2],
-    /// The flat that is gathered for a unit whose work has not begun: one at most, so at most two units' weights are in memory.
-    ahead: Option<usize>,
-    /// Whether those that stay have been gathered, at least once and without trouble.
-    have_come: bool,
-    /// Whether a unit has worked in this pass.
-    pub(crate) has_gathered: bool,
-}
-
-impl Weights {
-    pub(crate) fn new(flats: &[Flat], looks_ahead: bool) -> Self {
-        let presence = |flat: &Flat| if flat.stays { Presence::Here } else { Presence::Away };
-        Self {
-            looks_ahead,
-            presence: flats.iter().map(presence).collect(),
-            at_work: vec![0; flats.len()],
-            orders: Default::default(),
-            ahead: None,
-            have_come: false,
-            has_gathered: false,
-        }
+impl Weights<Candle> for ModelWeights {
+    fn with<R>(&mut self, index: usize, work: impl FnOnce(&mut Candle) -> Result<R>) -> Result<R> {
+        work(&mut self.0[index])
     }
 
-    /// Gathers the weights that stay, if any rank's slice of them has changed since.
-    pub(crate) fn refresh(&mut self, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
-        if !flats.iter().any(|flat| flat.stays) {
-            return Ok(());
-        }
-        let mut is_stale = !self.have_come;
-        for flat in flats.iter().filter(|flat| flat.stays) {
-            is_stale = is_stale || !flat.is_fresh()?;
-        }
-        let mut some_are_stale = [u8::from(is_stale)];
-        group.all_reduce(&mut some_are_stale, ReduceOp::Max)?;
-        if some_are_stale[0] != 0 {
-            self.have_come = false;
-            for (at, flat) in flats.iter().enumerate().filter(|(_, flat)| flat.stays) {
-                let slices = gather(at, flat, group)?;
-                land(at, flats, &slices, true)?;
-            }
-            self.have_come = true;
-        }
-        Ok(())
+    fn come(&mut self, index: usize, _: &[usize]) -> Result<()> {
+        let tensor = &self.0[index].tensor;
+        replace(tensor, zeros(tensor.dtype(), tensor.elem_count())).map(drop).map_err(told)
     }
 
-    /// A pass begins: what comes first is gathered, if that is known.
-    pub(crate) fn begin(&mut self, pass: Pass, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
-        self.has_gathered = false;
-        self.orders[pass as usize].last = None;
-        self.look_ahead(pass, flats, group)
-    }
-
-    /// A unit begins its work in a pass: its weights are here after this.
-    pub(crate) fn enter(
-        &mut self,
-        at: usize,
-        pass: Pass,
-        flats: &[Flat],
-        group: &ProcessGroup,
-    ) -> Result<()> {
-        self.has_gathered = true;
-        self.ahead.take_if(|ahead| *ahead == at);
-        let slices = match std::mem::replace(&mut self.presence[at], Presence::Away) {
-            Presence::Here => None,
-            Presence::Coming(work) => Some(work.wait()?),
-            Presence::Away => Some(gather(at, &flats[at], group)?),
-        };
-        if let Some(slices) = slices {
-            land(at, flats, &slices, false)?;
-        }
-        self.presence[at] = Presence::Here;
-        let order = &mut self.orders[pass as usize];
-        order.after.insert(order.last, at);
-        order.last = Some(at);
-        self.look_ahead(pass, flats, group)
-    }
-
-    fn look_ahead(&mut self, pass: Pass, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
-        let order = &self.orders[pass as usize];
-        if let (true, None, Some(&next)) = (self.looks_ahead, self.ahead, order.after.get(&order.last))
-            && matches!(self.presence[next], Presence::Away)
-        {
-            let work = group.all_gather_async(&message(next, &flats[next])?)?;
-            self.presence[next] = Presence::Coming(work);
-            self.ahead = Some(next);
-        }
-        Ok(())
-    }
-
-    /// Counts one more user of these weights, or one less.
-    pub(crate) fn count(&mut self, at: usize, more: isize) {
-        self.at_work[at] = self.at_work[at].saturating_add_signed(more);
-    }
-
-    pub(crate) fn is_at_work(&self, at: usize) -> bool {
-        self.at_work[at] > 0
-    }
-
-    pub(crate) fn release(&mut self, at: usize, flat: &Flat) -> Result<()> {
-        if !flat.stays {
-            self.presence[at] = Presence::Away;
-            flat.release()?;
-        }
-        Ok(())
-    }
-
-    /// A pass is over: weights that do not stay are away, and those that were gathered in vain.
-    pub(crate) fn end(&mut self, flats: &[Flat]) -> Result<()> {
-        self.ahead = None;
-        self.at_work.fill(0);
-        flats.iter().enumerate().try_for_each(|(at, flat)| self.release(at, flat))
-    }
-
-    /// Flats whose weights are here although they do not stay, or will be.
-    #[cfg(test)]
-    pub(crate) fn visiting(&self, flats: &[Flat]) -> usize {
-        let visits =
-            |(flat, presence): &(&Flat, &Presence)| !flat.stays && !matches!(presence, Presence::Away);
-        flats.iter().zip(&self.presence).filter(visits).count()
+    /// What the model computes with them from now on is an error of candle: their memory has a type that no operation takes.
+    fn go(&mut self, index: usize) -> Result<()> {
+        replace(&self.0[index].tensor, CpuStorage::F4(Vec::new())).map(drop).map_err(told)
     }
 }
 
-/// This rank's message of a flat: its number, and this rank's slice.
-fn message(at: usize, flat: &Flat) -> Result<Vec<u8>> {
-    let mut message = Vec::with_capacity(HEADER + flat.slice_bytes());
-    message.extend_from_slice(&(at as u64).to_le_bytes());
-    flat.with_slice(|slice| message.extend_from_slice(slice))?;
-    Ok(message)
+fn zeros(dtype: DType, elements: usize) -> CpuStorage {
+    with_element!(dtype,
+        T => T::to_cpu_storage_owned(vec![T::zeroed(); elements]),
+        _ => unreachable!("weights are floats"),
+    )
 }
 
-fn gather(at: usize, flat: &Flat, group: &ProcessGroup) -> Result<Vec<u8>> {
-    let mine = message(at, flat)?;
-    let mut all = vec![0; mine.len() * group.world_size()];
-    group.all_gather(&mine, &mut all)?;
-    Ok(all)
+/// Numbers as a tensor of one dimension, without copying.
+pub(crate) fn tensor(array: Array) -> Result<Tensor> {
+    with_element!(candles(phalanx_train::Tensor::dtype(&array))?,
+        T => {
+            let numbers: Vec<T> = array.try_into()?;
+            let len = numbers.len();
+            Tensor::from_vec(numbers, len, &Device::Cpu).map_err(told)
+        },
+        _ => unreachable!("weights are floats"),
+    )
 }
 
-/// Gives the model what all ranks have told of a flat.
-fn land(at: usize, flats: &[Flat], all: &[u8], are_here: bool) -> Result<()> {
-    let flat = &flats[at];
-    let message = |rank| &all[rank * (HEADER + flat.slice_bytes())..][..HEADER + flat.slice_bytes()];
-    let number =
-        |rank| u64::from_le_bytes(*message(rank).first_chunk().expect("it begins with a number")) as usize;
-    let name = |at: usize| flats.get(at).map_or_else(|| "none".to_owned(), |flat| flat.name.clone());
-    if let Some(rank) = (0..flat.world_size).find(|&rank| number(rank) != number(0)) {
-        return Err(Error::UnitMismatch { expected: name(number(0)), rank, found: name(number(rank)) });
-    }
-    flat.fill(|rank| &message(rank)[HEADER..], are_here)
+/// A shard, as an optimizer of candle's is given it: the memory is the same.
+pub(crate) fn shard_var(shard: &Candle) -> candle_core::Result<Var> {
+    Var::from_tensor(&shard.tensor)
+}
+
+/// A slice of weights as a shard.
+pub(crate) fn shard(own: Array) -> Result<Candle> {
+    Candle::local(Var::from_tensor(&tensor(own)?).map_err(told)?.as_tensor())
 }

@@ -11,7 +11,7 @@ pub enum Stage {
     /// The gradients, too: they are reduced as soon as they are complete, and only a part of each is kept. ZeRO-2.
     #[doc(alias = "ZeRO-2")]
     Gradients,
-    /// The weights, too: those of a [`Unit`](crate::Unit) are whole only while it works. ZeRO-3, or FSDP.
+    /// The weights, too: those of a unit, such as a layer, are whole only while it works. ZeRO-3, or FSDP.
     #[doc(alias = "ZeRO-3")]
     #[doc(alias = "FSDP")]
     Weights,
@@ -24,9 +24,9 @@ pub struct ShardConfig {
     /// The stage: what is dealt out. Default: [`Stage::Gradients`].
     pub stage: Stage,
     /// Most bytes of weights that are laid together and sent as one operation; a larger one is sent alone. The weights of a
-    /// [`Unit`](crate::Unit) are always sent together. Default: 4 MiB.
+    /// unit are always sent together. Default: 4 MiB.
     pub bucket_cap_bytes: usize,
-    /// Whether weights and gradients are sent while candle computes: the next unit's weights during this one's work, gradients during the
+    /// Whether weights and gradients are sent while the library computes: the next unit's weights during this one's work, gradients during the
     /// backward pass. Default: [`Overlap::Auto`]. The bits of the result are the same.
     pub overlap: Overlap,
     /// What a step does about weights for which no rank has a gradient. Default: [`MissingGradients::Warn`].
@@ -38,7 +38,7 @@ impl ShardConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::{ShardConfig, Stage};
+    /// use phalanx_train::{ShardConfig, Stage};
     ///
     /// assert_eq!(ShardConfig::default().stage, Stage::Gradients);
     /// assert_eq!(ShardConfig::default().stage(Stage::Weights).stage, Stage::Weights);
@@ -52,7 +52,7 @@ impl ShardConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::ShardConfig;
+    /// use phalanx_train::ShardConfig;
     ///
     /// assert_eq!(ShardConfig::default().bucket_cap_bytes(25 << 20).bucket_cap_bytes, 25 << 20);
     /// ```
@@ -61,11 +61,11 @@ impl ShardConfig {
         Self { bucket_cap_bytes: bytes, ..self }
     }
 
-    /// Sends while candle computes, or in between.
+    /// Sends while the library computes, or in between.
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::{Overlap, ShardConfig};
+    /// use phalanx_train::{Overlap, ShardConfig};
     ///
     /// assert_eq!(ShardConfig::default().overlap(Overlap::Off).overlap, Overlap::Off);
     /// ```
@@ -78,7 +78,7 @@ impl ShardConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::{MissingGradients, ShardConfig};
+    /// use phalanx_train::{MissingGradients, ShardConfig};
     ///
     /// let config = ShardConfig::default().missing_gradients(MissingGradients::Error);
     /// assert_eq!(config.missing_gradients, MissingGradients::Error);

@@ -36,7 +36,7 @@ impl DiLoCoConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::DiLoCoConfig;
+    /// use phalanx_train::DiLoCoConfig;
     ///
     /// let config = DiLoCoConfig::local_sgd(20);
     /// assert_eq!((config.sync_every, config.outer_learning_rate, config.outer_momentum), (20, 1.0, 0.0));
@@ -58,7 +58,7 @@ impl DiLoCoConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::DiLoCoConfig;
+    /// use phalanx_train::DiLoCoConfig;
     ///
     /// let config = DiLoCoConfig::diloco(500);
     /// assert_eq!((config.sync_every, config.outer_learning_rate, config.outer_momentum), (500, 0.7, 0.9));
@@ -72,7 +72,7 @@ impl DiLoCoConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::DiLoCoConfig;
+    /// use phalanx_train::DiLoCoConfig;
     ///
     /// let config = DiLoCoConfig::streaming(100, 4, 5);
     /// assert_eq!((config.sync_every, config.fragments, config.delay, config.mix), (100, 4, 5, 0.5));
@@ -85,7 +85,7 @@ impl DiLoCoConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::DiLoCoConfig;
+    /// use phalanx_train::DiLoCoConfig;
     ///
     /// let config = DiLoCoConfig::diloco(500).outer(0.5, 0.8);
     /// assert_eq!((config.outer_learning_rate, config.outer_momentum), (0.5, 0.8));
@@ -99,7 +99,7 @@ impl DiLoCoConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::DiLoCoConfig;
+    /// use phalanx_train::DiLoCoConfig;
     ///
     /// assert_eq!(DiLoCoConfig::streaming(100, 4, 5).mix(0.25).mix, 0.25);
     /// ```
@@ -112,7 +112,7 @@ impl DiLoCoConfig {
     ///
     /// # Examples
     /// ```
-    /// use phalanx_candle::{DiLoCoConfig, MissingGradients};
+    /// use phalanx_train::{DiLoCoConfig, MissingGradients};
     ///
     /// let config = DiLoCoConfig::diloco(500).missing_gradients(MissingGradients::Error);
     /// assert_eq!(config.missing_gradients, MissingGradients::Error);
@@ -130,8 +130,12 @@ impl DiLoCoConfig {
     }
 
     /// Refuses what makes no sense, and ranks that differ. Collective.
+    ///
+    /// # Errors
+    /// [`phalanx::Error::Misuse`] on all ranks; the group is fine.
+    #[doc(hidden)]
     #[track_caller]
-    pub(super) fn check(&self, group: &ProcessGroup) -> Result<()> {
+    pub fn check(&self, group: &ProcessGroup) -> Result<()> {
         let all = group.all_gather_object(self)?;
         let differs = || {
             let (rank, theirs) = all.iter().enumerate().find(|(_, theirs)| **theirs != all[0])?;

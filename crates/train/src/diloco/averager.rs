@@ -1,8 +1,7 @@
 //! Means over the ranks that are formed while the training goes on.
 
-use crate::sendable::{all_reduce, multiply};
-use candle_core::DType;
-use phalanx::{CallSite, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Result};
+use crate::element::{all_reduce, multiply};
+use phalanx::{CallSite, DType, Error, ProcessGroup, ReduceOp, RegisteredBuffer, Result};
 use phalanx_compress::{Bucket, CommHook, Traffic};
 use std::fmt;
 use std::panic::resume_unwind;

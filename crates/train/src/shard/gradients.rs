@@ -1,12 +1,12 @@
 //! Gradients of all ranks into each rank's slice of the gradients of the global batch.
 
-use crate::element::{Shared, bytes_mut, read, replace, with_element};
-use crate::shard::flat::{Flat, kept};
-use crate::{Result, Share};
-use candle_core::{CpuStorage, Device, Tensor, WithDType};
+use super::flat::Flat;
+use super::layout::kept;
+use crate::element::{Float, with_float};
+use crate::{Array, Part, Result, Share, Tensor};
+use bytemuck::{cast_slice, cast_slice_mut};
 use phalanx::error::OpKind;
-use phalanx::{Error, ProcessGroup, ReduceOp, Work};
-use phalanx_train::Part;
+use phalanx::{Element, Error, ProcessGroup, ReduceOp, Work};
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::Hasher;
@@ -17,11 +17,11 @@ const IN_FLIGHT_MAX: usize = 2;
 
 /// The gradients of all flats.
 #[derive(Debug)]
-pub(crate) struct Gradients {
+pub(super) struct Gradients {
     /// This rank's own gradients that are not sent yet, in the type in which weights are kept.
-    whole: Vec<Option<Tensor>>,
+    whole: Vec<Option<Array>>,
     /// This rank's slices of what has been reduced.
-    reduced: Vec<Option<Tensor>>,
+    reduced: Vec<Option<Array>>,
     in_flight: VecDeque<(usize, InFlight)>,
     /// Whether the shares of this step are equal.
     equal: Option<bool>,
@@ -41,7 +41,7 @@ struct Pass {
 }
 
 /// Waits for this rank's slice.
-struct InFlight(Box<dyn FnOnce() -> Result<Tensor> + Send>);
+struct InFlight(Box<dyn FnOnce() -> Result<Array> + Send>);
 
 impl fmt::Debug for InFlight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +51,7 @@ impl fmt::Debug for InFlight {
 
 /// When gradients of a pass are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub enum PassSending {
     /// Gradients are sent in a later pass.
     Not,
     /// After it.
@@ -61,7 +61,7 @@ pub(crate) enum Sending {
 }
 
 impl Gradients {
-    pub(crate) fn new(flats: usize) -> Self {
+    pub(super) fn new(flats: usize) -> Self {
         Self {
             whole: vec![None; flats],
             reduced: vec![None; flats],
@@ -75,10 +75,10 @@ impl Gradients {
     ///
     /// Flats are sent in the order in which they are complete, which is the same on all ranks if the passes are alike. If they are not,
     /// because a rank leaves a weight out, nothing is sent before the pass is over, and then flat by flat.
-    pub(crate) fn begin(
+    pub(super) fn begin(
         &mut self,
         share: Share,
-        sending: Sending,
+        sending: PassSending,
         reached: &[(usize, usize)],
         group: &ProcessGroup,
     ) -> Result<()> {
@@ -96,7 +96,7 @@ impl Gradients {
             order.write_u64(member as u64);
         }
         let (mut to_send, mut are_alike) = (vec![false; missing.len()], true);
-        if sending != Sending::Not {
+        if sending != PassSending::Not {
             let order = order.finish();
             let mine = missing.iter().zip(&self.whole).map(|(&n, whole)| u64::from(n > 0 || whole.is_some()));
             let mut all: Vec<u64> = mine.chain([order, !order]).collect();
@@ -105,27 +105,27 @@ impl Gradients {
             are_alike = *most == !not_least;
             to_send = flags.iter().map(|&flag| flag != 0).collect();
         }
-        let early = sending == Sending::During && are_alike;
+        let early = sending == PassSending::During && are_alike;
         self.pass = Some(Pass { part, missing, to_send, early });
         Ok(())
     }
 
-    pub(crate) fn are_awaited(&self) -> bool {
+    pub(super) fn are_awaited(&self) -> bool {
         self.pass.is_some()
     }
 
     /// Whether the pass that goes on may still need the weights of a flat.
-    pub(crate) fn need(&self, at: usize) -> bool {
+    pub(super) fn need(&self, at: usize) -> bool {
         self.pass.as_ref().is_some_and(|pass| !pass.early || pass.missing[at] > 0)
     }
 
     /// Takes the gradient of a member of flat `at`, and sends the flat if that was the last one.
-    pub(crate) fn arrive(
+    pub(super) fn arrive<S, T: Tensor>(
         &mut self,
         at: usize,
         member: usize,
-        grad: &Tensor,
-        flat: &Flat,
+        grad: &T,
+        flat: &Flat<S>,
         sender: &Sender,
     ) -> Result<()> {
         let Some(pass) = &mut self.pass else { return Ok(()) };
@@ -137,14 +137,14 @@ impl Gradients {
             let weight = if let Part::Weighted(weight) = pass.part { weight } else { 1.0 };
             add(whole, flat.members[member].place.start, grad, weight)?;
         }
-        pass.missing[at] -= 1;
+        pass.missing[at] = pass.missing[at].saturating_sub(1);
         if pass.early && pass.missing[at] == 0 {
             self.send(at, flat, sender)?;
         }
         Ok(())
     }
 
-    fn send(&mut self, at: usize, flat: &Flat, sender: &Sender) -> Result<()> {
+    fn send<S>(&mut self, at: usize, flat: &Flat<S>, sender: &Sender) -> Result<()> {
         let whole = match self.whole[at].take() {
             Some(whole) => whole,
             None => zeros(flat)?,
@@ -156,8 +156,9 @@ impl Gradients {
             self.land()?;
         }
         let equal = self.equal.unwrap_or(true);
-        let slice = with_element!(flat.dtype,
-            T => sender.send::<T>(whole, equal)?,
+        let whole = whole.to_dtype(flat.dtype)?;
+        let slice = with_float!(flat.dtype,
+            E => sender.send::<E>(whole, equal)?,
             _ => unreachable!("weights are floats"),
         );
         self.in_flight.push_back((at, slice));
@@ -168,9 +169,10 @@ impl Gradients {
     fn land(&mut self) -> Result<()> {
         if let Some((at, slice)) = self.in_flight.pop_front() {
             let slice = slice.0()?;
-            let slice = slice.to_dtype(kept(slice.dtype()))?;
+            let wide = kept(slice.dtype());
+            let slice = slice.to_dtype(wide)?;
             self.reduced[at] = Some(match self.reduced[at].take() {
-                Some(before) => (before + slice)?,
+                Some(before) => before.add(slice)?,
                 None => slice,
             });
         }
@@ -178,7 +180,7 @@ impl Gradients {
     }
 
     /// The pass is over: sends what is left of it, and waits for all.
-    pub(crate) fn end(&mut self, flats: &[Flat], sender: &Sender) -> Result<()> {
+    pub(super) fn end<S>(&mut self, flats: &[Flat<S>], sender: &Sender) -> Result<()> {
         for (at, flat) in flats.iter().enumerate() {
             if self.pass.as_ref().is_some_and(|pass| pass.to_send[at]) {
                 self.send(at, flat, sender)?;
@@ -192,67 +194,73 @@ impl Gradients {
     }
 
     /// The step is over: this rank's slices of its gradients. None for flats of which no rank has used a weight.
-    pub(crate) fn take(&mut self) -> Vec<Option<Tensor>> {
+    pub(super) fn take(&mut self) -> Vec<Option<Array>> {
         self.equal = None;
         self.reduced.iter_mut().map(Option::take).collect()
     }
 
     /// Forgets all of the step.
-    pub(crate) fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         *self = Self::new(self.whole.len());
     }
 
     /// Flats whose gradients lie here whole.
-    #[cfg(test)]
-    pub(crate) fn whole(&self) -> usize {
+    pub(super) fn whole(&self) -> usize {
         self.whole.iter().flatten().count()
     }
 }
 
 /// How gradients are reduced.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    pub(crate) group: ProcessGroup,
+pub(super) struct Sender {
+    pub(super) group: ProcessGroup,
     /// Whether the program goes on meanwhile.
-    pub(crate) overlap: bool,
+    pub(super) overlap: bool,
 }
 
 impl Sender {
-    fn send<T: Shared>(&self, whole: Tensor, equal: bool) -> Result<InFlight> {
-        let wire = whole.to_dtype(<T as WithDType>::DTYPE)?;
-        drop(whole);
-        let mut all = T::cpu_storage_data(replace(&wire, CpuStorage::F4(Vec::new()))?)?;
-        let world_size = self.group.world_size();
+    fn send<E: Element>(&self, whole: Array, equal: bool) -> Result<InFlight>
+    where
+        Vec<E>: TryFrom<Array, Error = crate::Error>,
+        Array: From<Vec<E>>,
+    {
+        let mut all: Vec<E> = whole.try_into()?;
         let op = if equal { ReduceOp::Avg } else { ReduceOp::Sum };
-        let len = all.len() / world_size;
-        let tensor = move |slice: Vec<T>| Ok(Tensor::from_vec(slice, len, &Device::Cpu)?);
+        let len = all.len() / self.group.world_size();
         if self.overlap {
-            let work: Work<Vec<T>> = self.group.reduce_scatter_async(all, op)?;
-            return Ok(InFlight(Box::new(move || tensor(work.wait()?))));
+            let work: Work<Vec<E>> = self.group.reduce_scatter_async(all, op)?;
+            return Ok(InFlight(Box::new(move || Ok(Array::from(work.wait()?)))));
         }
         self.group.reduce_scatter_in_place(&mut all, op)?;
-        let slice = tensor(all[self.group.rank() * len..][..len].to_vec())?;
+        let slice = Array::from(all[self.group.rank() * len..][..len].to_vec());
         Ok(InFlight(Box::new(move || Ok(slice))))
     }
 }
 
 /// No gradients, yet.
-fn zeros(flat: &Flat) -> Result<Tensor> {
-    Ok(Tensor::zeros(flat.slice * flat.world_size, kept(flat.dtype), &Device::Cpu)?)
+fn zeros<S>(flat: &Flat<S>) -> Result<Array> {
+    Array::zeros(kept(flat.dtype), &[flat.slice * flat.world_size], &())
 }
 
 /// Adds a gradient to a flat's, from element `start`.
-fn add(whole: &Tensor, start: usize, grad: &Tensor, weight: f64) -> Result<()> {
-    let grad = grad.to_dtype(whole.dtype())?;
-    with_element!(whole.dtype(),
-        T => read::<T, _>(&grad, |grad| bytes_mut(whole, |whole| {
-            let whole: &mut [T] = bytemuck::cast_slice_mut(whole);
-            let weight = T::from_f64(weight);
-            for (sum, &grad) in whole[start..].iter_mut().zip(grad) {
-                *sum += grad * weight;
-            }
-        }))??,
-        _ => unreachable!("weights are floats"),
-    );
-    Ok(())
+fn add<T: Tensor>(whole: &mut Array, start: usize, grad: &T, weight: f64) -> Result<()> {
+    let (to, from) = (whole.dtype(), grad.dtype());
+    whole.write(|whole| {
+        grad.read(|grad| {
+            with_float!(to,
+                W => with_float!(from,
+                    G => add_run::<W, G>(&mut cast_slice_mut::<u8, W>(whole)[start..], cast_slice(grad), weight),
+                    _ => unreachable!("gradients are floats"),
+                ),
+                _ => unreachable!("weights are floats"),
+            );
+        })
+    })?
+}
+
+fn add_run<W: Float, G: Float>(whole: &mut [W], grad: &[G], weight: f64) {
+    let weight = W::from_f64(weight);
+    for (sum, &grad) in whole.iter_mut().zip(grad) {
+        *sum = *sum + W::from_f64(grad.to_f64()) * weight;
+    }
 }

@@ -1,15 +1,13 @@
 //! The sums that the ranks form once a step: of their shares, and of the weights that they use.
 
-use crate::error::NO_GRADIENT_HINT;
-use crate::shard::flat::Flat;
-use crate::{MissingGradients, Result, Share};
+use super::flat::Flat;
+use crate::missing::MissingCheck;
+use crate::{MissingGradients, Result, Share, ShareSums, StepShares};
 use phalanx::{ProcessGroup, ReduceOp, Work};
-use phalanx_train::missing::MissingCheck;
-use phalanx_train::{ShareSums, StepShares};
 
 /// This rank's part of the sums of a step: its share, and the weights that its losses depend on.
 #[derive(Debug)]
-pub(crate) struct StepSums {
+pub(super) struct StepSums {
     missing_check: MissingCheck,
     shares: StepShares,
     /// Whether a loss depends on it, for all members of all flats, in their order.
@@ -21,7 +19,7 @@ pub(crate) struct StepSums {
 }
 
 impl StepSums {
-    pub(crate) fn new(flats: &[Flat], missing: MissingGradients) -> Self {
+    pub(super) fn new<S>(flats: &[Flat<S>], missing: MissingGradients) -> Self {
         let mut members = 0;
         let starts = flats.iter().map(|flat| {
             let start = members;
@@ -34,7 +32,7 @@ impl StepSums {
     }
 
     /// A pass begins, of a loss that depends on these members of these flats.
-    pub(crate) fn note(&mut self, share: Share, reached: &[(usize, usize)]) -> Result<()> {
+    pub(super) fn note(&mut self, share: Share, reached: &[(usize, usize)]) -> Result<()> {
         self.shares.add(share)?;
         if share.part()?.counts() {
             reached.iter().for_each(|&(flat, member)| self.used[self.starts[flat] + member] = true);
@@ -43,7 +41,7 @@ impl StepSums {
     }
 
     /// The last pass of the step begins: asks what the others say.
-    pub(crate) fn ask(&mut self, group: &ProcessGroup) -> Result<()> {
+    pub(super) fn ask(&mut self, group: &ProcessGroup) -> Result<()> {
         let mut words = self.shares.words().to_vec();
         if self.missing_check.is_on() {
             words.extend(self.used.iter().map(|&used| u32::from(used)));
@@ -53,7 +51,12 @@ impl StepSums {
     }
 
     /// The step is over: judges what all have said. The next one begins anew.
-    pub(crate) fn settle(&mut self, flats: &[Flat], group: &ProcessGroup) -> Result<()> {
+    pub(super) fn settle<S>(
+        &mut self,
+        flats: &[Flat<S>],
+        hint: &'static str,
+        group: &ProcessGroup,
+    ) -> Result<()> {
         let Some(asked) = self.asked.take() else { return Ok(()) };
         let words = asked.wait()?;
         let (sums, users) = words.split_at(StepShares::WORDS);
@@ -65,13 +68,13 @@ impl StepSums {
             let mut missing: Vec<&str> =
                 names.zip(users).filter(|&(_, &users)| users == 0).map(|(name, _)| name).collect();
             missing.sort_unstable();
-            self.missing_check.judge(missing, NO_GRADIENT_HINT, group)?;
+            self.missing_check.judge(missing, hint, group)?;
         }
         Ok(())
     }
 
     /// Forgets the step.
-    pub(crate) fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         (self.shares, self.asked) = (StepShares::default(), None);
         self.used.fill(false);
     }
