@@ -1,0 +1,7 @@
+//! What the crate promises, on ranks that are threads over every transport.
+
+mod checkpoints;
+mod collectives;
+mod common;
+mod conformance;
+mod training;
