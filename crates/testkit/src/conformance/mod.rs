@@ -2,4 +2,5 @@
 
 pub mod group;
 pub mod store;
+pub mod train;
 pub mod transport;
