@@ -21,13 +21,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("phalanx", &["core", "transport", "rendezvous", "group", "launch", "ucx"]),
     ("checkpoint", &["phalanx"]),
     ("compress", &["phalanx", "checkpoint"]),
-    ("train", &["phalanx", "compress"]),
+    ("train", &["phalanx", "checkpoint", "compress"]),
     ("candle", &["phalanx", "checkpoint", "compress", "train", "nccl"]),
+    ("burn", &["phalanx", "checkpoint", "train"]),
     ("cli", &["core", "algo", "group", "launch", "bench"]),
     ("bench", &["phalanx"]),
     ("nccl", &["core", "group"]),
     ("nccl-double", &[]),
     ("ucx", &["core", "transport", "group"]),
+    ("python", &["phalanx", "train"]),
+    ("c", &["phalanx"]),
     ("testkit", &["core", "algo", "kernels", "transport", "rendezvous", "group"]),
 ];
 
@@ -35,7 +38,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 pub(crate) const PURE: [&str; 5] = ["core", "algo", "trace", "control", "engine"];
 
 /// Crates that may contain `unsafe`, with the reason in their manifest.
-const MAY_BE_UNSAFE: &[&str] = &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double", "ucx"];
+const MAY_BE_UNSAFE: &[&str] =
+    &["launch", "kernels", "shm", "pmi", "nccl", "nccl-double", "ucx", "python", "c"];
 
 pub(super) fn dependencies(root: &Path, findings: &mut Vec<String>) {
     for dir in entries(&root.join("crates")) {
