@@ -203,12 +203,12 @@ fn a_step_that_fails_leaves_nothing_of_what_was_accumulated_for_it() {
         let mut ddp = DistributedDataParallel::new(&mut model, &group, Default::default()).unwrap();
         let other = [weight(&[1.0]), weight(&[1.0])];
         ddp.accumulate(&model, model.val() * 2.0).unwrap();
-        ddp.backward(&other, other[1].val()).unwrap_err();
+        ddp.backward(&other, other[1].val() * 1.0).unwrap_err();
         let grads = ddp.backward(&model, model.val() * 5.0).unwrap();
         assert_eq!(grads.get::<1>(model.id).unwrap().into_scalar::<f32>(), 5.0);
 
         ddp.accumulate(&model, model.val() * 2.0).unwrap();
-        ddp.accumulate(&other, other[1].val()).unwrap_err();
+        ddp.accumulate(&other, other[1].val() * 1.0).unwrap_err();
         let grads = ddp.backward(&model, model.val() * 5.0).unwrap();
         assert_eq!(grads.get::<1>(model.id).unwrap().into_scalar::<f32>(), 5.0);
     });
