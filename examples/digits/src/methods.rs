@@ -51,7 +51,7 @@ enum Method {
 
 /// What a training of each kind needs from step to step.
 enum Training {
-    Together(DistributedDataParallel, AdamW),
+    Together(Box<DistributedDataParallel>, AdamW),
     Apart(Box<DiLoCo<AdamW>>),
 }
 
@@ -88,7 +88,8 @@ impl Training {
             Method::Together(hook) => {
                 let ddp = DistributedDataParallel::new(varmap, group, Default::default())?;
                 let hook = hook.map(|hook| hook()).transpose()?;
-                Self::Together(if let Some(hook) = hook { ddp.with_hook(hook) } else { ddp }, adamw)
+                let ddp = if let Some(hook) = hook { ddp.with_hook(hook) } else { ddp };
+                Self::Together(Box::new(ddp), adamw)
             }
             Method::Apart(config, hook) => {
                 let diloco = DiLoCo::new(adamw, varmap, group, config)?;
