@@ -24,10 +24,16 @@ def sums():
 
 
 def rank_plain():
-    """The program of a user who knows nothing of phalanx but its name. It goes away without `destroy_process_group`."""
-    import phalanx.torch  # noqa: F401
-
+    """The program of a user who knows nothing of phalanx but its name, and imports nothing. It goes away without `destroy_process_group`."""
     dist.init_process_group("phalanx")
+    sums()
+
+
+def rank_imports_it():
+    import phalanx.torch
+
+    phalanx.torch.register()
+    dist.init_process_group("cpu:phalanx")
     sums()
 
 
@@ -120,6 +126,9 @@ class Joining(unittest.TestCase):
             output = launch.passes(self, __file__, "plain", 2, launcher)
             self.assertNotIn("Warning", output)
             self.assertNotIn("rror", output)
+
+    def test_a_program_may_import_it_first(self):
+        launch.passes(self, __file__, "imports_it", 2)
 
     def test_a_program_may_initialise_again(self):
         for launcher in (launch.under_phalanx, launch.under_torchrun):

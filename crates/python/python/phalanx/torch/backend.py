@@ -34,6 +34,7 @@ class Backend(Collectives, Messages, dist.distributed_c10d.C10DBackend):
         super().__init__(group.rank, group.world_size)
         self._groups = {None: group}
         self._group = group
+        self._calls = 0
         self._set_default_timeout(timeout)
 
     # Names and properties.
@@ -57,7 +58,8 @@ class Backend(Collectives, Messages, dist.distributed_c10d.C10DBackend):
         """Ranks of phalanx number the calls of a group themselves."""
 
     def _get_sequence_number_for_group(self):
-        return 0
+        """How many collectives the program has called, as tools of c10d ask for to find a rank that is behind."""
+        return self._calls
 
     # Life.
 
@@ -116,6 +118,7 @@ class Backend(Collectives, Messages, dist.distributed_c10d.C10DBackend):
     def _perform(self, name, opts, begin, tensors, then=None):
         """Performs an operation of c10d or begins it, as its options say. `begin(group, is_async)` does it; `then` brings results to the tensors."""
         is_async = opts is None or opts.asyncOp
+        self._calls += 1
         group = self._group if opts is None else self._limited(opts.timeout)
         with as_c10d, event(name):
             works = begin(group, is_async)
@@ -127,6 +130,7 @@ class Backend(Collectives, Messages, dist.distributed_c10d.C10DBackend):
 
     def _reduce_now(self, tensor, op, timeout):
         """The same for an all_reduce that waits, of a tensor that is plain."""
+        self._calls += 1
         group = self._group if timeout == _UNSET else self._limited(timeout)
         try:
             group.all_reduce(combined(tensor), op)
