@@ -416,7 +416,7 @@ impl GroupHealth {
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
             self.latch.returned.store(true, Ordering::Release);
             self.panicked();
-            Error::Internal { what: format!("the progress thread panicked: {}", words_of(&*panic)) }
+            Error::Internal { what: format!("an operation in flight panicked: {}", words_of(&*panic)) }
         })
     }
 

@@ -6,8 +6,8 @@ use crate::group::work::Buffer;
 use crate::{ProcessGroup, Work};
 use phalanx_core::{Element, Error, Layout, OpKind, ReduceOp, Result};
 
-/// The asynchronous operations own their buffer until it is waited for. They run on the group's progress thread, in the
-/// order of the calls, and count as called when these return: blocking calls that follow are performed after them.
+/// The asynchronous operations own their buffer until it is waited for. They are performed on the group's progress thread, or on a
+/// thread that waits for one of them, in the order of the calls, and count as called when these return: blocking calls that follow are performed after them.
 impl ProcessGroup {
     /// Begins an [`all_reduce`](Self::all_reduce) of a `Vec`, or of what [`alloc`](Self::alloc) returned.
     ///

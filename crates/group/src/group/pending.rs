@@ -40,12 +40,21 @@ struct State {
     awaited: bool,
 }
 
+/// Who performs operations that were begun. A thread that waits for one of them may do it in its place.
+pub(crate) trait Performer: Send + Sync {
+    /// Performs operations on this thread until `is_over`, or until that moment. It may return before, if another thread performs them.
+    fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>);
+}
+
 fn lock(shared: &Shared) -> MutexGuard<'_, State> {
     shared.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The end of a pending operation that is waited for.
-pub struct Pending(Shared);
+pub struct Pending {
+    shared: Shared,
+    performer: Option<Arc<dyn Performer>>,
+}
 
 /// The end of whoever performs it. The operation is over when this is gone, so nobody waits for what nobody does.
 pub struct Completion(Option<Shared>);
@@ -124,7 +133,12 @@ impl Pending {
     /// ```
     pub fn new() -> (Self, Completion) {
         let shared = Shared::default();
-        (Self(shared.clone()), Completion(Some(shared)))
+        (Self { shared: shared.clone(), performer: None }, Completion(Some(shared)))
+    }
+
+    /// Whoever waits may perform it.
+    pub(crate) fn performed_by(self, performer: Arc<dyn Performer>) -> Self {
+        Self { performer: Some(performer), ..self }
     }
 
     /// For a backend that has another one perform its operations: `then` is given the outcome when the operation is over, and what it returns is the
@@ -156,7 +170,7 @@ impl Pending {
         self,
         then: impl FnOnce(Result<Box<dyn Bytes>>) -> Result<Box<dyn Bytes>> + Send + 'static,
     ) -> Self {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.shared);
         let Some(outcome) = state.outcome.take() else {
             state.then.push_back(Box::new(then));
             drop(state);
@@ -165,7 +179,7 @@ impl Pending {
         // Nobody else has this end, so nobody looks for the outcome meanwhile.
         drop(state);
         let outcome = applied(Box::new(then), outcome);
-        lock(&self.0).outcome = Some(outcome);
+        lock(&self.shared).outcome = Some(outcome);
         self
     }
 
@@ -177,12 +191,21 @@ impl Pending {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        lock(&self.0).outcome.is_some()
+        lock(&self.shared).outcome.is_some()
+    }
+
+    /// Performs what is before it, and it, unless others do.
+    fn perform_until(&self, end: Option<Instant>) {
+        let is_past = end.is_some_and(|end| end <= Instant::now());
+        if let Some(performer) = self.performer.as_ref().filter(|_| !is_past && !self.is_done()) {
+            performer.perform_until(&|| self.is_done(), end);
+        }
     }
 
     /// Waits until it is done, or until that moment; without one, for as long as it takes. Returns whether it is done.
     pub(crate) fn wait_until(&self, end: Option<Instant>) -> bool {
-        let mut state = lock(&self.0);
+        self.perform_until(end);
+        let mut state = lock(&self.shared);
         while state.outcome.is_none() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -191,7 +214,7 @@ impl Pending {
             state.awaited = true;
             let limit = left.unwrap_or(Duration::MAX);
             state = self
-                .0
+                .shared
                 .1
                 .wait_timeout(state, limit)
                 .map_or_else(|error| error.into_inner().0, |(state, _)| state);
@@ -202,13 +225,14 @@ impl Pending {
 
     /// Ends because every job is completed: with success, by its deadline, or by being dropped.
     pub(crate) fn wait(self) -> Result<Box<dyn Bytes>> {
-        let mut state = lock(&self.0);
+        self.perform_until(None);
+        let mut state = lock(&self.shared);
         state.awaited = true;
         loop {
             if let Some(outcome) = state.outcome.take() {
                 return outcome;
             }
-            state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -89,7 +89,7 @@ impl Performer for Own {
 
 impl CallQueue {
     /// The order of the collectives of the group whose health this is. `perform` performs one within a time limit, on whichever thread, and ends when the group fails, as
-    /// what [begins](Health::begin) by the health does. If it panics on the thread of the group, the group fails on all its ranks.
+    /// what [begins](Health::begin) by the health does. If it panics over one that was begun, the group fails on all its ranks.
     ///
     /// # Examples
     /// ```
@@ -129,11 +129,11 @@ impl CallQueue {
     /// }
     /// ```
     pub fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
-        self.own.call_thread.wait_until_empty();
+        call_thread::wait_until_empty(&*self.own);
         self.own.perform(call, timeout)
     }
 
-    /// Begins a collective, which is performed on the thread of the group after those that were begun before. Its time runs from then.
+    /// Begins a collective, which is performed after those that were begun before, on the thread of the group or on one that waits for it. Its time runs from then.
     ///
     /// # Errors
     /// The group has failed, the call was made for another rank, or no thread can be started: nothing was begun.

@@ -48,8 +48,8 @@ impl ScheduledBackend {
         let (message, number) = self.any_message(&call, tag, buffer.len_bytes())?;
         let (pending, completion) = Pending::new();
         let job = self.owned(Task::Message(message, number), Workspace::InPlace(buffer), completion, timeout);
-        progress_thread::submit(&self.engine, Box::new(job));
-        Ok(pending)
+        progress_thread::submit_short(&self.engine, Box::new(job));
+        Ok(pending.performed_by(self.engine.clone()))
     }
 
     /// A message from any of the other ranks that begins, and its number.

@@ -40,6 +40,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Of messages so long, in bytes, a look moves all at once or little of it: to wake another thread for them would take longer.
+const SHORT: usize = 64 << 10;
+
 /// Plans kept: a training loop repeats a handful of shapes.
 const PLANS_KEPT: usize = 32;
 
@@ -410,7 +413,7 @@ impl Backend for ScheduledBackend {
         let (pending, completion) = Pending::new();
         let job = self.owned(task, workspace, completion, timeout);
         progress_thread::submit(&self.engine, Box::new(job));
-        Ok(pending)
+        Ok(pending.performed_by(self.engine.clone()))
     }
 
     fn send(&self, to: Address, bytes: &[u8], timeout: Duration) -> Result<()> {
@@ -452,12 +455,17 @@ impl Backend for ScheduledBackend {
     fn submit_message(&self, address: Address, buffer: Box<dyn Bytes>, timeout: Duration) -> Result<Pending> {
         progress_thread::start(&self.engine)?;
         let buffer = OwnedBuffer::new(buffer);
+        let is_short = buffer.len_bytes() <= SHORT;
         let (message, number) = self.message(&address, buffer.len_bytes())?;
         let task = Task::Message(message, number);
         let (pending, completion) = Pending::new();
-        let job = self.owned(task, Workspace::InPlace(buffer), completion, timeout);
-        progress_thread::submit(&self.engine, Box::new(job));
-        Ok(pending)
+        let job = Box::new(self.owned(task, Workspace::InPlace(buffer), completion, timeout));
+        if is_short {
+            progress_thread::submit_short(&self.engine, job);
+        } else {
+            progress_thread::submit(&self.engine, job);
+        }
+        Ok(pending.performed_by(self.engine.clone()))
     }
 
     fn forgo(&self, id: GroupId, why: &Error) {

@@ -1,14 +1,14 @@
 //! Drives the operations of one group, on whichever thread waits for them.
 //!
-//! A blocking call drives its own operation to the end on the caller's thread. Asynchronous ones are driven by one
-//! progress thread a group, started at first use. All share the [`Core`] behind one lock, which nobody holds while
+//! A blocking call drives its own operation to the end on the caller's thread. Asynchronous ones are driven by whoever waits for one of them, and
+//! while nobody does by one progress thread a group, started at first use. All share the [`Core`] behind one lock, which nobody holds while
 //! sleeping; a thread that finds nothing to do lets the others in. What operations do when they are polled is `phalanx-engine`.
 
 pub(crate) mod backoff;
 mod core_placement;
+pub(crate) mod job_list;
 pub(crate) mod own_thread;
 pub(crate) mod progress_thread;
-mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +18,11 @@ use crate::engine::core::Core;
 use crate::engine::operation::Operation;
 use crate::trace::clock;
 use backoff::{Backoff, HostPlace};
-use own_thread::ThreadWithQueue;
+use job_list::JobList;
+use own_thread::OwnThread;
 use phalanx_core::Result;
 use phalanx_transport::{Direction, WakeSource, Waker, Wire};
+use progress_thread::{Begun, Wakers};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,9 +47,10 @@ pub(crate) struct Engine {
     /// Threads that want the core.
     contenders: AtomicUsize,
     pub(crate) health: Arc<GroupHealth>,
-    /// Wakes the progress thread where it sleeps for links. There if the thread is.
-    waker: Mutex<Option<Waker>>,
-    pub(crate) thread: ThreadWithQueue<Box<dyn Job>>,
+    /// There if the progress thread is.
+    wakers: Mutex<Option<Wakers>>,
+    jobs: JobList<Begun>,
+    thread: OwnThread,
     host_place: HostPlace,
     /// The transport's: whoever sleeps for links sleeps there.
     source: Option<Arc<dyn WakeSource>>,
@@ -64,8 +67,9 @@ impl Engine {
             contenders: AtomicUsize::new(0),
             host_place: HostPlace { crowded: health.job.ranks_share_cores(), placement },
             health,
-            waker: Mutex::default(),
-            thread: ThreadWithQueue::default(),
+            wakers: Mutex::default(),
+            jobs: JobList::default(),
+            thread: OwnThread::default(),
             source,
         }
     }
@@ -75,8 +79,8 @@ impl Engine {
         self.source.clone().map_or_else(Waker::new, |source| Ok(Waker::at(source)))
     }
 
-    fn progress_waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wakers(&self) -> MutexGuard<'_, Option<Wakers>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {

@@ -1,10 +1,9 @@
-//! A thread of a group's own, with a queue: started at first use, and waited for when the group is dropped. What it does over links is
+//! A thread of a group's own: started at first use, and waited for when the group is dropped. What it does over links is
 //! [`progress_thread`](super::progress_thread); in shared memory, with collectives, [`call_thread`](crate::host::call_thread).
 //!
 //! The thread holds the group's links, and what says farewell on them. A process that ended before the thread would say none,
 //! and the others would take that for a death.
 
-use super::queue::Queue;
 use crate::control::failure_report::SETTLE_TIME;
 use crate::control::group_health::GroupHealth;
 use phalanx_core::{Error, Result};
@@ -19,63 +18,9 @@ pub(crate) const LAST_OPERATIONS_TIME: Duration = Duration::from_secs(5);
 /// How long the thread may take to end its operations once the group has failed.
 const END_TIME: Duration = SETTLE_TIME.saturating_add(Duration::from_secs(1));
 
-/// One thread of a group and its queue. What the thread does with its jobs is the affair of whoever starts it.
-pub(crate) struct ThreadWithQueue<J> {
-    queue: Queue<J>,
-    thread: OwnThread,
-}
-
-impl<J> std::fmt::Debug for ThreadWithQueue<J> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ThreadWithQueue").field("queue", &self.queue).field("thread", &self.thread).finish()
-    }
-}
-
-impl<J> Default for ThreadWithQueue<J> {
-    fn default() -> Self {
-        Self { queue: Queue::default(), thread: OwnThread::default() }
-    }
-}
-
-impl<J> ThreadWithQueue<J> {
-    /// Starts the thread, unless it runs. It takes jobs until there will be none.
-    ///
-    /// # Errors
-    /// [`Io`](phalanx_core::Error::Io) if no thread can be started.
-    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.thread.start(run)
-    }
-
-    /// Gives a job to the thread, which was started. Jobs are made one after the other, in the order in which they are taken.
-    pub(crate) fn submit(&self, make: impl FnOnce() -> J) {
-        self.queue.push(make);
-    }
-
-    /// Waits until there is a job; false if none will come.
-    pub(crate) fn wait(&self) -> bool {
-        self.queue.wait()
-    }
-
-    /// The next job, in the order in which they were submitted; `None`, if none will come.
-    pub(crate) fn next(&self) -> Option<J> {
-        self.queue.next()
-    }
-
-    /// Gives all jobs that are there to `taker`.
-    pub(crate) fn take(&self, taker: impl FnMut(J)) {
-        self.queue.take(taker);
-    }
-
-    /// The last handle on the group is gone: waits for what the thread still has to do, but not for long.
-    pub(crate) fn end(&self, health: &GroupHealth) {
-        self.queue.close();
-        self.thread.end(health);
-    }
-}
-
 /// A thread of one group, which is waited for within a bound when the group ends.
 #[derive(Debug, Default)]
-struct OwnThread(Mutex<Option<Running>>);
+pub(crate) struct OwnThread(Mutex<Option<Running>>);
 
 #[derive(Debug)]
 struct Running {
@@ -86,11 +31,11 @@ struct Running {
 }
 
 impl OwnThread {
-    /// Starts the thread, unless it runs.
+    /// Starts the thread, unless it runs. It performs jobs until there will be none.
     ///
     /// # Errors
     /// [`Error::Io`] if no thread can be started.
-    fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
             let (works, ended) = channel::<()>();
@@ -108,7 +53,7 @@ impl OwnThread {
     /// Waits until the thread has ended, which was told that nothing more will come. What it still has to do may take
     /// [`LAST_OPERATIONS_TIME`]; then the group fails on all its ranks, so that the others hear why. A thread that does not
     /// end even then is left alone.
-    fn end(&self, health: &GroupHealth) {
+    pub(crate) fn end(&self, health: &GroupHealth) {
         let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Running { thread, ended, .. }) = running else { return };
         if thread.thread().id() == std::thread::current().id() {

@@ -1,12 +1,25 @@
-//! What the progress thread of a group does over a transport: it polls all operations that nobody waits for, side by side.
+//! Operations over a transport that were begun: whoever has the turn polls them all, side by side. That is the progress thread of the group, or a
+//! thread that waits for one of them.
 
 use super::backoff::Backoff;
 use super::{Engine, Job};
 use crate::engine::attempt::{Attempt, Outcome};
+use crate::engine::core::Core;
+use crate::group::pending::Performer;
 use phalanx_core::{Error, Result};
-use phalanx_transport::Waker;
-use std::sync::Arc;
+use phalanx_transport::{Direction, Waker};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
+
+/// A job that was begun.
+pub(crate) type Begun = (Box<dyn Job>, Attempt);
+
+/// What wakes those that perform jobs where they sleep for links. Each sleeps at a waker of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Wakers {
+    own_thread: Waker,
+    waiter: Waker,
+}
 
 /// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
 /// submitted must not leave a gap.
@@ -14,57 +27,87 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// [`Error::Io`] if no thread can be started.
 pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
-    let mut known = engine.progress_waker();
+    let mut known = engine.wakers();
     if known.is_none() {
-        let waker = engine.waker().map_err(|e| Error::io("making a wake-up pipe", e))?;
-        let (theirs, its_waker) = (engine.clone(), waker.clone());
+        let waker = || engine.waker().map_err(|e| Error::io("making a wake-up pipe", e));
+        let wakers = Wakers { own_thread: waker()?, waiter: waker()? };
+        let (theirs, its_waker) = (engine.clone(), wakers.own_thread.clone());
         engine.thread.start(move || run(&theirs, &its_waker))?;
-        *known = Some(waker);
+        *known = Some(wakers);
     }
     Ok(())
 }
 
 /// Ends the thread, if there is one: waits for what it still has to do, but not for long.
 pub(crate) fn end(engine: &Engine) {
+    engine.jobs.close();
     engine.thread.end(&engine.health);
 }
 
-/// Gives `job` to the thread, which was started.
+/// Has `job` performed by the thread, which was started, or by whoever waits for it.
 pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
-    engine.thread.submit(|| job);
-    // It may sleep for links, with other jobs.
+    let attempt = Attempt::new(Instant::now(), job.limit());
+    engine.jobs.push(|| (job, attempt));
     wake(engine);
 }
 
-/// The thread is to look at its jobs again, if there is one.
+/// As [`submit`], for a job that does little at a time: it is polled once here, for to wake a thread would take longer.
+pub(crate) fn submit_short(engine: &Engine, mut job: Box<dyn Job>) {
+    let mut attempt = Attempt::new(Instant::now(), job.limit());
+    let polled = engine.health.contain(|| attempt.poll(&mut engine.lock(), job.as_mut(), Instant::now));
+    match polled {
+        Ok(Outcome::Finished) => job.complete(Ok(())),
+        Ok(Outcome::Failed(error)) | Err(error) => {
+            engine.health.finish_trace();
+            job.complete(Err(error));
+        }
+        Ok(Outcome::Moved | Outcome::Idle) => {
+            engine.jobs.push(|| (job, attempt));
+            wake(engine);
+        }
+    }
+}
+
+/// Whoever performs the jobs is to look at them again.
 pub(crate) fn wake(engine: &Engine) {
-    if let Some(waker) = &*engine.progress_waker() {
+    if let Some(wakers) = &*engine.wakers() {
+        // A waiter that goes away wakes the thread if anything is left to do.
+        let waker = if engine.jobs.is_with_waiter() { &wakers.waiter } else { &wakers.own_thread };
         waker.wake();
     }
 }
 
 fn run(engine: &Engine, waker: &Waker) {
-    let mut jobs: Vec<(Box<dyn Job>, Attempt)> = Vec::new();
+    let mut jobs = Vec::new();
     let mut backoff = Backoff::sleeping_on(waker, engine.host_place);
-    loop {
-        if jobs.is_empty() && !engine.thread.wait() {
-            return;
-        }
-        engine.thread.take(|job| {
-            let attempt = Attempt::new(Instant::now(), job.limit());
-            jobs.push((job, attempt));
+    while let Some(mut turn) = engine.jobs.own_turn() {
+        turn.take(&mut jobs);
+        let round = engine.health.contain(|| {
+            let Some(core) = poll_all(engine, &mut jobs) else {
+                backoff.reset();
+                turn.put_back(&mut jobs);
+                return;
+            };
+            // While the program computes, this core is not ours to stay awake on.
+            if !jobs.iter().any(|(job, _)| job.is_awaited()) {
+                backoff.end();
+            }
+            let (wants, limit) = waits_for(&core, &jobs, &backoff);
+            // Asleep, it keeps no waiter from performing them.
+            turn.put_back(&mut jobs);
+            drop(turn);
+            drop(engine.idle(core, &mut backoff, &wants, limit));
         });
-        if let Err(error) = engine.health.contain(|| round(engine, &mut jobs, &mut backoff)) {
-            // The group has failed, and nobody knows what the panic left of them.
-            jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
+        if let Err(error) = round {
+            fail_all(&mut jobs, &error);
         }
     }
 }
 
-/// Polls every job once; if none moved, waits.
-fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut Backoff) {
+/// Polls every job once, and ends those that are over. If none moved, returns the core for whoever waits.
+fn poll_all<'e>(engine: &'e Engine, jobs: &mut Vec<Begun>) -> Option<MutexGuard<'e, Core>> {
     let mut core = engine.lock();
-    let mut finished = Vec::new();
+    let mut over = Vec::new();
     let mut moved = false;
     let mut at = 0;
     while at < jobs.len() {
@@ -82,32 +125,71 @@ fn round(engine: &Engine, jobs: &mut Vec<(Box<dyn Job>, Attempt)>, backoff: &mut
             Outcome::Finished => Ok(()),
             Outcome::Failed(error) => Err(error),
         };
-        moved = true;
-        finished.push((jobs.remove(at).0, outcome));
+        over.push((jobs.remove(at).0, outcome));
     }
-    if moved {
-        backoff.reset();
-        drop(core);
-    } else {
-        // While the program computes, this core is not ours to stay awake on.
-        if !jobs.iter().any(|(job, _)| job.is_awaited()) {
-            backoff.end();
-        }
-        let mut wants = Vec::new();
-        let mut limit = Duration::from_secs(1);
-        if backoff.is_at_end() {
-            let now = Instant::now();
-            for (job, attempt) in jobs.iter() {
-                limit = limit.min(attempt.waits_for(&core, job.as_ref(), &mut wants, now));
-            }
-        }
-        drop(engine.idle(core, backoff, &wants, limit));
+    if !moved && over.is_empty() {
+        return Some(core);
     }
-    if finished.iter().any(|(_, outcome)| outcome.is_err()) {
+    drop(core);
+    if over.iter().any(|(_, outcome)| outcome.is_err()) {
         engine.health.finish_trace();
     }
-    for (job, outcome) in finished {
+    for (job, outcome) in over {
         job.complete(outcome);
+    }
+    None
+}
+
+/// For which links to sleep, and how long at most.
+fn waits_for(core: &Core, jobs: &[Begun], backoff: &Backoff) -> (Vec<(usize, Direction)>, Duration) {
+    let mut wants = Vec::new();
+    let mut limit = Duration::from_secs(1);
+    if backoff.is_at_end() {
+        let now = Instant::now();
+        for (job, attempt) in jobs {
+            limit = limit.min(attempt.waits_for(core, job.as_ref(), &mut wants, now));
+        }
+    }
+    (wants, limit)
+}
+
+/// The group has failed, and nobody knows what a panic left of them.
+fn fail_all(jobs: &mut Vec<Begun>, error: &Error) {
+    jobs.drain(..).for_each(|(job, _)| job.complete(Err(error.clone())));
+}
+
+impl Performer for Engine {
+    fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
+        let Some(Wakers { waiter, .. }) = self.wakers().clone() else { return };
+        // A forked child has no part in what its parent began.
+        let Some(mut turn) = self.health.is_here().then(|| self.jobs.waiters_turn(end)).flatten() else {
+            return;
+        };
+        let mut jobs = Vec::new();
+        let mut backoff = Backoff::sleeping_on(&waiter, self.host_place);
+        loop {
+            turn.take(&mut jobs);
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if is_over() || jobs.is_empty() || left.is_zero() {
+                break;
+            }
+            let round = self.health.contain(|| match poll_all(self, &mut jobs) {
+                None => backoff.reset(),
+                Some(core) => {
+                    let (wants, limit) = waits_for(&core, &jobs, &backoff);
+                    drop(self.idle(core, &mut backoff, &wants, limit.min(left)));
+                }
+            });
+            if let Err(error) = round {
+                fail_all(&mut jobs, &error);
+            }
+        }
+        let are_left = !jobs.is_empty();
+        turn.put_back(&mut jobs);
+        drop(turn);
+        if are_left {
+            wake(self);
+        }
     }
 }
 

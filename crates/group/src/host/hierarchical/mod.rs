@@ -170,7 +170,7 @@ impl Backend for HierarchicalBackend {
     }
 
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
-        self.levels.call_thread.wait_until_empty();
+        call_thread::wait_until_empty(&*self.levels);
         self.levels.perform(call, timeout)
     }
 
@@ -252,7 +252,7 @@ impl Backend for HierarchicalBackend {
         // All come with the same length, or learn here that they do not.
         let call = HostCall::new(&signature, Request::Barrier, self.rank(), self.members().len())?;
         // Its time does not run while others have their turn.
-        self.levels.call_thread.wait_until_empty();
+        call_thread::wait_until_empty(&*self.levels);
         let deadline = Deadline::after(Instant::now(), timeout);
         self.levels.perform(call, timeout)?;
         match &self.levels.intra {

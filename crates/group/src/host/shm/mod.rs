@@ -478,7 +478,7 @@ impl Backend for ShmBackend {
     }
 
     fn perform(&self, call: HostCall<'_>, timeout: Duration) -> Result<()> {
-        self.shared.call_thread.wait_until_empty();
+        call_thread::wait_until_empty(&*self.shared);
         self.shared.perform(call, timeout)
     }
 
@@ -531,7 +531,7 @@ impl Backend for ShmBackend {
         // All come with the same length, or learn here that they do not.
         let call = HostCall::new(&signature, Request::Barrier, self.rank(), self.members().len())?;
         // Its time does not run while others have their turn.
-        self.shared.call_thread.wait_until_empty();
+        call_thread::wait_until_empty(&*self.shared);
         let deadline = Deadline::after(Instant::now(), timeout);
         self.shared.perform(call, timeout)?;
         if self.shared.team.can_share(len, &signature) {
