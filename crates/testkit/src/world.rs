@@ -343,7 +343,12 @@ impl World {
         let rank = |join: Join| {
             let body = body.clone();
             move || match join() {
-                Ok(group) => body(group.with_timeout(timeout)),
+                Ok(joined) => {
+                    let group = joined.with_timeout(timeout);
+                    // The rank has the only handle: a group whose last handle goes in a panic fails.
+                    drop(joined);
+                    body(group)
+                }
                 Err(error) => panic!("joining: {error}"),
             }
         };
