@@ -31,6 +31,11 @@ def operations(size, group):
             dist.send(x, 1 - rank, group=group) if rank == 0 else dist.recv(x, 0, group=group)
             dist.recv(x, 1, group=group) if rank == 0 else dist.send(x, 0, group=group)
 
+    def exchange():
+        works = [dist.isend(x, 1 - rank, group=group), dist.irecv(other[:n], 1 - rank, group=group)]
+        for work in works:
+            work.wait()
+
     yield "all_reduce", lambda: dist.all_reduce(x, group=group)
     yield "all_gather", lambda: dist.all_gather_into_tensor(whole, mine, group=group)
     yield "reduce_scatter", lambda: dist.reduce_scatter_tensor(mine, whole, group=group)
@@ -38,6 +43,7 @@ def operations(size, group):
     yield "all_to_all", lambda: dist.all_to_all_single(other, whole, group=group)
     if ranks == 2:
         yield "send and back", message
+        yield "isend and irecv", exchange
 
 
 def models():
