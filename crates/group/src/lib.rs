@@ -38,7 +38,7 @@ use phalanx_engine as engine;
 pub use bootstrap::init::{init, join};
 pub use bootstrap::prices::{Measured, Prices};
 pub use bootstrap::threads::{SimulatedBackend, on_threads, threads, threads_with};
-pub use bootstrap::tune::tune;
+pub use bootstrap::tune::{tune, tune_staging};
 pub use group::backend::{Address, Backend, BackendFactory, BufferMemory, HostMessage, OnTimeout, Payload};
 pub use group::call::{Call, HostCall, OwnedCall};
 pub use group::encryption::Encryption;

@@ -1,6 +1,7 @@
 //! This process's place in its job, from the environment.
 
 use crate::other_launchers::{self, Asking, Launched};
+use crate::staging::Staging;
 use crate::{Channel, Elastic, OwnChannel, StoreLocation, secret_file};
 use phalanx_core::{Error, Result};
 use phalanx_transport::Secret;
@@ -49,6 +50,7 @@ const TIMEOUT_MAX_S: f64 = 365.0 * 86_400.0;
 /// | `PHALANX_BACKEND` | `shm` or `tcp` for all data, else `auto`: shared memory where ranks share a host; or what the program registered; the same for all ranks |
 /// | `PHALANX_HOST_ID` | any text: ranks of one host with different ones share no memory, as if they were on several |
 /// | `PHALANX_ALGO` | algorithms to use instead of the recommended ones, each for its operation, as in `all_reduce=ring,broadcast=shm/staged`; `phalanx algo list` has them. One that does not exist is an error; where one can't be taken, the recommended one is, with a warning |
+/// | `PHALANX_STAGING` | `own` or `swapped`: where two ranks that share memory and have a core each stage what is small, instead of where `phalanx tune` says that it is faster; the same for all ranks |
 /// | `PHALANX_REPRODUCIBLE` | `1`: reductions add up in the order of the ranks, so that their bits depend on nothing but the world size; the same for all ranks |
 /// | `PHALANX_SELF_TEST` | `0`: init does not check that the ranks add up right; the same for all ranks |
 /// | `PHALANX_CHECKSUM` | `1`: every frame over TCP has a checksum; the same for all ranks |
@@ -118,6 +120,8 @@ pub struct Config {
     pub host_id: Option<String>,
     /// Algorithms to use instead of the recommended ones, as written in `PHALANX_ALGO`.
     pub algorithms: Option<String>,
+    /// Where two ranks that share memory stage, if not where it is measured to be faster.
+    pub staging: Option<Staging>,
     /// Whether reductions add up in the order of the ranks, whatever carries them.
     pub reproducible: bool,
     /// Whether init checks that the ranks add up right.
@@ -345,6 +349,7 @@ impl Config {
             backend: vars.text("PHALANX_BACKEND").unwrap_or_else(|| "auto".into()),
             host_id: vars.text("PHALANX_HOST_ID"),
             algorithms: vars.text("PHALANX_ALGO"),
+            staging: vars.parsed("PHALANX_STAGING")?,
             reproducible: vars.flag("PHALANX_REPRODUCIBLE")?.unwrap_or(false),
             self_test: vars.flag("PHALANX_SELF_TEST")?.unwrap_or(true),
             checksum: vars.flag("PHALANX_CHECKSUM")?.unwrap_or(false),

@@ -56,6 +56,7 @@ pub use memory::{create, longest};
 pub use other_process::Processes;
 pub use quick_owner_process::QuickOwnerProcess;
 pub use region::segment_len;
+pub use staging_probe::{PairStaging, StagingTimes, force_staging, measure_staging};
 pub use team::Team;
 pub use transport::{ShmTransport, pipes_len};
 pub use window::{Window, window_len};

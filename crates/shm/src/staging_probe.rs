@@ -1,14 +1,45 @@
 //! Whether two ranks are faster where the memory in which they stage changes hands.
 //!
-//! It depends on how the processor's caches pass lines on, so it is measured: in the operation itself, once in the life of a process.
+//! It depends on how the processor's caches pass lines on, so it is measured: in the operation itself, once in the life of a process. A program can
+//! say which it wants, too.
 
-use crate::region::Staging;
+use crate::plan::{Kind, Plan};
+use crate::region::{Staging, segment_len};
 use crate::span::Span;
 use crate::team::Team;
-use crate::{Call, Fault, Transfer};
+use crate::{Call, Fault, Stopped, Transfer, WaitCheck, create};
 use phalanx_algo::MemoryWay;
+use phalanx_core::{CallSite, Error, OpKind, Result, Signature};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+/// Where two ranks stage that have a core each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairStaging {
+    /// Each in slots of its own.
+    Own,
+    /// In cells that change hands.
+    Swapped,
+}
+
+/// What a measurement has found.
+#[derive(Debug, Clone, Copy)]
+pub struct StagingTimes {
+    /// Time of an all_gather of 64 KiB of each rank, where each stages in slots of its own.
+    pub own: Duration,
+    /// The same, where cells change hands.
+    pub swapped: Duration,
+}
+
+impl StagingTimes {
+    /// Where ranks stage that have found this.
+    pub fn best(&self) -> PairStaging {
+        if self.swapped < self.own { PairStaging::Swapped } else { PairStaging::Own }
+    }
+}
+
+/// How long two threads that play a pair of ranks may take.
+const MEASURE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes that each rank gives the other.
 const LEN: usize = 64 << 10;
@@ -25,6 +56,56 @@ const SWAPPED: u64 = 2;
 /// What this process has found out as rank 0, or was told by one.
 static FOUND: OnceLock<u64> = OnceLock::new();
 
+/// From now on pairs in which this process is rank 0 stage there. The first that is said in the life of a process counts, and what was measured before.
+pub fn force_staging(staging: PairStaging) {
+    FOUND.get_or_init(|| code(staging));
+}
+
+fn code(staging: PairStaging) -> u64 {
+    match staging {
+        PairStaging::Own => OWN,
+        PairStaging::Swapped => SWAPPED,
+    }
+}
+
+/// Measures where two ranks with a core each should stage, with two threads of this process. It takes a few milliseconds.
+///
+/// # Errors
+/// [`Io`](phalanx_core::Error::Io) if the memory can't be had; [`Internal`](phalanx_core::Error::Internal) if the threads did not come together.
+pub fn measure_staging() -> Result<StagingTimes> {
+    let file = create(segment_len(2))?;
+    let measure = |rank: usize| {
+        let signature = Signature::bare(OpKind::Init, CallSite::caller());
+        let mut within = Within(Instant::now());
+        let mut call = Call { seq: 0, signature: &signature, wait_check: &mut within };
+        let mut team = Team::join(&file, rank, 2, false, &mut call)?;
+        let mut call = Call { seq: 1, signature: &signature, wait_check: &mut within };
+        team.run(&mut call, Plan::of(Kind::Join, MemoryWay::Mutual), Team::time_both)
+    };
+    let times = std::thread::scope(|scope| {
+        let other = scope.spawn(|| measure(1));
+        let times = measure(0);
+        other.join().map_or(Err(Fault::Stopped), |other| other.and(times))
+    });
+    times.map_err(|fault| match fault {
+        Fault::Failed(error) => *error,
+        fault => Error::Internal { what: format!("measuring where ranks stage: {fault:?}") },
+    })
+}
+
+/// A check that ends the wait after a time.
+struct Within(Instant);
+
+impl WaitCheck for Within {
+    fn look(&mut self, _peer: usize, _waited: Duration) -> std::result::Result<(), Stopped> {
+        if self.0.elapsed() < MEASURE_WITHIN { Ok(()) } else { Err(Stopped) }
+    }
+
+    fn look_meanwhile(&mut self, peer: usize) -> std::result::Result<(), Stopped> {
+        self.look(peer, Duration::ZERO)
+    }
+}
+
 /// Whether lines are handed back to their writer on this machine: see `stores.rs`. Not where cells that change hands are faster.
 pub(crate) fn lines_are_handed_back() -> bool {
     FOUND.get() != Some(&SWAPPED)
@@ -32,7 +113,11 @@ pub(crate) fn lines_are_handed_back() -> bool {
 
 impl Team {
     /// Sets where this team stages. Collective; where it is to be measured that takes about a millisecond.
-    pub(crate) fn choose_staging(&mut self, crowded: bool, call: &mut Call<'_>) -> Result<(), Fault> {
+    pub(crate) fn choose_staging(
+        &mut self,
+        crowded: bool,
+        call: &mut Call<'_>,
+    ) -> std::result::Result<(), Fault> {
         self.region.stage(self.rank, if crowded { Staging::Crowded } else { Staging::Own });
         if crowded || self.world_size != 2 {
             return Ok(());
@@ -40,9 +125,9 @@ impl Team {
         let known = FOUND.get().copied().unwrap_or(UNKNOWN);
         let mut best = self.exchange([known, 0, 0], call)?[0][0];
         if best == UNKNOWN {
-            let [own, swapped] = self.time_both(call)?;
-            let found = if swapped < own { SWAPPED } else { OWN };
-            best = self.exchange([found, 0, 0], call)?[0][0];
+            let times = self.time_both(call)?;
+            best = self.exchange([code(times.best()), 0, 0], call)?[0][0];
+            let StagingTimes { own, swapped } = times;
             tracing::debug!(?own, ?swapped, "time of an all_gather of 64 KiB by where ranks stage");
         }
         FOUND.get_or_init(|| best);
@@ -51,7 +136,7 @@ impl Team {
     }
 
     /// How long some all_gathers take where each rank stages in slots of its own, and where cells change hands.
-    fn time_both(&mut self, call: &mut Call<'_>) -> Result<[Duration; 2], Fault> {
+    fn time_both(&mut self, call: &mut Call<'_>) -> std::result::Result<StagingTimes, Fault> {
         let mut buffer = vec![1u8; 2 * LEN];
         // SAFETY: the vector outlives the span, and is used through it alone.
         let buffer = unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) };
@@ -80,6 +165,19 @@ impl Team {
                 self.exchange([0; 3], call)?;
             }
         }
-        Ok(shortest)
+        let [own, swapped] = shortest;
+        Ok(StagingTimes { own, swapped })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_threads_measure_both() {
+        let times = measure_staging().unwrap();
+        assert!(times.own > Duration::ZERO && times.swapped > Duration::ZERO, "{times:?}");
+        assert!(times.own.max(times.swapped) < Duration::MAX);
     }
 }

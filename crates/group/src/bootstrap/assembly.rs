@@ -22,7 +22,7 @@ use crate::host::job_links::{LinksStart, address_key};
 use crate::runtime::OsRuntime;
 use crate::trace::writer::Recorder;
 use phalanx_core::{Deadline, Error, Peer, Result, WORLD};
-use phalanx_rendezvous::{Config, OpenStore, Store, StoreLocation, TcpStoreServer};
+use phalanx_rendezvous::{Config, OpenStore, Staging, Store, StoreLocation, TcpStoreServer};
 use phalanx_trace::Recorded;
 use phalanx_transport::handshake::{Hello, Purpose, Status, VERSION};
 use phalanx_transport::tcp::Exchange;
@@ -141,6 +141,9 @@ pub(crate) fn assemble(
             .inspect_err(|error| attendance.give_up(error))?,
         None => vec![Vec::new(); world_size],
     };
+    if let Some(staging) = config.staging {
+        force_staging(staging);
+    }
     let place = Place {
         rank,
         world_size,
@@ -384,6 +387,19 @@ fn local(kind: &dyn BackendKind, config: &Config, exchange: &Exchange) -> Option
     let host = HostKey::of_this_process(config.host_id.as_deref())?.to_string();
     Some(Local { host, name: exchange.told_name()?.to_owned(), longest: longest_memory() })
 }
+
+/// Pairs of ranks that share memory stage there.
+#[cfg(target_os = "linux")]
+fn force_staging(staging: Staging) {
+    phalanx_shm::force_staging(match staging {
+        Staging::Own => phalanx_shm::PairStaging::Own,
+        Staging::Swapped => phalanx_shm::PairStaging::Swapped,
+    });
+}
+
+/// No ranks share memory here.
+#[cfg(not(target_os = "linux"))]
+fn force_staging(_staging: Staging) {}
 
 /// Bytes of the longest memory that this process can make for the ranks of its host.
 #[cfg(target_os = "linux")]

@@ -16,6 +16,10 @@ pub(crate) fn own_settings(config: &Config, build: Build) -> String {
         ("PHALANX_BACKEND", config.backend.to_string()),
         ("PHALANX_ALGO", algorithms),
         ("PHALANX_HEARTBEAT_TIMEOUT_S", heartbeat),
+        (
+            "PHALANX_STAGING",
+            config.staging.map_or_else(|| "as measured".into(), |staging| staging.to_string()),
+        ),
         ("PHALANX_REPRODUCIBLE", switch(config.reproducible).into()),
         ("PHALANX_SELF_TEST", switch(config.self_test).into()),
         ("PHALANX_CHECKSUM", switch(config.checksum).into()),

@@ -47,6 +47,28 @@ pub fn tune() -> Result<Prices> {
     Ok(Prices { measured: Some(Measured::here()), loopback, network })
 }
 
+/// How long an all_gather of 64 KiB of each of two ranks takes that share memory and have a core each: where each stages in memory of its own, and where
+/// memory changes hands. `None` where there are no such ranks. Groups measure it for themselves when two ranks meet.
+///
+/// # Errors
+/// [`Io`](Error::Io) if the memory can't be had.
+///
+/// # Examples
+/// ```
+/// if let Some((own, swapped)) = phalanx_group::tune_staging()? {
+///     println!("{own:?} in memory of their own, {swapped:?} in memory that changes hands");
+/// }
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
+pub fn tune_staging() -> Result<Option<(Duration, Duration)>> {
+    #[cfg(target_os = "linux")]
+    if cores() > 1 {
+        let times = phalanx_shm::measure_staging()?;
+        return Ok(Some((times.own, times.swapped)));
+    }
+    Ok(None)
+}
+
 /// How many ranks share how many of `cores`: at least two each, and equally many on all where they can.
 fn crowd(cores: usize) -> (usize, usize) {
     let shared = cores.min(CROWD_MAX / 2);

@@ -1,0 +1,44 @@
+//! Where two ranks that share memory stage, as a program's environment may say.
+
+use phalanx_core::Error;
+use std::fmt;
+use std::str::FromStr;
+
+/// Where two ranks stage that share memory and have a core each.
+///
+/// # Examples
+/// ```
+/// use phalanx_rendezvous::Staging;
+///
+/// assert_eq!("swapped".parse::<Staging>()?, Staging::Swapped);
+/// assert_eq!(Staging::Own.to_string(), "own");
+/// # Ok::<(), phalanx_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// Each in memory of its own.
+    Own,
+    /// In memory that changes hands.
+    Swapped,
+}
+
+impl FromStr for Staging {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "own" => Ok(Self::Own),
+            "swapped" => Ok(Self::Swapped),
+            _ => Err(Error::config(format!("{text:?} is neither own nor swapped"))),
+        }
+    }
+}
+
+impl fmt::Display for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "own",
+            Self::Swapped => "swapped",
+        })
+    }
+}
