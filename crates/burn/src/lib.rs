@@ -7,6 +7,8 @@
 //! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`], [`gather`], [`reduce_scatter`],
 //! [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`], [`recv_any`].
 //!
+//! Where the network is slow, [`DiLoCo`] lets each rank train for itself and averages the weights now and then.
+//!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: the module, the state of burn's optimizer, the place in the data.
 //!
 //! Tensors are on any backend of burn's. What is sent goes through the host's memory.
@@ -55,22 +57,25 @@ mod arrays;
 pub mod checkpoint;
 mod collectives;
 mod data_parallel;
+mod diloco;
 mod elements;
 mod gradients;
 mod model;
 mod names;
+mod trained;
 
 pub use collectives::{
     all_gather, all_reduce, all_to_all, broadcast, gather, recv, recv_any, reduce, reduce_scatter, scan,
     scatter, send,
 };
 pub use data_parallel::DistributedDataParallel;
+pub use diloco::DiLoCo;
 pub use model::{sync_model, verify_parameters};
-/// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`].
+/// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`] and [`DiLoCo::with_hook`].
 pub use phalanx_train::compress;
 pub use phalanx_train::{
-    Batch, DdpConfig, DistributedSampler, Epoch, Error, MissingGradients, Overlap, Result, SamplerState,
-    Share, Tail, Version,
+    Batch, DdpConfig, DiLoCoConfig, DistributedSampler, Epoch, Error, MissingGradients, Overlap, Result,
+    SamplerState, Share, Tail, Version,
 };
 
 /// The guide's page, whose program is a test here.

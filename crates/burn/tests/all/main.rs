@@ -4,4 +4,5 @@ mod checkpoints;
 mod collectives;
 mod common;
 mod conformance;
+mod diloco;
 mod training;
