@@ -132,7 +132,8 @@ pub fn load_module<M: Module>(module: &mut M, prefix: &str, from: &Checkpoint) -
 }
 
 /// Adds burn's record of an optimizer's state to `state`, as bytes under the name `prefix`: rank 0's, which it alone writes. Records of other ranks say the
-/// same in another order.
+/// same in another order. That is so of data-parallel training; where an optimizer is dealt out take
+/// [`Sharded::save_optimizer`](crate::Sharded::save_optimizer).
 ///
 /// # Errors
 /// [`Error::Tensors`] with burn's.

@@ -7,7 +7,8 @@
 //! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`], [`gather`], [`reduce_scatter`],
 //! [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`], [`recv_any`].
 //!
-//! Where the network is slow, [`DiLoCo`] lets each rank train for itself and averages the weights now and then.
+//! Where an optimizer remembers more than a rank has memory for, [`Sharded`] deals that out over the ranks. Where the network is slow, [`DiLoCo`] lets each
+//! rank train for itself and averages the weights now and then.
 //!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: the module, the state of burn's optimizer, the place in the data.
 //!
@@ -62,6 +63,7 @@ mod elements;
 mod gradients;
 mod model;
 mod names;
+mod sharded;
 mod trained;
 
 pub use collectives::{
@@ -74,9 +76,11 @@ pub use model::{sync_model, verify_parameters};
 /// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`] and [`DiLoCo::with_hook`].
 pub use phalanx_train::compress;
 pub use phalanx_train::{
-    Batch, DdpConfig, DiLoCoConfig, DistributedSampler, Epoch, Error, MissingGradients, Overlap, Result,
-    SamplerState, Share, Tail, Version,
+    AdamW, AdamWParams, Array, Batch, DdpConfig, DiLoCoConfig, DistributedSampler, Epoch, Error, Gradients,
+    MissingGradients, Overlap, Result, SamplerState, Sgd, SgdParams, ShardConfig, Share, Stage, Tail,
+    Version,
 };
+pub use sharded::Sharded;
 
 /// The guide's page, whose program is a test here.
 #[cfg(doctest)]

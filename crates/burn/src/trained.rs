@@ -5,12 +5,12 @@ use crate::elements::shared;
 use crate::names::{Named, Role, with_values};
 use crate::{Error, Result};
 use burn_core::module::{Module, ModuleVisitor, Param, ParamId};
-use burn_core::tensor::{DType as Burns, Int, Tensor};
+use burn_core::tensor::{DType as Burns, Device, Int, Tensor};
 use burn_optim::GradientsParams;
 use phalanx::error::OpKind;
 use phalanx::{DType, ProcessGroup};
 use phalanx_train::model::{Entry, compare};
-use phalanx_train::{Array, Tensor as _, Weights};
+use phalanx_train::{Array, Gradients, Tensor as _, Weights};
 use std::collections::HashSet;
 
 /// The parameters of a module, as they were when it was wrapped, and which of them are weights that are trained.
@@ -81,9 +81,19 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
+    /// The device of the first weight.
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.weights.first().map(|weight| weight.device())
+    }
+
     /// Whether there is a gradient for a weight.
     pub(crate) fn has_gradient(&self, index: usize, grads: &GradientsParams) -> bool {
         self.weights[index].has_gradient(grads)
+    }
+
+    /// Takes the gradients of all weights.
+    pub(crate) fn take_gradients(&self, mut grads: GradientsParams) -> Result<Gradients<Array>> {
+        self.weights.iter().map(|weight| weight.take_gradient(self.op, &mut grads)).collect()
     }
 
     /// `module`, whose weights these are, with what was made of them.
@@ -111,17 +121,27 @@ impl Weights<Array> for Lent {
 
 /// A parameter of floats, of whatever number of dimensions.
 trait Weight {
+    fn device(&self) -> Device;
     fn values(&self, op: OpKind) -> Result<Array>;
     fn has_gradient(&self, grads: &GradientsParams) -> bool;
+    fn take_gradient(&self, op: OpKind, grads: &mut GradientsParams) -> Result<Option<Array>>;
 }
 
 impl<const D: usize> Weight for Param<Tensor<D>> {
+    fn device(&self) -> Device {
+        self.val().device()
+    }
+
     fn values(&self, op: OpKind) -> Result<Array> {
         array(op, self.val())
     }
 
     fn has_gradient(&self, grads: &GradientsParams) -> bool {
         grads.get::<D>(self.id).is_some()
+    }
+
+    fn take_gradient(&self, op: OpKind, grads: &mut GradientsParams) -> Result<Option<Array>> {
+        grads.remove::<D>(self.id).map(|grad| array(op, grad)).transpose()
     }
 }
 

@@ -5,4 +5,5 @@ mod collectives;
 mod common;
 mod conformance;
 mod diloco;
+mod sharded;
 mod training;
