@@ -2,7 +2,7 @@
 //!
 //! [`save_module`] adds a module to a [`State`], each parameter under its path, and [`load_module`] restores it from a [`Checkpoint`];
 //! [`save_optimizer`] and [`load_optimizer`] do so with burn's record of an optimizer. The place in the data is a
-//! [`SamplerState`](crate::SamplerState).
+//! [`SamplerState`](crate::SamplerState). [`DiLoCo`](crate::DiLoCo) saves the module and the optimizer with itself.
 //!
 //! Burn's optimizers know parameters by numbers that each process draws at random. Where a module was [wrapped](crate::DistributedDataParallel), all ranks
 //! have those of rank 0. A checkpoint has them with the module, and all ranks that load it have them afterwards. So load the module first, and wrap it then.
@@ -132,7 +132,8 @@ pub fn load_module<M: Module>(module: &mut M, prefix: &str, from: &Checkpoint) -
 }
 
 /// Adds burn's record of an optimizer's state to `state`, as bytes under the name `prefix`: rank 0's, which it alone writes. Records of other ranks say the
-/// same in another order.
+/// same in another order. That is so of data-parallel training; where an optimizer is dealt out take
+/// [`Sharded::save_optimizer`](crate::Sharded::save_optimizer).
 ///
 /// # Errors
 /// [`Error::Tensors`] with burn's.
@@ -148,12 +149,15 @@ pub fn save_optimizer(
     if group.rank() != 0 {
         return Ok(());
     }
+    state.of_rank(0, |own| add_optimizer(optimizer, prefix, own))
+}
+
+/// Adds burn's record of an optimizer to what is one rank's own.
+pub(crate) fn add_optimizer(optimizer: &ModuleOptimizer, name: &str, own: &mut State<'_>) -> Result<()> {
     let bytes = optimizer.into_bytes().map_err(|error| Error::Tensors(error.to_string().into()))?;
     let info = TensorInfo { dtype: DType::U8, shape: vec![bytes.len()] };
-    state.of_rank(0, |own| {
-        own.tensor(prefix, info, move |range| Ok(bytes[range].to_vec()));
-        Ok(())
-    })
+    own.tensor(name, info, move |range| Ok(bytes[range].to_vec()));
+    Ok(())
 }
 
 /// `optimizer` with the state that [`save_optimizer`] has saved under `prefix`. [Load](load_module) the module as well: the two belong together.
@@ -168,7 +172,16 @@ pub fn load_optimizer(
     prefix: &str,
     from: &Checkpoint,
 ) -> Result<ModuleOptimizer> {
-    let bytes = Bytes::from_bytes_vec(from.of_rank(0).read::<u8>(prefix)?);
+    read_optimizer(optimizer, prefix, &from.of_rank(0))
+}
+
+/// `optimizer` with the record that one rank has saved.
+pub(crate) fn read_optimizer(
+    optimizer: ModuleOptimizer,
+    name: &str,
+    own: &Checkpoint,
+) -> Result<ModuleOptimizer> {
+    let bytes = Bytes::from_bytes_vec(own.read::<u8>(name)?);
     optimizer.from_bytes(bytes).map_err(|error| Error::Tensors(error.to_string().into()))
 }
 

@@ -7,6 +7,9 @@
 //! The collectives themselves work on tensors too: [`all_reduce`], [`broadcast`], [`reduce`], [`all_gather`], [`gather`], [`reduce_scatter`],
 //! [`scatter`], [`all_to_all`], [`scan`], and messages: [`send`], [`recv`], [`recv_any`].
 //!
+//! Where an optimizer remembers more than a rank has memory for, [`Sharded`] deals that out over the ranks. Where the network is slow, [`DiLoCo`] lets each
+//! rank train for itself and averages the weights now and then.
+//!
 //! [`checkpoint`] saves what a training needs to go on, on another number of ranks too: the module, the state of burn's optimizer, the place in the data.
 //!
 //! Tensors are on any backend of burn's. What is sent goes through the host's memory.
@@ -55,23 +58,29 @@ mod arrays;
 pub mod checkpoint;
 mod collectives;
 mod data_parallel;
+mod diloco;
 mod elements;
 mod gradients;
 mod model;
 mod names;
+mod sharded;
+mod trained;
 
 pub use collectives::{
     all_gather, all_reduce, all_to_all, broadcast, gather, recv, recv_any, reduce, reduce_scatter, scan,
     scatter, send,
 };
 pub use data_parallel::DistributedDataParallel;
+pub use diloco::DiLoCo;
 pub use model::{sync_model, verify_parameters};
-/// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`].
+/// Ways to send gradients in fewer bytes, for [`DistributedDataParallel::with_hook`] and [`DiLoCo::with_hook`].
 pub use phalanx_train::compress;
 pub use phalanx_train::{
-    Batch, DdpConfig, DistributedSampler, Epoch, Error, MissingGradients, Overlap, Result, SamplerState,
-    Share, Tail, Version,
+    AdamW, AdamWParams, Array, Batch, DdpConfig, DiLoCoConfig, DistributedSampler, Epoch, Error, Gradients,
+    MissingGradients, Overlap, Result, SamplerState, Sgd, SgdParams, ShardConfig, Share, Stage, Tail,
+    Version,
 };
+pub use sharded::Sharded;
 
 /// The guide's page, whose program is a test here.
 #[cfg(doctest)]

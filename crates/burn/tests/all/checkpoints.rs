@@ -1,5 +1,6 @@
 //! A training that is stopped and goes on ends as one that is not.
 
+use crate::common::copy_all;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, ModuleOptimizer};
@@ -81,19 +82,6 @@ fn a_training_goes_on_with_adam_on_other_ranks() {
             copy_all(&begun, &stopped);
             on(&world, 4, &stopped, 4); // and stopped once more; of four equal gradients the mean is exact, of three it is not
             assert_eq!(on(&world, ranks, &stopped, 6), expected, "stopped twice, then on {ranks} ranks");
-        }
-    }
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_all(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
         }
     }
 }

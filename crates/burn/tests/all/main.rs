@@ -4,4 +4,6 @@ mod checkpoints;
 mod collectives;
 mod common;
 mod conformance;
+mod diloco;
+mod sharded;
 mod training;

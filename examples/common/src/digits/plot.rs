@@ -1,6 +1,6 @@
 //! The loss curve as a picture.
 
-use examples_common::plot::{Curve, losses};
+use crate::plot::{Curve, losses};
 use std::path::Path;
 
 /// Draws the mean loss of each epoch to an SVG file.

@@ -1,6 +1,6 @@
 //! How far the training is, in epochs and images.
 
-use examples_common::progress;
+use crate::progress;
 use std::time::Duration;
 
 /// Shows epoch, loss and speed.
