@@ -2,6 +2,8 @@
 
 use crate::errors::exception;
 use crate::interrupt::Waits;
+use crate::join::meeting;
+use crate::site::caller;
 use crate::work::duration;
 use phalanx::ProcessGroup;
 use pyo3::exceptions::PyValueError;
@@ -138,14 +140,15 @@ impl Group {
     /// Collective.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
-        let group = self.held()?;
+        let group = self.held()?.with_call_site(caller(py));
         Ok(waiting(py, &group, |group| group.split(color, key))?.map(Self::new))
     }
 
     /// A group of these ranks, in the order of their numbers here. Only they call it; a rank that is not among them gets ``None``.
     fn new_group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Self>> {
-        let group = self.held()?;
-        Ok(waiting(py, &group, |group| group.new_group(&ranks))?.map(Self::new))
+        let group = self.held()?.with_call_site(caller(py));
+        // Of the group that is being made only its members know, so there is nothing that Ctrl-C could abort.
+        Ok(meeting(py, "phalanx-new-group", move || group.new_group(&ranks))?.map(Self::new))
     }
 
     /// Leaves the group in good order, and waits until the others do. The group can't be used afterwards.
@@ -176,6 +179,11 @@ impl Group {
     fn dump_trace(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let group = self.held()?;
         py.detach(|| group.dump_trace(path)).map_err(|error| exception(py, &error))
+    }
+
+    /// For the package: whether it was neither given up nor has failed.
+    fn _is_usable(&self) -> bool {
+        self.held().is_ok_and(|group| group.failure().is_none())
     }
 
     fn __repr__(&self) -> String {

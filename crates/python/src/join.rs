@@ -3,11 +3,12 @@
 use crate::errors::exception;
 use crate::group::Group;
 use crate::interrupt;
+use phalanx::Config;
 use phalanx::store::OwnChannel;
-use phalanx::{Config, ProcessGroup};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a wait goes on before it is looked whether a signal has come for Python.
@@ -76,28 +77,35 @@ fn is_setting(name: &str) -> bool {
     name.starts_with("PHALANX_") && !OF_ONE_JOB.contains(&name)
 }
 
-/// Joins on another thread, while this one listens for Ctrl-C: ranks may be late.
+/// Joins while this thread listens for Ctrl-C: ranks may be late.
 fn join_with(py: Python<'_>, config: Config) -> PyResult<Group> {
     interrupt::listen(py)?;
-    let (joined, is_joined) = channel::<phalanx::Result<ProcessGroup>>();
-    let thread = std::thread::Builder::new().name("phalanx-join".into());
-    let started = thread.spawn(move || drop(joined.send(phalanx::join(&config))));
+    meeting(py, "phalanx-join", move || phalanx::join(&config)).map(Group::new)
+}
+
+/// Runs `meet`, in which ranks may be late, on another thread, while this one listens for Ctrl-C. After one the other thread is left behind.
+pub(crate) fn meeting<R: Send + 'static>(
+    py: Python<'_>,
+    name: &str,
+    meet: impl FnOnce() -> phalanx::Result<R> + Send + 'static,
+) -> PyResult<R> {
+    let (met, have_met) = channel::<phalanx::Result<R>>();
+    let started = std::thread::Builder::new().name(name.into()).spawn(move || drop(met.send(meet())));
     if let Err(error) = started {
-        return Err(exception(py, &phalanx::Error::io("starting a thread to join the job", error)));
+        return Err(exception(py, &phalanx::Error::io(format!("starting the thread {name}"), error)));
     }
     // `mpsc` needs a receiver that only one thread has.
-    let is_joined = std::sync::Mutex::new(is_joined);
+    let have_met = Mutex::new(have_met);
     loop {
         let ended = py.detach(|| {
-            let is_joined = is_joined.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            is_joined.recv_timeout(LOOK_AFTER)
+            let have_met = have_met.lock().unwrap_or_else(PoisonError::into_inner);
+            have_met.recv_timeout(LOOK_AFTER)
         });
         match ended {
-            Ok(Ok(group)) => return Ok(Group::new(group)),
-            Ok(Err(error)) => return Err(exception(py, &error)),
+            Ok(outcome) => return outcome.map_err(|error| exception(py, &error)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                let what = "the thread that joins the job panicked".into();
+                let what = format!("the thread {name} panicked");
                 return Err(exception(py, &phalanx::Error::Internal { what }));
             }
         }

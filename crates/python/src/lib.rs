@@ -45,6 +45,12 @@ mod _phalanx {
         crate::site::library_is_in(folder);
     }
 
+    /// For the package: the program's line that calls it now.
+    #[pyfunction]
+    fn _caller(py: Python<'_>) -> String {
+        crate::site::caller(py).to_string()
+    }
+
     /// For the package: the interpreter ends, and nothing is called from here on.
     #[pyfunction]
     fn _close(py: Python<'_>) {

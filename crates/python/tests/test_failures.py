@@ -57,6 +57,37 @@ def rank_raising(group):
     assert error.peer == 1 and error.reason.startswith("KeyError: 'no such batch'") and "test_failures.py:" in error.reason, error
 
 
+def rank_raising_in_library(group):
+    if group.rank == 1:
+        np.linalg.inv(np.zeros((2, 2)))
+    error = fails(group, phalanx.AbortedError, group.barrier)
+    assert error.reason.startswith("LinAlgError: Singular matrix (") and "test_failures.py:" in error.reason, error
+
+
+def rank_init_twice(group):
+    time.sleep(0.3 * group.rank)
+    error = fails(group, phalanx.MisuseError, phalanx.init)
+    assert "test_failures.py:" in str(error) and "job.py:" in str(error), error
+    group.finalize()
+    again = phalanx.init()
+    again.barrier()
+
+
+def rank_interrupted_in_new_group(group):
+    if group.rank == 0:
+        interrupt_soon(group)
+        fails(group, KeyboardInterrupt, lambda: group.new_group([0, 1]))
+        print("INTERRUPTED", flush=True)
+    else:
+        # Rank 0 waits for this one, which does not come.
+        time.sleep(20)
+
+
+def rank_misplaced_new_group(group):
+    error = fails(group, phalanx.MisuseError, lambda: group.new_group([0, 7]))
+    assert "test_failures.py:" in str(error), error
+
+
 def rank_hanging(group):
     if group.rank == 1:
         time.sleep(10)
@@ -162,6 +193,26 @@ class Failures(unittest.TestCase):
         lines, output = self.of("raising", 3, 1, 2)
         self.assertTrue(all("KeyError: 'no such batch'" in line for line in lines), output)
         self.assertIn("first cause: rank 1", output)
+
+    def test_the_place_of_an_exception_is_a_line_of_the_program(self):
+        self.of("raising_in_library", 2, 1, 1)
+
+    def test_a_second_init_is_refused_on_all_ranks(self):
+        self.of("init_twice", 2, 0, 2)
+
+    def test_a_refused_new_group_names_the_programs_line(self):
+        self.of("misplaced_new_group", 2, 0, 2)
+
+    def test_ctrl_c_ends_new_group(self):
+        started = job.start(__file__, "interrupted_in_new_group", 2)
+        try:
+            seen = next(line for line in started.stdout if "INTERRUPTED" in line or "Error" in line)
+            self.assertIn("INTERRUPTED", seen)
+            # The other rank still sleeps.
+            self.assertIsNone(started.poll())
+        finally:
+            started.terminate()
+            started.communicate(timeout=60)
 
     def test_a_rank_that_does_not_come_is_named(self):
         self.of("hanging", 2, 0, 2)

@@ -98,6 +98,24 @@ def rank_hanging():
         return
     error = fails(phalanx.TimeoutError, lambda: dist.all_reduce(torch.ones(1)))
     assert error.missing == [1] and isinstance(error, TimeoutError), vars(error)
+    assert "timeout= of init_process_group" in str(error) and "PHALANX" not in str(error), error
+
+
+def rank_patient():
+    """Rank 0 waits for a time that is not enough, and waits again."""
+    rank, _ = launch.join()
+    if rank == 1:
+        time.sleep(1)
+        dist.barrier()
+        return
+    work = dist.barrier(async_op=True)
+    try:
+        work.wait(dist.distributed_c10d.timedelta(milliseconds=10))
+    except dist.DistBackendError as error:
+        assert isinstance(error, TimeoutError), error
+    else:
+        raise AssertionError("it did not wait")
+    work.wait()
 
 
 def rank_late():
@@ -159,6 +177,7 @@ class Failures(unittest.TestCase):
         for launcher in (launch.under_phalanx, launch.under_torchrun):
             self.of("hanging", 2, 1, launcher=launcher, ends_well=True)
         self.of("late", 2, 1, ends_well=True)
+        self.of("patient", 2, 0, ends_well=True)
 
     def test_a_rank_that_ends_by_an_exception_tells_the_others_which(self):
         for launcher in (launch.under_phalanx, launch.under_torchrun):

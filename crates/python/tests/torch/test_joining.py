@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from datetime import timedelta
 
@@ -27,6 +28,20 @@ def rank_plain():
     """The program of a user who knows nothing of phalanx but its name, and imports nothing. It goes away without `destroy_process_group`."""
     dist.init_process_group("phalanx")
     sums()
+
+
+def rank_ends_early():
+    """One rank does its part and its program ends, before the other begins with its own."""
+    launch.join()
+    rank = dist.get_rank()
+    # Groups that are alive at the end must not keep it from leaving in order.
+    both = dist.new_group([0, 1])
+    if rank == 1:
+        time.sleep(1)
+    x, y = torch.full((100,), 7.0 * (1 - rank)), torch.full((3,), 5.0 * (1 - rank))
+    dist.broadcast(x, 0, group=both)
+    dist.isend(y, 1) if rank == 0 else dist.recv(y, 0)
+    assert x[99] == 7 and y[2] == 5
 
 
 def rank_imports_it():
@@ -126,6 +141,10 @@ class Joining(unittest.TestCase):
             output = launch.passes(self, __file__, "plain", 2, launcher)
             self.assertNotIn("Warning", output)
             self.assertNotIn("rror", output)
+
+    def test_what_a_program_that_ended_has_sent_arrives(self):
+        for launcher in (launch.under_phalanx, launch.under_torchrun):
+            launch.passes(self, __file__, "ends_early", 2, launcher)
 
     def test_a_program_may_import_it_first(self):
         launch.passes(self, __file__, "imports_it", 2)

@@ -1,7 +1,9 @@
 """The backend `phalanx` of `torch.distributed`: its life, barriers, and how its operations are performed."""
 
+import atexit
 import contextlib
-
+import functools
+import weakref
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -20,6 +22,9 @@ NAME = "phalanx"
 #: The timeout of calls that have none of their own.
 _UNSET = timedelta(milliseconds=-1)
 
+#: The backends of this process.
+_backends = weakref.WeakSet()
+
 #: The backend of the group of all ranks, from which those of smaller groups are made.
 _of_world = None
 
@@ -35,6 +40,7 @@ class Backend(Collectives, Messages, dist.distributed_c10d.C10DBackend):
         self._groups = {None: group}
         self._group = group
         self._calls = 0
+        _backends.add(self)
         self._set_default_timeout(timeout)
 
     # Names and properties.
@@ -157,6 +163,14 @@ def create(options, _):
         return _of_world._of(ranks, timeout)
     with as_c10d:
         made = Backend(meet(options.store, options.group_rank, options.group_size, timeout.total_seconds()), timeout)
+    _shut_down_at_exit()
     if not ranks:
         _of_world = made
     return made
+
+
+@functools.cache
+def _shut_down_at_exit():
+    """A program may end without `destroy_process_group`: what it has sent arrives, and the others hear that it has left, not that it died."""
+    # After the first rank has joined, so that it comes before what joining does at the end.
+    atexit.register(lambda: [backend.shutdown() for backend in list(_backends)])

@@ -6,13 +6,28 @@ import torch.distributed as dist
 
 from .. import errors
 
+#: What programs of PyTorch have in the place of what other programs have.
+_WORDS = {
+    "(PHALANX_TIMEOUT_S, or with_timeout, sets another limit)": "(timeout= of init_process_group, new_group or the call sets another limit)",
+    "(finalize or drop)": "(destroy_process_group, or its program ended)",
+}
 
 def of_c10d(error):
     """The same error as a `torch.distributed.DistBackendError` besides."""
     if isinstance(error, dist.DistBackendError):
         return error
-    again = _class(type(error))(*error.args, **error.__dict__)
+    again = _class(type(error))(*map(_translated, error.args), **error.__dict__)
     return again.with_traceback(error.__traceback__)
+
+
+def _translated(text):
+    for ours, theirs in _WORDS.items():
+        text = text.replace(ours, theirs)
+    return text
+
+
+class WorkTimeout(TimeoutError, dist.DistBackendError):
+    """An operation is not over after the time for which `Work.wait` was to wait. It goes on."""
 
 
 class AsC10d:

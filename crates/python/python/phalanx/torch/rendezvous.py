@@ -5,7 +5,7 @@ import os
 import socket
 from pathlib import Path
 
-from .._leaving import join
+from .._leaving import is_in_job_of_environment, join
 
 #: Whether this process has joined the job of `phalanx run`, which it can do once.
 _has_joined_the_launchers_job = False
@@ -29,7 +29,7 @@ def meet(store, rank, size, timeout):
 def _is_launched(rank, size):
     """Whether this is the job of `phalanx run`, whose report says more about ranks that it knows."""
     ours = os.environ.get("PHALANX_RANK"), os.environ.get("PHALANX_WORLD_SIZE")
-    return "PHALANX_LIFELINE" in os.environ and ours == (str(rank), str(size)) and not _has_joined_the_launchers_job
+    return "PHALANX_LIFELINE" in os.environ and ours == (str(rank), str(size)) and not _has_joined_the_launchers_job and not is_in_job_of_environment()
 
 
 def _meet_through(store, key, rank, size, limits):

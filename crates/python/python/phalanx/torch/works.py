@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
-from .errors import of_c10d
+from .errors import WorkTimeout, of_c10d
 
 
 class Work(dist.Work):
@@ -29,6 +29,8 @@ class Work(dist.Work):
                 work.wait(seconds)
         except errors.Error as error:
             raise of_c10d(error) from None
+        except TimeoutError as error:
+            raise WorkTimeout(str(error)) from None
         self._settle()
         return True
 
