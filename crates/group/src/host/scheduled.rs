@@ -40,8 +40,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Of messages so long, in bytes, a look moves all at once or little of it: to wake another thread for them would take longer.
-const SHORT: usize = 64 << 10;
+/// Messages so long, in bytes, are sent without a receiver, so they are sent where they are begun.
+const SHORT: usize = 256 << 10;
 
 /// Plans kept: a training loop repeats a handful of shapes.
 const PLANS_KEPT: usize = 32;

@@ -23,7 +23,7 @@ use own_thread::OwnThread;
 use phalanx_core::Result;
 use phalanx_transport::{Direction, WakeSource, Waker, Wire};
 use progress_thread::{Begun, Wakers};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,8 @@ pub(crate) struct Engine {
     wakers: Mutex<Option<Wakers>>,
     jobs: JobList<Begun>,
     thread: OwnThread,
+    /// The progress thread sleeps for links, or will soon.
+    thread_sleeps: AtomicBool,
     host_place: HostPlace,
     /// The transport's: whoever sleeps for links sleeps there.
     source: Option<Arc<dyn WakeSource>>,
@@ -70,6 +72,7 @@ impl Engine {
             wakers: Mutex::default(),
             jobs: JobList::default(),
             thread: OwnThread::default(),
+            thread_sleeps: AtomicBool::new(false),
             source,
         }
     }
@@ -139,17 +142,18 @@ impl Engine {
                 }
                 limit = attempt.waits_for(&core, operation, &mut wants, Instant::now());
             }
-            core = self.idle(core, &mut backoff, &wants, limit);
+            core = self.idle(core, &mut backoff, &wants, limit, || false);
         }
     }
 
-    /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready.
+    /// Nothing can be done: spins, lets others in, or sleeps until a link in `wants` is ready, unless there is another reason to go on then.
     pub(crate) fn idle<'e>(
         &'e self,
         mut core: MutexGuard<'e, Core>,
         backoff: &mut Backoff,
         wants: &[(usize, Direction)],
         limit: Duration,
+        goes_on: impl Fn() -> bool,
     ) -> MutexGuard<'e, Core> {
         let contended = self.contenders.load(Ordering::Relaxed) > 0;
         if contended {
@@ -178,7 +182,7 @@ impl Engine {
             ready |= core.wire.watch(peer, direction, wait);
         }
         drop(core);
-        if !ready {
+        if !ready && !goes_on() {
             wait.sleep(limit);
         }
         self.health.latch.hush(wait.waker());

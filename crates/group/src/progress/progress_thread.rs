@@ -8,6 +8,7 @@ use crate::engine::core::Core;
 use crate::group::pending::Performer;
 use phalanx_core::{Error, Result};
 use phalanx_transport::{Direction, Waker};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
     wake(engine);
 }
 
-/// As [`submit`], for a job that does little at a time: it is polled once here, for to wake a thread would take longer.
+/// As [`submit`], for a job that does little at a time: it is polled once here, since to wake a thread would take longer.
 pub(crate) fn submit_short(engine: &Engine, mut job: Box<dyn Job>) {
     let mut attempt = Attempt::new(Instant::now(), job.limit());
     let polled = engine.health.contain(|| attempt.poll(&mut engine.lock(), job.as_mut(), Instant::now));
@@ -93,10 +94,12 @@ fn run(engine: &Engine, waker: &Waker) {
                 backoff.end();
             }
             let (wants, limit) = waits_for(&core, &jobs, &backoff);
+            engine.thread_sleeps.store(true, Ordering::SeqCst);
             // Asleep, it keeps no waiter from performing them.
             turn.put_back(&mut jobs);
             drop(turn);
-            drop(engine.idle(core, &mut backoff, &wants, limit));
+            drop(engine.idle(core, &mut backoff, &wants, limit, || engine.jobs.is_with_waiter()));
+            engine.thread_sleeps.store(false, Ordering::SeqCst);
         });
         if let Err(error) = round {
             fail_all(&mut jobs, &error);
@@ -160,11 +163,15 @@ fn fail_all(jobs: &mut Vec<Begun>, error: &Error) {
 
 impl Performer for Engine {
     fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
-        let Some(Wakers { waiter, .. }) = self.wakers().clone() else { return };
+        let Some(Wakers { waiter, own_thread }) = self.wakers().clone() else { return };
         // A forked child has no part in what its parent began.
         let Some(mut turn) = self.health.is_here().then(|| self.jobs.waiters_turn(end)).flatten() else {
             return;
         };
+        if self.thread_sleeps.load(Ordering::SeqCst) {
+            // Else peers would wake it for each piece that moves, and it would find nothing to do.
+            own_thread.wake();
+        }
         let mut jobs = Vec::new();
         let mut backoff = Backoff::sleeping_on(&waiter, self.host_place);
         loop {
@@ -177,7 +184,7 @@ impl Performer for Engine {
                 None => backoff.reset(),
                 Some(core) => {
                     let (wants, limit) = waits_for(&core, &jobs, &backoff);
-                    drop(self.idle(core, &mut backoff, &wants, limit.min(left)));
+                    drop(self.idle(core, &mut backoff, &wants, limit.min(left), || false));
                 }
             });
             if let Err(error) = round {
