@@ -8,6 +8,7 @@ mod support;
 use fork::Fork;
 use phalanx::launch::Outcome;
 use phalanx::{Error, ProcessGroup, ReduceOp, Result, Work};
+use std::time::Duration;
 use support::{job, role, say};
 
 /// What the job does until it forks, and what the child inherits of it.
@@ -61,6 +62,8 @@ fn rank() {
 /// Tries everything, drops everything, and ends.
 fn child(inherited: Inherited) -> ! {
     let Inherited { group, half, memory, work } = inherited;
+    // It would wait for what nobody does here.
+    assert!(work.wait_timeout(Duration::from_secs(60)));
     let tries = [
         group.barrier(),
         group.all_reduce(&mut [1u8], ReduceOp::Sum),

@@ -117,6 +117,10 @@ impl<T> Work<T> {
     /// # }).unwrap();
     /// ```
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        if self.group.as_ref().is_some_and(|group| group.check_process().is_err()) {
+            // A forked child is told so by `wait`.
+            return true;
+        }
         let end = Instant::now().checked_add(timeout);
         self.pending.iter().all(|pending| pending.wait_until(end))
     }

@@ -163,11 +163,12 @@ fn fail_all(jobs: &mut Vec<Begun>, error: &Error) {
 
 impl Performer for Engine {
     fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>) {
-        let Some(Wakers { waiter, own_thread }) = self.wakers().clone() else { return };
         // A forked child has no part in what its parent began.
-        let Some(mut turn) = self.health.is_here().then(|| self.jobs.waiters_turn(end)).flatten() else {
+        if !self.health.is_here() {
             return;
-        };
+        }
+        let Some(Wakers { waiter, own_thread }) = self.wakers().clone() else { return };
+        let Some(mut turn) = self.jobs.waiters_turn(end) else { return };
         if self.thread_sleeps.load(Ordering::SeqCst) {
             // Else peers would wake it for each piece that moves, and it would find nothing to do.
             own_thread.wake();
