@@ -42,6 +42,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Result<()> {
 /// Ends the thread, if there is one: waits for what it still has to do, but not for long.
 pub(crate) fn end(engine: &Engine) {
     engine.jobs.close();
+    // It may still sleep for what a waiter has performed.
+    wake(engine);
     engine.thread.end(&engine.health);
 }
 
