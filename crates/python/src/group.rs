@@ -2,7 +2,7 @@
 
 use crate::errors::exception;
 use crate::interrupt::Waits;
-use crate::join::meeting;
+use crate::meeting::meeting;
 use crate::site::caller;
 use crate::work::duration;
 use phalanx::ProcessGroup;

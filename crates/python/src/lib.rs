@@ -9,6 +9,7 @@ mod errors;
 mod group;
 mod interrupt;
 mod join;
+mod meeting;
 mod memory;
 mod messages;
 mod owner;

@@ -40,7 +40,7 @@ struct State {
     awaited: bool,
 }
 
-/// Who performs operations that were begun. A thread that waits for one of them may do it in its place.
+/// What performs operations that were begun. A thread that waits for one of them may have it done on itself.
 pub(crate) trait Performer: Send + Sync {
     /// Performs operations on this thread until `is_over`, or until that moment. It may return before, if another thread performs them.
     fn perform_until(&self, is_over: &dyn Fn() -> bool, end: Option<Instant>);

@@ -22,7 +22,6 @@ use job_list::JobList;
 use own_thread::OwnThread;
 use phalanx_core::Result;
 use phalanx_transport::{Direction, WakeSource, Waker, Wire};
-use progress_thread::{Begun, Wakers};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,6 +37,16 @@ pub(crate) trait Job: Operation + Send {
     fn is_awaited(&self) -> bool;
     /// How long it may take, once its turn has come.
     fn limit(&self) -> Duration;
+}
+
+/// A job that was begun.
+type Begun = (Box<dyn Job>, Attempt);
+
+/// What wakes those that perform jobs where they sleep for links. Each sleeps at a waker of its own.
+#[derive(Debug, Clone)]
+struct Wakers {
+    own_thread: Waker,
+    waiter: Waker,
 }
 
 /// Drives the operations of one group on one rank.

@@ -2,7 +2,7 @@
 //! thread that waits for one of them.
 
 use super::backoff::Backoff;
-use super::{Engine, Job};
+use super::{Begun, Engine, Job, Wakers};
 use crate::engine::attempt::{Attempt, Outcome};
 use crate::engine::core::Core;
 use crate::group::pending::Performer;
@@ -11,16 +11,6 @@ use phalanx_transport::{Direction, Waker};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
-
-/// A job that was begun.
-pub(crate) type Begun = (Box<dyn Job>, Attempt);
-
-/// What wakes those that perform jobs where they sleep for links. Each sleeps at a waker of its own.
-#[derive(Debug, Clone)]
-pub(crate) struct Wakers {
-    own_thread: Waker,
-    waiter: Waker,
-}
 
 /// Starts the progress thread of `engine`, if nobody has. Before an operation takes its number: one that could not be
 /// submitted must not leave a gap.
