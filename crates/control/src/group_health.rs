@@ -453,6 +453,11 @@ impl GroupHealth {
         here
     }
 
+    /// The calling thread counts as one that waits, for as long as what is returned lives.
+    pub fn waits_here(&self) -> Here {
+        self.runtime().wait_begins()
+    }
+
     /// This call has waited for `told.elapsed`, now for `peers`: says so where that is due.
     pub fn remind(
         &self,

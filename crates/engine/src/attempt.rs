@@ -37,6 +37,8 @@ pub struct Attempt {
     stalled: bool,
     /// Its thread is known to wait.
     here: Here,
+    /// The thread that polls it need not wait for it.
+    is_job: bool,
     /// Of one that has.
     reminder: Option<Reminder>,
     /// How often its data moved while nobody looked at the clock.
@@ -60,6 +62,7 @@ impl Attempt {
             deadline: None,
             stalled: false,
             here: None,
+            is_job: false,
             reminder: None,
             moves: 0,
             progress: None,
@@ -67,6 +70,11 @@ impl Attempt {
             ended: None,
             troubled: false,
         }
+    }
+
+    /// The same for one that was begun: the thread that polls it goes back to the program, and whether it waits is that thread's affair.
+    pub fn of_job(called: Instant, limit: Duration) -> Self {
+        Self { is_job: true, ..Self::new(called, limit) }
     }
 
     /// Of an operation whose time has been running since `called`.
@@ -184,7 +192,8 @@ impl Attempt {
                 core.health.stalled();
             }
             if !operation.may_be_in_vain() {
-                self.here = core.health.waits();
+                let here = core.health.waits();
+                self.here = if self.is_job { None } else { here };
             }
         }
         if !self.stalled {

@@ -126,7 +126,8 @@ impl<T> Work<T> {
     }
 
     /// Calls `then` when the operation is over, well or not, on the thread that ends it; at once on this one if it is over. [`wait`](Self::wait) returns
-    /// soon after. `then` should be short and wait for nothing, since the operations that follow wait for it.
+    /// soon after. `then` should be short and wait for nothing, since the operations that follow wait for it; and take no lock that a thread holds
+    /// while it waits for an operation of this group, since it may be called on that thread.
     ///
     /// # Panics
     /// A panic in `then` is an error of the operation.

@@ -106,7 +106,7 @@ fn perform_until(performer: &impl Performer, is_over: &dyn Fn() -> bool) {
     if !performer.health().is_here() {
         return;
     }
-    let Some(mut turn) = performer.call_thread().jobs.waiters_turn(None) else { return };
+    let Some(mut turn) = performer.call_thread().jobs.waiters_turn(None, is_over) else { return };
     while !is_over() {
         let Some(job) = turn.next() else { break };
         perform(performer, job);

@@ -82,10 +82,16 @@ impl<J> JobList<J> {
         }
     }
 
-    /// The turn of a thread that waits, once the group's own thread gives it away. `None` if another thread that waits has it, or from `end` on.
-    pub(crate) fn waiters_turn(&self, end: Option<Instant>) -> Option<Turn<'_, J>> {
+    /// The turn of a thread that waits, once the group's own thread gives it away. `None` if what it waits for is over, if another thread that waits
+    /// has the turn, or from `end` on.
+    pub(crate) fn waiters_turn(
+        &self,
+        end: Option<Instant>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Option<Turn<'_, J>> {
         let mut state = self.lock();
-        if state.waiter {
+        // Looked at here: the own thread may have gone on to the next job, for which nobody waits.
+        if state.waiter || is_over() {
             return None;
         }
         state.waiter = true;
@@ -193,7 +199,7 @@ mod models {
             let pushing = thread::spawn(move || another.push(|| (2, false)));
             list.push(|| (1, false));
             // It waits for the first.
-            if let Some(mut turn) = list.waiters_turn(None) {
+            if let Some(mut turn) = list.waiters_turn(None, &|| false) {
                 let mut jobs = Vec::new();
                 while !over.lock().unwrap().contains(&1) {
                     turn.take(&mut jobs);
@@ -224,7 +230,7 @@ mod models {
             });
             list.push(|| 1);
             list.push(|| 2);
-            if let Some(mut turn) = list.waiters_turn(None) {
+            if let Some(mut turn) = list.waiters_turn(None, &|| false) {
                 let job = turn.next();
                 over.lock().unwrap().extend(job);
             }
@@ -247,12 +253,51 @@ mod models {
             let own = thread::spawn(move || {
                 std::iter::from_fn(|| its_list.own_turn().map(|turn| next(turn, &its_alone))).sum::<u32>()
             });
-            let other =
-                thread::spawn(move || theirs.waiters_turn(None).map_or(0, |turn| next(turn, &their_alone)));
+            let other = thread::spawn(move || {
+                theirs.waiters_turn(None, &|| false).map_or(0, |turn| next(turn, &their_alone))
+            });
             list.push(|| 1);
-            let here = list.waiters_turn(None).map_or(0, |turn| next(turn, &alone));
+            let here = list.waiters_turn(None, &|| false).map_or(0, |turn| next(turn, &alone));
             list.close();
             assert_eq!(here + other.join().unwrap() + own.join().unwrap(), 1);
+        });
+    }
+
+    #[test]
+    fn a_thread_whose_job_is_over_does_not_wait_for_the_next() {
+        model(|| {
+            let (list, over) = (Arc::new(JobList::default()), Arc::new(Mutex::new(false)));
+            let has_returned = Arc::new((Mutex::new(false), Condvar::new()));
+            list.push(|| 1);
+            list.push(|| 2);
+            let (its_list, its_over, returns) = (list.clone(), over.clone(), has_returned.clone());
+            let own = thread::spawn(move || {
+                while let Some(mut turn) = its_list.own_turn() {
+                    match turn.next() {
+                        Some(1) => *its_over.lock().unwrap() = true,
+                        // As an operation in which the other ranks come later.
+                        Some(_) => {
+                            let mut returned = returns.0.lock().unwrap();
+                            while !*returned {
+                                returned = returns.1.wait(returned).unwrap();
+                            }
+                        }
+                        None => {}
+                    }
+                }
+            });
+            let is_over = || *over.lock().unwrap();
+            if !is_over()
+                && let Some(mut turn) = list.waiters_turn(None, &is_over)
+                && !is_over()
+            {
+                assert_eq!(turn.next(), Some(1));
+                *over.lock().unwrap() = true;
+            }
+            *has_returned.0.lock().unwrap() = true;
+            has_returned.1.notify_all();
+            list.close();
+            own.join().unwrap();
         });
     }
 }

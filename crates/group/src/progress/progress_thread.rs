@@ -39,14 +39,14 @@ pub(crate) fn end(engine: &Engine) {
 
 /// Has `job` performed by the thread, which was started, or by whoever waits for it.
 pub(crate) fn submit(engine: &Engine, job: Box<dyn Job>) {
-    let attempt = Attempt::new(Instant::now(), job.limit());
+    let attempt = Attempt::of_job(Instant::now(), job.limit());
     engine.jobs.push(|| (job, attempt));
     wake(engine);
 }
 
 /// As [`submit`], for a job that does little at a time: it is polled once here, since to wake a thread would take longer.
 pub(crate) fn submit_short(engine: &Engine, mut job: Box<dyn Job>) {
-    let mut attempt = Attempt::new(Instant::now(), job.limit());
+    let mut attempt = Attempt::of_job(Instant::now(), job.limit());
     let polled = engine.health.contain(|| attempt.poll(&mut engine.lock(), job.as_mut(), Instant::now));
     match polled {
         Ok(Outcome::Finished) => job.complete(Ok(())),
@@ -101,8 +101,9 @@ fn run(engine: &Engine, waker: &Waker) {
 
 /// Polls every job once, and ends those that are over. If none moved, returns the core for whoever waits.
 fn poll_all<'e>(engine: &'e Engine, jobs: &mut Vec<Begun>) -> Option<MutexGuard<'e, Core>> {
-    let mut core = engine.lock();
+    // Before the lock, which is then let go first if a poll panics.
     let mut over = Vec::new();
+    let mut core = engine.lock();
     let mut moved = false;
     let mut at = 0;
     while at < jobs.len() {
@@ -160,13 +161,21 @@ impl Performer for Engine {
             return;
         }
         let Some(Wakers { waiter, own_thread }) = self.wakers().clone() else { return };
-        let Some(mut turn) = self.jobs.waiters_turn(end) else { return };
+        let Some(mut turn) = self.jobs.waiters_turn(end, is_over) else {
+            // Meanwhile others may have taken this thread for the one to wake.
+            if end.is_some() {
+                wake(self);
+            }
+            return;
+        };
         if self.thread_sleeps.load(Ordering::SeqCst) {
             // Else peers would wake it for each piece that moves, and it would find nothing to do.
             own_thread.wake();
         }
         let mut jobs = Vec::new();
         let mut backoff = Backoff::sleeping_on(&waiter, self.host_place);
+        // Known to wait, once it has for a while. Who waits for a time only can do something when that is over.
+        let mut here = None;
         loop {
             turn.take(&mut jobs);
             let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
@@ -176,6 +185,9 @@ impl Performer for Engine {
             let round = self.health.contain(|| match poll_all(self, &mut jobs) {
                 None => backoff.reset(),
                 Some(core) => {
+                    if here.is_none() && end.is_none() && backoff.is_at_end() {
+                        here = self.health.waits_here();
+                    }
                     let (wants, limit) = waits_for(&core, &jobs, &backoff);
                     drop(self.idle(core, &mut backoff, &wants, limit.min(left), || false));
                 }
